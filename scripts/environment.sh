@@ -1,0 +1,24 @@
+# Sourced by the other scripts: makes a virtual environment with the project in it, once.
+#
+#   environment DIRECTORY EXTRAS [REQUIREMENT...]
+#
+# EXTRAS are the project's extras ("plot,mpich"); a REQUIREMENT pins something further ("tensorflow==2.16.2").
+# Sets PYTHON and puts the environment's programs first on PATH.
+
+environment() {
+    local directory=$1 extras=$2
+    shift 2
+    local stamp="$directory/.installed" wanted
+    wanted="$extras $* $(cksum <setup.cfg)"
+    if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+        echo "== installing tfdist[$extras] $* into $directory (a minute or two)"
+        "${PYTHON:-python3}" -m venv --clear "$directory"
+        "$directory/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]" "$@"
+        echo "$wanted" >"$stamp"
+    fi
+    PYTHON=$PWD/$directory/bin/python
+    PATH=$PWD/$directory/bin:$PATH
+    # Open MPI refuses root and more ranks than cores unless told; other MPIs ignore these.
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+    export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
+}

@@ -1,0 +1,104 @@
+"""Collectives for the user's own values, shards, and scaled learning rates."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tests.multirank.oracle import v1
+
+
+def ranks_values(shape: tuple[int, ...], dtype: str = "float32") -> list[np.ndarray]:
+    """What each rank brings: different everywhere."""
+    return [(np.arange(np.prod(shape)).reshape(shape) * 3 + 10 * r + 1).astype(dtype) for r in range(tfdist.size())]
+
+
+def case_all_reduce_of_values_at_once() -> None:
+    for shape in ((), (3,), (5, 7), (0, 2)):
+        for dtype in ("float32", "float64", "int32", "complex64", "float16"):
+            brought = ranks_values(shape, dtype)
+            total = np.sum(brought, axis=0)
+            found = tfdist.all_reduce(brought[tfdist.rank()], "sum")
+            np.testing.assert_allclose(found, total)
+            assert found.dtype == brought[0].dtype
+            if dtype != "int32":
+                np.testing.assert_allclose(tfdist.all_reduce(brought[tfdist.rank()]), total / tfdist.size(), rtol=1e-3)
+    assert tfdist.all_reduce(float(tfdist.rank())) == (tfdist.size() - 1) / 2
+    eager = tfdist.all_reduce(tf.constant([1.0, float(tfdist.rank())]), "sum")
+    np.testing.assert_allclose(eager.numpy(), [tfdist.size(), sum(range(tfdist.size()))])
+
+
+def case_all_reduce_and_broadcast_in_a_graph() -> None:
+    for dtype in ("float32", "int64", "bfloat16"):
+        brought = ranks_values((4, 3), "float32")
+        with tf.Graph().as_default(), v1.Session() as session:
+            tensor = tf.cast(brought[tfdist.rank()], dtype)
+            total = tfdist.all_reduce(tensor, "sum")
+            first = tfdist.broadcast(tensor * 2)
+            assert total.shape == (4, 3) and total.dtype == tensor.dtype
+            for _ in range(3):
+                found = session.run([tf.cast(total, "float32"), tf.cast(first, "float32")])
+            np.testing.assert_allclose(found[0], np.sum(brought, axis=0), rtol=1e-2)
+            np.testing.assert_allclose(found[1], brought[0] * 2, rtol=1e-2)
+
+
+def case_results_keep_their_values_while_the_user_holds_them() -> None:
+    """Buffers are persistent: a result of an earlier step must not change under the user's hands."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        number = v1.placeholder("float32", [64])
+        total = tfdist.all_reduce(number, "sum")
+        kept = [session.run(total, {number: np.full(64, k, "float32")}) for k in range(6)]
+        for k, value in enumerate(kept):
+            np.testing.assert_array_equal(value, k * tfdist.size())
+
+
+def case_broadcast_of_anything() -> None:
+    value = {"rank": tfdist.rank(), "list": [1, "zwei"]}
+    assert tfdist.broadcast(value) == {"rank": 0, "list": [1, "zwei"]}
+    np.testing.assert_array_equal(tfdist.broadcast(np.full((3, 2), tfdist.rank())), np.zeros((3, 2)))
+    assert tfdist.broadcast(tf.constant(tfdist.rank())).numpy() == 0
+
+
+def case_shards_are_disjoint_and_equally_long() -> None:
+    rank, size = tfdist.rank(), tfdist.size()
+    everything = list(range(size * 3 + size - 1))  # all but one of a further round
+    own = tfdist.shard(everything)
+    gathered = tfdist._world.control.all_gather_object(own, "shards")
+    assert sorted(sum(gathered, [])) == everything[: size * 3]
+    padded = tfdist.shard(np.array(everything), remainder="pad")
+    assert len(padded) == (3 if size == 1 else 4)
+    dataset = tf.data.Dataset.range(size * 3 + size - 1)
+    assert [int(x) for x in dataset.apply(tfdist.shard)] == everything[: size * 3][rank::size]
+
+
+def case_barrier_and_alone() -> None:
+    start = time.monotonic()
+    if tfdist.rank() == 0:
+        with tfdist.alone("a test"):
+            time.sleep(1.5)
+    tfdist.barrier()
+    assert time.monotonic() - start > 1.4 or tfdist.size() == 1
+
+
+def case_scaled_learning_rate() -> None:
+    size = tfdist.size()
+    assert tfdist.scale_learning_rate(0.1) == 0.1 * size
+    assert tfdist.scale_learning_rate(0.1, "sqrt") == 0.1 * size**0.5
+    with tf.Graph().as_default(), v1.Session() as session:
+        step = v1.train.get_or_create_global_step()
+        rate = tfdist.scale_learning_rate(tf.constant(0.1), warmup_steps=4) * 1.0
+        for number, expected in ((0, 0.1), (2, 0.1 * (1 + (size - 1) / 2)), (4, 0.1 * size), (9, 0.1 * size)):
+            step.load(number, session)
+            np.testing.assert_allclose(session.run(rate), expected, rtol=1e-6)
+
+
+def case_local_ranks_and_shares_of_the_machine() -> None:
+    import os
+
+    assert (tfdist.local_rank(), tfdist.local_size()) == (tfdist.rank(), tfdist.size())
+    if tfdist.size() > 1:
+        cores = len(os.sched_getaffinity(0))
+        assert int(os.environ["TF_NUM_INTRAOP_THREADS"]) <= max(1, cores // tfdist.size() + 1)

@@ -1,0 +1,309 @@
+"""Rank 0's values: every rank draws other initial values, and all must start, and go on, with rank 0's."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tests.multirank.oracle import data, mine, model, v1
+
+
+def graph_with_model(seed: int, **options: Any) -> tuple[tf.Graph, Any]:
+    graph = tf.Graph()
+    with graph.as_default():
+        v1.set_random_seed(seed)
+        loss, _ = model(**options)
+        step = v1.train.AdamOptimizer(0.05).minimize(loss, global_step=v1.train.get_or_create_global_step())
+    return graph, step
+
+
+def values(session: v1.Session) -> dict[str, np.ndarray]:
+    variables = session.graph.get_collection("variables")
+    return dict(zip([v.name for v in variables], session.run(variables), strict=True))
+
+
+def assert_equal_on_all_ranks(found: dict[str, np.ndarray]) -> None:
+    everyone = tfdist._world.control.all_gather_object(found, "comparison")
+    for other in everyone:
+        assert other.keys() == everyone[0].keys()
+        for name, value in other.items():
+            np.testing.assert_array_equal(value, everyone[0][name], name)
+
+
+def assert_different_on_the_ranks(found: dict[str, np.ndarray]) -> None:
+    everyone = tfdist._world.control.all_gather_object(found["w:0"], "comparison")
+    assert all(np.any(other != everyone[0]) for other in everyone[1:])
+
+
+def feed(number: int = 0) -> dict[str, np.ndarray]:
+    return {f"{name}:0": value for name, value in mine(data(steps=number + 1)[number]).items()}
+
+
+def starts_alike(initialise: Callable[[v1.Session], None], **options: Any) -> None:
+    """After ``initialise`` and a step all ranks hold the same, made from rank 0's start."""
+    graph, step = graph_with_model(tfdist.rank(), **options)
+    with v1.Session(graph=graph) as session:
+        with graph.as_default():
+            initialise(session)
+        for number in range(3):
+            session.run(step, feed(number))
+        assert_equal_on_all_ranks(values(session))
+
+
+def nodes(graph: tf.Graph) -> list[str]:
+    """The communication nodes of a graph."""
+    return [op.name for op in graph.get_operations() if "PyFunc" in op.type]
+
+
+def case_one_fused_node_behind_the_initialiser() -> None:
+    graph, _ = graph_with_model(tfdist.rank())
+    with graph.as_default():
+        before = nodes(graph)
+        init = v1.global_variables_initializer()
+        added = [n for n in nodes(graph) if n not in before]
+    assert len(added) == (tfdist.size() > 1), added
+    with v1.Session(graph=graph) as session:
+        session.run(init)
+        assert_equal_on_all_ranks(values(session))
+
+
+def case_aliases_and_partial_initialisers_have_the_node_too() -> None:
+    for build in (
+        v1.initialize_all_variables,
+        v1.initializers.global_variables,
+        lambda: v1.variables_initializer(v1.trainable_variables()),
+        lambda: v1.initializers.variables(v1.trainable_variables()),
+        lambda: v1.initialize_variables(v1.trainable_variables()),
+    ):
+        graph, _ = graph_with_model(tfdist.rank())
+        with graph.as_default(), v1.Session() as session:
+            session.run(build())
+            found = dict(zip("wbse", session.run(v1.trainable_variables()), strict=True))
+            everyone = tfdist._world.control.all_gather_object(found, "comparison")
+            np.testing.assert_array_equal(found["w"], everyone[0]["w"])
+
+
+def case_local_variables_stay_local() -> None:
+    graph, _ = graph_with_model(0)
+    with graph.as_default(), v1.Session() as session:
+        local = v1.get_variable(
+            "local", initializer=float(tfdist.rank()), trainable=False, collections=["local_variables"]
+        )
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        assert session.run(local) == tfdist.rank()
+
+
+def case_integers_strings_scalars_and_reduced_precision_are_broadcast() -> None:
+    graph, _ = graph_with_model(0)
+    with graph.as_default(), v1.Session() as session:
+        rank = tfdist.rank()
+        others = [
+            v1.get_variable("i", initializer=tf.constant([rank, 2], tf.int64), trainable=False),
+            v1.get_variable("t", initializer=tf.constant(rank == 0), trainable=False),
+            v1.get_variable("h", initializer=tf.constant([rank], tf.bfloat16), trainable=False),
+            v1.get_variable("n", initializer=tf.constant(f"rank {rank}"), trainable=False),
+            v1.get_variable("none", initializer=tf.zeros([0, 3]), trainable=False),
+        ]
+        session.run(v1.global_variables_initializer())
+        integers, truth, half, name, none = session.run(others)
+        assert list(integers) == [0, 2] and truth and half[0] == 0 and name == b"rank 0" and none.shape == (0, 3)
+
+
+def case_first_step_covers_other_ways_to_start() -> None:
+    starts_alike(lambda s: s.run([v.initializer for v in v1.global_variables()]))
+    starts_alike(lambda s: s.run([v.initializer for v in v1.global_variables()]), use_resource=False)
+    starts_alike(lambda s: s.run(v1.global_variables_initializer()))
+    starts_alike(lambda s: s.run(v1.global_variables_initializer()), use_resource=False)
+
+
+def case_only_rank_0_initialises() -> None:
+    for use_resource in (True, False):
+
+        def initialise(session: v1.Session) -> None:
+            if tfdist.rank() == 0:
+                session.run([v.initializer for v in v1.global_variables()])
+
+        starts_alike(initialise, use_resource=use_resource)
+
+
+def case_rank_0_restores_while_the_others_initialise() -> None:
+    """Rank 0 is before its first step while the others are inside their initialisers: they meet."""
+    directory = Path(tfdist.broadcast(tempfile.mkdtemp() if tfdist.rank() == 0 else None))
+    graph, step = graph_with_model(7)
+    with graph.as_default(), v1.Session() as session:
+        saver = v1.train.Saver()
+        session.run(v1.global_variables_initializer())
+        session.run(step, feed())
+        saved = values(session)
+        if tfdist.rank() == 0:
+            saver.save(session, str(directory / "model"))
+    graph, step = graph_with_model(tfdist.rank())
+    with graph.as_default(), v1.Session() as session:
+        saver = v1.train.Saver()
+        init = v1.global_variables_initializer()
+        graph.finalize()
+        if tfdist.rank() == 0:
+            saver.restore(session, str(directory / "model"))
+        else:
+            session.run(init)
+        session.run(step, feed(1))
+        assert values(session)["global_step:0"] == 2
+        assert_equal_on_all_ranks(values(session))
+        assert np.max(np.abs(values(session)["w:0"] - saved["w:0"])) < 0.1
+
+
+def case_rank_0_restores_late() -> None:
+    """The step after it is made from rank 0's gradient alone; from the next one on all are together again."""
+    directory = Path(tfdist.broadcast(tempfile.mkdtemp() if tfdist.rank() == 0 else None))
+    graph, step = graph_with_model(tfdist.rank())
+    with graph.as_default(), v1.Session() as session:
+        saver = v1.train.Saver()
+        session.run(v1.global_variables_initializer())
+        if tfdist.rank() == 0:
+            saver.save(session, str(directory / "model"))
+        start = values(session)
+        for number in range(3):
+            session.run(step, feed(number))
+        if tfdist.rank() == 0:
+            saver.restore(session, str(directory / "model"))
+        session.run(step, feed())
+        after_one = values(session)
+        session.run(step, feed(1))
+        assert_equal_on_all_ranks(values(session))
+        assert values(session)["global_step:0"] == 2
+        if tfdist.rank() == 0 and tfdist.size() > 1:
+            with tf.Graph().as_default(), v1.Session() as alone:
+                v1.set_random_seed(0)
+                loss, variables = model()
+                gradients = tf.gradients(loss, variables[:1])
+                for variable in variables:
+                    variable.load(start[variable.name], alone)
+                gradients = alone.run(gradients, feed())
+            # Adam's first step moves every entry by the learning rate against its gradient's sign.
+            moved = after_one["w:0"] - start["w:0"]
+            np.testing.assert_array_equal(np.sign(moved), -np.sign(gradients[0]))
+
+
+def case_initialising_again_in_the_middle() -> None:
+    graph, step = graph_with_model(tfdist.rank())
+    with graph.as_default(), v1.Session() as session:
+        init = v1.global_variables_initializer()
+        for _ in range(2):
+            session.run(init)
+            assert_equal_on_all_ranks(values(session))
+            for number in range(2):
+                session.run(step, feed(number))
+            assert_equal_on_all_ranks(values(session))
+        session.run([v.initializer for v in v1.global_variables()])
+        for number in range(2):
+            session.run(step, feed(number))
+        assert_equal_on_all_ranks(values(session))
+
+
+def case_several_sessions_and_make_callable() -> None:
+    graph, step = graph_with_model(tfdist.rank())
+    with graph.as_default():
+        init = v1.global_variables_initializer()
+    for _ in range(2):
+        with v1.Session(graph=graph) as session:
+            session.run([v.initializer for v in graph.get_collection("variables")])
+            inputs = [graph.get_tensor_by_name(f"{n}:0") for n in "xyi"]
+            run = session.make_callable(step, inputs)
+            run(*(feed()[t.name] for t in inputs))
+            assert_equal_on_all_ranks(values(session))
+            session.run(init)
+
+
+def case_monitored_session_resumes_alike() -> None:
+    """Only rank 0 sees the checkpoint; a hook that counts from the restored step must count alike."""
+    directory = tfdist.broadcast(tempfile.mkdtemp() if tfdist.rank() == 0 else None)
+    counts = []
+    for _ in range(2):
+        graph, step = graph_with_model(tfdist.rank())
+        with graph.as_default():
+            hooks = [v1.train.StopAtStepHook(num_steps=3)]
+            mine_only = directory if tfdist.rank() == 0 else None
+            count = 0
+            with v1.train.MonitoredTrainingSession(
+                checkpoint_dir=mine_only, hooks=hooks, log_step_count_steps=None, save_checkpoint_secs=600
+            ) as session:
+                while not session.should_stop():
+                    session.run({"train": step}, feed())
+                    count += 1
+            counts.append(count)
+    assert counts == [3, 3], counts
+
+
+def case_disabled_broadcast_leaves_the_ranks_their_values() -> None:
+    """Neither node nor synchronisation, but averages; and the context restores the state."""
+    if tfdist.size() == 1:
+        return
+    with tfdist.disable_broadcast():
+        graph, step = graph_with_model(tfdist.rank())
+        with graph.as_default():
+            before = len(nodes(graph))
+            init = v1.global_variables_initializer()
+            assert len(nodes(graph)) == before
+        with tfdist.enable_broadcast():
+            assert tfdist._job.broadcasts
+        assert not tfdist._job.broadcasts
+    assert tfdist._job.broadcasts
+    with v1.Session(graph=graph) as session:
+        session.run(init)
+        start = values(session)
+        assert_different_on_the_ranks(start)
+        session.run(step, feed())
+        assert_different_on_the_ranks(values(session))
+    tfdist.disable_bcast()
+    assert not tfdist._job.broadcasts
+    tfdist.enable_bcast()
+    assert tfdist._job.broadcasts
+
+    with tf.Graph().as_default(), v1.Session() as session:  # the same gradient is applied to different values
+        with tfdist.disable_broadcast():
+            w = v1.get_variable("w", initializer=[float(tfdist.rank())])
+            loss = tf.reduce_sum(w) * float(tfdist.rank())
+            step = v1.train.GradientDescentOptimizer(1.0).minimize(loss)
+            session.run(v1.global_variables_initializer())
+            session.run(step)
+        np.testing.assert_allclose(session.run(w), [tfdist.rank() - (tfdist.size() - 1) / 2])
+
+
+def case_graphs_without_an_optimizer_hold_no_communication() -> None:
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        loss, variables = model()
+        gradients = tf.gradients(loss, variables)
+        session.run(v1.global_variables_initializer())
+        if tfdist.rank() == 0:  # and so one rank may run it alone
+            session.run([loss, *(tf.convert_to_tensor(g) for g in gradients)], feed())
+        assert nodes(graph) == []
+
+
+def case_number_of_nodes_in_a_training_graph() -> None:
+    graph, _ = graph_with_model(0)
+    # One bucket for the dense gradients and one exchange of rows.
+    assert len(nodes(graph)) == (2 if tfdist.size() > 1 else 0)
+
+
+def case_a_second_optimizer_after_the_first_run() -> None:
+    """Its part of the graph has run: the average is made at apply, with a warning, and is right."""
+    import warnings
+
+    graph, _ = graph_with_model(tfdist.rank())
+    with graph.as_default(), v1.Session() as session:
+        w = graph.get_collection("trainable_variables")[0]
+        gradient = tf.gradients(tf.reduce_sum(w * float(tfdist.rank())), [w])[0]
+        session.run(v1.global_variables_initializer())
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            step = v1.train.GradientDescentOptimizer(1.0).apply_gradients([(gradient, w)])
+        assert (tfdist.size() == 1) or any("already run" in str(c.message) for c in caught)
+        before = session.run(w)
+        session.run(step)
+        np.testing.assert_allclose(session.run(w), before - (tfdist.size() - 1) / 2, rtol=1e-5)

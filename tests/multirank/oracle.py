@@ -1,0 +1,119 @@
+"""One process on the whole batch, beside the ranks: the graph is built twice, once without tfdist."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+
+v1 = tf.compat.v1
+Feed = dict[str, np.ndarray]
+RANKS = (1, 2, 3, 4)
+BATCH = 24  # divisible by every world size
+
+
+@contextlib.contextmanager
+def without_tfdist() -> Iterator[None]:
+    """TensorFlow as it is without the import."""
+    tfdist.uninstall()
+    try:
+        yield
+    finally:
+        if tfdist.size() > 1:
+            tfdist._process.install()
+
+
+def data(dtype: str = "float32", steps: int = 10) -> list[Feed]:
+    """Batches of a regression with a category, different in every row: x [24, 5], y [24, 3], i [24]."""
+    random = np.random.RandomState(3)
+    return [
+        {
+            "x": random.randn(BATCH, 5).astype(dtype),
+            "y": random.randn(BATCH, 3).astype(dtype),
+            "i": random.randint(0, 7, BATCH),
+        }
+        for _ in range(steps)
+    ]
+
+
+def mine(feed: Feed) -> Feed:
+    """This rank's rows."""
+    return {name: value[tfdist.rank() :: tfdist.size()] for name, value in feed.items()}
+
+
+def placeholders(dtype: str = "float32") -> dict[str, Any]:
+    """Graph inputs for ``data``."""
+    return {
+        "x": v1.placeholder(dtype, [None, 5], "x"),
+        "y": v1.placeholder(dtype, [None, 3], "y"),
+        "i": v1.placeholder("int32", [None], "i"),
+    }
+
+
+def train(build: Callable[[], Any], feeds: Sequence[Feed], seed: int = 0) -> dict[str, np.ndarray]:
+    """Build a graph, initialise it, train it, and return its variables.
+
+    Args:
+      build: makes the graph with ``placeholders`` and returns the training operation.
+      feeds: one for each step.
+      seed: of the graph; differs by rank where initial values are to come from rank 0.
+    """
+    with tf.Graph().as_default() as graph:
+        v1.set_random_seed(seed)
+        step = build()
+        init = v1.global_variables_initializer()
+        variables = v1.global_variables()
+        with v1.Session(graph=graph) as session:
+            session.run(init)
+            for feed in feeds:
+                session.run(step, {f"{name}:0": value for name, value in feed.items()})
+            return dict(zip([v.name for v in variables], session.run(variables), strict=True))
+
+
+def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float) -> None:
+    """Each variable's greatest difference, relative to its greatest entry."""
+    assert found.keys() == expected.keys(), (sorted(found), sorted(expected))
+    for name, value in expected.items():
+        difference = np.max(np.abs(found[name] - value), initial=0) / max(np.max(np.abs(value), initial=0), 1e-30)
+        assert difference <= tolerance, f"{name} differs by {difference:.1e} of its greatest entry"
+
+
+def assert_law(build: Callable[[], Any], dtype: str = "float32", feeds: Sequence[Feed] | None = None) -> None:
+    """N ranks with a batch of B / N each do what one process does with the batch B."""
+    feeds = data(dtype) if feeds is None else feeds
+    with without_tfdist():
+        expected = train(build, feeds)
+    found = train(build, [mine(f) for f in feeds], seed=tfdist.rank())
+    assert_close(found, expected, 1e-10 if dtype == "float64" else 1e-5)
+
+
+def model(dtype: str = "float32", **options: Any) -> tuple[Any, list[Any]]:
+    """A small model with odd shapes and an embedding: its loss and variables.
+
+    Args:
+      dtype: of everything.
+      options: of ``get_variable`` (``use_resource``, ``partitioner``).
+    """
+    inputs = placeholders(dtype)
+    w = v1.get_variable("w", [5, 3], dtype, **options)
+    b = v1.get_variable("b", [3], dtype, **options)
+    s = v1.get_variable("s", [], dtype, initializer=v1.ones_initializer(), use_resource=options.get("use_resource"))
+    e = v1.get_variable("e", [7, 3], dtype, **options)
+    rows = tf.nn.embedding_lookup(e, inputs["i"])
+    output = tf.tanh(inputs["x"] @ v1.convert_to_tensor(w) + v1.convert_to_tensor(b)) * s + rows
+    return tf.reduce_mean((output - inputs["y"]) ** 2), v1.trainable_variables()
+
+
+def merged(gradient: Any) -> Any:
+    """Slices with each row once, as a script must have them before it clips by their norm."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, where = tf.unique(gradient.indices)
+    return tf.IndexedSlices(
+        tf.math.unsorted_segment_sum(gradient.values, where, tf.size(rows)), rows, gradient.dense_shape
+    )

@@ -1,0 +1,97 @@
+"""Who may know whom; and MPI, the environment and the patches in their rooms."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MODULES = sorted([*ROOT.glob("tfdist/**/*.py"), *ROOT.glob("nmt/**/*.py")])
+
+# Each may import what stands to its right.
+TFDIST_LAYERS = [
+    {"__init__"},
+    {"_start"},
+    {"patch"},
+    {"rewrite", "variables", "values"},
+    {"gradients"},
+    {"collectives"},
+    {"graphs", "job", "placement", "failure", "agreement"},
+    {"world"},
+    {"presence"},
+    {"settings", "buckets", "shards", "learning_rate"},
+]
+NMT_LAYERS = [
+    {"nmt", "prepare", "phrasebook"},
+    {"wiring"},
+    {"configure"},
+    {"config"},
+    {"train"},
+    {"translate"},
+    {"model"},
+    {"text"},
+    {"command_line", "numerals"},
+    {"errors", "files"},
+]
+
+
+def imports(path: Path) -> set[str]:
+    """Every module a file imports, functions' own imports included; not those for types only."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def layer(layers: list[set[str]], name: str) -> int | None:
+    return next((number for number, names in enumerate(layers) if name in names), None)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_arrows_go_down(path: Path) -> None:
+    package, *rest = path.relative_to(ROOT).with_suffix("").parts
+    own = rest[0]
+    layers = TFDIST_LAYERS if package == "tfdist" else NMT_LAYERS
+    if package == "nmt" and own == "__init__":
+        return
+    assert layer(layers, own) is not None, f"{own} has no place in the layers"
+    for module in imports(path):
+        match = re.fullmatch(rf"{package}\.(\w+).*", module)
+        other = match and match.group(1)
+        if other and other != own and layer(layers, other) is not None:
+            assert layer(layers, other) >= layer(layers, own), f"{own} imports {other}"  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_rooms(path: Path) -> None:
+    name = str(path.relative_to(ROOT))
+    roots = {module.split(".")[0] for module in imports(path)}
+    text = path.read_text()
+    if name != "tfdist/world.py":
+        assert "mpi4py" not in roots
+    if name != "tfdist/settings.py":
+        assert "os.environ" not in text.replace("``os.environ``", "") and "getenv" not in text
+    if name.startswith("tfdist/"):
+        assert "nmt" not in roots
+    elif name != "nmt/nmt.py":
+        assert "tfdist" not in roots
+    if name != "tfdist/patch.py":
+        assert not re.search(r"^\s*(tf|tf_\w+|ops|gradients_util)\.[\w.]+ = ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_modules_are_small_and_say_what_they_are(path: Path) -> None:
+    text = path.read_text()
+    assert ast.get_docstring(ast.parse(text))
+    assert len(text.splitlines()) <= 330
+    assert path.stem not in {"utils", "helpers", "common", "misc", "base"}

@@ -1,0 +1,203 @@
+"""Whatever goes wrong on one rank ends the whole job, soon, and says where. Each case is a job of its own."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.launch import Finished, mpirun, run
+
+# Starting Python and TensorFlow takes most of it; ten seconds are for the ending.
+START_SECONDS = 25
+SCRIPT = """
+import os, signal, sys, time
+import numpy as np
+import tfdist
+import tensorflow as tf
+v1 = tf.compat.v1
+v1.disable_eager_execution()
+rank = tfdist.rank()
+def start(*shape, name="w"):
+    global w, step, session
+    w = v1.get_variable(name, shape or [3, 4], initializer=v1.ones_initializer())
+    step = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(w * float(rank)))
+    session = v1.Session()
+    session.run([v.initializer for v in v1.global_variables()])
+"""
+
+
+def job(directory: Path, body: str, ranks: int = 2, timeout_seconds: float = 60, **settings: str) -> Finished:
+    script = directory / "script.py"
+    script.write_text(SCRIPT + textwrap.dedent(body))
+    return mpirun(ranks, [str(script)], timeout_seconds, settings)
+
+
+def assert_ended(finished: Finished, *said: str, seconds: float = START_SECONDS + 10) -> None:
+    assert finished.code not in (None, 0), finished
+    assert finished.seconds < seconds, finished
+    for words in said:
+        assert words in finished.errors, finished.errors
+
+
+def test_an_exception_on_one_rank(tmp_path: Path) -> None:
+    finished = job(
+        tmp_path,
+        """
+        start()
+        for number in range(1000):
+            if rank == 1 and number == 3:
+                raise ValueError("bad luck")
+            session.run(step)
+        """,
+    )
+    assert_ended(finished, "rank 1 of 2 failed", "ValueError: bad luck", "line 1")
+
+
+def test_an_exception_on_all_ranks_is_told_once(tmp_path: Path) -> None:
+    finished = job(tmp_path, "raise ValueError('bad luck')", ranks=3)
+    assert_ended(finished, "rank 0 of 3 failed")
+    assert finished.errors.count("ValueError: bad luck") == 1
+
+
+def test_an_exception_in_a_graph_operation(tmp_path: Path) -> None:
+    finished = job(
+        tmp_path,
+        """
+        start()
+        def read():
+            if rank == 1:
+                raise OSError("disk on fire")
+            return np.float32(0)
+        session.run([step, tf.numpy_function(read, [], tf.float32)])
+        session.run(step)
+        """,
+    )
+    assert_ended(finished, "rank 1 of 2 failed", "disk on fire")
+
+
+def test_a_killed_rank(tmp_path: Path) -> None:
+    finished = job(
+        tmp_path,
+        """
+        start()
+        for number in range(1000000):
+            if rank == 1 and number == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            session.run(step)
+        """,
+    )
+    assert_ended(finished)
+
+
+def test_a_rank_that_exits(tmp_path: Path) -> None:
+    finished = job(
+        tmp_path,
+        """
+        start()
+        for number in range(6 if rank == 1 else 8):
+            session.run(step)
+        """,
+    )
+    assert_ended(finished, "rank 1 ended while rank 0 waits in average of gradients 0, step 7", "tfdist.shard")
+
+
+def test_a_rank_that_never_comes(tmp_path: Path) -> None:
+    finished = job(
+        tmp_path,
+        """
+        start()
+        session.run(step)
+        if rank == 1:
+            time.sleep(1000)
+        session.run(step)
+        """,
+        TFDIST_STALL_SECONDS="2",
+        TFDIST_STALL_ABORT_SECONDS="5",
+    )
+    assert_ended(
+        finished, "missing: rank 1 busy outside tfdist", "rank 0 has waited 5 s", "average of gradients 0, step 2"
+    )
+
+
+def test_work_alone_is_excused(tmp_path: Path) -> None:
+    finished = job(
+        tmp_path,
+        """
+        start()
+        session.run(step)
+        if rank == 1:
+            with tfdist.alone("a long evaluation"):
+                time.sleep(7)
+        session.run(step)
+        """,
+        TFDIST_STALL_SECONDS="2",
+        TFDIST_STALL_ABORT_SECONDS="3",
+    )
+    assert finished.code == 0, finished
+    assert "missing: rank 1 alone with a long evaluation" in finished.errors
+
+
+def test_different_steps_on_different_ranks(tmp_path: Path) -> None:
+    finished = job(
+        tmp_path,
+        """
+        start()
+        total = tfdist.all_reduce(tf.constant(1.0), "sum")
+        session.run([step, total])
+        session.run(step if rank == 0 else total)
+        """,
+    )
+    assert_ended(finished, "All ranks must run the same operations in the same order")
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        ("start(3, 4 + rank)", ["rank 0: gradient w float32 (3, 4)", "rank 1: gradient w float32 (3, 5)"]),
+        ("start(3, 4, name=f'w{rank}')", ["rank 0: gradient w0 float32", "rank 1: gradient w1 float32"]),
+        ("start(); rank == 0 and tfdist.all_reduce(w)", ["rank 0: all_reduce", "rank 1: nothing more"]),
+    ],
+)
+def test_different_graphs(tmp_path: Path, build: str, said: list[str]) -> None:
+    assert_ended(job(tmp_path, f"{build}\nsession.run(step)"), "graphs differ", *said)
+
+
+def test_different_shapes_at_run_time(tmp_path: Path) -> None:
+    finished = job(tmp_path, "tfdist.all_reduce(np.ones(3 + rank))")
+    assert_ended(finished, "rank 0 brings 24 bytes", "rank 1 32 bytes")
+
+
+def test_abort_prints_one_message(tmp_path: Path) -> None:
+    finished = job(tmp_path, "tfdist.abort('config.json is missing', exit_code=3)", ranks=3)
+    assert_ended(finished, "config.json is missing")
+    assert finished.errors.count("config.json is missing") == 1
+
+
+def test_a_setting_out_of_range(tmp_path: Path) -> None:
+    finished = job(tmp_path, "", TFDIST_BUCKET_MB="big")
+    assert_ended(finished, "TFDIST_BUCKET_MB='big' is out of range")
+    assert finished.errors.count("out of range") == 1
+    assert "Traceback" not in finished.errors
+
+
+def test_mpi_that_cannot_be_loaded(tmp_path: Path) -> None:
+    """A launcher without an MPI library: one message with the remedy, and no traceback."""
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("")
+    (tmp_path / "mpi4py" / "MPI.py").write_text("raise RuntimeError('cannot load MPI library')")
+    finished = mpirun(2, ["-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import tfdist"], 60)
+    assert_ended(finished, "MPI cannot be loaded (cannot load MPI library)", "pip install mpich")
+    assert finished.errors.count("pip install mpich") == 1
+    assert "Traceback" not in finished.errors
+
+
+def test_mpirun_of_another_mpi() -> None:
+    """Every process believes to be alone: found out by what the launcher says."""
+    launcher = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+    finished = run([sys.executable, "-c", "import tfdist"], 60, launcher)
+    assert finished.code == 1
+    assert "the launcher started 2 processes, but MPI sees 1" in finished.errors
+    assert "Traceback" not in finished.errors

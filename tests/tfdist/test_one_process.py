@@ -1,0 +1,54 @@
+"""Without a launcher: nothing is installed, nothing of MPI is loaded, and every call works."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tfdist
+from tests.launch import ROOT
+
+
+def test_every_public_name_is_documented() -> None:
+    for name in tfdist.__all__:
+        assert inspect.getdoc(getattr(tfdist, name)), name
+
+
+def test_every_call_works() -> None:
+    assert (tfdist.rank(), tfdist.size(), tfdist.local_rank(), tfdist.local_size()) == (0, 1, 0, 1)
+    assert tfdist.shard([1, 2, 3]) == [1, 2, 3]
+    assert tfdist.broadcast("x") == "x"
+    np.testing.assert_array_equal(tfdist.all_reduce(np.ones(3)), np.ones(3))
+    tfdist.barrier()
+    with tfdist.alone("nothing"), tfdist.disable_broadcast():
+        assert not tfdist._job.broadcasts
+    assert tfdist._job.broadcasts
+    assert tfdist.scale_learning_rate(0.1, warmup_steps=5) == 0.1
+    tfdist.uninstall()
+
+
+@pytest.mark.parametrize(("value", "op", "said"), [(1.0, "median", "'mean', 'sum'"), (3, "mean", "op='sum'")])
+def test_refusals(value: object, op: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        tfdist.all_reduce(value, op)
+
+
+def test_nothing_is_installed_and_no_mpi_is_loaded() -> None:
+    program = """
+import sys
+import tensorflow as tf
+before = tf.compat.v1.Session.run, tf.compat.v1.train.Optimizer.apply_gradients, sys.excepthook
+import tfdist
+assert before == (tf.compat.v1.Session.run, tf.compat.v1.train.Optimizer.apply_gradients, sys.excepthook)
+assert "mpi4py" not in sys.modules
+with tf.Graph().as_default() as graph:
+    w = tf.compat.v1.get_variable("w", [2])
+    tf.compat.v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(w))
+    tf.compat.v1.global_variables_initializer()
+    assert not [op for op in graph.get_operations() if "PyFunc" in op.type or "tfdist" in op.name]
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)

@@ -1,0 +1,118 @@
+"""Waiting: deadlines, and who is said to be missing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tfdist import presence
+from tfdist.presence import PeerError, Presence
+from tfdist.settings import Settings
+
+
+class Post:
+    """Mail between pretended ranks: what each has sent to all."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.sent: list[Any] = []
+        self.inbox: list[tuple[int, Any]] = []
+
+    def send_to_all(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def receive_all(self) -> Iterator[tuple[int, Any]]:
+        while self.inbox:
+            yield self.inbox.pop(0)
+
+
+class After:
+    """A request that is complete after so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+
+    def Test(self) -> bool:  # noqa: N802 (mpi4py's name)
+        return time.monotonic() > self._until
+
+
+@pytest.fixture(autouse=True)
+def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "_ANNOUNCE_SECONDS", 0.02)
+    monkeypatch.setattr(presence, "_ENTANGLED_SECONDS", 0.1)
+
+
+def rank_0(size: int = 3, stall: float = 0.1, abort: float = 0.3) -> tuple[Presence, Post]:
+    post = Post(0, size)
+    return Presence(post, Settings(stall_seconds=stall, stall_abort_seconds=abort)), post
+
+
+def test_a_short_wait_tells_nobody() -> None:
+    ranks, post = rank_0()
+    ranks.wait(After(0.005), "step 1")
+    assert post.sent == []
+
+
+def test_a_long_wait_tells_where_and_when_it_is_over() -> None:
+    ranks, post = rank_0()
+    ranks.wait(After(0.05), "step 1")
+    assert post.sent == [("waiting", "step 1"), ("running", "")]
+
+
+def test_the_missing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    ranks, post = rank_0()
+    post.inbox = [(2, ("waiting", "step 1"))]
+    with pytest.raises(PeerError, match=r"rank 0 has waited .* in step 1 for rank 1 \(rank 1 busy outside tfdist\)"):
+        ranks.wait(After(9), "step 1")
+    assert "ranks 0, 2 waited 0 s in step 1; missing: rank 1 busy outside tfdist" in capsys.readouterr().err
+
+
+def test_only_the_lowest_waiting_rank_reports(capsys: pytest.CaptureFixture[str]) -> None:
+    post = Post(2, 3)
+    ranks = Presence(post, Settings(stall_seconds=0.05, stall_abort_seconds=9))
+    post.inbox = [(0, ("waiting", "step 1"))]
+    ranks.wait(After(0.2), "step 1")
+    assert capsys.readouterr().err == ""
+
+
+def test_work_alone_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    ranks, post = rank_0(size=2)
+    post.inbox = [(1, ("alone", "evaluation"))]
+    ranks.wait(After(0.6), "step 1")
+    assert "rank 1 alone with evaluation" in capsys.readouterr().err
+
+
+def test_alone_tells_the_reason() -> None:
+    ranks, post = rank_0()
+    with ranks.alone("evaluation"):
+        assert post.sent == [("alone", "evaluation")]
+    assert post.sent[-1] == ("running", "")
+
+
+def test_an_ended_rank_ends_the_wait() -> None:
+    ranks, post = rank_0(abort=99)
+    post.inbox = [(1, ("ended", ""))]
+    with pytest.raises(PeerError, match="rank 1 ended while rank 0 waits in step 7"):
+        ranks.wait(After(9), "step 7")
+
+
+def test_an_ended_rank_whose_message_is_on_its_way_is_no_error() -> None:
+    ranks, post = rank_0(abort=99)
+    post.inbox = [(1, ("ended", ""))]
+    ranks.wait(After(0.3), "step 7")
+
+
+def test_waiting_in_different_places_is_an_error_before_the_deadline() -> None:
+    ranks, post = rank_0(size=2, stall=99, abort=99)
+    post.inbox = [(1, ("waiting", "bucket 2"))]
+    with pytest.raises(PeerError, match="rank 0 waits in bucket 1, but rank 1 waits in bucket 2"):
+        ranks.wait(After(9), "bucket 1")
+
+
+def test_waiting_in_different_places_for_a_moment_is_none() -> None:
+    ranks, post = rank_0(size=2, stall=99, abort=99)
+    post.inbox = [(1, ("waiting", "bucket 0"))]
+    ranks.wait(After(0.08), "bucket 1")

@@ -1,0 +1,88 @@
+"""Which tensors travel together: a pure plan from (dtype, bytes) in order to buckets.
+
+One message per tensor would pay MPI's latency once per variable; one message for all would begin only after the last
+gradient. Buckets are cut in the given order, so that all ranks, whose graphs are equal, cut alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+# TensorFlow takes a NumPy array over without a copy only at this alignment (Eigen's and the allocator's).
+ALIGNMENT_BYTES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """One tensor as it travels: its dtype on the wire and its size."""
+
+    dtype: str
+    size_bytes: int
+
+
+def plan(items: Sequence[Item], bucket_bytes: int) -> list[list[int]]:
+    """Cut the items into buckets of one dtype each.
+
+    Args:
+      items: in the order in which the backward pass makes them.
+      bucket_bytes: a bucket is closed before it would grow beyond this; a larger item stands alone.
+
+    Returns:
+      Buckets in the order of their first items; in each the indices of its items, ascending.
+    """
+    buckets: list[list[int]] = []
+    open_bucket: dict[str, int] = {}
+    filled: dict[str, int] = {}
+    for index, item in enumerate(items):
+        number = open_bucket.get(item.dtype)
+        if number is None or filled[item.dtype] + item.size_bytes > bucket_bytes:
+            number = open_bucket[item.dtype] = len(buckets)
+            buckets.append([])
+            filled[item.dtype] = 0
+        buckets[number].append(index)
+        filled[item.dtype] += item.size_bytes
+    return buckets
+
+
+class Buffers:
+    """Persistent, aligned memory for one bucket; a new one only while TensorFlow still holds the last results."""
+
+    def __init__(self) -> None:
+        self._owned: list[np.ndarray] = []
+
+    def take(self, sizes: Sequence[int], dtype: np.dtype) -> tuple[np.ndarray, list[np.ndarray]]:
+        """A free buffer.
+
+        Args:
+          sizes: elements of each tensor.
+          dtype: of all.
+
+        Returns:
+          The whole as one flat array, zero between the tensors, and each tensor's flat part, aligned to 64 bytes.
+        """
+        step = ALIGNMENT_BYTES // dtype.itemsize
+        offsets = np.concatenate([[0], np.cumsum([-(-size // step) * step for size in sizes])]).astype(int)
+        raw = self._free(int(offsets[-1]) * dtype.itemsize + ALIGNMENT_BYTES)
+        start = -raw.ctypes.data % ALIGNMENT_BYTES
+        whole = raw[start : start + int(offsets[-1]) * dtype.itemsize].view(dtype)
+        return whole, [whole[offset : offset + size] for offset, size in zip(offsets, sizes, strict=False)]
+
+    def _free(self, size_bytes: int) -> np.ndarray:
+        for raw, references in zip(self._owned, _references(self._owned), strict=True):
+            if raw.nbytes == size_bytes and references == _IDLE_REFERENCES:
+                return raw
+        self._owned = [raw for raw in self._owned if raw.nbytes == size_bytes][-2:]
+        self._owned.append(np.zeros(size_bytes, np.uint8))
+        return self._owned[-1]
+
+
+def _references(arrays: list[np.ndarray]) -> list[int]:
+    """How many hold each array: a view holds its owner."""
+    return [sys.getrefcount(array) for array in arrays]
+
+
+_IDLE_REFERENCES = _references([np.zeros(1)])[0]

@@ -1,0 +1,29 @@
+"""Learning rates for the larger batch that several ranks make together.
+
+Source: Goyal et al., "Accurate, Large Minibatch SGD" (2017), section 2: linear scaling, and a gradual warm-up that
+starts from the rate of one process. The square root is the rule that keeps the gradient noise's variance
+(Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014, section 5).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+Rule = Literal["linear", "sqrt"]
+_FACTORS = {"linear": float, "sqrt": math.sqrt}
+
+
+def scaled(learning_rate: Any, size: int, rule: Rule, warmup_steps: int) -> Any:
+    """See ``tfdist.scale_learning_rate``."""
+    if rule not in _FACTORS:
+        raise ValueError(f"rule={rule!r}; it is one of {', '.join(map(repr, _FACTORS))}")
+    if warmup_steps < 0:
+        raise ValueError(f"warmup_steps={warmup_steps}; it is a number of steps, at least 0")
+    factor = _FACTORS[rule](size)
+    if warmup_steps == 0 or size == 1:
+        return learning_rate * factor
+    import tensorflow as tf
+
+    step = tf.cast(tf.compat.v1.train.get_or_create_global_step(), tf.float32)
+    return learning_rate * (1.0 + (factor - 1.0) * tf.minimum(step / warmup_steps, 1.0))

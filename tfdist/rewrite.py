@@ -1,0 +1,203 @@
+"""Mark, then rewire: gradients are averaged before anything else looks at them.
+
+A script may clip between ``tf.gradients`` and ``apply_gradients``, and averaging what has been clipped is not the
+training of one process. So gradients with respect to variables are only marked when they are made; when an optimizer
+applies something that depends on them, their average takes their place behind the marks, upstream of clipping, norms
+and summaries. A graph without an optimizer gets no communication.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from tfdist.gradients import Gradient, average
+from tfdist.graphs import GraphState, ancestors, make_state, unconstrained
+from tfdist.job import Job
+
+_VARIABLE_OPS = {"VarHandleOp", "VariableV2", "Variable", "TemporaryVariable"}
+_READS = {"Identity", "ReadVariableOp", "Enter", "RefEnter"}
+
+
+@dataclasses.dataclass(eq=False)
+class Marker:
+    """A gradient with respect to a variable, passed through operations whose input can be replaced.
+
+    Attributes:
+      variable: the operation that holds the variable.
+      tensors: the marking operations' outputs: one for a dense gradient; values and indices for slices.
+      dense_shape: of slices.
+      version: ``graph.version`` when it was made.
+      averaged: its input has been replaced by the average.
+    """
+
+    variable: ops.Operation
+    tensors: tuple[tf.Tensor, ...]
+    dense_shape: tf.Tensor | None
+    version: int
+    averaged: bool = False
+
+    @property
+    def gradient(self) -> Gradient:
+        """What this rank computed."""
+        inputs = [t.op.inputs[0] for t in self.tensors]
+        return inputs[0] if len(inputs) == 1 else tf.IndexedSlices(inputs[0], inputs[1], self.dense_shape)
+
+    def replace(self, gradient: Gradient) -> None:
+        """Put another gradient behind the mark."""
+        new = (gradient,) if isinstance(gradient, tf.Tensor) else (gradient.values, gradient.indices)
+        for tensor, source in zip(self.tensors, new, strict=True):
+            tensor.op._update_input(0, source)
+        self.averaged = True
+
+
+class Outermost(threading.local):
+    """Runs a wrapper at the outermost of nested calls only (``super()``, recursion), per thread."""
+
+    active = False
+
+    def call(self, wrapper: Callable[[], Any], plain: Callable[[], Any]) -> Any:
+        """``wrapper()``, or ``plain()`` while a wrapper is at work."""
+        if self.active:
+            return plain()
+        self.active = True
+        try:
+            return wrapper()
+        finally:
+            self.active = False
+
+
+def marked(variables: Sequence[Any], gradients: Sequence[Gradient | None]) -> list[Gradient | None]:
+    """Mark the gradients that are with respect to variables.
+
+    Args:
+      variables: the ``xs`` of ``tf.gradients``: variables, or tensors.
+      gradients: of them.
+
+    Returns:
+      The gradients, to be used instead.
+    """
+    return [
+        _mark(holder, gradient) if gradient is not None and (holder := variable_op(x)) is not None else gradient
+        for x, gradient in zip(variables, gradients, strict=True)
+    ]
+
+
+def _mark(holder: ops.Operation, gradient: Gradient) -> Gradient:
+    graph = ops.get_default_graph()
+    with tf.name_scope("tfdist/mark"):
+        if isinstance(gradient, tf.Tensor):
+            tensors: tuple[tf.Tensor, ...] = (tf.identity(gradient),)
+            result: Gradient = tensors[0]
+        else:
+            # The average has more rows than this rank's gradient: placeholder_with_default keeps TensorFlow from
+            # concluding anything from the present number.
+            tensors = (
+                tf.compat.v1.placeholder_with_default(gradient.values, [None, *gradient.values.shape[1:]]),
+                tf.compat.v1.placeholder_with_default(gradient.indices, [None]),
+            )
+            result = tf.IndexedSlices(*tensors, dense_shape=gradient.dense_shape)
+    marker = Marker(holder, tensors, getattr(gradient, "dense_shape", None), graph.version)
+    state = make_state(graph)
+    state.markers.update({t.op: marker for t in tensors})
+    return result
+
+
+def variable_op(x: Any) -> ops.Operation | None:
+    """The operation that holds the variable which ``x`` is, or is a plain reading of; None for other tensors."""
+    handle = getattr(x, "handle", None)
+    op = handle.op if handle is not None else getattr(x, "op", None)
+    while op is not None and op.type in _READS:
+        op = op.inputs[0].op
+    return op if op is not None and op.type in _VARIABLE_OPS else None
+
+
+def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[Any, Any]]:
+    """What an optimizer is to apply instead, after the average has been put behind the marks.
+
+    Args:
+      grads_and_vars: as given to ``apply_gradients``.
+      job: the ranks and settings.
+    """
+    state = make_state(ops.get_default_graph())
+    behind: dict[Marker, None] = {}
+    direct = []
+    for index, (gradient, variable) in enumerate(grads_and_vars):
+        if gradient is None:
+            continue
+        markers = _markers_behind(gradient, state)
+        if any(m.variable is variable_op(variable) for m in markers):
+            behind.update(dict.fromkeys(markers))
+        else:
+            direct.append(index)  # made in another way (accumulated, say): averaged as it is applied
+    pending = [m for m in behind if not m.averaged]
+    reason = _obstacle(pending, state)
+    if reason:
+        warnings.warn(
+            f"tfdist averages gradients where they are applied, after any clipping, because {reason}",
+            stacklevel=4,
+        )
+        direct = [i for i, (gradient, _) in enumerate(grads_and_vars) if gradient is not None]
+    else:
+        _rewire(pending, job)
+    applied = [g for g, _ in grads_and_vars]
+    if direct:
+        names = [_name(grads_and_vars[i][1]) for i in direct]
+        for i, gradient in zip(direct, _build([applied[i] for i in direct], names, job), strict=True):
+            applied[i] = gradient
+    return [(g, v) for g, (_, v) in zip(applied, grads_and_vars, strict=True)]
+
+
+def _name(variable: Any) -> str:
+    op = variable_op(variable)
+    return op.name if op is not None else str(variable)
+
+
+def _components(gradient: Gradient) -> list[tf.Tensor]:
+    return [gradient] if isinstance(gradient, tf.Tensor) else [gradient.values, gradient.indices]
+
+
+def _markers_behind(gradient: Gradient, state: GraphState) -> list[Marker]:
+    """The nearest markers that a gradient depends on, in no order that matters."""
+    start = [t.op for t in _components(gradient)]
+    reached = ancestors(start, stop=state.markers.__contains__, control=False)
+    return list(dict.fromkeys(state.markers[op] for op in reached if op in state.markers))
+
+
+def _obstacle(pending: Sequence[Marker], state: GraphState) -> str | None:
+    """Why rewiring these markers is impossible; None if it is not."""
+    if any(m.version <= state.ran_version for m in pending):
+        return "a session has already run this part of the graph; build the optimizer before the first run"
+    marking = {t.op for m in pending for t in m.tensors}
+    sources = [t.op.inputs[0].op for m in pending for t in m.tensors]
+    if any(op in marking for op in ancestors(sources)):
+        return "some gradients depend on other gradients that are applied too"
+    return None
+
+
+def _rewire(markers: Sequence[Marker], job: Job) -> None:
+    by_graph: dict[ops.Graph, list[Marker]] = {}
+    for marker in markers:
+        by_graph.setdefault(marker.tensors[0].graph, []).append(marker)
+    for graph, members in by_graph.items():
+        with graph.as_default():
+            # The order of construction is that of the backward pass, and the same on all ranks.
+            members.sort(key=lambda m: m.tensors[0].op.inputs[0].op._id)
+            names = [m.variable.name for m in members]
+            results = _build([m.gradient for m in members], names, job)
+        for marker, result in zip(members, results, strict=True):
+            marker.replace(result)
+
+
+def _build(gradients: Sequence[Gradient], names: Sequence[str], job: Job) -> list[Gradient]:
+    graph = ops.get_default_graph()
+    number = len(make_state(graph).collectives)
+    with unconstrained(graph), tf.name_scope("tfdist/average"):
+        name = f"average of gradients {number}"
+        return average(gradients, names, name, job.world, job.settings, job.broadcasts)

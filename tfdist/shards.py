@@ -1,0 +1,73 @@
+"""Which examples rank r of n reads: the same number for every rank."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+Remainder = Literal["drop", "pad"]
+
+
+def shard(data: Any, rank: int, size: int, remainder: Remainder = "drop") -> Any:
+    """Rank ``rank``'s share of ``data``: elements rank, rank + size, rank + 2 size, …
+
+    Args:
+      data: a ``tf.data.Dataset``, or a sequence that can be sliced (list, tuple, str, NumPy array, tensor: along the
+        first axis).
+      rank: from 0.
+      size: number of shares.
+      remainder: what happens to the elements that do not fill a last round. ``drop`` leaves them out, ``pad`` fills
+        the round with elements from the beginning; either way all shares are equally long.
+
+    Returns:
+      The same kind of thing as ``data``.
+
+    Raises:
+      ValueError: no element for each rank, an unknown ``remainder``, or a dataset of unknown length to be padded.
+    """
+    if remainder not in ("drop", "pad"):
+        raise ValueError(f"remainder={remainder!r}; it is 'drop' or 'pad'")
+    if hasattr(data, "cardinality") and hasattr(data, "flat_map"):
+        return _shard_dataset(data, rank, size, remainder)
+    _check_enough(len(data), size)
+    return _padded(data, size)[rank::size] if remainder == "pad" else data[: len(data) // size * size][rank::size]
+
+
+def _padded(data: Any, size: int) -> Any:
+    missing = -len(data) % size
+    if not missing:
+        return data
+    if isinstance(data, list | tuple | str):
+        return data + data[:missing]  # type: ignore[operator]
+    import numpy as np
+
+    return np.concatenate([data, data[:missing]])
+
+
+def _check_enough(length: int, size: int) -> None:
+    if length < size:
+        raise ValueError(f"{length} elements cannot be shared by {size} ranks; start at most {length} ranks")
+
+
+def _shard_dataset(dataset: Any, rank: int, size: int, remainder: Remainder) -> Any:
+    length = int(dataset.cardinality())  # -1 infinite, -2 unknown (tensorflow/core/framework/dataset.h)
+    if length == -1:
+        return dataset.shard(size, rank)
+    if length >= 0:
+        _check_enough(length, size)
+        if remainder == "drop":
+            return dataset.take(length // size * size).shard(size, rank)
+        return dataset.concatenate(dataset.take(-length % size)).shard(size, rank)
+    if remainder == "pad":
+        raise ValueError(
+            "a dataset of unknown length cannot be padded; give its length with "
+            "dataset.apply(tf.data.experimental.assert_cardinality(n)), or use remainder='drop'"
+        )
+    # Only whole rounds of `size` elements: the end is not known before it comes.
+    return dataset.window(size, drop_remainder=True).flat_map(lambda *window: _element_of(window, rank))
+
+
+def _element_of(window: Any, rank: int) -> Any:
+    import tensorflow as tf
+
+    nested = window[0] if len(window) == 1 else window
+    return tf.data.Dataset.zip(nested).skip(rank).take(1) if not hasattr(nested, "skip") else nested.skip(rank).take(1)
