@@ -1,0 +1,1 @@
+"""Neural machine translation with TensorFlow, data parallel over any number of processes."""

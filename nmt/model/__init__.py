@@ -1,0 +1,1 @@
+"""The sequence-to-sequence model as a TensorFlow graph."""

@@ -1,0 +1,50 @@
+"""Dropout with masks that are a pure function of a seed (Srivastava et al. 2014, inverted scaling).
+
+The caller feeds one [2] int32 seed per training step; every place that drops folds in its own number. The
+same seed thus gives the same masks, whatever else the graph draws and however its operations are scheduled.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+class Dropout:
+    """Masks for all the places of one model, numbered in the order in which they are built.
+
+    Args:
+        rate: the probability to drop, in [0, 1). At 0 nothing is added to the graph.
+        seed: int32 [2], wanted when rate > 0.
+
+    Raises:
+        ValueError: rate out of range, or no seed to draw from.
+    """
+
+    def __init__(self, rate: float = 0.0, seed: tf.Tensor | None = None) -> None:
+        if not 0.0 <= rate < 1.0:
+            raise ValueError(f"dropout is {rate}; it must be at least 0 and less than 1")
+        if rate > 0.0 and seed is None:
+            raise ValueError(
+                f"dropout is {rate}, but there is no dropout_seed (an int32 tensor of shape [2])",
+            )
+        self._keep = 1.0 - rate
+        self._seed = seed
+        self._places = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is dropped."""
+        return self._keep < 1.0
+
+    def mask(self, shape: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        """Factors to multiply with: 0 where dropped, 1 / (1 - rate) where kept. Only when active."""
+        seed = tf.random.experimental.stateless_fold_in(self._seed, self._places)
+        self._places += 1
+        kept = tf.random.stateless_uniform(shape, seed) < self._keep
+        return tf.cast(kept, dtype) * tf.constant(1.0 / self._keep, dtype)
+
+    def __call__(self, values: tf.Tensor) -> tf.Tensor:
+        """`values` with a fresh mask for every element."""
+        if not self.active:
+            return values
+        return values * self.mask(tf.shape(values), values.dtype)

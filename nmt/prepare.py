@@ -1,0 +1,224 @@
+"""Vocabularies, and subword text if wanted, from parallel text.
+
+    python -m nmt.prepare --train_prefix=data/train --src=en --tgt=de --out_dir=D
+        [--bpe=N | --spm=N] [--apply=data/dev,data/test] [--min_count=K]
+
+reads data/train.en and data/train.de, whose tokens are separated by spaces, and writes D/vocab.en and D/vocab.de. With
+--bpe or --spm it also writes the segmented text: D/train.en, D/train.de and the same for each prefix of --apply, whose
+target file may be missing, and the units themselves (D/bpe.codes or D/spm.model). Training then takes
+--vocab_prefix=D/vocab, --train_prefix=D/train, and --subword_option=bpe or spm.
+
+The same input gives the same output. Nothing is written before all of it has been made.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from absl import flags
+
+from nmt.command_line import run
+from nmt.errors import InputError
+from nmt.files import make_directory, replace_atomically
+from nmt.text.corpus import open_parallel
+from nmt.text.lines import TextFile
+from nmt.text.subwords import BytePairs, SentencePieces, Subwords
+from nmt.text.tokens import split
+from nmt.text.vocabulary import EOS, SOS, UNK, Vocabulary, write_vocabulary
+
+
+@dataclass(frozen=True)
+class FileSummary:
+    """What became of one text file.
+
+    Attributes:
+      name: the file's name without its directory, such as "dev.en".
+      lines: its lines.
+      tokens: its tokens, after segmentation.
+      unknown: those of them that are not in the vocabulary.
+    """
+
+    name: str
+    lines: int
+    tokens: int
+    unknown: int
+
+    def __str__(self) -> str:
+        """A line of the summary."""
+        rate = 100 * self.unknown / max(1, self.tokens)
+        return f"{self.name}: {self.lines} lines, {self.tokens} tokens, {rate:.2f} % of them unknown"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `prepare` did.
+
+    Attributes:
+      vocabularies: of source and target.
+      files: training text first, then what `apply` names.
+    """
+
+    vocabularies: tuple[Vocabulary, Vocabulary]
+    files: tuple[FileSummary, ...]
+
+    def __str__(self) -> str:
+        """The summary for the user."""
+        sizes = (f"{vocabulary.path}: {vocabulary.size} words" for vocabulary in self.vocabularies)
+        return "\n".join(chain(sizes, map(str, self.files)))
+
+
+def prepare(
+    train_prefix: str,
+    src: str,
+    tgt: str,
+    out_dir: str | os.PathLike[str],
+    *,
+    apply: Sequence[str] = (),
+    bpe: int | None = None,
+    spm: int | None = None,
+    min_count: int = 1,
+) -> Summary:
+    """Make vocabularies and subword text; the module's docstring names the files.
+
+    Args:
+      train_prefix: training text is `<train_prefix>.<src>` and `<train_prefix>.<tgt>`.
+      src: suffix of the source files.
+      tgt: suffix of the target files.
+      out_dir: made if missing.
+      apply: prefixes of other text to be segmented and counted alike.
+      bpe: joints of byte pair encoding, learnt from both languages together; None for none.
+      spm: pieces of a SentencePiece model, likewise; at most one of the two is given.
+      min_count: rarer tokens of the training text stay out of the vocabularies.
+
+    Raises:
+      InputError: a file cannot be read or written, or an argument does not fit.
+    """
+    _check(src, tgt, bpe, spm, min_count)
+    prefixes = [train_prefix, *apply]
+    directory = Path(out_dir)
+    train = open_parallel(f"{train_prefix}.{src}", f"{train_prefix}.{tgt}")
+    texts = {(train_prefix, src): train.src, (train_prefix, tgt): train.tgt} | _open(apply, src, tgt)
+    subwords = _learn(train.src, train.tgt, bpe, spm)
+    if subwords:
+        _check_outputs(prefixes, (src, tgt), directory)
+
+    segmented = {key: [subwords.segment(line) for line in text] if subwords else text for key, text in texts.items()}
+    counts = {key: _count_tokens(lines) for key, lines in segmented.items()}
+    words = {side: _frequent(counts[train_prefix, side], min_count) for side in (src, tgt)}
+
+    make_directory(directory)
+    vocabularies = {side: write_vocabulary(directory / f"vocab.{side}", words[side]) for side in (src, tgt)}
+    if subwords:
+        with replace_atomically(directory / subwords.file_name, "wb") as file:
+            file.write(subwords.model)
+        for (prefix, side), lines in segmented.items():
+            with replace_atomically(directory / f"{Path(prefix).name}.{side}") as file:
+                file.writelines(line + "\n" for line in lines)
+    return Summary(
+        (vocabularies[src], vocabularies[tgt]),
+        tuple(
+            FileSummary(
+                f"{Path(prefix).name}.{side}",
+                len(texts[prefix, side]),
+                count.total(),
+                _unknown(count, vocabularies[side]),
+            )
+            for (prefix, side), count in counts.items()
+        ),
+    )
+
+
+def _check(src: str, tgt: str, bpe: int | None, spm: int | None, min_count: int) -> None:
+    if src == tgt:
+        raise InputError(f"--src and --tgt are both {src}; they are the suffixes of two different files")
+    if bpe is not None and spm is not None:
+        raise InputError("--bpe and --spm are two ways to make subwords; give one of them")
+    for name, value in (("bpe", bpe), ("spm", spm), ("min_count", min_count)):
+        if value is not None and value < 1:
+            raise InputError(f"--{name}={value} must be at least 1")
+
+
+def _open(prefixes: Iterable[str], src: str, tgt: str) -> dict[tuple[str, str], TextFile]:
+    """The files of text that is not for training; text to be translated has no target file."""
+    texts: dict[tuple[str, str], TextFile] = {}
+    for prefix in prefixes:
+        if os.path.exists(f"{prefix}.{tgt}"):
+            pair = open_parallel(f"{prefix}.{src}", f"{prefix}.{tgt}")
+            texts |= {(prefix, src): pair.src, (prefix, tgt): pair.tgt}
+        else:
+            texts[prefix, src] = TextFile(f"{prefix}.{src}")
+    return texts
+
+
+def _check_outputs(prefixes: Sequence[str], suffixes: tuple[str, str], directory: Path) -> None:
+    """Raise unless every prefix has output files of its own that are not its input."""
+    by_name: dict[str, str] = {"vocab": "the vocabularies"}
+    for prefix in prefixes:
+        path = Path(prefix)
+        if path.name in by_name:
+            raise InputError(
+                f"{prefix} and {by_name[path.name]} would both be written to {directory / path.name}.*; "
+                "rename one of them"
+            )
+        by_name[path.name] = prefix
+        if path.parent.resolve() == directory.resolve():
+            raise InputError(
+                f"{prefix}.{suffixes[0]} would be overwritten by its own subword text; choose another "
+                f"--out_dir than {directory}"
+            )
+
+
+def _learn(src: TextFile, tgt: TextFile, bpe: int | None, spm: int | None) -> Subwords | None:
+    if bpe is not None:
+        return BytePairs(_count_tokens(chain(src, tgt)), bpe)
+    if spm is not None:
+        return SentencePieces(chain(src, tgt), spm)
+    return None
+
+
+def _count_tokens(lines: Iterable[str]) -> Counter[str]:
+    return Counter(chain.from_iterable(map(split, lines)))
+
+
+def _frequent(counts: Counter[str], min_count: int) -> list[str]:
+    """The words of a vocabulary after the special ones, frequent ones first, ties in order of their characters."""
+    words = [word for word, count in counts.items() if count >= min_count and word not in (UNK, SOS, EOS)]
+    return sorted(words, key=lambda word: (-counts[word], word))
+
+
+def _unknown(counts: Counter[str], vocabulary: Vocabulary) -> int:
+    known = set(vocabulary.words) - {UNK}
+    return sum(count for token, count in counts.items() if token not in known)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    options = flags.FlagValues()
+    for name, text in (
+        ("train_prefix", "Training text is <train_prefix>.<src> and <train_prefix>.<tgt>."),
+        ("src", "Suffix of the source files."),
+        ("tgt", "Suffix of the target files."),
+        ("out_dir", "Directory for all that is written; made if missing."),
+    ):
+        flags.DEFINE_string(name, None, text, flag_values=options)
+    flags.DEFINE_list("apply", [], "Prefixes of other text to segment and count alike.", flag_values=options)
+    flags.DEFINE_integer("bpe", None, "Joints of byte pair encoding over both languages.", flag_values=options)
+    flags.DEFINE_integer("spm", None, "Pieces of a SentencePiece model of both languages.", flag_values=options)
+    flags.DEFINE_integer("min_count", 1, "Rarer tokens stay out of the vocabularies.", flag_values=options)
+
+    def command(values: flags.FlagValues) -> None:
+        given = values.flag_values_dict()
+        given.pop("help")
+        print(prepare(**given))
+
+    return run(command, options, __doc__ or "", argv, required=["train_prefix", "src", "tgt", "out_dir"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,126 @@
+"""A text file as an array of lines that costs no memory but its index.
+
+The file is mapped, not read: all processes of a machine share its pages, and a process decodes only the lines it asks
+for. One pass over the bytes finds the lines and counts their tokens, a second one checks the encoding.
+
+Lines end at "\\n" only and lose one trailing "\\r"; the other line breaks of Unicode (U+2028, vertical tab) are
+characters like any other, so that line numbers agree with those of every other tool.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from nmt.errors import InputError
+
+_CHUNK_BYTES = 1 << 22  # bounds the temporary arrays of a pass, which take up to ten times as much
+_NEWLINE, _RETURN, _SPACE = b"\n\r "
+
+
+class TextFile:
+    """The lines of a UTF-8 text file, numbered from 0.
+
+    The file must not be shortened in place while this object lives; replacing it by renaming is safe.
+
+    Attributes:
+      path: the file's name, for messages.
+      lengths: int32 [lines], tokens of each line (split at spaces).
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Map and check the file.
+
+        Raises:
+          InputError: the file is missing, unreadable, empty or not UTF-8 (with the line's number).
+        """
+        self.path = os.fspath(path)
+        self._bytes = _map(self.path)
+        self._ends, self.lengths = _index(self._bytes)  # int64 [lines], offset after the last byte of each line
+        self._check_encoding()
+
+    def __len__(self) -> int:
+        """The number of lines; a last line needs no line end."""
+        return len(self._ends)
+
+    def __iter__(self) -> Iterator[str]:
+        """All lines in order."""
+        return map(self.line, range(len(self)))
+
+    def line(self, number: int) -> str:
+        """Line `number`, from 0, without its line end.
+
+        Raises:
+          IndexError: there is no such line.
+        """
+        if not 0 <= number < len(self):
+            raise IndexError(f"{self.path}: line {number} of {len(self)}")
+        line = self._bytes[self._start(number) : int(self._ends[number])]
+        return line.removesuffix(b"\r").decode("utf-8")
+
+    def _start(self, number: int) -> int:
+        return int(self._ends[number - 1]) + 1 if number else 0
+
+    def _check_encoding(self) -> None:
+        first = 0
+        while first < len(self):  # whole lines at a time: no character is cut
+            start = self._start(first)
+            last = max(first + 1, int(np.searchsorted(self._ends, start + _CHUNK_BYTES)))
+            try:
+                self._bytes[start : int(self._ends[last - 1])].decode("utf-8")
+            except UnicodeDecodeError as error:
+                line = int(np.searchsorted(self._ends, start + error.start)) + 1
+                raise InputError(
+                    f"{self.path}, line {line}: not UTF-8 text ({error.reason}); convert the file, for "
+                    "example with iconv -f latin1 -t utf-8"
+                ) from error
+            first = last
+
+
+def _map(path: str) -> mmap.mmap:
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise InputError(f"{path}: the file is empty; it needs at least one line")
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:  # ValueError: what has no size and cannot be mapped, such as a pipe
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{path}: cannot be read ({reason}); check the path and its permissions") from error
+
+
+def _index(data: mmap.mmap) -> tuple[np.ndarray, np.ndarray]:
+    """The offset after each line's last byte, int64 [lines], and each line's count of tokens, int32 [lines].
+
+    A token begins at a byte that is no separator and follows one; the tokens before each line end, as a running sum,
+    differ from line to line by the counts sought.
+    """
+    content = np.frombuffer(data, dtype=np.uint8)
+    ends: list[np.ndarray] = []
+    totals: list[np.ndarray] = []  # tokens from the start of the file to each line end
+    total = 0
+    after_separator = True
+    for start in range(0, len(content), _CHUNK_BYTES):
+        chunk = content[start : start + _CHUNK_BYTES]
+        following = content[start + 1 : start + 1 + len(chunk)]
+        newline = chunk == _NEWLINE
+        separator = newline | (chunk == _SPACE)
+        # One "\r" at the end of a line is no text; the end of the file ends a line, too.
+        at_end = np.ones(len(chunk), dtype=bool)
+        at_end[: len(following)] = following == _NEWLINE
+        separator |= (chunk == _RETURN) & at_end
+        begins = ~separator
+        begins[1:] &= separator[:-1]
+        begins[0] &= after_separator
+        after_separator = bool(separator[-1])
+        running = np.cumsum(begins, dtype=np.int64) + total
+        total = int(running[-1])
+        in_chunk = np.flatnonzero(newline)
+        ends.append(in_chunk + start)
+        totals.append(running[in_chunk])
+    if content[-1] != _NEWLINE:
+        ends.append(np.array([len(content)]))
+        totals.append(np.array([total]))
+    return np.concatenate(ends), np.diff(np.concatenate(totals), prepend=0).astype(np.int32)

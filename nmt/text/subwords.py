@@ -1,0 +1,97 @@
+"""Subword units: learnt from text, applied to tokens.
+
+One set of units serves both languages, so that names and numbers are cut alike on the two sides. The notations, and
+how text is put together again, are in nmt.text.tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from nmt.errors import InputError
+
+
+class Subwords(Protocol):
+    """A learnt set of subword units.
+
+    Attributes:
+      model: the units in the library's own format, from which its own tools can apply them.
+      file_name: the name its library would expect for that.
+    """
+
+    model: bytes
+    file_name: str
+
+    def segment(self, line: str) -> str:
+        """The line's units, with spaces between them."""
+
+
+class BytePairs:
+    """Byte pair encoding by library subword-nmt (Sennrich, Haddow, Birch 2016, arXiv:1508.07909)."""
+
+    file_name = "bpe.codes"
+
+    def __init__(self, word_counts: Mapping[str, int], merges: int) -> None:
+        """Learn `merges` joints of frequent neighbours, or fewer if fewer pairs occur twice.
+
+        Raises:
+          InputError: no word has two characters.
+        """
+        from subword_nmt import apply_bpe, learn_bpe  # only those who ask for it need the library
+
+        if all(len(word) < 2 for word in word_counts):
+            raise InputError(f"--bpe={merges}: the training text has no word of two characters; leave --bpe out")
+        # The library meets ties in the order of its input.
+        words = sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))
+        codes = io.StringIO()
+        with contextlib.redirect_stderr(io.StringIO()):  # a progress bar for every call, wanted or not
+            learn_bpe.learn_bpe((f"{word} {count}" for word, count in words), codes, merges, is_dict=True)
+        self.model = codes.getvalue().encode()
+        codes.seek(0)
+        self._bpe = apply_bpe.BPE(codes)
+
+    def segment(self, line: str) -> str:
+        """The line's units, with spaces between them; all but the last one of a word end in "@@"."""
+        return " ".join(self._bpe.segment_tokens([token for token in line.split(" ") if token]))
+
+
+class SentencePieces:
+    """The unigram language model of library sentencepiece (Kudo 2018, arXiv:1804.10959; Kudo, Richardson 2018)."""
+
+    file_name = "spm.model"
+
+    def __init__(self, lines: Iterable[str], pieces: int) -> None:
+        """Learn `pieces` units from lines of text.
+
+        Raises:
+          InputError: the text is too small, or has too many characters, for that number.
+        """
+        import sentencepiece  # only those who ask for it need the library
+
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(lines),
+                model_writer=model,
+                vocab_size=pieces,
+                character_coverage=1.0,
+                # Pieces put together give the text back, so a score does not depend on the units.
+                normalization_rule_name="identity",
+                # Sums over threads depend on their number, and results should not depend on the machine.
+                num_threads=1,
+                minloglevel=2,
+            )
+        except (RuntimeError, OSError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise InputError(
+                f"--spm={pieces}: sentencepiece cannot learn as many from this text ({reason}); choose another number"
+            ) from error
+        self.model = model.getvalue()
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
+
+    def segment(self, line: str) -> str:
+        """The line's units, with spaces between them; a unit that begins a word begins with "\u2581"."""
+        return " ".join(self._processor.encode(line, out_type=str))

@@ -1,0 +1,1 @@
+"""Training: the step, its schedule, and all that surrounds it."""

@@ -1,0 +1,119 @@
+"""A rank's batches, by step: the plan of all epochs laid end to end.
+
+The position in it is the number of steps done, so that a run which continues needs nothing but that number.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from nmt.errors import InputError
+from nmt.text.batches import Batch, make_batch
+from nmt.text.corpus import ParallelCorpus
+from nmt.text.plan import epoch_plan, rank_slice, steps_per_epoch
+from nmt.text.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class FeedSettings:
+    """How batches are cut.
+
+    Attributes:
+        batch_size: sentences of one rank in a step.
+        num_buckets: length classes.
+        src_max_len: tokens kept of a source; 0 or None for all.
+        tgt_max_len: the same for the target.
+        seed: of the order.
+    """
+
+    batch_size: int
+    num_buckets: int
+    src_max_len: int | None
+    tgt_max_len: int | None
+    seed: int
+
+
+class Feed:
+    """The batches that rank `rank` of `size` trains on.
+
+    Args:
+        corpus: the training text, of which only this rank's sentences are read.
+        src_vocab: the words of the source.
+        tgt_vocab: the words of the target.
+        settings: how batches are cut; the same on all ranks.
+        rank: this rank.
+        size: number of ranks.
+
+    Raises:
+        InputError: there are fewer usable sentence pairs than ranks.
+    """
+
+    def __init__(
+        self,
+        corpus: ParallelCorpus,
+        src_vocab: Vocabulary,
+        tgt_vocab: Vocabulary,
+        settings: FeedSettings,
+        rank: int = 0,
+        size: int = 1,
+    ) -> None:
+        self._corpus, self._src_vocab, self._tgt_vocab = corpus, src_vocab, tgt_vocab
+        self._settings, self._rank, self._size = settings, rank, size
+        self._epoch = -1
+        self._plan: list[np.ndarray] = []
+        self.pairs = int(np.count_nonzero((corpus.src.lengths > 0) & (corpus.tgt.lengths > 0)))
+        if self.pairs < size:
+            raise InputError(
+                f"{corpus.src.path} and {corpus.tgt.path} have {self.pairs} sentence pairs with words on "
+                f"both sides, too few for {size} ranks: start at most {max(1, self.pairs)}, or give more text"
+            )
+        self.steps_per_epoch = steps_per_epoch(
+            corpus.src.lengths,
+            corpus.tgt.lengths,
+            global_batch_size=self.global_batch_size,
+            num_buckets=settings.num_buckets,
+            src_max_len=settings.src_max_len,
+            tgt_max_len=settings.tgt_max_len,
+        )
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sentences of a step over all ranks."""
+        return self._settings.batch_size * self._size
+
+    @property
+    def checksum(self) -> int:
+        """A number that tells whether two ranks hold text of the same lengths."""
+        return zlib.crc32(self._corpus.tgt.lengths.tobytes(), zlib.crc32(self._corpus.src.lengths.tobytes()))
+
+    def batch(self, step: int) -> Batch:
+        """This rank's part of the global batch that follows `step` steps."""
+        epoch, position = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._plan, self._epoch = self._plan_of(epoch), epoch
+        sentences = self._plan[position]
+        return make_batch(
+            rank_slice(sentences, self._rank, self._size),
+            self._corpus,
+            self._src_vocab,
+            self._tgt_vocab,
+            self._settings.src_max_len,
+            self._settings.tgt_max_len,
+            len(sentences),
+            self._size,
+        )
+
+    def _plan_of(self, epoch: int) -> list[np.ndarray]:
+        return epoch_plan(
+            self._corpus.src.lengths,
+            self._corpus.tgt.lengths,
+            global_batch_size=self.global_batch_size,
+            num_buckets=self._settings.num_buckets,
+            src_max_len=self._settings.src_max_len,
+            tgt_max_len=self._settings.tgt_max_len,
+            seed=self._settings.seed,
+            epoch=epoch,
+        )

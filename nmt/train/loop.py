@@ -1,0 +1,154 @@
+"""The training loop: steps, and what is due between them.
+
+All ranks go through the same steps and take the same decisions, from figures that are sums over all of them.
+What only one of them does is behind the objects that the loop is given.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nmt.train.evaluation import Evaluation
+from nmt.train.feed import Feed
+from nmt.train.loss import perplexity
+from nmt.train.outputs import RunOutputs, Stats
+from nmt.train.ranks import AgreedError, Ranks
+from nmt.train.step import StepResult, TrainStep, dropout_seed
+
+_HOPELESS_PERPLEXITY = 1e20
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """When things are due, in steps.
+
+    Attributes:
+        num_train_steps: steps in all.
+        steps_per_stats: between statistics; perplexities, with a checkpoint, come ten times as rarely.
+        steps_per_external_eval: between translations of the held-out texts, with a checkpoint.
+    """
+
+    num_train_steps: int
+    steps_per_stats: int
+    steps_per_external_eval: int
+
+    @property
+    def steps_per_eval(self) -> int:
+        """Steps between perplexities."""
+        return 10 * self.steps_per_stats
+
+
+class Window:
+    """The steps since the last statistics."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self.clear()
+
+    def clear(self) -> None:
+        """Begins anew."""
+        self._totals = np.zeros(5)  # loss, target words, source words, gradient norms, sentences
+        self._seconds = 0.0
+        self._steps = 0
+        self._last: StepResult | None = None
+
+    def add(self, result: StepResult, sentences: float, seconds: float) -> None:
+        """Counts a step of this rank."""
+        self._totals += [
+            result.loss_sum,
+            result.target_words,
+            result.source_words,
+            result.grad_norm,
+            sentences,
+        ]
+        self._seconds += seconds
+        self._steps += 1
+        self._last = result
+
+    def stats(self) -> Stats:
+        """The figures of all ranks.
+
+        Collective: every rank calls.
+
+        Raises:
+            AgreedError: on every rank, if training has diverged.
+        """
+        if self._last is None:
+            raise ValueError("no step since the last statistics")
+        loss, target_words, source_words, norms, sentences = self._ranks.sum(self._totals).tolist()
+        stats = Stats(
+            step=self._last.global_step,
+            learning_rate=self._last.learning_rate,
+            step_seconds=self._seconds / self._steps,
+            words_per_second=(source_words + target_words) / self._seconds,
+            perplexity=perplexity(loss, target_words),
+            grad_norm=norms / (self._steps * self._ranks.size),
+            loss=loss / sentences,
+        )
+        if not (stats.perplexity <= _HOPELESS_PERPLEXITY and math.isfinite(stats.grad_norm)):
+            raise AgreedError(
+                f"training diverged by step {stats.step}: perplexity {stats.perplexity:g}, gradient norm "
+                f"{stats.grad_norm:g}. These weights are not saved; lower --learning_rate or "
+                "--max_gradient_norm, or warm up, and start again to go on from the last checkpoint",
+                self._ranks.rank == 0,
+            )
+        return stats
+
+
+def train(
+    step: TrainStep,
+    session: Any,
+    feed: Feed,
+    cadence: Cadence,
+    *,
+    first_step: int,
+    seed: int,
+    ranks: Ranks,
+    evaluation: Evaluation,
+    outputs: RunOutputs,
+) -> None:
+    """Trains from `first_step` to the last step, with everything due in between and at the end.
+
+    Collective: every rank calls, with the same cadence, first step and seed.
+
+    Raises:
+        AgreedError: on every rank, if training has diverged.
+    """
+    window = Window(ranks)
+    stats = Stats(first_step)
+    last_stats = last_eval = last_external = first_step
+    if first_step == 0:
+        evaluation.milestone(session, 0, perplexities=True, scores=False)
+    for done in range(first_step, cadence.num_train_steps):
+        started = time.perf_counter()
+        batch = feed.batch(done)
+        result = step.run(session, batch, dropout_seed(seed, ranks.rank, done))
+        window.add(result, batch.sentences_per_rank, time.perf_counter() - started)
+        now = done + 1
+        if result.global_step != now:
+            raise RuntimeError(f"rank {ranks.rank} has done step {result.global_step} where {now} was due")
+        outputs.stepped(now)
+        stats_due = now - last_stats >= cadence.steps_per_stats
+        at_end = now == cadence.num_train_steps  # where everything is evaluated anyway
+        eval_due = not at_end and now - last_eval >= cadence.steps_per_eval
+        external_due = not at_end and now - last_external >= cadence.steps_per_external_eval
+        if stats_due or eval_due or external_due or at_end:
+            stats = window.stats()  # before anything is saved: broken weights must not be
+        if stats_due:
+            outputs.stats(stats, f"bleu {evaluation.best:.2f}")
+            window.clear()
+            last_stats = now
+        if eval_due or external_due:
+            evaluation.milestone(session, now, perplexities=eval_due, scores=external_due)
+            last_eval = now if eval_due else last_eval
+            last_external = now if external_due else last_external
+        if now % feed.steps_per_epoch == 0:
+            outputs.say(f"# Finished epoch {now // feed.steps_per_epoch}, step {now}.")
+    evaluation.end(session, stats)
+    ranks.barrier()  # the others stay until the evaluation is over
+    outputs.close()

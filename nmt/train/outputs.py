@@ -1,0 +1,167 @@
+"""What a run tells: lines on the screen and in a log, TensorBoard summaries, the history, the progress.
+
+One object is chosen at the start: `Outputs` on the rank that writes, `NoOutputs` on the others.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import tensorflow as tf
+
+from nmt.files import make_directory
+from nmt.train.curve import History, draw
+from nmt.train.progress import progress
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Figures of the steps since the last statistics, of all ranks together.
+
+    Attributes:
+        step: steps done.
+        learning_rate: of the last step.
+        step_seconds: mean time of a step, evaluation not counted.
+        words_per_second: source words, and target words with the end mark.
+        perplexity: exp(loss per target word).
+        grad_norm: mean global norm of the gradients before they are clipped.
+        loss: mean loss of a sentence.
+    """
+
+    step: int
+    learning_rate: float = 0.0
+    step_seconds: float = 0.0
+    words_per_second: float = 0.0
+    perplexity: float = 0.0
+    grad_norm: float = 0.0
+    loss: float = 0.0
+
+    def line(self, prefix: str, scores: str) -> str:
+        """`<prefix>step N lr X step-time A.AAs wps B.BBK ppl C.CC gN D.DD <scores>, <time>`, for parsers."""
+        return (
+            f"{prefix}step {self.step} lr {self.learning_rate:g} step-time {self.step_seconds:.2f}s "
+            f"wps {self.words_per_second / 1000:.2f}K ppl {self.perplexity:.2f} "
+            f"gN {self.grad_norm:.2f} {scores}, {time.ctime()}"
+        )
+
+
+class RunOutputs(Protocol):
+    """Where a run's figures go."""
+
+    def say(self, text: str) -> None:
+        """A line for the screen and the log."""
+
+    def stepped(self, step: int) -> None:
+        """A step is done."""
+
+    def stats(self, stats: Stats, best: str) -> None:
+        """Statistics are due; `best` is the best score so far, as text."""
+
+    def scores(self, step: int, figures: dict[str, float]) -> None:
+        """An evaluation is done; names such as dev_ppl and test_bleu."""
+
+    def close(self) -> None:
+        """The run has ended: draws the learning curve."""
+
+
+class NoOutputs:
+    """Tells nothing."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    def stepped(self, step: int) -> None:
+        """Nothing."""
+
+    def stats(self, stats: Stats, best: str) -> None:
+        """Nothing."""
+
+    def scores(self, step: int, figures: dict[str, float]) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Outputs:
+    """Writes `log_<unix seconds>`, `train_log/`, `history.jsonl` and `learning_curve.png` in `out_dir`, and
+    the screen.
+
+    Args:
+        out_dir: made if missing.
+        first_step: steps already done.
+        last_step: steps to be done in all.
+        max_gradient_norm: what gradients are clipped to, for the summary of clipped norms.
+
+    Raises:
+        InputError: out_dir cannot be written to.
+    """
+
+    def __init__(self, out_dir: str, first_step: int, last_step: int, max_gradient_norm: float) -> None:
+        self._directory = make_directory(out_dir)
+        self._max_gradient_norm = max_gradient_norm
+        self._history = History(self._directory / "history.jsonl", first_step)
+        self._log = self._directory / f"log_{int(time.time())}"
+        with tf.Graph().as_default():  # the writer refuses to be made while TensorFlow executes eagerly
+            self._summaries = tf.compat.v1.summary.FileWriter(os.fspath(self._directory / "train_log"))
+        self._progress = progress(first_step, last_step)
+
+    def say(self, text: str) -> None:
+        """Prints the line and logs it."""
+        self._progress.say(text)
+        with open(self._log, "a", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+    def stepped(self, step: int) -> None:
+        """Moves the progress on."""
+        self._progress.advance(step, {})
+
+    def stats(self, stats: Stats, best: str) -> None:
+        """Prints the line of statistics, writes the summaries, and shows the figures beside the progress."""
+        self.say(stats.line("  ", best))
+        self._summarise(
+            stats.step,
+            {
+                "lr": stats.learning_rate,
+                "train_loss": stats.loss,
+                "grad_norm": stats.grad_norm,
+                "clipped_gradient": min(stats.grad_norm, self._max_gradient_norm),
+                "train_ppl": stats.perplexity,
+                "speed": stats.words_per_second / 1000,
+                "avg_step_time": stats.step_seconds,
+            },
+        )
+        self._history.record(stats.step, {"train_ppl": stats.perplexity})
+        self._progress.advance(
+            stats.step,
+            {
+                "wps": f"{stats.words_per_second / 1000:.2f}K",
+                "ppl": f"{stats.perplexity:.2f}",
+                "lr": f"{stats.learning_rate:g}",
+            },
+        )
+
+    def scores(self, step: int, figures: dict[str, float]) -> None:
+        """Writes an evaluation's figures to the summaries and the history."""
+        self._summarise(step, figures)
+        self._history.record(step, figures)
+
+    def close(self) -> None:
+        """Draws the learning curve and closes the files."""
+        self._progress.close()
+        picture: Path = self._directory / "learning_curve.png"
+        if draw(self._history, picture):
+            self.say(f"# Learning curve: {picture}")
+        else:
+            self.say("# No learning curve: matplotlib is not installed (pip install matplotlib)")
+        self._summaries.close()
+
+    def _summarise(self, step: int, figures: dict[str, float]) -> None:
+        value = tf.compat.v1.Summary.Value
+        summary = tf.compat.v1.Summary(value=[value(tag=tag, simple_value=number) for tag, number in figures.items()])
+        self._summaries.add_summary(summary, step)
+        self._summaries.flush()

@@ -1,0 +1,83 @@
+"""The learning rate as a function of the step: a warm-up, then halvings.
+
+Warm-up over W steps, for step < W:
+
+    t2t     lr = rate * 0.01 ** ((W - step) / W)                    from 1 % of the rate, exponentially
+    linear  lr = start + (rate - start) * step / W                  (Goyal et al. 2017, section 2.2)
+
+Decay multiplies by 0.5 ** floor((step - S) / T) from step S on; with N training steps in all:
+
+    luong5    S = floor(N / 2)      T = floor((N - S) / 5)
+    luong10   S = floor(N / 2)      T = floor((N - S) / 10)
+    luong234  S = floor(2 N / 3)    T = floor((N - S) / 4)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import tensorflow as tf
+
+WARMUP_SCHEMES = ("t2t", "linear")
+# scheme -> (the share of the training after which decay starts, number of halvings from there to the end)
+_DECAYS = {"luong5": (Fraction(1, 2), 5), "luong10": (Fraction(1, 2), 10), "luong234": (Fraction(2, 3), 4)}
+DECAY_SCHEMES = ("", *_DECAYS)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A learning rate over the whole of a training.
+
+    Attributes:
+        learning_rate: after the warm-up and before the decay.
+        num_train_steps: N, the last step of the training.
+        warmup_steps: W; 0 for no warm-up.
+        warmup_scheme: "t2t" or "linear".
+        warmup_start: the rate at step 0 of the "linear" warm-up.
+        decay_scheme: "" for none.
+
+    Raises:
+        ValueError: an unknown scheme or a negative count.
+    """
+
+    learning_rate: float
+    num_train_steps: int
+    warmup_steps: int = 0
+    warmup_scheme: str = "t2t"
+    warmup_start: float = 0.0
+    decay_scheme: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse unknown schemes."""
+        for name, allowed in (("warmup_scheme", WARMUP_SCHEMES), ("decay_scheme", DECAY_SCHEMES)):
+            if getattr(self, name) not in allowed:
+                choices = ", ".join(repr(choice) for choice in allowed)
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {choices}")
+        for name in ("num_train_steps", "warmup_steps"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must not be negative")
+
+    def rate(self, step: tf.Tensor) -> tf.Tensor:
+        """The learning rate (float32 scalar) of the update that starts at this step (an integer scalar, from
+        0)."""
+        step = tf.cast(step, tf.int32)
+        rate = tf.constant(self.learning_rate, tf.float32)
+        if self.warmup_steps:
+            rate = tf.where(step < self.warmup_steps, self._warming(tf.cast(step, tf.float32)), rate)
+        if self.decay_scheme:
+            rate *= tf.pow(0.5, tf.cast(self._halvings(step), tf.float32))
+        return rate
+
+    def _warming(self, step: tf.Tensor) -> tf.Tensor:
+        progress = step / self.warmup_steps
+        if self.warmup_scheme == "linear":
+            return self.warmup_start + (self.learning_rate - self.warmup_start) * progress
+        return self.learning_rate * tf.pow(0.01, 1.0 - progress)
+
+    def _halvings(self, step: tf.Tensor) -> tf.Tensor:
+        share, times = _DECAYS[self.decay_scheme]
+        start = int(self.num_train_steps * share)
+        # A training of fewer steps than halvings would halve every 0 steps.
+        every = max(1, (self.num_train_steps - start) // times)
+        return tf.maximum(step - start, 0) // every

@@ -1,0 +1,170 @@
+"""One step of training: a batch in, an update of the weights, and the figures of the batch.
+
+Loss: cross-entropy summed over the words, divided by the sentences of a rank (Batch.sentences_per_rank), so
+that the mean of the ranks' gradients is the gradient of one process that has all sentences. Gradients are
+merged (one row for each word of an embedding), clipped to a global norm (Pascanu, Mikolov, Bengio 2013), and
+applied. They come from `tf.gradients` and go to a TensorFlow 1 optimizer's `apply_gradients`: between these
+two a library may average them over the ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from nmt.model.architecture import Architecture
+from nmt.model.initializers import Initializer
+from nmt.model.translator import Translator
+from nmt.text.batches import Batch
+from nmt.train.loss import per_sentence
+from nmt.train.schedule import Schedule
+
+v1 = tf.compat.v1
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How weights are updated.
+
+    Attributes:
+        optimizer: "sgd", or "adam" with TensorFlow's defaults (Kingma, Ba 2015).
+        schedule: the learning rate of each step.
+        max_gradient_norm: gradients are clipped to this global norm.
+        dropout: probability that an input of a cell is dropped.
+
+    Raises:
+        ValueError: an unknown optimizer.
+    """
+
+    optimizer: str
+    schedule: Schedule
+    max_gradient_norm: float
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        if self.optimizer not in ("sgd", "adam"):
+            raise ValueError(f"optimizer is {self.optimizer!r}; it must be 'sgd' or 'adam'")
+
+    def build(self, rate: tf.Tensor) -> Any:
+        """The TensorFlow optimizer."""
+        made = {"sgd": v1.train.GradientDescentOptimizer, "adam": v1.train.AdamOptimizer}
+        return made[self.optimizer](rate)
+
+
+class StepResult(NamedTuple):
+    """What a step did, on this rank.
+
+    Attributes:
+        loss_sum: cross-entropy in nats, summed over this rank's target words.
+        target_words: target words of this rank, end marks counted.
+        source_words: source words of this rank.
+        grad_norm: global norm of the gradients (averaged over the ranks, if a library does so) before they
+            are clipped.
+        learning_rate: the rate that was used.
+        global_step: steps done, this one counted.
+    """
+
+    loss_sum: float
+    target_words: int
+    source_words: int
+    grad_norm: float
+    learning_rate: float
+    global_step: int
+
+
+class BatchInput:
+    """Placeholders for a `Batch`."""
+
+    def __init__(self) -> None:
+        ids, lengths = [None, None], [None]
+        self.source = v1.placeholder(tf.int32, ids, "source")
+        self.source_lengths = v1.placeholder(tf.int32, lengths, "source_lengths")
+        self.target_in = v1.placeholder(tf.int32, ids, "target_in")
+        self.target_out = v1.placeholder(tf.int32, ids, "target_out")
+        self.target_lengths = v1.placeholder(tf.int32, lengths, "target_lengths")
+        self.sentences_per_rank = v1.placeholder(tf.float32, [], "sentences_per_rank")
+
+    def loss_sum(self, translator: Translator) -> tf.Tensor:
+        """The translator's summed cross-entropy of the batch, a float32 scalar."""
+        return translator.loss_sum(
+            self.source, self.source_lengths, self.target_in, self.target_out, self.target_lengths
+        )
+
+    def feed(self, batch: Batch) -> dict[tf.Tensor, Any]:
+        """What a session is fed for this batch."""
+        return {
+            self.source: batch.source,
+            self.source_lengths: batch.source_lengths,
+            self.target_in: batch.target_in,
+            self.target_out: batch.target_out,
+            self.target_lengths: batch.target_lengths,
+            self.sentences_per_rank: batch.sentences_per_rank,
+        }
+
+
+class TrainStep:
+    """The training graph, built in the current default graph; `run` does one step in a session of it."""
+
+    def __init__(self, architecture: Architecture, initializer: Initializer, optimization: Optimization) -> None:
+        self._input = BatchInput()
+        self._seed = v1.placeholder(tf.int32, [2], "dropout_seed")
+        translator = Translator(architecture, initializer, optimization.dropout, self._seed)
+        loss_sum = self._input.loss_sum(translator)
+        # int32 because that is the tutorial's type; by hand because TensorFlow's own global step is int64.
+        step = v1.get_variable(
+            "global_step", [], tf.int32, v1.zeros_initializer(), trainable=False,
+            collections=[v1.GraphKeys.GLOBAL_VARIABLES, v1.GraphKeys.GLOBAL_STEP],
+        )  # fmt: skip
+        rate = optimization.schedule.rate(step)
+        weights = v1.trainable_variables()
+        loss = per_sentence(loss_sum, self._input.sentences_per_rank)
+        gradients = [merged(one) for one in tf.gradients(loss, weights)]
+        clipped, norm = tf.clip_by_global_norm(gradients, optimization.max_gradient_norm)
+        update = optimization.build(rate).apply_gradients(zip(clipped, weights, strict=True), global_step=step)
+        with tf.control_dependencies([update]):
+            done = tf.identity(step.read_value())  # after the update, which fetching the variable would not promise
+        self._fetches = (loss_sum, norm, rate, done)
+
+    def run(self, session: Any, batch: Batch, seed: np.ndarray) -> StepResult:
+        """Updates the weights by the batch; `seed`, int32 [2], decides what dropout drops."""
+        loss_sum, norm, rate, step = session.run(self._fetches, self._input.feed(batch) | {self._seed: seed})
+        return StepResult(
+            loss_sum=float(loss_sum),
+            target_words=int(batch.target_lengths.sum()),
+            source_words=int(batch.source_lengths[batch.target_lengths > 0].sum()),
+            grad_norm=float(norm),
+            learning_rate=float(rate),
+            global_step=int(step),
+        )
+
+
+def merged(gradient: Any) -> Any:
+    """The same gradient with one row for each index; dense gradients and None pass.
+
+    A lookup's gradient has a row for each occurrence of a word. The norm over such rows depends on how a
+    batch is cut into ranks; the norm over the words' sums does not.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    words, place = tf.unique(gradient.indices)
+    rows = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(words))
+    return tf.IndexedSlices(rows, words, gradient.dense_shape)
+
+
+def dropout_seed(seed: int, rank: int, step: int) -> np.ndarray:
+    """The seed of one rank's dropout in one step, int32 [2]."""
+    return np.random.SeedSequence([seed, rank, step]).generate_state(2).view(np.int32)
+
+
+def session_config(precision: str) -> Any:
+    """The session's settings: "bfloat16" lets TensorFlow rewrite a graph to multiply in it on the CPU."""
+    config = v1.ConfigProto(allow_soft_placement=True)
+    config.gpu_options.allow_growth = True
+    if precision == "bfloat16":
+        rewriter = config.graph_options.rewrite_options
+        rewriter.auto_mixed_precision_onednn_bfloat16 = type(rewriter).ON
+    return config

@@ -1,0 +1,1 @@
+"""Translation with a trained model, and the scores of translations."""

@@ -1,0 +1,55 @@
+"""A toy language pair for the tests of training: the target is the source's words, upper-cased, in
+reverse."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmt.model.architecture import Architecture
+from nmt.text.corpus import ParallelCorpus, open_parallel
+from nmt.text.vocabulary import Vocabulary, write_vocabulary
+
+WORDS = list("abcdefg")
+
+
+@dataclasses.dataclass(frozen=True)
+class Toy:
+    """Files `<directory>/{train,dev}.{en,de}` and `vocab.{en,de}`, opened, and a small model for them."""
+
+    directory: Path
+    train: ParallelCorpus
+    dev: ParallelCorpus
+    src_vocab: Vocabulary
+    tgt_vocab: Vocabulary
+    architecture: Architecture
+
+    def flags(self, *more: str) -> list[str]:
+        """A command line for training on these files, to which `more` is added."""
+        prefix = self.directory
+        return [
+            "--src=en", "--tgt=de", f"--train_prefix={prefix}/train", f"--dev_prefix={prefix}/dev",
+            f"--vocab_prefix={prefix}/vocab", f"--out_dir={prefix}/out", "--num_units=8", "--num_layers=1",
+            "--attention=luong", "--batch_size=8", "--num_train_steps=6", "--steps_per_stats=2",
+            "--random_seed=1", *more,
+        ]  # fmt: skip
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Toy:
+    """37 pairs to train on (an odd number: batches and slices are uneven) and 5 to evaluate."""
+    generator = np.random.default_rng(3)
+    corpora = {}
+    for name, pairs in (("train", 37), ("dev", 5)):
+        sources = [[str(word) for word in generator.choice(WORDS, size=generator.integers(1, 9))] for _ in range(pairs)]
+        paths = [tmp_path / f"{name}.{suffix}" for suffix in ("en", "de")]
+        paths[0].write_text("".join(" ".join(words) + "\n" for words in sources))
+        paths[1].write_text("".join(" ".join(words[::-1]).upper() + "\n" for words in sources))
+        corpora[name] = open_parallel(*paths)
+    src_vocab = write_vocabulary(tmp_path / "vocab.en", WORDS)
+    tgt_vocab = write_vocabulary(tmp_path / "vocab.de", [word.upper() for word in WORDS])
+    architecture = Architecture(src_vocab.size, tgt_vocab.size, 8, 1, 1, attention="luong")
+    return Toy(tmp_path, corpora["train"], corpora["dev"], src_vocab, tgt_vocab, architecture)

@@ -1,0 +1,62 @@
+"""nmt.files: a file is replaced whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from nmt.errors import InputError
+from nmt.files import make_directory, replace_atomically
+
+
+def test_new_content_appears_at_the_end_of_the_block(tmp_path: Path) -> None:
+    target = tmp_path / "out.txt"
+    target.write_text("old")
+    with replace_atomically(target) as file:
+        file.write("grün\n")
+        file.flush()
+        assert target.read_text() == "old"
+    assert target.read_bytes() == "grün\n".encode()
+    assert os.listdir(tmp_path) == ["out.txt"]
+
+
+def test_a_failure_leaves_the_old_content_and_no_other_file(tmp_path: Path) -> None:
+    target = tmp_path / "out.bin"
+    target.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt), replace_atomically(target, "wb") as file:
+        file.write(b"new")
+        raise KeyboardInterrupt
+    assert target.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["out.bin"]
+
+
+def test_permissions_are_those_of_an_ordinary_new_file(tmp_path: Path) -> None:
+    (tmp_path / "ordinary").write_text("")
+    with replace_atomically(tmp_path / "replaced") as file:
+        file.write("x")
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert len(modes) == 1
+
+
+def test_a_missing_directory_is_the_users_error(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InputError, match="no/file.txt: cannot be written"),
+        replace_atomically(tmp_path / "no/file.txt"),
+    ):
+        pass
+
+
+def test_other_modes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'a'"), replace_atomically(tmp_path / "file", "a"):
+        pass
+
+
+def test_make_directory(tmp_path: Path) -> None:
+    assert make_directory(tmp_path / "a" / "b").is_dir()
+    assert make_directory(str(tmp_path / "a" / "b")).is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file: the directory cannot be made"):
+        make_directory(tmp_path / "file")

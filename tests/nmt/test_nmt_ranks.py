@@ -1,0 +1,70 @@
+"""The program under mpirun: as one process with the whole batch, and one message for a mistake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from nmt.nmt import main
+from nmt.train.checkpoint import latest
+from tests.launch import Finished, mpirun
+from tests.nmt.test_nmt import values
+
+
+def program(size: int, arguments: list[str]) -> Finished:
+    """Runs the program on `size` ranks."""
+    return mpirun(size, ["-m", "nmt.nmt", *arguments], timeout_seconds=60)
+
+
+@pytest.mark.parametrize(("optimizer", "sizes"), [("sgd", (2, 4)), ("adam", (2,))])
+def test_ranks_do_what_one_process_does(toy: Any, optimizer: str, sizes: tuple[int, ...]) -> None:
+    # Weights far from zero: where gradients are as small as their rounding, Adam makes much of it.
+    flags = toy.flags("--dropout=0", "--init_weight=0.8", f"--optimizer={optimizer}", "--learning_rate=0.1")
+    trained = {}
+    for size in (1, *sizes):
+        out = toy.directory / f"ranks{size}"
+        more = [f"--out_dir={out}", f"--batch_size={16 // size}"]
+        if size == 1:
+            assert main([*flags, *more]) == 0
+        else:
+            done = program(size, [*flags, *more])
+            assert done.code == 0, done.errors
+            assert f"# ranks {size} x batch {16 // size} = global batch 16 sentences" in done.output
+            assert done.output.count("# Final, step 6") == 1
+            assert len(list(out.glob("log_*"))) == len(list((out / "train_log").iterdir())) == 1
+        trained[size] = values(str(latest(out)))
+        start = values(str(out / "translate.ckpt-0"))
+        for name, value in trained[1].items():
+            tolerance = 1e-5 * max(np.abs(value).max(), 1e-30)
+            assert np.abs(trained[size][name].astype(np.float64) - value).max() <= tolerance, (size, name)
+            assert not np.array_equal(start[name], value), name
+
+
+def test_one_message_and_an_exit_code(toy: Any) -> None:
+    (toy.directory / "train.de").write_text("A\n" * 36)
+    done = program(2, toy.flags())
+    assert done.code != 0
+    told = [line for line in done.errors.splitlines() if line.startswith("nmt: ")]
+    assert len(told) == 1
+    assert "37" in told[0]
+    assert "36" in told[0]
+    assert "Traceback" not in done.errors
+    assert not (toy.directory / "out").exists()
+
+
+def test_checkpoints_need_be_seen_by_rank_0_only(toy: Any) -> None:
+    """Two ranks continue from what one has written; the other's variables come from rank 0."""
+    flags = toy.flags("--dropout=0")
+    assert main([*flags, "--num_train_steps=3", "--batch_size=16"]) == 0
+    done = program(2, [*flags, "--batch_size=8"])
+    assert done.code == 0, done.errors
+    assert "continuing after step 3" in done.output
+    straight = toy.directory / "straight"
+    assert main([*flags, f"--out_dir={straight}", "--batch_size=16"]) == 0
+    continued = values(str(latest(toy.directory / "out")))
+    for name, value in values(str(latest(straight))).items():
+        np.testing.assert_allclose(continued[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+    assert tf.train.latest_checkpoint(toy.directory / "out").endswith("translate.ckpt-6")

@@ -1,0 +1,67 @@
+"""What a run leaves in out_dir and on the screen."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from nmt.errors import InputError
+from nmt.train.outputs import NoOutputs, Outputs, Stats
+
+STATS = Stats(
+    step=200,
+    learning_rate=0.25,
+    step_seconds=0.123,
+    words_per_second=8123.4,
+    perplexity=12.345,
+    grad_norm=3.456,
+    loss=7.0,
+)
+
+
+def test_the_line_that_scripts_parse() -> None:
+    line = STATS.line("  ", "bleu 1.00")
+    assert line.startswith("  step 200 lr 0.25 step-time 0.12s wps 8.12K ppl 12.35 gN 3.46 bleu 1.00, ")
+
+
+def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = Outputs(str(tmp_path / "out"), 100, 300, max_gradient_norm=2.0)
+    outputs.say("hello")
+    outputs.stepped(150)
+    outputs.stats(STATS, "bleu 1.00")
+    outputs.scores(200, {"dev_bleu": 4.0})
+    outputs.close()
+    written = {re.sub(r"\d+$", "", path.name) for path in (tmp_path / "out").iterdir()}
+    assert written >= {"log_", "train_log", "history.jsonl"}
+    log = next((tmp_path / "out").glob("log_*")).read_text()
+    assert log == capsys.readouterr().out
+    assert log.startswith("hello\n  step 200 lr")
+    events = next((tmp_path / "out" / "train_log").iterdir())
+    values = {
+        value.tag: (event.step, round(value.simple_value, 3))
+        for event in tf.compat.v1.train.summary_iterator(str(events))
+        for value in event.summary.value
+    }
+    assert values["train_ppl"] == (200, 12.345)
+    assert values["clipped_gradient"] == (200, 2.0)
+    assert values["dev_bleu"] == (200, 4.0)
+
+
+def test_a_directory_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="file/out"):
+        Outputs(str(tmp_path / "file" / "out"), 0, 1, 5.0)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_other_ranks_tell_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = NoOutputs()
+    outputs.say("hello")
+    outputs.stepped(1)
+    outputs.stats(STATS, "")
+    outputs.scores(1, {})
+    outputs.close()
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,151 @@
+"""nmt.prepare and nmt.text.subwords: from parallel text to vocabularies and subword text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt.errors import InputError
+from nmt.phrasebook import phrasebook
+from nmt.prepare import main, prepare
+from nmt.text.subwords import BytePairs, SentencePieces
+from nmt.text.tokens import join, split
+from nmt.text.vocabulary import read_vocabulary
+
+
+def write(directory: Path, texts: dict[str, str]) -> None:
+    directory.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (directory / name).write_text(text, encoding="utf-8")
+
+
+def read(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    write(
+        tmp_path / "in",
+        {
+            "train.en": "b a c a\n</s> a b\n",
+            "train.de": "x\ny x\n",
+            "dev.en": "a d\nd\n",
+            "dev.de": "x\nz\n",
+            "new.en": "a\n",
+        },
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Path:
+    for part, pairs in phrasebook(pairs=300, held_out_pairs=50).items():
+        write(
+            tmp_path / "in",
+            {
+                f"{part}.en": "".join(pair.english + "\n" for pair in pairs),
+                f"{part}.de": "".join(pair.german + "\n" for pair in pairs),
+            },
+        )
+    return tmp_path
+
+
+def test_words_by_frequency_then_by_name(toy: Path) -> None:
+    summary = prepare(f"{toy}/in/train", "en", "de", toy / "out", apply=[f"{toy}/in/dev", f"{toy}/in/new"])
+    assert read_vocabulary(toy / "out/vocab.en").words == ("<unk>", "<s>", "</s>", "a", "b", "c")
+    assert read_vocabulary(toy / "out/vocab.de").words == ("<unk>", "<s>", "</s>", "x", "y")
+    assert sorted(read(toy / "out")) == ["vocab.de", "vocab.en"]
+    assert {(file.name, file.lines, file.tokens, file.unknown) for file in summary.files} == {
+        ("train.en", 2, 7, 0),
+        ("train.de", 2, 3, 0),
+        ("dev.en", 2, 3, 2),
+        ("dev.de", 2, 2, 1),
+        ("new.en", 1, 1, 0),
+    }
+
+
+def test_rare_words_are_left_out(toy: Path) -> None:
+    summary = prepare(f"{toy}/in/train", "en", "de", toy / "out", min_count=2)
+    assert read_vocabulary(toy / "out/vocab.en").words[3:] == ("a", "b")
+    assert summary.files[0].unknown == 1
+
+
+@pytest.mark.parametrize(("option", "units"), [("bpe", "bpe.codes"), ("spm", "spm.model")])
+def test_subword_text_joins_to_the_original(numbers: Path, option: str, units: str) -> None:
+    options: dict[str, Any] = {option: 150}
+    apply = [f"{numbers}/in/dev", f"{numbers}/in/test"]
+    prepare(f"{numbers}/in/train", "en", "de", numbers / "out", apply=apply, **options)
+    original, segmented = read(numbers / "in"), read(numbers / "out")
+    assert set(segmented) == set(original) | {units, "vocab.en", "vocab.de"}
+    for name, content in original.items():
+        lines = segmented[name].decode().splitlines()
+        assert [join(split(line), option, "</s>") for line in lines] == content.decode().splitlines()
+        assert segmented[name] != content
+
+
+@pytest.mark.parametrize("option", ["bpe", "spm"])
+def test_the_same_input_gives_the_same_output(numbers: Path, option: str) -> None:
+    options: dict[str, Any] = {option: 150}
+    for out in ("out1", "out2"):
+        prepare(f"{numbers}/in/train", "en", "de", numbers / out, **options)
+    assert read(numbers / "out1") == read(numbers / "out2")
+
+
+def test_byte_pairs_by_hand() -> None:
+    # "a b" occurs five times, and then "ab c" at the end of a word three times.
+    pairs = BytePairs({"abc": 3, "abd": 2}, merges=2)
+    assert pairs.segment("abc  abcab abd") == "abc ab@@ c@@ a@@ b ab@@ d"
+    assert pairs.model.decode().splitlines()[1:] == ["a b", "ab c</w>"]
+
+
+def test_subwords_keep_unusual_characters() -> None:
+    line = "ﬁve\u00a0½ ⅷ 東京"
+    pieces = SentencePieces([line, "abc abd abe"] * 5, 18)
+    assert join(split(pieces.segment(line)), "spm", "</s>") == line
+    assert join(split(BytePairs({"ab": 2}, 1).segment(line)), "bpe", "</s>") == line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bpe": 10, "spm": 10}, "--bpe and --spm"),
+        ({"bpe": 0}, "--bpe=0"),
+        ({"min_count": 0}, "--min_count=0"),
+        ({"tgt": "en"}, "--src and --tgt are both en"),
+        ({"spm": 5000}, "--spm=5000: sentencepiece cannot learn"),
+        ({"bpe": 5}, "--bpe=5: the training text has no word of two characters"),
+        ({"train_prefix": "in/none"}, "in/none.en: cannot be read"),
+        ({"apply": ["in/none"]}, "in/none.en: cannot be read"),
+        ({"bpe": 3, "train_prefix": "in/long", "out_dir": "in"}, "would be overwritten"),
+        ({"bpe": 3, "train_prefix": "in/long", "apply": ["in/dev", "in/../in/dev"]}, "would both be written"),
+        ({"out_dir": "in/train.en"}, "the directory cannot be made"),
+    ],
+)
+def test_errors_name_the_cause_and_change_nothing(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(toy)
+    write(Path("in"), {"long.en": "aab aab\n", "long.de": "aab\n"})
+    if "spm" not in options:
+        write(Path("in"), {"train.en": "a b\n", "train.de": "b\n"})
+    before = read(Path("in"))
+    arguments: dict[str, Any] = {"train_prefix": "in/train", "src": "en", "tgt": "de", "out_dir": "out", **options}
+    with pytest.raises(InputError, match=message):
+        prepare(**arguments)
+    assert read(Path("in")) == before
+    assert not Path("out").exists()
+
+
+def test_command(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [f"--train_prefix={toy}/in/train", "--src=en", "--tgt=de", f"--out_dir={toy}/out"]
+    assert main(["prepare", *arguments, f"--apply={toy}/in/dev,{toy}/in/new"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{toy}/out/vocab.en: 6 words"
+    assert "dev.en: 2 lines, 3 tokens, 66.67 % of them unknown" in lines
+    assert main(["prepare", *arguments, "--bpe=1", "--spm=1"]) == 1
+    assert capsys.readouterr().err.startswith("--bpe and --spm")
+    assert main(["prepare"]) == 2
+    assert "Missing --train_prefix, --src, --tgt, --out_dir" in capsys.readouterr().err

@@ -1,0 +1,64 @@
+"""The learning rate at chosen steps, by hand."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from nmt.train.schedule import Schedule
+
+
+def rates(schedule: Schedule, steps: list[int]) -> list[float]:
+    """Evaluate the schedule's graph at these steps."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        step = tf.compat.v1.placeholder(tf.int32, [])
+        rate = schedule.rate(step)
+        return [float(session.run(rate, {step: value})) for value in steps]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "steps", "halvings"),
+    [
+        # S = 8000, T = 1000
+        ("luong234", [0, 7999, 8000, 8999, 9000, 11999, 12000], [0, 0, 0, 0, 1, 3, 4]),
+        # S = 6000, T = 1200 and 600
+        ("luong5", [5999, 7199, 7200, 12000], [0, 0, 1, 5]),
+        ("luong10", [5999, 6599, 6600, 12000], [0, 0, 1, 10]),
+        ("", [0, 12000, 50000], [0, 0, 0]),
+    ],
+)
+def test_decay(scheme: str, steps: list[int], halvings: list[int]) -> None:
+    """Halvings of 12,000 steps."""
+    schedule = Schedule(0.8, 12000, decay_scheme=scheme)
+    assert rates(schedule, steps) == pytest.approx([0.8 * 0.5**n for n in halvings])
+
+
+def test_decay_of_a_tiny_training() -> None:
+    """Fewer steps than halvings: once a step, and never to zero at once."""
+    assert rates(Schedule(1.0, 4, decay_scheme="luong10"), [1, 2, 3, 4]) == [1.0, 1.0, 0.5, 0.25]
+
+
+def test_warmup_t2t() -> None:
+    """From a hundredth, by equal factors."""
+    schedule = Schedule(2.0, 100, warmup_steps=4)
+    assert rates(schedule, [0, 2, 3, 4, 99]) == pytest.approx([0.02, 0.2, 2 * 0.01**0.25, 2.0, 2.0])
+
+
+def test_warmup_linear() -> None:
+    """From the start given, by equal steps."""
+    schedule = Schedule(4.0, 100, warmup_steps=4, warmup_scheme="linear", warmup_start=1.0)
+    assert rates(schedule, [0, 1, 2, 4, 5]) == pytest.approx([1.0, 1.75, 2.5, 4.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(warmup_scheme="t3t"), "warmup_scheme is 't3t'"),
+        (dict(decay_scheme="luong7"), "decay_scheme is 'luong7'"),
+        (dict(warmup_steps=-1), "warmup_steps is -1"),
+    ],
+)
+def test_refuses(changes: dict[str, object], message: str) -> None:
+    """Unknown schemes and negative counts."""
+    with pytest.raises(ValueError, match=message):
+        Schedule(1.0, 10, **changes)  # type: ignore[arg-type]
