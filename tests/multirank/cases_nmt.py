@@ -1,0 +1,70 @@
+"""The law for the translation program: 1 rank x 64 sentences is 2 x 32 is 4 x 16."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from nmt.model.architecture import Architecture
+from nmt.model.initializers import initializer
+from nmt.text.corpus import open_parallel
+from nmt.text.vocabulary import write_vocabulary
+from nmt.train.feed import Feed, FeedSettings
+from nmt.train.schedule import Schedule
+from nmt.train.step import Optimization, TrainStep, dropout_seed
+from tests.multirank.oracle import assert_close, v1, without_tfdist
+
+GLOBAL_BATCH = 64
+STEPS = 10
+# Attention must matter: near zero weights its bias has a gradient as small as its rounding.
+INIT_WEIGHT = 0.5
+WORDS = [f"w{i}" for i in range(60)]
+
+
+def feed(rank: int, size: int) -> Feed:
+    """Random sentences, the same on every rank; the last batches of an epoch are short and of odd sizes."""
+    directory = Path(tempfile.mkdtemp())
+    random = np.random.RandomState(5)
+    for side in ("en", "de"):
+        lines = [" ".join(random.choice(WORDS, random.randint(1, 14))) for _ in range(203)]
+        (directory / f"train.{side}").write_text("\n".join(lines) + "\n")
+    vocabulary = write_vocabulary(str(directory / "vocab"), WORDS)
+    corpus = open_parallel(str(directory / "train.en"), str(directory / "train.de"))
+    return Feed(corpus, vocabulary, vocabulary, FeedSettings(GLOBAL_BATCH // size, 5, 50, 50, 1), rank, size)
+
+
+def trained(optimizer: str, attention: str, rank: int, size: int, seed: int) -> dict[str, np.ndarray]:
+    batches = feed(rank, size)
+    with tf.Graph().as_default(), v1.Session() as session:
+        shape = Architecture(63, 63, 20, 2, 2, encoder_type="bi", attention=attention)
+        rate = {"sgd": 1.0, "adam": 0.01}[optimizer]
+        schedule = Schedule(rate, num_train_steps=STEPS, decay_scheme="luong5")
+        step = TrainStep(shape, initializer("uniform", INIT_WEIGHT, seed), Optimization(optimizer, schedule, 5.0))
+        session.run(v1.global_variables_initializer())
+        for number in range(STEPS):
+            step.run(session, batches.batch(number), dropout_seed(0, rank, number))
+        variables = v1.global_variables()
+        return dict(zip([v.name for v in variables], session.run(variables), strict=True))
+
+
+def compare(optimizer: str, attention: str) -> None:
+    if GLOBAL_BATCH % tfdist.size():
+        return
+    with without_tfdist():
+        expected = trained(optimizer, attention, 0, 1, seed=1)
+    found = trained(optimizer, attention, tfdist.rank(), tfdist.size(), seed=1 + tfdist.rank())
+    # How often Adam has been applied, and its moments, are variables too: all are compared.
+    assert_close(found, expected, 1e-5)
+
+
+def case_nmt_with_sgd() -> None:
+    for attention in ("scaled_luong", "normed_bahdanau"):
+        compare("sgd", attention)
+
+
+def case_nmt_with_adam() -> None:
+    compare("adam", "scaled_luong")
