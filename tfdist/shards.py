@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+_INFINITE, _UNKNOWN = -1, -2  # tensorflow/core/framework/dataset.h
 Remainder = Literal["drop", "pad"]
 
 
@@ -49,8 +50,8 @@ def _check_enough(length: int, size: int) -> None:
 
 
 def _shard_dataset(dataset: Any, rank: int, size: int, remainder: Remainder) -> Any:
-    length = int(dataset.cardinality())  # -1 infinite, -2 unknown (tensorflow/core/framework/dataset.h)
-    if length == -1:
+    length = _length(dataset)
+    if length == _INFINITE:
         return dataset.shard(size, rank)
     if length >= 0:
         _check_enough(length, size)
@@ -64,6 +65,20 @@ def _shard_dataset(dataset: Any, rank: int, size: int, remainder: Remainder) -> 
         )
     # Only whole rounds of `size` elements: the end is not known before it comes.
     return dataset.window(size, drop_remainder=True).flat_map(lambda *window: _element_of(window, rank))
+
+
+def _length(dataset: Any) -> int:
+    """The number of elements, or one of the two marks."""
+    import tensorflow as tf
+
+    length = dataset.cardinality()
+    if tf.executing_eagerly():
+        return int(length)
+    try:
+        with tf.compat.v1.Session(graph=length.graph) as session:
+            return int(session.run(length))
+    except tf.errors.OpError:
+        return _UNKNOWN  # it depends on something that has no value yet
 
 
 def _element_of(window: Any, rank: int) -> Any:

@@ -100,6 +100,15 @@ class TestShard:
         named = shard(data.map(lambda x: {"a": x, "b": x * 2}), 2, 3)
         assert [int(e["b"]) for e in named] == [4, 10]
 
+    @pytest.mark.parametrize("kind", ["known", "unknown"])
+    def test_in_a_graph(self, kind: str) -> None:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            share = shard(DATASETS[kind](8), 1, 3)
+            element = tf.compat.v1.data.make_one_shot_iterator(share).get_next()
+            assert [session.run(element), session.run(element)] == [1, 4]
+            with pytest.raises(tf.errors.OutOfRangeError):
+                session.run(element)
+
     def test_infinite(self) -> None:
         assert [int(x) for x in shard(tf.data.Dataset.range(4).repeat(), 1, 2).take(3)] == [1, 3, 1]
 
