@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ class Process:
         self._hook = failure.FailureHook(job.world)
 
     def install(self) -> None:
-        """Hook into TensorFlow and into the end of the process."""
+        """Hook into TensorFlow and into uncaught exceptions."""
         from tfdist import patch
 
         self._patches = patch.install(self.job)
@@ -55,4 +56,5 @@ def start() -> Process:
     if ranks.size > 1:
         placement.take_share(ranks)
         process.install()
+        atexit.register(ranks.end)  # also after uninstall: the others may still wait for it
     return process

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import sys
 import time
 import traceback
@@ -35,7 +34,7 @@ def abort(world: World, message: str, exit_code: int = 1) -> None:
 
 
 class FailureHook:
-    """``sys.excepthook`` that ends the job, and the orderly end at exit."""
+    """A ``sys.excepthook`` that ends the job."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -44,10 +43,9 @@ class FailureHook:
     def install(self) -> None:
         """Take the hook over; the previous one is not called, since the job is over."""
         sys.excepthook = self
-        atexit.register(self._world.end)
 
     def uninstall(self) -> None:
-        """Give the hook back. The orderly end at exit stays: the others may still wait for it."""
+        """Give the hook back."""
         if sys.excepthook is self:
             sys.excepthook = self._previous
 

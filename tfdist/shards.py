@@ -27,6 +27,8 @@ def shard(data: Any, rank: int, size: int, remainder: Remainder = "drop") -> Any
     """
     if remainder not in ("drop", "pad"):
         raise ValueError(f"remainder={remainder!r}; it is 'drop' or 'pad'")
+    if size == 1:
+        return data
     if hasattr(data, "cardinality") and hasattr(data, "flat_map"):
         return _shard_dataset(data, rank, size, remainder)
     _check_enough(len(data), size)
