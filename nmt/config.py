@@ -24,7 +24,7 @@ class Range(NamedTuple):
     holds: Callable[[Any], bool]
 
 
-POSITIVE = Range("more than 0", lambda value: value > 0)
+POSITIVE = Range("more than 0, and finite", lambda value: 0 < value < float("inf"))
 NOT_NEGATIVE = Range("0 or more", lambda value: value >= 0)
 BELOW_ONE = Range("at least 0 and less than 1", lambda value: 0 <= value < 1)
 FINITE = Range("a finite number", lambda value: abs(value) < float("inf"))

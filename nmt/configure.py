@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -135,7 +136,16 @@ def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None,
             )
         config = dataclasses.replace(config, pass_hidden_state=False)
     _check_together(config)
+    if given.get("warmup_scheme") == "t2t" and config.learning_rate_scaling != "none":
+        raise InputError(
+            f"--warmup_scheme=t2t contradicts --learning_rate_scaling={config.learning_rate_scaling}, whose warm-up "
+            "rises linearly from the rate of one rank: leave one of them out"
+        )
     return config
+
+
+def _same_file(first: str | None, second: str | None) -> bool:
+    return first is not None and second is not None and os.path.realpath(first) == os.path.realpath(second)
 
 
 def _is_of_type(name: str, value: Any) -> bool:
@@ -169,6 +179,13 @@ def _check_together(config: Config) -> None:
         raise InputError(f"{', '.join(missing)} must be given")
     if config.is_inference and not (config.ckpt or config.out_dir):
         raise InputError("--inference_input_file needs --ckpt or --out_dir, where the checkpoint is")
+    if config.is_inference and _same_file(config.inference_input_file, config.inference_output_file):
+        raise InputError(
+            f"--inference_output_file={config.inference_output_file} is the input file, which would be lost: "
+            "choose another"
+        )
+    if config.inference_output_file and not config.is_inference:
+        raise InputError("--inference_output_file needs --inference_input_file, the text to translate")
     if config.src == config.tgt:
         raise InputError(f"--src={config.src} and --tgt={config.tgt} name the same files: give two suffixes")
     if config.encoder_type == "bi" and (config.num_encoder_layers or 0) % 2:

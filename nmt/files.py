@@ -7,6 +7,7 @@ POSIX makes a single step (rename(2)).
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ def replace_atomically(path: str | os.PathLike[str], mode: str = "w") -> Iterato
     """Open a temporary file that takes the place of `path` when the block ends, and disappears if the block fails.
 
     Args:
-      path: the file to write; its directory must exist.
+      path: the file to write; its directory must exist. A pipe or device is written to directly.
       mode: "w" for text (UTF-8, lines end in "\\n" on every system) or "wb" for bytes.
 
     Raises:
@@ -31,26 +32,37 @@ def replace_atomically(path: str | os.PathLike[str], mode: str = "w") -> Iterato
     """
     if mode not in ("w", "wb"):
         raise ValueError(f'mode is "w" or "wb", not {mode!r}')
-    target = Path(path)
+    target = Path(os.path.realpath(path))  # what a link names is replaced, not the link
+    if target.exists() and not target.is_file():
+        # A pipe or a device has no old content to keep, and must stay what it is.
+        with _open(target, mode, target) as file:
+            yield file
+        return
     # The name is unique among processes on any number of hosts that share the directory. "x" keeps the user's umask,
     # which tempfile would replace by owner-only access.
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    try:
-        file: IO[Any] = open(temporary, mode.replace("w", "x"), **text)  # type: ignore[call-overload]  # noqa: SIM115
-    except OSError as error:
-        raise InputError(
-            f"{target}: cannot be written ({error.strerror}); choose a directory that exists and that you may write to"
-        ) from error
+    file = _open(temporary, mode.replace("w", "x"), target)
     try:
         with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise InputError(f"{target}: cannot be written ({error.strerror}); free or choose another disk") from error
         raise
+
+
+def _open(path: Path, mode: str, target: Path) -> IO[Any]:
+    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    try:
+        return open(path, mode, **text)  # type: ignore[call-overload]
+    except OSError as error:
+        raise InputError(
+            f"{target}: cannot be written ({error.strerror}); choose a directory that exists and that you may write to"
+        ) from error
 
 
 def make_directory(path: str | os.PathLike[str]) -> Path:

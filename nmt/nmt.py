@@ -21,12 +21,12 @@ from nmt import wiring
 from nmt.config import Config
 from nmt.configure import help_text, parse, read_saved, resolve
 from nmt.errors import InputError
-from nmt.files import replace_atomically
+from nmt.files import make_directory, replace_atomically
 from nmt.model.architecture import Architecture
 from nmt.model.initializers import Initializer
 from nmt.text.vocabulary import Vocabulary
 from nmt.train import checkpoint
-from nmt.train.evaluation import Evaluation, Evaluator, NoEvaluation
+from nmt.train.evaluation import BEST, BestModel, Evaluation, Evaluator, NoEvaluation
 from nmt.train.feed import Feed
 from nmt.train.likelihood import LikelihoodModel, LikelihoodSettings
 from nmt.train.loop import Cadence, train
@@ -37,6 +37,7 @@ from nmt.translate.decode import TranslationModel, translate_file
 
 Value = TypeVar("Value")
 _HPARAMS = "hparams"
+_DATA = "data"  # its entry that tells where in the training text a run is
 
 
 class Processes:
@@ -112,7 +113,8 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
     explicit = parse(arguments)
     saved: dict[str, Any] = {}
     path = ""
-    for directory in (os.path.dirname(explicit.get("ckpt", "")), explicit.get("out_dir", "")):
+    ckpt = explicit.get("ckpt", "")
+    for directory in ((os.path.dirname(ckpt) or ".") if ckpt else "", explicit.get("out_dir", "")):
         path = os.path.join(directory, _HPARAMS)
         if directory and os.path.isfile(path):
             try:
@@ -162,8 +164,12 @@ def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks) -> None:
     with tf.compat.v1.Session(graph=graph, config=session_config(config.precision)) as session:
         session.run(initialise)
         first_step = from_root(ranks, lambda: restore_latest(session, saver, str(config.out_dir)))
+        change = feed.continue_after(first_step, saved.get(_DATA, {})) if first_step else ""
+        record = {**wiring.vocabulary_record(vocabularies), _DATA: feed.record()}
         with together(ranks), tfdist.disable_broadcast():
-            outputs, evaluation = writers(config, vocabularies, shape, saver, first_step, ranks)
+            outputs, evaluation = writers(config, record, vocabularies, shape, saver, first_step, ranks)
+        if change:
+            outputs.say(f"# {change}")
         for line in wiring.opening_lines(config, feed, first_step, ranks.size):
             outputs.say(line)
         train(
@@ -181,6 +187,7 @@ def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks) -> None:
 
 def writers(
     config: Config,
+    record: Mapping[str, Any],
     vocabularies: tuple[Vocabulary, Vocabulary],
     shape: Architecture,
     saver: Any,
@@ -196,7 +203,8 @@ def writers(
         return NoOutputs(), NoEvaluation()
     prefixes = {"dev": config.dev_prefix, "test": config.test_prefix}
     texts = {name: wiring.open_text(config, prefix) for name, prefix in prefixes.items() if prefix}
-    hparams = config.to_json(**wiring.vocabulary_record(vocabularies))
+    hparams = config.to_json(**record)
+    BestModel(make_directory(os.path.join(str(config.out_dir), BEST)), hparams)  # may refuse: before logs are begun
     outputs = Outputs(str(config.out_dir), first_step, config.num_train_steps, config.max_gradient_norm)
     limits = LikelihoodSettings(config.src_max_len_infer, config.tgt_max_len_infer, config.batch_size)
     evaluator = Evaluator(

@@ -104,6 +104,8 @@ def prepare(
     directory = Path(out_dir)
     train = open_parallel(f"{train_prefix}.{src}", f"{train_prefix}.{tgt}")
     texts = {(train_prefix, src): train.src, (train_prefix, tgt): train.tgt} | _open(apply, src, tgt)
+    for text in texts.values():
+        _check_returns(text)
     subwords = _learn(train.src, train.tgt, bpe, spm)
     if subwords:
         _check_outputs(prefixes, (src, tgt), directory)
@@ -142,6 +144,13 @@ def _check(src: str, tgt: str, bpe: int | None, spm: int | None, min_count: int)
     for name, value in (("bpe", bpe), ("spm", spm), ("min_count", min_count)):
         if value is not None and value < 1:
             raise InputError(f"--{name}={value} must be at least 1")
+
+
+def _check_returns(text: TextFile) -> None:
+    """Raise if a line has a carriage return in it: no vocabulary file can hold such a token."""
+    for number, line in enumerate(text, 1):
+        if "\r" in line:
+            raise InputError(f"{text.path}, line {number}: has a carriage return in it; remove it with tr -d '\\r'")
 
 
 def _open(prefixes: Iterable[str], src: str, tgt: str) -> dict[tuple[str, str], TextFile]:

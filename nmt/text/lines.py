@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from collections.abc import Iterator
 
 import numpy as np
@@ -83,7 +84,10 @@ class TextFile:
 def _map(path: str) -> mmap.mmap:
     try:
         with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise InputError(f"{path}: is not a regular file, but it is read more than once; save it as a file")
+            if status.st_size == 0:
                 raise InputError(f"{path}: the file is empty; it needs at least one line")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # ValueError: what has no size and cannot be mapped, such as a pipe

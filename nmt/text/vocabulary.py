@@ -44,9 +44,11 @@ class Vocabulary:
         """Raise InputError unless the special words come first and every word is one token that occurs once."""
         specials = (UNK, self.sos, self.eos)
         if self.words[:3] != specials:
+            hint = " (it begins with a byte order mark)" if self.words[:1] == (f"\ufeff{UNK}",) else ""
             raise InputError(
                 f"{self.path}: the first three lines must be {' '.join(specials)} and are "
-                f"{' '.join(self.words[:3])}; {_REMEDY}, or set --sos and --eos as the file has them"
+                f"{' '.join(self.words[:3])}{hint}; "
+                f"{_REMEDY}, or set --sos and --eos as the file has them"
             )
         ids: dict[str, int] = {}
         for number, word in enumerate(self.words):

@@ -122,7 +122,7 @@ def check_exists(path: str) -> None:
         InputError: it has no index file.
     """
     if not os.path.isfile(path + ".index"):
-        raise InputError(f"{path}.index is missing: give a path as {NAME}-1200, or restore the checkpoint's files")
+        raise InputError(f"{path}.index is missing: {_remedy(path)}; a path for --ckpt ends as {NAME}-1200 does")
 
 
 def restore(session: Any, saver: Any, path: str) -> None:
@@ -133,16 +133,19 @@ def restore(session: Any, saver: Any, path: str) -> None:
     """
     check_exists(path)
     if not _files_of(Path(path))[:-1]:
-        raise InputError(f"{path}.data-* is missing: restore the checkpoint's files")
+        raise InputError(f"{path}.data-* is missing: {_remedy(path)}")
     try:
         shapes = tf.train.load_checkpoint(path).get_variable_to_shape_map()
         _check_shapes(session.graph, shapes, path)
         with session.graph.as_default():
             saver.restore(session, path)
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        raise InputError(
-            f"{path} is damaged ({_first_line(error)}): restore it, or go back to an older checkpoint"
-        ) from None
+        raise InputError(f"{path} is damaged ({_first_line(error)}): {_remedy(path)}") from None
+
+
+def _remedy(path: str) -> str:
+    state = os.path.join(os.path.dirname(path), _STATE)
+    return f"restore its files, or delete {state} and {path}.* to go back to the newest checkpoint that is whole"
 
 
 def _check_shapes(graph: Any, shapes: Mapping[str, list[int]], path: str) -> None:

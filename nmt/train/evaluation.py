@@ -29,6 +29,8 @@ from nmt.train.ranks import Ranks
 from nmt.translate.decode import TranslationModel
 from nmt.translate.score import bleu, sacre_bleu
 
+BEST = "best_bleu"  # the directory of the best model
+
 
 class Evaluation(Protocol):
     """The milestones; each takes the training session and the number of steps done."""
@@ -101,7 +103,7 @@ class Evaluator:
         self._saver, self._subword_option, self._seed = saver, subword_option, seed
         self._ranks, self._outputs = ranks, outputs
         self._checkpoints = Checkpoints(out_dir, keep)
-        self._best = BestModel(make_directory(self._out_dir / "best_bleu"), hparams)
+        self._best = BestModel(make_directory(self._out_dir / BEST), hparams)
         self._saved: str | None = None
         self._references = {name: _references(text, subword_option) for name, text in texts.items()}
 

@@ -1,12 +1,15 @@
 """A rank's batches, by step: the plan of all epochs laid end to end.
 
-The position in it is the number of steps done, so that a run which continues needs nothing but that number.
+The position in it is the number of steps done, so that a run which continues needs nothing but that number, unless
+its text, ranks or batches have changed: then it goes on with the next epoch.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +18,19 @@ from nmt.text.batches import Batch, make_batch
 from nmt.text.corpus import ParallelCorpus
 from nmt.text.plan import epoch_plan, rank_slice, steps_per_epoch
 from nmt.text.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the present plan took over: in the middle of a run, if text, ranks or batches have changed since.
+
+    Attributes:
+        step: steps done before it.
+        epoch: epochs done before it, one that was broken off included.
+    """
+
+    step: int = 0
+    epoch: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,7 @@ class Feed:
     ) -> None:
         self._corpus, self._src_vocab, self._tgt_vocab = corpus, src_vocab, tgt_vocab
         self._settings, self._rank, self._size = settings, rank, size
+        self._origin = Origin()
         self._epoch = -1
         self._plan: list[np.ndarray] = []
         self.pairs = int(np.count_nonzero((corpus.src.lengths > 0) & (corpus.tgt.lengths > 0)))
@@ -89,9 +106,59 @@ class Feed:
         """A number that tells whether two ranks hold text of the same lengths."""
         return zlib.crc32(self._corpus.tgt.lengths.tobytes(), zlib.crc32(self._corpus.src.lengths.tobytes()))
 
+    def continue_after(self, step: int, record: Mapping[str, Any]) -> str:
+        """Go on where a run has stopped: exactly, or with the next epoch if its plan was another one.
+
+        Args:
+            step: steps done.
+            record: what `record` said in that run; empty if it was another program's or there was none.
+
+        Returns:
+            What has changed, in words; empty if nothing has.
+        """
+        try:
+            before = Origin(int(record["first_step"]), int(record["first_epoch"]))
+            plan, length = record["plan"], int(record["steps_per_epoch"])
+        except (KeyError, TypeError, ValueError):
+            return ""
+        if plan == self._plan_record() and step >= before.step:
+            self._origin = before
+            return ""
+        done = max(0, step - before.step)
+        self._origin = Origin(step, before.epoch + -(-done // max(1, length)))
+        changed = [name for name, value in self._plan_record().items() if plan.get(name) != value]
+        return f"{', '.join(changed)} changed since step {step}: training goes on with epoch {self._origin.epoch + 1}"
+
+    def record(self) -> dict[str, Any]:
+        """What a run that continues must know of this one's plan, for JSON."""
+        return {
+            "plan": self._plan_record(),
+            "steps_per_epoch": self.steps_per_epoch,
+            "first_step": self._origin.step,
+            "first_epoch": self._origin.epoch,
+        }
+
+    def _plan_record(self) -> dict[str, Any]:
+        """All that the plan of an epoch is a function of."""
+        settings = self._settings
+        return {
+            "global batch size": self.global_batch_size,
+            "training text": self.checksum,
+            "num_buckets": settings.num_buckets,
+            "src_max_len": settings.src_max_len,
+            "tgt_max_len": settings.tgt_max_len,
+            "random_seed": settings.seed,
+        }
+
+    def epoch_ended(self, step: int) -> int:
+        """The number of the epoch, from 1, that ends with this step; 0 if none does."""
+        done, rest = divmod(step - self._origin.step, self.steps_per_epoch)
+        return 0 if rest else self._origin.epoch + done
+
     def batch(self, step: int) -> Batch:
         """This rank's part of the global batch that follows `step` steps."""
-        epoch, position = divmod(step, self.steps_per_epoch)
+        epoch, position = divmod(step - self._origin.step, self.steps_per_epoch)
+        epoch += self._origin.epoch
         if epoch != self._epoch:
             self._plan, self._epoch = self._plan_of(epoch), epoch
         sentences = self._plan[position]

@@ -119,6 +119,10 @@ def train(
     Raises:
         AgreedError: on every rank, if training has diverged.
     """
+    if first_step >= cadence.num_train_steps:
+        outputs.say(f"# Step {first_step} is done and no step is left: raise --num_train_steps to train further.")
+        outputs.close()
+        return
     window = Window(ranks)
     stats = Stats(first_step)
     last_stats = last_eval = last_external = first_step
@@ -147,8 +151,9 @@ def train(
             evaluation.milestone(session, now, perplexities=eval_due, scores=external_due)
             last_eval = now if eval_due else last_eval
             last_external = now if external_due else last_external
-        if now % feed.steps_per_epoch == 0:
-            outputs.say(f"# Finished epoch {now // feed.steps_per_epoch}, step {now}.")
+        epoch = feed.epoch_ended(now)
+        if epoch:
+            outputs.say(f"# Finished epoch {epoch}, step {now}.")
     evaluation.end(session, stats)
     ranks.barrier()  # the others stay until the evaluation is over
     outputs.close()

@@ -12,10 +12,12 @@ import tfdist
 from nmt.model.architecture import Architecture
 from nmt.model.initializers import initializer
 from nmt.text.corpus import open_parallel
-from nmt.text.vocabulary import write_vocabulary
+from nmt.text.vocabulary import EOS, SOS, UNK, Vocabulary, write_vocabulary
 from nmt.train.feed import Feed, FeedSettings
+from nmt.train.likelihood import LikelihoodModel, LikelihoodSettings
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, TrainStep, dropout_seed
+from nmt.translate.decode import SearchSettings, TranslationModel
 from tests.multirank.oracle import assert_close, v1, without_tfdist
 
 GLOBAL_BATCH = 64
@@ -68,3 +70,15 @@ def case_nmt_with_sgd() -> None:
 
 def case_nmt_with_adam() -> None:
     compare("adam", "scaled_luong")
+
+
+def case_nmt_evaluates_and_translates_without_communication() -> None:
+    shape = Architecture(63, 63, 20, 2, 2, encoder_type="bi", attention="scaled_luong")
+    words = Vocabulary("words", (UNK, SOS, EOS, *WORDS))
+    limits = LikelihoodSettings()
+    graphs = [
+        LikelihoodModel(shape, words, words, limits).session.graph,
+        TranslationModel(shape, words, words, SearchSettings(beam_width=2)).session.graph,
+    ]
+    for graph in graphs:
+        assert not [op.name for op in graph.get_operations() if "PyFunc" in op.type or "tfdist" in op.name]

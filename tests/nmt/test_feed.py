@@ -65,3 +65,28 @@ def test_checksum_tells_texts_apart(toy: Any) -> None:
     assert Feed(same, *vocabularies, settings).checksum == feed(toy).checksum
     assert Feed(toy.dev, *vocabularies, settings).checksum != feed(toy).checksum
     assert np.array_equal(swapped.tgt.lengths, same.tgt.lengths)  # lengths alone are compared
+
+
+def test_the_same_plan_goes_on_where_it_was(toy: Any) -> None:
+    one, again = feed(toy), feed(toy)
+    assert again.continue_after(7, one.record()) == ""
+    assert sentences(again.batch(7)) == sentences(one.batch(7))
+
+
+def test_another_global_batch_goes_on_with_the_next_epoch(toy: Any) -> None:
+    one, other = feed(toy), feed(toy, batch_size=4)
+    step = one.steps_per_epoch + 2  # in the second epoch
+    assert "global batch size changed since step" in other.continue_after(step, one.record())
+    assert other.epoch_ended(step + other.steps_per_epoch) == 3
+    third = [s for i in range(other.steps_per_epoch) for s in sentences(other.batch(step + i))]
+    expected = [s for i in range(other.steps_per_epoch) for s in sentences(feed(toy, batch_size=4).batch(i))]
+    assert sorted(third) == sorted(expected)  # each sentence once
+    again = feed(toy, batch_size=4)  # and a further continuation keeps the place
+    assert again.continue_after(step + 3, other.record()) == ""
+    assert sentences(again.batch(step + 3)) == sentences(other.batch(step + 3))
+
+
+def test_another_text_is_noticed(toy: Any) -> None:
+    record = feed(toy).record()
+    record["plan"]["training text"] += 1
+    assert "training text changed since step 3" in feed(toy).continue_after(3, record)

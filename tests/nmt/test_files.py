@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -60,3 +61,24 @@ def test_make_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file: the directory cannot be made"):
         make_directory(tmp_path / "file")
+
+
+def test_a_link_stays_and_what_it_names_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with replace_atomically(tmp_path / "link") as file:
+        file.write("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+
+
+def test_a_device_stays_a_device() -> None:
+    with replace_atomically("/dev/null") as file:
+        file.write("x")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+    told = pytest.raises(InputError, match=r"out.txt: cannot be written \(No space left.*free or choose")
+    with told, replace_atomically(tmp_path / "out.txt"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -103,3 +103,13 @@ def test_unequal_parallel_files_name_both_counts(tmp_path: Path) -> None:
     src, tgt = write(tmp_path / "t.en", "a\nb\n"), write(tmp_path / "t.de", "x\n")
     with pytest.raises(InputError, match=r"t\.en has 2 lines and .*t\.de has 1"):
         open_parallel(src, tgt)
+
+
+def test_a_pipe_is_no_text_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    descriptor = os.open(tmp_path / "pipe", os.O_RDWR)  # so that opening it does not wait for a writer
+    try:
+        with pytest.raises(InputError, match="pipe: is not a regular file"):
+            TextFile(tmp_path / "pipe")
+    finally:
+        os.close(descriptor)

@@ -173,3 +173,43 @@ def test_exit_code_and_message_of_the_process() -> None:
     assert done.returncode == 1
     assert done.stderr.count("num_units") == 1
     assert "Traceback" not in done.stderr
+
+
+def test_contradictory_output_flags(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    text = toy.directory / "dev.en"
+    before = text.read_bytes()
+    assert main(toy.flags("--num_train_steps=1")) == 0
+    out = toy.directory / "out"
+    same = [f"--out_dir={out}", f"--inference_input_file={text}", f"--inference_output_file={text}"]
+    assert "is the input file" in refused(same, capsys)
+    assert text.read_bytes() == before
+    assert "needs --inference_input_file" in refused([f"--out_dir={out}", "--inference_output_file=x"], capsys)
+    scaling = toy.flags("--learning_rate_scaling=linear", "--warmup_scheme=t2t", "--warmup_steps=3")
+    assert "--warmup_scheme=t2t contradicts" in refused(scaling, capsys)
+    assert "more than 0, and finite" in refused(toy.flags("--max_gradient_norm=inf"), capsys)
+
+
+def test_nothing_left_to_train(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(toy.flags("--num_train_steps=2")) == 0
+    before = {n: v for n, v in tree(toy.directory / "out").items() if "ckpt" in n or "output" in n}
+    capsys.readouterr()
+    assert main([f"--out_dir={toy.directory}/out"]) == 0
+    assert "# Step 2 is done and no step is left" in capsys.readouterr().out
+    assert {n: v for n, v in tree(toy.directory / "out").items() if n in before} == before
+
+
+def test_a_damaged_record_of_the_best_is_told_before_logs_are_begun(
+    toy: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = toy.directory / "out"
+    out.mkdir()
+    (out / "best_bleu").write_text("")
+    assert "best_bleu" in refused(toy.flags(), capsys)
+    assert [path.name for path in out.iterdir()] == ["best_bleu"]
+
+
+def test_a_checkpoint_in_the_working_directory(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(toy.flags("--num_train_steps=1")) == 0
+    monkeypatch.chdir(toy.directory / "out")
+    translate = [f"--inference_input_file={toy.directory}/dev.en", f"--inference_output_file={toy.directory}/x"]
+    assert main(["--ckpt=translate.ckpt-1", *translate]) == 0

@@ -68,3 +68,27 @@ def test_checkpoints_need_be_seen_by_rank_0_only(toy: Any) -> None:
     for name, value in values(str(latest(straight))).items():
         np.testing.assert_allclose(continued[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
     assert tf.train.latest_checkpoint(toy.directory / "out").endswith("translate.ckpt-6")
+
+
+def test_the_same_command_gives_the_same_run(toy: Any) -> None:
+    found = []
+    for name in ("one", "two"):
+        done = program(2, toy.flags("--dropout=0.3", f"--out_dir={toy.directory}/{name}"))
+        assert done.code == 0, done.errors
+        found.append(values(str(latest(toy.directory / name))))
+    for name, value in found[0].items():
+        np.testing.assert_array_equal(found[1][name], value, err_msg=name)
+
+
+def test_ranks_translate_and_another_number_of_ranks_goes_on(toy: Any) -> None:
+    assert main(toy.flags("--num_train_steps=1")) == 0
+    text, out = toy.directory / "dev.en", toy.directory / "out"
+    done = program(
+        2, [f"--out_dir={out}", f"--inference_input_file={text}", f"--inference_output_file={toy.directory}/x"]
+    )
+    assert done.code == 0, done.errors
+    assert len((toy.directory / "x").read_text().splitlines()) == len(text.read_text().splitlines())
+    done = program(2, toy.flags("--learning_rate_scaling=sqrt", "--num_train_steps=2"))
+    assert done.code == 0, done.errors
+    assert "# global batch size changed since step 1: training goes on with epoch 2" in done.output
+    assert "learning rate 1.41421" in done.output

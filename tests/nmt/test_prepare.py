@@ -149,3 +149,10 @@ def test_command(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("--bpe and --spm")
     assert main(["prepare"]) == 2
     assert "Missing --train_prefix, --src, --tgt, --out_dir" in capsys.readouterr().err
+
+
+def test_a_carriage_return_in_a_line(toy: Path) -> None:
+    write(toy / "in", {"dev.de": "x\nz \ry\n"})
+    with pytest.raises(InputError, match="dev.de, line 2: has a carriage return"):
+        prepare(f"{toy}/in/train", "en", "de", toy / "out", apply=[f"{toy}/in/dev"])
+    assert not (toy / "out").exists()

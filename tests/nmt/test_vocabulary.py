@@ -71,3 +71,10 @@ def test_nothing_is_written_when_words_are_bad(tmp_path: Path) -> None:
 def test_two_vocabularies_of_the_same_words_are_equal() -> None:
     words = ("<unk>", "<s>", "</s>", "a")
     assert Vocabulary("p", words) == Vocabulary("p", words)
+
+
+def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "vocab"
+    path.write_text("\ufeff<unk>\n<s>\n</s>\n", encoding="utf-8")
+    with pytest.raises(InputError, match="byte order mark"):
+        read_vocabulary(path)
