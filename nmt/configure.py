@@ -139,7 +139,7 @@ def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None,
     if given.get("warmup_scheme") == "t2t" and config.learning_rate_scaling != "none":
         raise InputError(
             f"--warmup_scheme=t2t contradicts --learning_rate_scaling={config.learning_rate_scaling}, whose warm-up "
-            "rises linearly from the rate of one rank: leave one of them out"
+            "is linear: leave one of them out"
         )
     return config
 

@@ -17,6 +17,8 @@ from typing import IO, Any
 
 from nmt.errors import InputError
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no space, a quota, a limit to the size of files
+
 
 @contextmanager
 def replace_atomically(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
@@ -27,42 +29,68 @@ def replace_atomically(path: str | os.PathLike[str], mode: str = "w") -> Iterato
       mode: "w" for text (UTF-8, lines end in "\\n" on every system) or "wb" for bytes.
 
     Raises:
-      InputError: the directory is missing or may not be written to.
+      InputError: the directory is missing or may not be written to, or the disk is full.
       ValueError: another mode.
     """
     if mode not in ("w", "wb"):
         raise ValueError(f'mode is "w" or "wb", not {mode!r}')
-    target = Path(os.path.realpath(path))  # what a link names is replaced, not the link
-    if target.exists() and not target.is_file():
-        # A pipe or a device has no old content to keep, and must stay what it is.
-        with _open(target, mode, target) as file:
+    if os.path.exists(path) and not os.path.isfile(path):
+        # A pipe or a device has no old content to keep, and must stay what it is. It is opened by the name given: the
+        # real path of /dev/stdout may be a pipe that has no name.
+        with _telling(path), _open(path, mode, path) as file:
             yield file
         return
+    target = Path(os.path.realpath(path))  # what a link names is replaced, not the link
     # The name is unique among processes on any number of hosts that share the directory. "x" keeps the user's umask,
     # which tempfile would replace by owner-only access.
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     file = _open(temporary, mode.replace("w", "x"), target)
     try:
-        with file:
+        with _telling(target), file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except BaseException as error:
+    except BaseException:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise InputError(f"{target}: cannot be written ({error.strerror}); free or choose another disk") from error
         raise
 
 
-def _open(path: Path, mode: str, target: Path) -> IO[Any]:
+def append(path: str | os.PathLike[str], text: str) -> None:
+    """Add text to the end of a file, which is made if missing.
+
+    Raises:
+      InputError: the file cannot be written.
+    """
+    with _telling(path), _open(path, "a", path) as file:
+        file.write(text)
+
+
+def unwritable(path: str | os.PathLike[str], error: OSError) -> str:
+    """The message that a file cannot be written, with the remedy."""
+    remedy = "choose a directory that exists and that you may write to"
+    if error.errno in DISK_FULL:
+        remedy = "free or choose another disk"
+    return f"{os.fspath(path)}: cannot be written ({error.strerror}); {remedy}"
+
+
+@contextmanager
+def _telling(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the file in errors of writing to it: they know no name, unlike those of opening another file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise InputError(unwritable(path, error)) from error
+
+
+def _open(path: str | os.PathLike[str], mode: str, target: str | os.PathLike[str]) -> IO[Any]:
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     try:
         return open(path, mode, **text)  # type: ignore[call-overload]
     except OSError as error:
-        raise InputError(
-            f"{target}: cannot be written ({error.strerror}); choose a directory that exists and that you may write to"
-        ) from error
+        raise InputError(unwritable(target, error)) from error
 
 
 def make_directory(path: str | os.PathLike[str]) -> Path:

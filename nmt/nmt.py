@@ -21,7 +21,7 @@ from nmt import wiring
 from nmt.config import Config
 from nmt.configure import help_text, parse, read_saved, resolve
 from nmt.errors import InputError
-from nmt.files import make_directory, replace_atomically
+from nmt.files import DISK_FULL, make_directory, replace_atomically, unwritable
 from nmt.model.architecture import Architecture
 from nmt.model.initializers import Initializer
 from nmt.text.vocabulary import Vocabulary
@@ -77,10 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ranks.barrier()  # a launcher may kill the others as soon as one exits with an error
         return 1
     except (InputError, OSError) as error:
-        # On this rank alone, as it writes (a full disk): the others wait, and must be ended.
+        message = f"nmt: {error}"
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            message = f"nmt: {unwritable(error.filename or 'standard output or a file of --out_dir', error)}"
+        # On this rank alone, as it writes: the others wait, and must be ended.
         if ranks.size > 1:
-            tfdist.abort(f"nmt: {error}")
-        print(f"nmt: {error}", file=sys.stderr, flush=True)
+            tfdist.abort(message)
+        print(message, file=sys.stderr, flush=True)
         return 1
     return 0
 
@@ -204,7 +207,7 @@ def writers(
     prefixes = {"dev": config.dev_prefix, "test": config.test_prefix}
     texts = {name: wiring.open_text(config, prefix) for name, prefix in prefixes.items() if prefix}
     hparams = config.to_json(**record)
-    BestModel(make_directory(os.path.join(str(config.out_dir), BEST)), hparams)  # may refuse: before logs are begun
+    best = BestModel(make_directory(os.path.join(str(config.out_dir), BEST)), hparams)  # may refuse: before the logs
     outputs = Outputs(str(config.out_dir), first_step, config.num_train_steps, config.max_gradient_norm)
     limits = LikelihoodSettings(config.src_max_len_infer, config.tgt_max_len_infer, config.batch_size)
     evaluator = Evaluator(
@@ -214,7 +217,7 @@ def writers(
         TranslationModel(shape, *vocabularies, wiring.search_settings(config)),
         saver=saver,
         keep=config.num_keep_ckpts,
-        hparams=hparams,
+        best=best,
         subword_option=config.subword_option,
         seed=int(config.random_seed or 0),
         ranks=ranks,

@@ -107,7 +107,11 @@ def search_settings(config: Config) -> SearchSettings:
 
 
 def optimization(config: Config, size: int) -> Optimization:
-    """How weights are updated by `size` ranks; a scaled rate rises linearly from that of one rank."""
+    """How weights are updated by `size` ranks.
+
+    A scaled rate rises linearly from that of one rank (Goyal et al. 2017, section 2.2). Where scaling changes nothing,
+    it rises from 0, as the linear warm-up of an unscaled rate does: a warm-up that was asked for never vanishes.
+    """
     rate, scaled = config.learning_rate, config.learning_rate_scaling != "none"
     factor = {"none": 1.0, "linear": size, "sqrt": math.sqrt(size)}[config.learning_rate_scaling]
     schedule = Schedule(
@@ -115,7 +119,7 @@ def optimization(config: Config, size: int) -> Optimization:
         num_train_steps=config.num_train_steps,
         warmup_steps=config.warmup_steps,
         warmup_scheme="linear" if scaled else config.warmup_scheme,
-        warmup_start=rate if scaled else 0.0,
+        warmup_start=rate if factor > 1 else 0.0,
         decay_scheme=config.decay_scheme,
     )
     return Optimization(config.optimizer, schedule, config.max_gradient_norm, config.dropout)
@@ -124,10 +128,13 @@ def optimization(config: Config, size: int) -> Optimization:
 def opening_lines(config: Config, feed: Feed, first_step: int, size: int) -> list[str]:
     """What the log begins with."""
     schedule = optimization(config, size).schedule
+    rate = f"learning rate {schedule.learning_rate:g} (scaling: {config.learning_rate_scaling})"
+    steps = schedule.warmup_steps
+    warmup = f"{schedule.warmup_scheme} warm-up over {steps} steps" if steps else "no warm-up"
     begin = f"continuing after step {first_step}" if first_step else "starting"
     return [
         f"# ranks {size} x batch {config.batch_size} = global batch {feed.global_batch_size} sentences",
         f"# {feed.pairs} sentence pairs, {feed.steps_per_epoch} steps an epoch, seed {config.random_seed}",
-        f"# {config.optimizer}, learning rate {schedule.learning_rate:g} (scaling: {config.learning_rate_scaling})",
+        f"# {config.optimizer}, {rate}, {warmup}",
         f"# {begin}, {config.num_train_steps} steps in all",
     ]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 from collections.abc import Iterator
 
 import numpy as np
@@ -82,15 +81,15 @@ class TextFile:
 
 
 def _map(path: str) -> mmap.mmap:
+    # Before it is opened, which would wait for a pipe's writer.
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise InputError(f"{path}: is not a regular file, but it is read more than once; save it as a file")
     try:
         with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise InputError(f"{path}: is not a regular file, but it is read more than once; save it as a file")
-            if status.st_size == 0:
+            if os.fstat(file.fileno()).st_size == 0:
                 raise InputError(f"{path}: the file is empty; it needs at least one line")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:  # ValueError: what has no size and cannot be mapped, such as a pipe
+    except (OSError, ValueError) as error:  # ValueError: what cannot be mapped
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"{path}: cannot be read ({reason}); check the path and its permissions") from error
 

@@ -38,7 +38,7 @@ class BytePairs:
         """Learn `merges` joints of frequent neighbours, or fewer if fewer pairs occur twice.
 
         Raises:
-          InputError: no word has two characters.
+          InputError: no word has two characters, or the library cannot use the words.
         """
         from subword_nmt import apply_bpe, learn_bpe  # only those who ask for it need the library
 
@@ -47,11 +47,18 @@ class BytePairs:
         # The library meets ties in the order of its input.
         words = sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))
         codes = io.StringIO()
-        with contextlib.redirect_stderr(io.StringIO()):  # a progress bar for every call, wanted or not
-            learn_bpe.learn_bpe((f"{word} {count}" for word, count in words), codes, merges, is_dict=True)
+        said = io.StringIO()  # a progress bar for every call, wanted or not; and the reason before it calls sys.exit
+        try:
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+                learn_bpe.learn_bpe((f"{word} {count}" for word, count in words), codes, merges, is_dict=True)
+                codes.seek(0)
+                self._bpe = apply_bpe.BPE(codes)
+        except SystemExit:
+            reason = " ".join(said.getvalue().split())
+            raise InputError(
+                f"--bpe={merges}: subword-nmt cannot use this text ({reason}); remove what it names, or take --spm"
+            ) from None
         self.model = codes.getvalue().encode()
-        codes.seek(0)
-        self._bpe = apply_bpe.BPE(codes)
 
     def segment(self, line: str) -> str:
         """The line's units, with spaces between them; all but the last one of a word end in "@@"."""

@@ -46,9 +46,8 @@ class Vocabulary:
         if self.words[:3] != specials:
             hint = " (it begins with a byte order mark)" if self.words[:1] == (f"\ufeff{UNK}",) else ""
             raise InputError(
-                f"{self.path}: the first three lines must be {' '.join(specials)} and are "
-                f"{' '.join(self.words[:3])}{hint}; "
-                f"{_REMEDY}, or set --sos and --eos as the file has them"
+                f"{self.path}: the first three lines must be {' '.join(map(repr, specials))} and are "
+                f"{' '.join(map(repr, self.words[:3]))}{hint}; {_REMEDY}, or set --sos and --eos as the file has them"
             )
         ids: dict[str, int] = {}
         for number, word in enumerate(self.words):

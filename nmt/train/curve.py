@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.errors import InputError
-from nmt.files import replace_atomically
+from nmt.files import append, replace_atomically
 
 Points = list[tuple[int, float]]
 
@@ -36,11 +36,14 @@ class History:
             file.writelines(json.dumps(entry) + "\n" for entry in self._entries)
 
     def record(self, step: int, figures: dict[str, float]) -> None:
-        """Adds the figures of a step."""
+        """Adds the figures of a step.
+
+        Raises:
+            InputError: the disk is full.
+        """
         entry = {"step": step} | figures
         self._entries.append(entry)
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        append(self._path, json.dumps(entry) + "\n")
 
     def points(self, name: str) -> Points:
         """A figure over the steps; of a step recorded twice, the later value."""

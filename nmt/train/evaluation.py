@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nmt.errors import InputError
-from nmt.files import make_directory, replace_atomically
+from nmt.files import replace_atomically
 from nmt.text.corpus import ParallelCorpus
 from nmt.text.tokens import reference_text
 from nmt.train import checkpoint
@@ -29,7 +29,7 @@ from nmt.train.ranks import Ranks
 from nmt.translate.decode import TranslationModel
 from nmt.translate.score import bleu, sacre_bleu
 
-BEST = "best_bleu"  # the directory of the best model
+BEST = "best_bleu"  # the best model's directory in out_dir
 
 
 class Evaluation(Protocol):
@@ -59,8 +59,7 @@ class NoEvaluation:
 
 
 class Evaluator:
-    """Evaluates each milestone's checkpoint on the texts, and keeps the model of the best BLEU in
-    `<out_dir>/best_bleu`.
+    """Evaluates each milestone's checkpoint on the texts, and keeps the model of the best BLEU.
 
     Args:
         out_dir: holds the checkpoints, and gets the translations `output_<text>`.
@@ -69,14 +68,14 @@ class Evaluator:
         translation: the graph for translations.
         saver: a `tf.compat.v1.train.Saver` of the training graph.
         keep: checkpoints kept.
-        hparams: contents of the `hparams` file, to stand beside the best model.
+        best: the best model so far.
         subword_option: how tokens are joined into words.
         seed: of the choice of sample sentences.
         ranks: where this rank's work alone is announced.
         outputs: where figures go.
 
     Raises:
-        InputError: a directory cannot be made, or the record of the best model is damaged.
+        InputError: out_dir cannot be made.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class Evaluator:
         *,
         saver: Any,
         keep: int,
-        hparams: str,
+        best: BestModel,
         subword_option: str,
         seed: int,
         ranks: Ranks,
@@ -103,7 +102,7 @@ class Evaluator:
         self._saver, self._subword_option, self._seed = saver, subword_option, seed
         self._ranks, self._outputs = ranks, outputs
         self._checkpoints = Checkpoints(out_dir, keep)
-        self._best = BestModel(make_directory(self._out_dir / BEST), hparams)
+        self._best = best
         self._saved: str | None = None
         self._references = {name: _references(text, subword_option) for name, text in texts.items()}
 

@@ -118,7 +118,7 @@ class Feed:
         """
         try:
             before = Origin(int(record["first_step"]), int(record["first_epoch"]))
-            plan, length = record["plan"], int(record["steps_per_epoch"])
+            plan, length = dict(record["plan"]), int(record["steps_per_epoch"])
         except (KeyError, TypeError, ValueError):
             return ""
         if plan == self._plan_record() and step >= before.step:
@@ -126,8 +126,10 @@ class Feed:
             return ""
         done = max(0, step - before.step)
         self._origin = Origin(step, before.epoch + -(-done // max(1, length)))
-        changed = [name for name, value in self._plan_record().items() if plan.get(name) != value]
-        return f"{', '.join(changed)} changed since step {step}: training goes on with epoch {self._origin.epoch + 1}"
+        changed = ", ".join(name for name, value in self._plan_record().items() if plan.get(name) != value)
+        # Nothing has, if the checkpoints since the plan took over were deleted.
+        reason = f"{changed} changed since" if changed else "batches were cut otherwise until"
+        return f"{reason} step {step}: training goes on with epoch {self._origin.epoch + 1}"
 
     def record(self) -> dict[str, Any]:
         """What a run that continues must know of this one's plan, for JSON."""

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import tensorflow as tf
-
-from nmt.model.architecture import Architecture
-from nmt.model.initializers import Initializer
+from nmt.model.trained import TrainedModel
 from nmt.model.translator import Translator
 from nmt.text.batches import eval_batches
 from nmt.text.corpus import ParallelCorpus
-from nmt.text.vocabulary import Vocabulary
 from nmt.train.loss import perplexity
 from nmt.train.step import BatchInput
 
@@ -26,27 +21,12 @@ class LikelihoodSettings:
     batch_size: int = 128
 
 
-class LikelihoodModel:
-    """Scores texts by the weights in its session.
+class LikelihoodModel(TrainedModel[LikelihoodSettings]):
+    """Scores texts by the weights in its session."""
 
-    Attributes:
-        session: where the weights are.
-        saver: a `tf.compat.v1.train.Saver` that brings them there from a checkpoint.
-    """
-
-    def __init__(
-        self,
-        architecture: Architecture,
-        src_vocab: Vocabulary,
-        tgt_vocab: Vocabulary,
-        settings: LikelihoodSettings,
-    ) -> None:
-        self._src_vocab, self._tgt_vocab, self._settings = src_vocab, tgt_vocab, settings
-        with tf.Graph().as_default() as graph:
-            self._input = BatchInput()
-            self._loss_sum = self._input.loss_sum(Translator(architecture, Initializer()))
-            self.saver: Any = tf.compat.v1.train.Saver()
-        self.session: Any = tf.compat.v1.Session(graph=graph)
+    def _build(self, translator: Translator) -> None:
+        self._input = BatchInput()
+        self._loss_sum = self._input.loss_sum(translator)
 
     def perplexity(self, corpus: ParallelCorpus) -> float:
         """exp(cross-entropy per target word, end marks counted) of all pairs with words on both sides."""

@@ -13,7 +13,8 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from nmt.files import make_directory
+from nmt.errors import InputError
+from nmt.files import append, make_directory
 from nmt.train.curve import History, draw
 from nmt.train.progress import progress
 
@@ -98,23 +99,23 @@ class Outputs:
         max_gradient_norm: what gradients are clipped to, for the summary of clipped norms.
 
     Raises:
-        InputError: out_dir cannot be written to.
+        InputError: out_dir cannot be written to; later, and from any method, the disk is full.
     """
 
     def __init__(self, out_dir: str, first_step: int, last_step: int, max_gradient_norm: float) -> None:
         self._directory = make_directory(out_dir)
         self._max_gradient_norm = max_gradient_norm
+        self._train_log = make_directory(self._directory / "train_log")  # may refuse: before the history is cut
         self._history = History(self._directory / "history.jsonl", first_step)
         self._log = self._directory / f"log_{int(time.time())}"
         with tf.Graph().as_default():  # the writer refuses to be made while TensorFlow executes eagerly
-            self._summaries = tf.compat.v1.summary.FileWriter(os.fspath(self._directory / "train_log"))
+            self._summaries = tf.compat.v1.summary.FileWriter(os.fspath(self._train_log))
         self._progress = progress(first_step, last_step)
 
     def say(self, text: str) -> None:
         """Prints the line and logs it."""
         self._progress.say(text)
-        with open(self._log, "a", encoding="utf-8") as file:
-            file.write(text + "\n")
+        append(self._log, text + "\n")
 
     def stepped(self, step: int) -> None:
         """Moves the progress on."""
@@ -163,5 +164,9 @@ class Outputs:
     def _summarise(self, step: int, figures: dict[str, float]) -> None:
         value = tf.compat.v1.Summary.Value
         summary = tf.compat.v1.Summary(value=[value(tag=tag, simple_value=number) for tag, number in figures.items()])
-        self._summaries.add_summary(summary, step)
-        self._summaries.flush()
+        try:
+            self._summaries.add_summary(summary, step)
+            self._summaries.flush()
+        except (RuntimeError, tf.errors.OpError) as error:  # what TensorFlow makes of a full disk
+            reason = str(error).splitlines()[0]
+            raise InputError(f"{self._train_log}: cannot be written ({reason}); free or choose another disk") from error

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from nmt.files import replace_atomically
-from nmt.model.architecture import Architecture
-from nmt.model.initializers import Initializer
+from nmt.model.trained import TrainedModel
 from nmt.model.translator import Translator
 from nmt.text.batches import source_batch
 from nmt.text.corpus import TextFile
 from nmt.text.tokens import join, split
-from nmt.text.vocabulary import Vocabulary
 from nmt.translate.search import beam_search, greedy_search
 
 v1 = tf.compat.v1
@@ -49,42 +46,20 @@ class SearchSettings:
     subword_option: str = ""
 
 
-class TranslationModel:
-    """Translates by the weights in its session.
+class TranslationModel(TrainedModel[SearchSettings]):
+    """Translates by the weights in its session."""
 
-    Attributes:
-        session: where the weights are.
-        saver: a `tf.compat.v1.train.Saver` that brings them there from a checkpoint.
-    """
-
-    def __init__(
-        self,
-        architecture: Architecture,
-        src_vocab: Vocabulary,
-        tgt_vocab: Vocabulary,
-        settings: SearchSettings,
-    ) -> None:
-        self._src_vocab, self._tgt_vocab, self._settings = src_vocab, tgt_vocab, settings
-        with tf.Graph().as_default() as graph:
-            self._source = v1.placeholder(tf.int32, [None, None], "source")
-            self._lengths = v1.placeholder(tf.int32, [None], "source_lengths")
-            self._max_steps = v1.placeholder(tf.int32, [None], "max_steps")
-            translator = Translator(architecture, Initializer())
-            arguments = (
-                translator,
-                self._source,
-                self._lengths,
-                self._max_steps,
-                tgt_vocab.sos_id,
-                tgt_vocab.eos_id,
-            )
-            if settings.beam_width:
-                hypotheses, _ = beam_search(*arguments, settings.beam_width, settings.length_penalty_weight)
-                self._ids = hypotheses[:, 0]
-            else:
-                self._ids = greedy_search(*arguments)  # int32 [batch, time]
-            self.saver: Any = v1.train.Saver()
-        self.session: Any = v1.Session(graph=graph)
+    def _build(self, translator: Translator) -> None:
+        self._source = v1.placeholder(tf.int32, [None, None], "source")
+        self._lengths = v1.placeholder(tf.int32, [None], "source_lengths")
+        self._max_steps = v1.placeholder(tf.int32, [None], "max_steps")
+        sos, eos, settings = self._tgt_vocab.sos_id, self._tgt_vocab.eos_id, self._settings
+        arguments = (translator, self._source, self._lengths, self._max_steps, sos, eos)
+        if settings.beam_width:
+            hypotheses, _ = beam_search(*arguments, settings.beam_width, settings.length_penalty_weight)
+            self._ids = hypotheses[:, 0]
+        else:
+            self._ids = greedy_search(*arguments)  # int32 [batch, time]
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The translations of the lines, in their order; each is what the line alone would get."""

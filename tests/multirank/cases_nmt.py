@@ -11,8 +11,9 @@ import tensorflow as tf
 import tfdist
 from nmt.model.architecture import Architecture
 from nmt.model.initializers import initializer
-from nmt.text.corpus import open_parallel
-from nmt.text.vocabulary import EOS, SOS, UNK, Vocabulary, write_vocabulary
+from nmt.text.corpus import ParallelCorpus, open_parallel
+from nmt.text.vocabulary import Vocabulary, write_vocabulary
+from nmt.train.checkpoint import Checkpoints, restore
 from nmt.train.feed import Feed, FeedSettings
 from nmt.train.likelihood import LikelihoodModel, LikelihoodSettings
 from nmt.train.schedule import Schedule
@@ -27,15 +28,20 @@ INIT_WEIGHT = 0.5
 WORDS = [f"w{i}" for i in range(60)]
 
 
-def feed(rank: int, size: int) -> Feed:
-    """Random sentences, the same on every rank; the last batches of an epoch are short and of odd sizes."""
+def text() -> tuple[ParallelCorpus, Vocabulary]:
+    """Random sentences, the same on every rank, and their words."""
     directory = Path(tempfile.mkdtemp())
     random = np.random.RandomState(5)
     for side in ("en", "de"):
         lines = [" ".join(random.choice(WORDS, random.randint(1, 14))) for _ in range(203)]
         (directory / f"train.{side}").write_text("\n".join(lines) + "\n")
     vocabulary = write_vocabulary(str(directory / "vocab"), WORDS)
-    corpus = open_parallel(str(directory / "train.en"), str(directory / "train.de"))
+    return open_parallel(str(directory / "train.en"), str(directory / "train.de")), vocabulary
+
+
+def feed(rank: int, size: int) -> Feed:
+    """The last batches of an epoch are short and of odd sizes."""
+    corpus, vocabulary = text()
     return Feed(corpus, vocabulary, vocabulary, FeedSettings(GLOBAL_BATCH // size, 5, 50, 50, 1), rank, size)
 
 
@@ -72,13 +78,26 @@ def case_nmt_with_adam() -> None:
     compare("adam", "scaled_luong")
 
 
+def communication(graph: tf.Graph) -> list[str]:
+    """The nodes of a graph that call Python, as all that communicate do."""
+    return [op.name for op in graph.get_operations() if "PyFunc" in op.type or "tfdist" in op.name]
+
+
 def case_nmt_evaluates_and_translates_without_communication() -> None:
     shape = Architecture(63, 63, 20, 2, 2, encoder_type="bi", attention="scaled_luong")
-    words = Vocabulary("words", (UNK, SOS, EOS, *WORDS))
-    limits = LikelihoodSettings()
-    graphs = [
-        LikelihoodModel(shape, words, words, limits).session.graph,
-        TranslationModel(shape, words, words, SearchSettings(beam_width=2)).session.graph,
-    ]
-    for graph in graphs:
-        assert not [op.name for op in graph.get_operations() if "PyFunc" in op.type or "tfdist" in op.name]
+    corpus, words = text()
+    with tf.Graph().as_default() as training, v1.Session() as session:
+        TrainStep(shape, initializer("uniform", 0.1, 1), Optimization("sgd", Schedule(0.1, STEPS), 5.0))
+        session.run(v1.global_variables_initializer())
+        path = Checkpoints(tempfile.mkdtemp()).save(session, v1.train.Saver(), 1)
+    assert bool(communication(training)) == (tfdist.size() > 1)  # the count does find them
+    with tfdist.disable_broadcast():
+        likelihood = LikelihoodModel(shape, words, words, LikelihoodSettings())
+        translation = TranslationModel(shape, words, words, SearchSettings(beam_width=2))
+    for model in (likelihood, translation):
+        restore(model.session, model.saver, path)
+    if tfdist.rank() == 0:  # alone: whoever communicated would wait for the others
+        assert likelihood.perplexity(corpus) > 1
+        assert len(translation.translate(["w1 w2", "w3"])) == 2
+    for model in (likelihood, translation):
+        assert not communication(model.session.graph)

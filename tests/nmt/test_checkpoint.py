@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,22 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "translate.ckpt-1.index").unlink()
     with pytest.raises(InputError, match="translate.ckpt-1.index is missing"):
         latest(tmp_path)
+
+
+def test_the_remedy_for_damage_goes_back_to_the_checkpoint_before(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2)
+    (tmp_path / "translate.ckpt-2.data-00000-of-00001").unlink()
+    model, path = Model(), str(latest(tmp_path))
+    remedy = f"delete {tmp_path}/checkpoint and {tmp_path}/translate.ckpt-2.* to go back"
+    with pytest.raises(InputError, match=re.escape(remedy)):
+        restore(model.session, model.saver, path)
+    for damaged in [tmp_path / "checkpoint", *tmp_path.glob("translate.ckpt-2.*")]:
+        damaged.unlink()
+    restore(model.session, model.saver, str(latest(tmp_path)))
+    assert model.value() == 1
+
+
+def test_a_damaged_list_is_named(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_text("rubbish")
     with pytest.raises(InputError, match="checkpoint is damaged"):
         latest(tmp_path)

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 from nmt.errors import InputError
-from nmt.train.evaluation import BestModel, Evaluator
+from nmt.files import make_directory
+from nmt.train.evaluation import BEST, BestModel, Evaluator
 from nmt.train.outputs import NoOutputs, Stats
 from nmt.train.ranks import OneProcess
 
@@ -60,7 +61,7 @@ def evaluator(toy: Any, model: Scalar, outputs: Lines) -> Evaluator:
         either,
         saver=model.saver,
         keep=2,
-        hparams="{}\n",
+        best=BestModel(make_directory(toy.directory / "out" / BEST), "{}\n"),
         subword_option="",
         seed=1,
         ranks=OneProcess(),

@@ -90,3 +90,20 @@ def test_another_text_is_noticed(toy: Any) -> None:
     record = feed(toy).record()
     record["plan"]["training text"] += 1
     assert "training text changed since step 3" in feed(toy).continue_after(3, record)
+
+
+def test_a_checkpoint_from_before_the_change_of_plan(toy: Any) -> None:
+    """The newer ones were damaged and have been deleted."""
+    other = feed(toy, batch_size=4)
+    other.continue_after(12, feed(toy).record())
+    again = feed(toy, batch_size=4)
+    told = again.continue_after(9, other.record())
+    assert told == f"batches were cut otherwise until step 9: training goes on with epoch {again.epoch_ended(9) + 1}"
+    assert sentences(again.batch(9)) == sentences(other.batch(12))
+
+
+@pytest.mark.parametrize("damaged", [{}, {"plan": 3}, {"first_step": None}, {"steps_per_epoch": "many"}])
+def test_a_damaged_record_counts_as_none(toy: Any, damaged: dict[str, Any]) -> None:
+    one = feed(toy)
+    record = one.record() | damaged if damaged else {}
+    assert feed(toy, batch_size=4).continue_after(3, record) == ""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nmt.errors import InputError
-from nmt.files import make_directory, replace_atomically
+from nmt.files import append, make_directory, replace_atomically
 
 
 def test_new_content_appears_at_the_end_of_the_block(tmp_path: Path) -> None:
@@ -78,7 +78,35 @@ def test_a_device_stays_a_device() -> None:
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
+def test_a_pipe_is_written_to_by_name_and_without_one(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "named")
+    named, (unnamed, end) = os.open(tmp_path / "named", os.O_RDWR), os.pipe()
+    for reader, path in ((named, tmp_path / "named"), (unnamed, f"/dev/fd/{end}")):
+        with replace_atomically(path) as file:
+            file.write("grün\n")
+        assert os.read(reader, 99) == "grün\n".encode()
+    for descriptor in (named, unnamed, end):
+        os.close(descriptor)
+    assert stat.S_ISFIFO(os.stat(tmp_path / "named").st_mode)
+
+
+def test_append(tmp_path: Path) -> None:
+    for text in ("grün\n", "b\n"):
+        append(tmp_path / "log", text)
+    assert (tmp_path / "log").read_bytes() == "grün\nb\n".encode()
+
+
 def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
     told = pytest.raises(InputError, match=r"out.txt: cannot be written \(No space left.*free or choose")
     with told, replace_atomically(tmp_path / "out.txt"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    reason = r"/dev/full: cannot be written \(No space left.*free or choose"
+    with pytest.raises(InputError, match=reason), replace_atomically("/dev/full") as file:
+        file.write("x")
+    with pytest.raises(InputError, match=reason):
+        append("/dev/full", "x")
+
+
+def test_the_error_of_another_file_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="missing"), replace_atomically(tmp_path / "out.txt"):
+        (tmp_path / "missing").read_text()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -206,6 +208,24 @@ def test_a_damaged_record_of_the_best_is_told_before_logs_are_begun(
     (out / "best_bleu").write_text("")
     assert "best_bleu" in refused(toy.flags(), capsys)
     assert [path.name for path in out.iterdir()] == ["best_bleu"]
+    (out / "best_bleu").unlink()
+    (out / "best_bleu").mkdir()
+    (out / "best_bleu" / "best.json").write_text("{}")
+    (out / "history.jsonl").write_text('{"step": 5}\n')
+    before = tree(out)
+    assert "best.json is damaged" in refused(toy.flags(), capsys)
+    assert tree(out) == before
+
+
+def test_a_full_disk_is_told_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(arguments: Any, ranks: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("nmt.nmt.run", run)
+    told = "standard output or a file of --out_dir: cannot be written (No space left on device); free or choose"
+    assert told in refused([], capsys)
 
 
 def test_a_checkpoint_in_the_working_directory(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,34 @@ def test_a_directory_that_cannot_be(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_what_refuses_does_so_before_the_history_is_cut(tmp_path: Path) -> None:
+    (tmp_path / "train_log").write_text("mine")
+    (tmp_path / "history.jsonl").write_text('{"step": 5}\n')
+    with pytest.raises(InputError, match="train_log"):
+        Outputs(str(tmp_path), 0, 1, 5.0)
+    assert (tmp_path / "history.jsonl").read_text() == '{"step": 5}\n'
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = Outputs(str(tmp_path), 0, 300, 5.0)
+    outputs.say("hello")
+    log = next(tmp_path.glob("log_*"))
+    for file in (log, tmp_path / "history.jsonl"):
+        file.unlink()
+        file.symlink_to("/dev/full")
+    with pytest.raises(InputError, match=r"log_\d+: cannot be written \(No space left.*free or choose"):
+        outputs.say("hello")
+    with pytest.raises(InputError, match=r"history.jsonl: cannot be written \(No space left.*free or choose"):
+        outputs.scores(1, {"dev_bleu": 4.0})
+
+    def flush(writer: object) -> None:
+        raise RuntimeError("events.out; No space left on device\n\tFailed to flush 1 events")
+
+    monkeypatch.setattr(tf.compat.v1.summary.FileWriter, "flush", flush)
+    with pytest.raises(InputError, match=r"train_log: cannot be written \(events.out; No space .*free or choose"):
+        outputs.scores(1, {"dev_bleu": 4.0})
+
+
 def test_other_ranks_tell_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     outputs = NoOutputs()
     outputs.say("hello")

@@ -156,3 +156,8 @@ def test_a_carriage_return_in_a_line(toy: Path) -> None:
     with pytest.raises(InputError, match="dev.de, line 2: has a carriage return"):
         prepare(f"{toy}/in/train", "en", "de", toy / "out", apply=[f"{toy}/in/dev"])
     assert not (toy / "out").exists()
+
+
+def test_words_that_subword_nmt_ends_the_process_for() -> None:
+    with pytest.raises(InputError, match=r"--bpe=3: subword-nmt cannot use this text \(Failed .* line 0: a b 2\)"):
+        BytePairs({"a b": 2}, 3)

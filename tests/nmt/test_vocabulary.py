@@ -36,7 +36,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 def test_other_marks_of_start_and_end(tmp_path: Path) -> None:
     path = write(tmp_path / "vocab", "<unk> <a> <z> b")
-    with pytest.raises(InputError, match=r"must be <unk> <s> </s> and are <unk> <a> <z>; .*nmt\.prepare"):
+    with pytest.raises(InputError, match=r"must be '<unk>' '<s>' '</s>' and are '<unk>' '<a>' '<z>'; .*nmt\.prepare"):
         read_vocabulary(path)
     assert read_vocabulary(path, "<a>", "<z>").sos == "<a>"
 
@@ -44,7 +44,7 @@ def test_other_marks_of_start_and_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("ein baum", r"vocab: the first three lines must be <unk> <s> </s>"),
+        ("ein baum", r"vocab: the first three lines must be '<unk>' '<s>' '</s>'"),
         ("<s> <unk> </s> ein", "first three lines"),
         ("<unk> <s> </s> a b a", "vocab, lines 4 and 6: both are 'a'"),
         ("<unk> <s> </s> a </s>", "lines 3 and 5"),
@@ -76,5 +76,11 @@ def test_two_vocabularies_of_the_same_words_are_equal() -> None:
 def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
     path = tmp_path / "vocab"
     path.write_text("\ufeff<unk>\n<s>\n</s>\n", encoding="utf-8")
-    with pytest.raises(InputError, match="byte order mark"):
+    with pytest.raises(InputError, match=r"and are '\\ufeff<unk>' '<s>' '</s>' \(it begins with a byte order mark\)"):
         read_vocabulary(path)
+
+
+def test_a_difference_that_cannot_be_seen_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "vocab").write_text("<unk>\n<s> \n</s>\n")
+    with pytest.raises(InputError, match="and are '<unk>' '<s> ' '</s>'"):
+        read_vocabulary(tmp_path / "vocab")

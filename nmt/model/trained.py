@@ -1,0 +1,37 @@
+"""A model that is asked and not trained: a graph and a session of its own, whose weights come from checkpoints."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
+
+import tensorflow as tf
+
+from nmt.model.architecture import Architecture
+from nmt.model.initializers import Initializer
+from nmt.model.translator import Translator
+from nmt.text.vocabulary import Vocabulary
+
+Settings = TypeVar("Settings")
+
+
+class TrainedModel(ABC, Generic[Settings]):
+    """Answers by the weights in its session; what it computes is its subclass's.
+
+    Attributes:
+        session: where the weights are.
+        saver: a `tf.compat.v1.train.Saver` that brings them there from a checkpoint.
+    """
+
+    def __init__(
+        self, architecture: Architecture, src_vocab: Vocabulary, tgt_vocab: Vocabulary, settings: Settings
+    ) -> None:
+        self._src_vocab, self._tgt_vocab, self._settings = src_vocab, tgt_vocab, settings
+        with tf.Graph().as_default() as graph:
+            self._build(Translator(architecture, Initializer()))
+            self.saver: Any = tf.compat.v1.train.Saver()
+        self.session: Any = tf.compat.v1.Session(graph=graph)
+
+    @abstractmethod
+    def _build(self, translator: Translator) -> None:
+        """Adds inputs and results to the graph; the translator has no dropout."""
