@@ -7,11 +7,21 @@ without a launcher, it does nothing at all.
 
 from __future__ import annotations
 
-import itertools as _itertools
+from collections.abc import Mapping as _Mapping
 from contextlib import AbstractContextManager as _AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tfdist import _start
+from tfdist._start import process as _start_process
+from tfdist.communication import (
+    Ranks,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    barrier,
+    broadcast,
+    new_group,
+    reduce_scatter,
+)
 from tfdist.job import BroadcastSwitch as _BroadcastSwitch
 from tfdist.learning_rate import Rule as _Rule
 from tfdist.learning_rate import scaled as _scaled
@@ -21,12 +31,14 @@ from tfdist.shards import Remainder as _Remainder
 from tfdist.shards import shard as _shard
 from tfdist.world import DisagreementError
 
+if TYPE_CHECKING:
+    from tfdist.rows import Way as _Way
+
 __version__ = "0.1.0"
 
-_process = _start.start()
+_process = _start_process()
 _job = _process.job
 _world = _job.world
-_calls = _itertools.count(1)
 
 
 def rank() -> int:
@@ -91,45 +103,46 @@ def shard(data: Any, remainder: _Remainder = "drop") -> Any:
     return _shard(data, _world.rank, _world.size, remainder)
 
 
-def broadcast(value: Any) -> Any:
-    """Rank 0's value on every rank.
-
-    Collective: all ranks, in the same order.
-
-    Args:
-      value: a graph tensor (any dtype, the same static shape everywhere; the result is a tensor that needs every
-        rank to run it), an eager tensor, or any Python or NumPy value that can be pickled (sent at once; only
-        rank 0's is looked at).
-    """
-    if _world.size == 1:
-        return value
-    from tfdist import values
-
-    return values.broadcast(value, _job, next(_calls))
-
-
-def all_reduce(tensor: Any, op: str = "mean") -> Any:
-    """The mean or sum over the ranks.
-
-    Collective: all ranks, in the same order, with the same shape and dtype.
+def configure(
+    sparse_as_dense: bool | None = None, sparse_ways: _Mapping[str, _Way] | None = None, **settings: Any
+) -> None:
+    """Change settings for the graphs built from now on; the same on all ranks.
 
     Args:
-      tensor: a graph tensor (the result is a tensor that needs every rank to run it), or an eager tensor, NumPy array
-        or Python number (reduced at once; NumPy results).
-      op: ``mean`` (floating-point and complex only) or ``sum``.
+      sparse_as_dense: hand averages of IndexedSlices out as dense tensors, as Horovod's option of this name does. The
+        default keeps slices, because optimizers with momentum treat the two differently.
+      sparse_ways: by variable name (its operation's), how the rows of its gradient travel: ``auto``, ``dense`` or
+        ``gather``; the result is the same.
+      **settings: ``bucket_mb``, ``compression``, ``sparse``, ``stall_seconds``, … as in the environment.
 
     Raises:
-      ValueError: another ``op``, or the mean of integers.
-      DisagreementError: the ranks bring different shapes or dtypes.
+      SettingsError: an unknown setting, or a value out of its range.
     """
-    from tfdist import values
+    if sparse_as_dense is not None:
+        _job.sparse_as_dense = bool(sparse_as_dense)
+    for name, way in (sparse_ways or {}).items():
+        _job.settings.configured(sparse=way)  # checks it
+        _job.sparse_ways[name] = way
+    _job.settings = _job.settings.configured(**settings)
 
-    return values.all_reduce(tensor, op, _job, next(_calls))
 
+def join() -> int:
+    """This rank has no more data: it takes part in the others' steps with nothing until they have none either.
 
-def barrier() -> None:
-    """Wait until all ranks are here. Collective: all ranks."""
-    _world.control.arrive(f"tfdist.barrier, call {next(_calls)}")
+    Gradients are meanwhile averaged over the ranks that still train. At the end every rank has the variables of one
+    that trained longest.
+
+    Collective: all ranks, each when its data end; not in the middle of anything else that is collective.
+
+    Returns:
+      The lowest of the ranks that trained longest.
+
+    Raises:
+      RuntimeError: a graph communicates in a way that needs this rank's data (a broadcast in a step, say).
+    """
+    from tfdist.joining import join
+
+    return join(_job)
 
 
 def abort(message: str = "tfdist.abort was called", exit_code: int = 1) -> None:
@@ -173,18 +186,25 @@ __all__ = [
     "DisagreementError",
     "PeerError",
     "SettingsError",
+    "Ranks",
     "abort",
+    "all_gather",
     "all_reduce",
+    "all_to_all",
     "alone",
     "barrier",
     "broadcast",
+    "configure",
     "disable_bcast",
     "disable_broadcast",
     "enable_bcast",
     "enable_broadcast",
+    "join",
     "local_rank",
     "local_size",
+    "new_group",
     "rank",
+    "reduce_scatter",
     "scale_learning_rate",
     "shard",
     "size",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import functools
+import platform
 import sys
+import time
 from typing import TYPE_CHECKING
 
-from tfdist import failure, placement, world
+from tfdist import failure, placement, timeline, world
 from tfdist.job import Job
-from tfdist.settings import Settings, SettingsError, launch
+from tfdist.settings import Settings, SettingsError, launch, log
 
 if TYPE_CHECKING:
     from tfdist.patch import Patches
@@ -36,25 +39,46 @@ class Process:
             self._patches = None
             self._hook.uninstall()
 
+    def end(self) -> None:
+        """This rank's program is over. Collective: all ranks."""
+        self.job.world.end()
+        if isinstance(self.job.recorder, timeline.Recording):
+            ranks = self.job.world.control.all_gather_object(self._events(), "the writing of the timeline")
+            if self.job.world.rank == 0:
+                timeline.write(self.job.settings.timeline, ranks)
+                log(f"the timeline is in {self.job.settings.timeline}\n{timeline.table(ranks)}")
+
+    def _events(self) -> list[timeline.Event]:
+        """This rank's, on rank 0's clock."""
+        assert isinstance(self.job.recorder, timeline.Recording)
+        self.job.world.control.arrive("the comparison of clocks")
+        now = time.perf_counter()
+        offset = self.job.world.control.broadcast_object(now, "the comparison of clocks") - now
+        if self.job.world.local_rank == self.job.world.rank:
+            offset = 0.0  # on rank 0's machine, whose clock it is: exact
+        return [e._replace(start=e.start + offset, end=e.end + offset) for e in self.job.recorder.events]
+
     def abort(self, message: str, exit_code: int) -> None:
         """See ``tfdist.abort``."""
         failure.abort(self.job.world, message, exit_code)
 
 
-def start() -> Process:
-    """Begin. One process alone gets nothing installed. Collective: all ranks."""
+@functools.cache
+def process() -> Process:
+    """Begin, once. One process alone gets nothing installed. Collective: all ranks."""
     started = launch()
     try:
         settings = Settings.from_environment()
         ranks = world.connect(started, settings)
     except (SettingsError, world.SetupError) as error:
-        # Every rank is in the same case, and there may be no MPI to agree through: the launcher's rank 0 speaks.
-        if started is None or not started.rank:
-            sys.stderr.write(f"tfdist: {error}\n")
+        # The ranks of a machine are in the same case, and there may be no MPI to agree through: the first speaks.
+        if started is None or not started.local_rank:
+            sys.stderr.write(f"tfdist on {platform.node()}: {error}\n")
         raise SystemExit(1) from None
-    process = Process(Job(ranks, settings))
+    recorder = timeline.Recording() if settings.timeline else timeline.Silent()
+    begun = Process(Job(ranks, settings, recorder=recorder))
     if ranks.size > 1:
         placement.take_share(ranks)
-        process.install()
-        atexit.register(ranks.end)  # also after uninstall: the others may still wait for it
-    return process
+        begun.install()
+        atexit.register(begun.end)  # also after uninstall: the others may still wait for it
+    return begun

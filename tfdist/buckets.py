@@ -14,6 +14,13 @@ import numpy as np
 
 # TensorFlow takes a NumPy array over without a copy only at this alignment (Eigen's and the allocator's).
 ALIGNMENT_BYTES = 64
+_FIRST_IS_SMALLER = 8
+
+
+def padded(elements: int, dtype: np.dtype) -> int:
+    """The next multiple of the alignment, in elements."""
+    step = ALIGNMENT_BYTES // dtype.itemsize
+    return -(-elements // step) * step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Item:
 
 
 def plan(items: Sequence[Item], bucket_bytes: int) -> list[list[int]]:
-    """Cut the items into buckets of one dtype each.
+    """Cut the items into buckets of one dtype each; the first is small, so that the exchange begins early.
 
     Args:
       items: in the order in which the backward pass makes them.
@@ -39,13 +46,42 @@ def plan(items: Sequence[Item], bucket_bytes: int) -> list[list[int]]:
     filled: dict[str, int] = {}
     for index, item in enumerate(items):
         number = open_bucket.get(item.dtype)
-        if number is None or filled[item.dtype] + item.size_bytes > bucket_bytes:
+        limit = bucket_bytes if number else bucket_bytes // _FIRST_IS_SMALLER
+        if number is None or filled[item.dtype] + item.size_bytes > limit:
             number = open_bucket[item.dtype] = len(buckets)
             buckets.append([])
             filled[item.dtype] = 0
         buckets[number].append(index)
         filled[item.dtype] += item.size_bytes
     return buckets
+
+
+Piece = Sequence[tuple[int, slice, slice]]
+
+
+def pack(sizes: Sequence[int], room: int) -> Sequence[Piece]:
+    """Lay tensors end to end and cut them into pieces.
+
+    Args:
+      sizes: elements of each tensor.
+      room: elements of a piece at most.
+
+    Returns:
+      For each piece: (tensor, part of it, place in the piece), in order; no piece is empty.
+    """
+    pieces: list[list[tuple[int, slice, slice]]] = []
+    used = room
+    for tensor, size in enumerate(sizes):
+        start = 0
+        while start < size:
+            if used == room:
+                pieces.append([])
+                used = 0
+            length = min(size - start, room - used)
+            pieces[-1].append((tensor, slice(start, start + length), slice(used, used + length)))
+            start += length
+            used += length
+    return pieces
 
 
 class Buffers:
@@ -64,8 +100,7 @@ class Buffers:
         Returns:
           The whole as one flat array, zero between the tensors, and each tensor's flat part, aligned to 64 bytes.
         """
-        step = ALIGNMENT_BYTES // dtype.itemsize
-        offsets = np.concatenate([[0], np.cumsum([-(-size // step) * step for size in sizes])]).astype(int)
+        offsets = np.concatenate([[0], np.cumsum([padded(size, dtype) for size in sizes])]).astype(int)
         raw = self._free(int(offsets[-1]) * dtype.itemsize + ALIGNMENT_BYTES)
         start = -raw.ctypes.data % ALIGNMENT_BYTES
         whole = raw[start : start + int(offsets[-1]) * dtype.itemsize].view(dtype)

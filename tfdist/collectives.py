@@ -1,25 +1,95 @@
-"""The graph's communication operations, chained in one order.
+"""The graph's communication operations, chained in one order and carried out beside the computation.
 
-Each is one or several stateful ``tf.numpy_function`` over persistent buffers. The graph is the same on all ranks, so
-the exchanges of one collective are chained with control dependencies and need no negotiation; each collective has a
-channel of its own, so that two of them may run in any order within a step.
+The graph is the same on all ranks, so the exchanges of one collective are chained with control dependencies and need
+no negotiation; each collective has a channel of its own, so that two of them may run in any order within a step.
+
+Several exchanges are started as their tensors come, carried out by a thread of the collective, and finished after the
+last start: no thread of TensorFlow's waits for a peer while there is something to compute, even if it has only one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from tfdist import buckets
 from tfdist.graphs import GraphState, make_state
-from tfdist.world import Channel, Op, World
+from tfdist.job import Job
+from tfdist.world import Channel, Group
 
-# Neither MPI wheel reduces bfloat16, and float16 is slow and coarse: both are added in float32, rounded once.
-_ON_THE_WIRE = {tf.float16: tf.float32, tf.bfloat16: tf.float32}
+_OVERWRITTEN = 1
+_ABSENT = 2
+
+
+class Exchange(Protocol):
+    """A part of a collective: one message, or a few.
+
+    Attributes:
+      what: in words.
+      wants_shared: it can use the memory that a node's ranks share.
+    """
+
+    what: str
+    wants_shared: bool
+
+    def open(self, turn: Turn) -> None:
+        """The ranks have agreed, and there is a channel. Collective."""
+
+    def load(self, arrays: Sequence[np.ndarray]) -> None:
+        """Take the arguments: TensorFlow's memory, which may be read as long as they are held, and never written."""
+
+    def load_nothing(self) -> None:
+        """This rank has no arguments any more."""
+
+    def communicate(self, turn: Turn) -> None:
+        """Collective."""
+
+    def results(self) -> list[np.ndarray]:
+        """What TensorFlow gets."""
+
+
+class Turn:
+    """One exchange's place in its collective: how it meets the other ranks."""
+
+    def __init__(self, collective: Collective, number: int) -> None:
+        self._collective = collective
+        self._number = number
+        self.span = collective.job.recorder.spans(collective)
+
+    @property
+    def channel(self) -> Channel:
+        """The collective's."""
+        channel = self._collective.channel
+        assert channel is not None
+        return channel
+
+    @property
+    def job(self) -> Job:
+        """The ranks and settings."""
+        return self._collective.job
+
+    @property
+    def present(self) -> list[int]:
+        """The ranks of the group whose tensors count in this step."""
+        return self._collective.present
+
+    @property
+    def contributes(self) -> bool:
+        """Whether this rank's do."""
+        return self.channel.rank in self.present
+
+    def place(self, what: str) -> str:
+        """Where this is, in words."""
+        return f"{self._collective.name}, step {self._collective.step}, {what}"
+
+    def arrive(self, what: str, size_bytes: int = 0) -> None:
+        """Wait for all ranks."""
+        self._collective.arrive(self._number, what, size_bytes)
 
 
 class Collective:
@@ -28,44 +98,73 @@ class Collective:
     Args:
       name: in words, for messages; unique in its graph.
       plan: a line for each tensor (name, dtype, shape), compared between the ranks.
-      world: the ranks.
+      job: the ranks and settings.
+      group: of the ranks that take part; None for all.
+      averages: it is of gradients, whose values follow from the variables.
 
     Attributes:
+      group: likewise.
       channel: opened when all ranks have been seen to have the same plan.
       overwritten: this rank's values may differ from the other ranks'; told to them with the next step.
-      root_only: some rank said so, and this step's result is rank 0's contribution alone.
+      root_only: some rank said so, and this step's result is the first present rank's contribution alone.
+      absent: this rank has no data any more.
+      present: the ranks whose tensors count in this step.
+      exchanges: in their order.
+      step: counts from 1.
     """
 
-    def __init__(self, name: str, plan: Sequence[str], world: World) -> None:
+    def __init__(
+        self, name: str, plan: Sequence[str], job: Job, group: Group | None = None, averages: bool = False
+    ) -> None:
         self.name = name
         self.plan = list(plan)
+        self.job = job
         self.channel: Channel | None = None
         self.overwritten = False
         self.root_only = False
+        self.absent = False
+        self.present: list[int] = []
+        self.exchanges: list[Exchange] = []
         self.step = 0
-        self._world = world
+        self.group = group
+        self.averages = averages
+        self._failure: BaseException | None = None
 
     @property
-    def contributes(self) -> bool:
-        """Whether this rank's tensors count in this step."""
-        return not self.root_only or self._world.rank == 0
+    def wants_shared(self) -> bool:
+        """Whether it has something for the node's memory."""
+        return any(e.wants_shared for e in self.exchanges)
 
-    @property
-    def divisor(self) -> int:
-        """What contributions are divided by in this step, so that their sum is the mean over those that count."""
-        return 1 if self.root_only else self._world.size
+    def open(self) -> None:
+        """Give it its channel. Collective: the group's ranks."""
+        piece_bytes = self.job.tuning.piece_bytes if self.job.tuning and self.wants_shared else 0
+        self.channel = (self.group or self.job.world).channel(self.name, piece_bytes)
+        for number, exchange in enumerate(self.exchanges):
+            exchange.open(Turn(self, number))
 
-    def arrive(self, exchange: int, what: str, size_bytes: int = 0) -> Channel:
-        """Wait for all ranks at one exchange of this collective."""
-        if self.channel is None:
-            raise RuntimeError(f"{self.name} was run before the ranks agreed on it; run it with a tf.compat.v1.Session")
-        if exchange == 0:
+    def arrive(self, number: int, what: str, size_bytes: int = 0) -> None:
+        """Wait for all ranks at one exchange."""
+        assert self.channel is not None
+        if number == 0:
             self.step += 1
-        flag = self.channel.arrive(f"{self.name}, step {self.step}, {what}", self.overwritten, size_bytes)
-        if exchange == 0:
-            self.root_only = flag
+        own = (_OVERWRITTEN if self.overwritten else 0) | (_ABSENT if self.absent else 0)
+        flags = self.channel.arrive(f"{self.name}, step {self.step}, {what}", own, size_bytes)
+        if number == 0:
+            self.present = [r for r, flag in enumerate(flags) if not flag & _ABSENT]
+            self.root_only = any(flag & _OVERWRITTEN for flag in flags)
             self.overwritten = False
-        return self.channel
+            if self.root_only:
+                self.present = self.present[:1]
+
+    def communicate(self, number: int) -> None:
+        """Carry one exchange out; after a failure there is no further."""
+        if self._failure:
+            raise self._failure
+        try:
+            self.exchanges[number].communicate(Turn(self, number))
+        except BaseException as error:
+            self._failure = error
+            raise
 
 
 class Exchanges:
@@ -75,132 +174,139 @@ class Exchanges:
         self._collective = collective
         self._state: GraphState = make_state(tf.compat.v1.get_default_graph())
         self._state.add_collective(collective, broadcasts)
-        self._previous: list[tf.Operation] = []
+        self._arguments: list[Sequence[tf.Tensor]] = []
+        self._outputs: list[Sequence[tf.TensorSpec]] = []
+        self._span = collective.job.recorder.spans(collective)
 
-    def add(
-        self,
-        exchange: Callable[[int, Sequence[np.ndarray]], Sequence[np.ndarray]],
-        tensors: Sequence[tf.Tensor],
-        shapes: Sequence[Any],
-    ) -> list[tf.Tensor]:
+    def add(self, exchange: Exchange, tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]) -> None:
         """One exchange after those added before.
 
         Args:
-          exchange: (number of the exchange, arrays) -> arrays of the same dtypes.
+          exchange: what is done.
           tensors: its arguments.
-          shapes: static shapes of the results.
+          outputs: dtypes and static shapes of its results.
         """
-        number = len(self._previous)
+        self._collective.exchanges.append(exchange)
+        self._arguments.append(tensors)
+        self._outputs.append(outputs)
+
+    def build(self) -> list[list[tf.Tensor]]:
+        """The operations; the results of each exchange."""
+        # TensorFlow's Python ops have kernels on the host only.
+        with tf.device("/device:CPU:0"):
+            return self._fused() if len(self._arguments) == 1 else self._split()
+
+    def _fused(self) -> list[list[tf.Tensor]]:
+        (exchange,) = self._collective.exchanges
 
         def call(*arrays: np.ndarray) -> list[np.ndarray]:
-            with _recorded(self._state):
-                return list(exchange(number, arrays))
+            with self._guarded():
+                exchange.load(arrays)
+                self._collective.communicate(0)
+                return exchange.results()
 
-        # TensorFlow's Python ops have kernels on the host only.
-        with tf.control_dependencies(self._previous), tf.device("/device:CPU:0"):
-            results = tf.numpy_function(call, tensors, [t.dtype for t in tensors], stateful=True)
-        op = results[0].op
-        self._state.add_op(op, self._collective)
-        self._previous = [*self._previous, op]
-        for result, shape in zip(results, shapes, strict=True):
-            result.set_shape(shape)
+        return [self._operation(call, self._arguments[0], self._outputs[0])]
+
+    def _split(self) -> list[list[tf.Tensor]]:
+        worker = _Worker(self._collective)
+        starts: list[tf.Operation] = []
+        for number, tensors in enumerate(self._arguments):
+            with tf.control_dependencies(starts[-1:]):
+                starts.append(self._operation(self._start(worker, number), tensors, [tf.TensorSpec([], tf.bool)])[0].op)
+        with tf.control_dependencies(starts):
+            return [self._operation(self._finish(worker, n), [], spec) for n, spec in enumerate(self._outputs)]
+
+    def _start(self, worker: _Worker, number: int) -> Callable[..., list[np.ndarray]]:
+        exchange = self._collective.exchanges[number]
+
+        def call(*arrays: np.ndarray) -> list[np.ndarray]:
+            with self._guarded():
+                worker.wait_for(number)  # of a step that was given up between start and finish
+                exchange.load(arrays)
+                worker.submit(number)
+                return [np.array(True)]
+
+        return call
+
+    def _finish(self, worker: _Worker, number: int) -> Callable[[], list[np.ndarray]]:
+        exchange = self._collective.exchanges[number]
+
+        def call() -> list[np.ndarray]:
+            with self._guarded():
+                with self._span("held up", exchange.what):
+                    worker.wait_for(number)
+                return exchange.results()
+
+        return call
+
+    def _operation(
+        self, call: Callable[..., Any], tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]
+    ) -> list[tf.Tensor]:
+        results = tf.numpy_function(call, tensors, [spec.dtype for spec in outputs], stateful=True)
+        self._state.add_op(results[0].op, self._collective)
+        for result, spec in zip(results, outputs, strict=True):
+            result.set_shape(spec.shape)
         return list(results)
 
-
-@contextlib.contextmanager
-def _recorded(state: GraphState) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        state.failure = error
-        raise
-
-
-class DenseReduction:
-    """Exchange of one bucket: copy in, combine over the ranks, hand out views.
-
-    Args:
-      collective: whose exchange it is.
-      what: in words.
-      op: sum, min, max, product; or mean, the sum divided by the number of ranks.
-    """
-
-    def __init__(self, collective: Collective, what: str, op: Op | str) -> None:
-        self._collective = collective
-        self._what = what
-        self._op = op
-        self._buffers = buckets.Buffers()
-
-    def __call__(self, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Combine arrays of one dtype, each of any shape."""
-        whole, parts = self._buffers.take([a.size for a in arrays], arrays[0].dtype)
-        channel = self._collective.arrive(number, self._what, whole.nbytes)
-        if not self._collective.contributes:
-            whole[:] = 0
-        else:
-            # Dividing while copying saves a pass over the memory after the sum.
-            divisor = self._collective.divisor if self._op == "mean" else 1
-            for part, array in zip(parts, arrays, strict=True):
-                if divisor > 1:
-                    np.divide(array.reshape(-1), divisor, out=part)
-                else:
-                    part[:] = array.reshape(-1)
-        channel.all_reduce(whole, "sum" if self._op == "mean" else self._op)  # type: ignore[arg-type]
-        return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            if self._collective.channel is None:
+                raise RuntimeError(
+                    f"{self._collective.name} was run before the ranks agreed on it; run it with a tf.compat.v1.Session"
+                )
+            yield
+        except BaseException as error:
+            self._state.failure = error
+            raise
 
 
-class SliceGathering:
-    """Exchange of rows: every rank's indices and values, one rank after the other, values divided by the size."""
+class _Ticket:
+    """One exchange that was started: when it is done, and what has gone wrong."""
 
-    def __init__(self, collective: Collective, what: str) -> None:
-        self._collective = collective
-        self._what = what
-
-    def __call__(self, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Gather (indices [rows], values [rows, …], indices, values, …); the rows of one rank precede the next's."""
-        channel = self._collective.arrive(number, self._what)
-        if self._collective.contributes:
-            divisor = self._collective.divisor
-            mine = [np.divide(a, divisor, dtype=a.dtype) if i % 2 else a for i, a in enumerate(arrays)]
-        else:
-            mine = [a[:0] for a in arrays]
-        counts = np.array([a.shape[0] for a in mine], np.int64)
-        packed = np.concatenate([np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in [counts, *mine]])
-        gathered = channel.all_gather(packed, f"{self._collective.name}, step {self._collective.step}, {self._what}")
-        unpacked = [_unpack(part, arrays) for part in gathered]
-        return [np.concatenate(parts) for parts in zip(*unpacked, strict=True)]
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.done = threading.Event()
+        self.failure: BaseException | None = None
 
 
-def _unpack(packed: np.ndarray, like: Sequence[np.ndarray]) -> list[np.ndarray]:
-    start = 8 * len(like)
-    counts = packed[:start].view(np.int64)
-    arrays = []
-    for count, array in zip(counts, like, strict=True):
-        shape = (int(count), *array.shape[1:])
-        size_bytes = int(np.prod(shape)) * array.itemsize
-        # A copy: rows of other dtypes before it may leave it unaligned.
-        arrays.append(np.frombuffer(packed[start : start + size_bytes].tobytes(), array.dtype).reshape(shape))
-        start += size_bytes
-    return arrays
-
-
-class Broadcasting:
-    """Exchange in which every rank receives rank 0's tensor."""
+class _Worker:
+    """A thread that carries out the exchanges of one collective in the order of their starts."""
 
     def __init__(self, collective: Collective) -> None:
         self._collective = collective
+        self._submitted: queue.SimpleQueue[_Ticket] = queue.SimpleQueue()
+        self._tickets: dict[int, _Ticket] = {}
+        self._thread: threading.Thread | None = None
 
-    def __call__(self, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Broadcast one array; the shape must be the same on all ranks."""
-        received = np.array(arrays[0], copy=True)
-        channel = self._collective.arrive(number, "tensor", received.nbytes)
-        channel.broadcast(received.reshape(-1))
-        return [received]
+    def submit(self, number: int) -> None:
+        """Have one exchange carried out."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"tfdist {self._collective.name}", daemon=True)
+            self._thread.start()
+        ticket = self._tickets[number] = _Ticket(number)
+        self._submitted.put(ticket)
 
+    def wait_for(self, number: int) -> None:
+        """Wait until it is done, if it was begun.
 
-def to_wire(tensor: tf.Tensor) -> tf.Tensor:
-    """The tensor in the dtype in which it is added."""
-    return tf.cast(tensor, _ON_THE_WIRE.get(tensor.dtype, tensor.dtype))
+        Raises:
+          BaseException: what has gone wrong in it.
+        """
+        ticket = self._tickets.pop(number, None)
+        if ticket is not None:
+            ticket.done.wait()  # its own waits for peers have deadlines
+            if ticket.failure is not None:
+                raise ticket.failure
+
+    def _run(self) -> None:
+        while True:
+            ticket = self._submitted.get()
+            try:
+                self._collective.communicate(ticket.number)
+            except BaseException as error:
+                ticket.failure = error
+            ticket.done.set()
 
 
 def signature(kind: str, name: str, tensor: tf.Tensor) -> str:

@@ -7,35 +7,30 @@ the training, since the sparse updates of momentum and RMSProp leave untouched r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
+import numpy as np
 import tensorflow as tf
 
-from tfdist import buckets, collectives
-from tfdist.collectives import Collective, DenseReduction, Exchanges, SliceGathering, signature
-from tfdist.settings import Settings
-from tfdist.world import World
+from tfdist import buckets
+from tfdist.collectives import Collective, Exchanges, signature
+from tfdist.exchanges import Reduction
+from tfdist.job import Job
+from tfdist.rows import Rows, Table, Way
 
 Gradient: TypeAlias = Any  # tf.Tensor | tf.IndexedSlices
 
+_COMPRESSED = {"none": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 
-def average(
-    gradients: Sequence[Gradient],
-    names: Sequence[str],
-    name: str,
-    world: World,
-    settings: Settings,
-    broadcasts: bool,
-) -> list[Gradient]:
+
+def average(gradients: Sequence[Gradient], names: Sequence[str], name: str, job: Job) -> list[Gradient]:
     """Build one fused, ordered average in the current default graph.
 
     Args:
       gradients: in the same order on all ranks; tensors of any float or complex dtype, or IndexedSlices.
       names: of their variables.
       name: of the whole, unique in its graph.
-      world: the ranks.
-      settings: the bucket size.
-      broadcasts: whether rank 0's variables are to be sent before the first step.
+      job: the ranks and settings.
 
     Returns:
       The averages, with the dtypes and static shapes of the arguments; slices merged.
@@ -44,28 +39,67 @@ def average(
     sparse = [i for i, g in enumerate(gradients) if not isinstance(g, tf.Tensor)]
     plan = [signature("gradient", names[i], gradients[i]) for i in dense]
     plan += [signature("slices for", names[i], _rows(gradients[i])) for i in sparse]
-    collective = Collective(name, plan, world)
-    exchanges = Exchanges(collective, broadcasts)
-    results: dict[int, Gradient] = {}
+    exchanges = Exchanges(Collective(name, plan, job, averages=True), job.broadcasts)
 
-    wire = {i: collectives.to_wire(gradients[i]) for i in dense}
+    wire = {i: _to_wire(gradients[i], job) for i in dense}
     items = [buckets.Item(wire[i].dtype.name, _size_bytes(wire[i])) for i in dense]
-    for number, bucket in enumerate(buckets.plan(items, int(settings.bucket_mb * 2**20))):
-        members = [dense[i] for i in bucket]
-        exchange = DenseReduction(collective, f"bucket {number} ({_few([names[i] for i in members])})", "mean")
-        reduced = exchanges.add(exchange, [wire[i] for i in members], [wire[i].shape for i in members])
-        results.update({i: tf.cast(r, gradients[i].dtype) for i, r in zip(members, reduced, strict=True)})
-
+    groups = [[dense[i] for i in b] for b in buckets.plan(items, int(job.settings.bucket_mb * 2**20))]
+    for number, members in enumerate(groups):
+        tensors = [wire[i] for i in members]
+        what = f"bucket {number} ({_few([names[i] for i in members])})"
+        exchanges.add(reduction(what, "mean", tensors, shared=True), tensors, [_spec(t) for t in tensors])
     if sparse:
         merged = [merge(gradients[i]) for i in sparse]
-        flat = [t for s in merged for t in (s.indices, collectives.to_wire(s.values))]
-        exchange_rows = SliceGathering(collective, f"rows of {_few([names[i] for i in sparse])}")
-        gathered = exchanges.add(exchange_rows, flat, [t.shape for t in flat])
-        for i, indices, values in zip(sparse, gathered[::2], gathered[1::2], strict=True):
-            shape = gradients[i].dense_shape
-            summed = merge(tf.IndexedSlices(values, indices, shape))
-            results[i] = tf.IndexedSlices(tf.cast(summed.values, gradients[i].dtype), summed.indices, shape)
+        flat = [t for s in merged for t in (s.indices, _to_wire(s.values, job))]
+        tables = [_table(names[i], gradients[i], flat[2 * k + 1], job) for k, i in enumerate(sparse)]
+        what = f"rows of {_few([names[i] for i in sparse])}"
+        exchanges.add(Rows(what, tables), flat, [_unknown_rows(t) for t in flat])
+
+    built = exchanges.build()
+    results: dict[int, Gradient] = {}
+    for members, averages in zip(groups, built, strict=False):
+        results.update({i: tf.cast(t, gradients[i].dtype) for i, t in zip(members, averages, strict=True)})
+    for k, i in enumerate(sparse):
+        indices, values = built[-1][2 * k : 2 * k + 2]
+        results[i] = tf.IndexedSlices(tf.cast(values, gradients[i].dtype), indices, gradients[i].dense_shape)
     return [results[i] for i in range(len(gradients))]
+
+
+def reduction(what: str, op: Any, tensors: Sequence[tf.Tensor], shared: bool = False) -> Reduction:
+    """The exchange of tensors of one dtype."""
+    sizes = [t.shape.num_elements() for t in tensors]
+    known = [s for s in sizes if s is not None]
+    dtype = np.dtype(tensors[0].dtype.as_numpy_dtype)
+    return Reduction(what, op, dtype, known if len(known) == len(sizes) else None, shared)
+
+
+def _to_wire(tensor: tf.Tensor, job: Job) -> tf.Tensor:
+    """The tensor in the dtype in which it travels; narrow ones are added in float32."""
+    return tf.cast(tensor, _COMPRESSED[job.settings.compression]) if tensor.dtype == tf.float32 else tensor
+
+
+def _table(name: str, slices: tf.IndexedSlices, values: tf.Tensor, job: Job) -> Table:
+    shape = None if slices.dense_shape is None else tf.get_static_value(slices.dense_shape)
+    return Table(
+        name,
+        None if shape is None else int(shape[0]),
+        job.sparse_ways.get(name, _way(job)),
+        np.dtype(slices.indices.dtype.as_numpy_dtype),
+        np.dtype(values.dtype.as_numpy_dtype),
+        tuple(slices.values.shape[1:].as_list()),
+    )
+
+
+def _way(job: Job) -> Way:
+    return cast("Way", job.settings.sparse)
+
+
+def _spec(tensor: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+
+def _unknown_rows(tensor: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
 def merge(slices: tf.IndexedSlices) -> tf.IndexedSlices:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tfdist.rewrite import Marker
 
 _ATTRIBUTE = "_tfdist_state"
+_ASSIGNING = ("Assign", "Scatter", "ResourceScatter")
 _RESTORE_OPS = {"RestoreV2", "Restore", "RestoreSlice"}
 
 
@@ -24,11 +25,17 @@ class Reach:
     """What a run with certain fetches will do.
 
     Attributes:
-      collectives: communication operations it executes.
+      collectives: communication operations of all ranks that it executes.
+      group_collectives: those of some ranks.
+      initialised: names of the variables that it gives the same values on all ranks.
+      assigned: names of the variables that it assigns to, outside such initialisers.
       overwrites: it gives trainable variables values that the other ranks may not have.
     """
 
     collectives: tuple[Collective, ...]
+    group_collectives: tuple[Collective, ...]
+    initialised: frozenset[str]
+    assigned: frozenset[str]
     overwrites: bool
 
 
@@ -37,10 +44,12 @@ class GraphState:
 
     Attributes:
       collectives: in the order of construction, equal on all ranks.
-      broadcasts: whether rank 0's values are to be sent before the first step.
+      broadcasts: whether rank 0's values are to be sent before the first step: some average wants it.
       markers: gradients with respect to variables, by the operation that marks them.
       ran_version: ``graph.version`` when a session last ran it; what is older cannot be rewired any more.
       synchronised: sessions in which all ranks have rank 0's values.
+      own: for a session in which one initialiser has given all ranks the same values of all variables: the names of
+        those that this rank has assigned to since.
       overwritten: synchronised sessions in which this rank alone may have got other values since.
       failure: what went wrong inside a communication operation, to be raised instead of TensorFlow's wrapping.
     """
@@ -52,37 +61,44 @@ class GraphState:
         self.markers: dict[ops.Operation, Marker] = {}
         self.ran_version = -1
         self.synchronised: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.own: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
         self.overwritten: weakref.WeakSet[Any] = weakref.WeakSet()
         self.failure: BaseException | None = None
         self._by_op: dict[ops.Operation, Collective] = {}
         self._by_function: dict[str, list[Collective]] = {}
-        self._init_ops: set[ops.Operation] = set()
+        self._init_ops: dict[ops.Operation, frozenset[str]] = {}
         self._reaches: dict[tuple[str, ...], Reach] = {}
 
     def add_collective(self, collective: Collective, broadcasts: bool) -> None:
         """Register a communication operation under construction in the current default graph."""
-        self.broadcasts |= broadcasts and not self.collectives
+        self.broadcasts |= broadcasts
         self.collectives.append(collective)
         graph = ops.get_default_graph()
         while getattr(graph, "outer_graph", None) is not None:  # a function body: reached through who calls it
             self._by_function.setdefault(graph.name, []).append(collective)
             graph = graph.outer_graph
 
+    @property
+    def world_collectives(self) -> list[Collective]:
+        """Those of all ranks, in the order of construction."""
+        return [c for c in self.collectives if c.group is None]
+
     def add_op(self, op: ops.Operation, collective: Collective) -> None:
         """Register one graph operation that carries a collective out."""
         self._by_op[op] = collective
         self._reaches.clear()
 
-    def add_init_op(self, op: ops.Operation) -> None:
-        """Register an initialiser that already gives all ranks the same values."""
-        self._init_ops.add(op)
+    def add_init_op(self, op: ops.Operation, names: Iterable[str]) -> None:
+        """Register an initialiser that already gives all ranks the same values of the variables with these names."""
+        self._init_ops[op] = frozenset(names)
         self._reaches.clear()
 
     def reach(self, fetches: Any) -> Reach:
         """What a run with these fetches (any structure that ``Session.run`` takes) does; cached."""
         graph = self._graph()
         assert graph is not None
-        mapper = tf_session._FetchMapper.for_fetch(fetches)
+        with graph.as_default():  # strings and variables are looked up there
+            mapper = tf_session._FetchMapper.for_fetch(fetches)
         key = tuple(f if isinstance(f, str) else f.name for f in mapper.unique_fetches())
         if key not in self._reaches:
             elements = [graph.as_graph_element(f, allow_tensor=True, allow_operation=True) for f in key]
@@ -97,13 +113,20 @@ class GraphState:
         }
         found: dict[Collective, None] = {}
         overwrites = False
+        initialised: frozenset[str] = frozenset()
+        assigned = set()
         for op in ancestors(fetched, stop=self._init_ops.__contains__):
             if op in self._by_op:
                 found[self._by_op[op]] = None
             for name in _called_functions(op) if self._by_function else ():
                 found.update(dict.fromkeys(self._by_function.get(name, ())))
             overwrites |= op in initializers or op.type in _RESTORE_OPS
-        return Reach(tuple(found), overwrites)
+            initialised |= self._init_ops.get(op, frozenset())
+            if op.type.startswith(_ASSIGNING) and op.inputs:
+                assigned.add(op.inputs[0].op.name)
+        everyone = tuple(c for c in found if c.group is None)
+        grouped = tuple(c for c in found if c.group is not None)
+        return Reach(everyone, grouped, initialised, frozenset(assigned), overwrites)
 
 
 def state_of(graph: ops.Graph) -> GraphState | None:
@@ -171,12 +194,14 @@ def _called_functions(op: ops.Operation) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def unconstrained(graph: ops.Graph) -> Iterator[None]:
+def unconstrained(graph: ops.Graph, beside: ops.Operation | None = None) -> Iterator[None]:
     """Build without the caller's control dependencies and colocation, which could close a cycle.
 
-    The context of a v1 ``cond`` or ``while_loop`` stays.
+    Args:
+      graph: where.
+      beside: the operation in whose v1 ``cond`` or ``while_loop`` to build; None: in the present one.
     """
-    context = graph._get_control_flow_context()
+    context = graph._get_control_flow_context() if beside is None else beside._get_control_flow_context()
     with graph.control_dependencies(None), ops.colocate_with(None, ignore_existing=True):
         graph._set_control_flow_context(context)
         yield

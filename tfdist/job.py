@@ -3,25 +3,62 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from tfdist.settings import Settings
+from tfdist.timeline import Recorder, Silent
 from tfdist.world import World
+
+if TYPE_CHECKING:
+    from tfdist.rows import Way
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """How gradients travel on this machine.
+
+    Attributes:
+      crossover_bytes: from this size on through the node's shared memory.
+      piece_bytes: of staging in that memory; 0: none.
+    """
+
+    crossover_bytes: float
+    piece_bytes: int
+
+
+@dataclasses.dataclass
+class Training:
+    """A session that trains, and how to run it without hooks."""
+
+    session: Any
+    run: Callable[..., Any]
 
 
 @dataclasses.dataclass
 class Job:
-    """The ranks, the settings, and the one switch.
+    """The ranks, the settings, and the switches.
 
     Attributes:
       world: the ranks.
-      settings: from the environment.
+      settings: from the environment and ``tfdist.configure``.
       broadcasts: whether graphs built from now on get rank 0's initial values.
+      sparse_as_dense: whether averages of slices are handed out as dense tensors.
+      sparse_ways: how rows travel, by variable name, where it is not as the settings say.
+      recorder: of what happens when.
+      tuning: of the engine; None until the first gradients are to travel.
+      training: the session that has trained last, if it still exists.
     """
 
     world: World
     settings: Settings
     broadcasts: bool = True
+    sparse_as_dense: bool = False
+    sparse_ways: dict[str, Way] = dataclasses.field(default_factory=dict)
+    recorder: Recorder = dataclasses.field(default_factory=Silent)
+    tuning: Tuning | None = None
+    training: Callable[[], Training | None] | None = None
 
 
 class BroadcastSwitch:

@@ -95,7 +95,7 @@ def install(job: Job) -> Patches:
     """
     patches = Patches()
     try:
-        _gradients(patches)
+        _gradients(patches, job)
         _optimizers(patches, job)
         _initializers(patches, job)
         _sessions(patches, job)
@@ -105,14 +105,14 @@ def install(job: Job) -> Patches:
     return patches
 
 
-def _gradients(patches: Patches) -> None:
+def _gradients(patches: Patches, job: Job) -> None:
     """``tf.gradients`` (v1 and v2) and ``compute_gradients``: tensorflow/python/ops/gradients_util.py."""
     outermost = rewrite.Outermost()
 
     def helper(original: Callable[..., Any], ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
         def wrapper() -> Any:
             gradients = original(ys, xs, *args, **kwargs)
-            return rewrite.marked(xs if isinstance(xs, (list, tuple)) else [xs], gradients)
+            return rewrite.marked(xs if isinstance(xs, (list, tuple)) else [xs], gradients, job)
 
         return outermost.call(wrapper, lambda: original(ys, xs, *args, **kwargs))
 
@@ -184,7 +184,7 @@ def _sessions(patches: Patches, job: Job) -> None:
         session = original(self)
         state = getattr(session.graph, "_tfdist_state", None)
         # Hooks read the global step right after this: a rank that has restored nothing would stop elsewhere.
-        if state is not None and state.collectives:
+        if state is not None and state.world_collectives:
             variables.synchronise(session, unhooked, job)
         return session
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from tfdist import settings
 from tfdist.world import World
 
+_WAITING_THREADS = 3
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
@@ -52,3 +53,6 @@ def take_share(world: World) -> None:
     if not gpus:
         # Read in tensorflow/core/common_runtime/local_device.cc, where a session's own setting comes first.
         settings.set_default("TF_NUM_INTRAOP_THREADS", str(threads))
+        # An operation that waits for other ranks keeps its thread. Two such (two optimizers in one step) that
+        # TensorFlow takes up in another order on another rank need a thread each, and the computation one more.
+        settings.set_default("TF_NUM_INTEROP_THREADS", str(max(threads, _WAITING_THREADS + 1)))

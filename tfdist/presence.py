@@ -8,8 +8,9 @@ those who wait.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from tfdist.settings import Settings, log
@@ -55,13 +56,15 @@ class Presence:
         self._mail = mail
         self._settings = settings
         self._others: dict[int, tuple[str, str]] = {r: _RUNNING for r in range(mail.size) if r != mail.rank}
+        self._state = _RUNNING
 
-    def wait(self, request: Request, place: str) -> None:
+    def wait(self, request: Request, place: str, ranks: Sequence[int] | None = None) -> None:
         """Wait without burning the core until ``request`` is complete.
 
         Args:
           request: a pending operation that completes when all ranks have reached ``place``.
           place: the same words on every rank that waits for the same thing.
+          ranks: who is awaited, if not all.
 
         Raises:
           PeerError: a rank has ended, all wait in different places, or the deadline has passed.
@@ -72,29 +75,35 @@ class Presence:
         while not request.Test():
             waited = time.monotonic() - start
             if waited > _ANNOUNCE_SECONDS:
-                watch = watch or _Watch(self, request, place)
+                watch = watch or _Watch(self, request, place, ranks)
                 watch.look(waited)
-            time.sleep(nap)
-            if waited > _YIELDING_SECONDS:
+            if waited < _YIELDING_SECONDS:
+                os.sched_yield()
+            else:
                 nap = min(_LONGEST_NAP_SECONDS, nap + 50e-6)
+                time.sleep(nap)
         if watch:
-            self._announce(_RUNNING)
+            self._mail.send_to_all(self._state)
 
     @contextlib.contextmanager
     def alone(self, reason: str) -> Iterator[None]:
         """Tell the others that this rank works by itself meanwhile."""
-        self._announce(("alone", reason))
+        previous = self._state
+        self.announce("alone", reason)
         try:
             yield
         finally:
-            self._announce(_RUNNING)
+            self.announce(*previous)
 
-    def end(self) -> None:
-        """Tell the others that this rank's program has ended."""
-        self._announce(("ended", ""))
+    def announce(self, kind: str, what: str = "") -> None:
+        """Tell the others what this rank is about until further notice.
 
-    def _announce(self, state: tuple[str, str]) -> None:
-        self._mail.send_to_all(state)
+        Args:
+          kind: ``running``; ``alone`` with something; ``joined``: trains no more, but takes part; ``ended``.
+          what: more of it, in words.
+        """
+        self._state = (kind, what)
+        self._mail.send_to_all(self._state)
 
     def _news(self) -> dict[int, tuple[str, str]]:
         for sender, state in self._mail.receive_all():
@@ -105,8 +114,9 @@ class Presence:
 class _Watch:
     """One long wait: what it has told, and what it makes of the others' news."""
 
-    def __init__(self, presence: Presence, request: Request, place: str) -> None:
+    def __init__(self, presence: Presence, request: Request, place: str, ranks: Sequence[int] | None) -> None:
         self._presence = presence
+        self._ranks = ranks
         self._request = request
         self._place = place
         self._settings = presence._settings
@@ -114,10 +124,10 @@ class _Watch:
         self._entangled_since: float | None = None
         self._excused_seconds = 0.0  # the deadline runs from when the last one alone came back
         self._rank = presence._mail.rank
-        presence._announce(("waiting", place))
+        presence._mail.send_to_all(("waiting", place))
 
     def look(self, waited: float) -> None:
-        others = self._presence._news()
+        others = {r: s for r, s in self._presence._news().items() if self._ranks is None or r in self._ranks}
         ended = [r for r, (kind, _) in others.items() if kind == "ended"]
         # A rank may pass this place and end before its part of the message is seen here: look once more.
         if ended and not self._arrives_within(1.0):
@@ -182,6 +192,7 @@ def _whereabouts(others: dict[int, tuple[str, str]], ranks: list[int]) -> str:
     words = {
         "running": "busy outside tfdist",
         "alone": "alone with",
+        "joined": "has no more data (tfdist.join)",
         "waiting": "waits in",
         "ended": "has ended",
     }

@@ -73,20 +73,27 @@ class Outermost(threading.local):
             self.active = False
 
 
-def marked(variables: Sequence[Any], gradients: Sequence[Gradient | None]) -> list[Gradient | None]:
+def marked(variables: Sequence[Any], gradients: Sequence[Gradient | None], job: Job) -> list[Gradient | None]:
     """Mark the gradients that are with respect to variables.
 
     Args:
       variables: the ``xs`` of ``tf.gradients``: variables, or tensors.
       gradients: of them.
+      job: whether slices become dense.
 
     Returns:
       The gradients, to be used instead.
     """
     return [
-        _mark(holder, gradient) if gradient is not None and (holder := variable_op(x)) is not None else gradient
+        _mark(holder, _dense_if_asked(gradient, job))
+        if gradient is not None and (holder := variable_op(x)) is not None
+        else gradient
         for x, gradient in zip(variables, gradients, strict=True)
     ]
+
+
+def _dense_if_asked(gradient: Gradient, job: Job) -> Gradient:
+    return tf.convert_to_tensor(gradient) if job.sparse_as_dense else gradient
 
 
 def _mark(holder: ops.Operation, gradient: Gradient) -> Gradient:
@@ -126,6 +133,7 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
       job: the ranks and settings.
     """
     state = make_state(ops.get_default_graph())
+    grads_and_vars = [(_tensor(gradient), variable) for gradient, variable in grads_and_vars]
     behind: dict[Marker, None] = {}
     direct = []
     for index, (gradient, variable) in enumerate(grads_and_vars):
@@ -149,9 +157,15 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
     applied = [g for g, _ in grads_and_vars]
     if direct:
         names = [_name(grads_and_vars[i][1]) for i in direct]
-        for i, gradient in zip(direct, _build([applied[i] for i in direct], names, job), strict=True):
+        own = [_dense_if_asked(applied[i], job) for i in direct]
+        for i, gradient in zip(direct, _build(own, names, job), strict=True):
             applied[i] = gradient
     return [(g, v) for g, (_, v) in zip(applied, grads_and_vars, strict=True)]
+
+
+def _tensor(gradient: Any) -> Gradient | None:
+    """Optimizers take variables and arrays for gradients too."""
+    return gradient if gradient is None or isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)
 
 
 def _name(variable: Any) -> str:
@@ -182,22 +196,25 @@ def _obstacle(pending: Sequence[Marker], state: GraphState) -> str | None:
 
 
 def _rewire(markers: Sequence[Marker], job: Job) -> None:
-    by_graph: dict[ops.Graph, list[Marker]] = {}
+    # An average stands where its gradients do, which may be outside the cond that applies it.
+    places: dict[tuple[ops.Graph, int], list[Marker]] = {}
     for marker in markers:
-        by_graph.setdefault(marker.tensors[0].graph, []).append(marker)
-    for graph, members in by_graph.items():
+        op = marker.tensors[0].op
+        places.setdefault((op.graph, id(op._get_control_flow_context())), []).append(marker)
+    for (graph, _), members in places.items():
         with graph.as_default():
             # The order of construction is that of the backward pass, and the same on all ranks.
             members.sort(key=lambda m: m.tensors[0].op.inputs[0].op._id)
             names = [m.variable.name for m in members]
-            results = _build([m.gradient for m in members], names, job)
+            results = _build([m.gradient for m in members], names, job, beside=members[0].tensors[0].op)
         for marker, result in zip(members, results, strict=True):
             marker.replace(result)
 
 
-def _build(gradients: Sequence[Gradient], names: Sequence[str], job: Job) -> list[Gradient]:
+def _build(
+    gradients: Sequence[Gradient], names: Sequence[str], job: Job, beside: ops.Operation | None = None
+) -> list[Gradient]:
     graph = ops.get_default_graph()
-    number = len(make_state(graph).collectives)
-    with unconstrained(graph), tf.name_scope("tfdist/average"):
-        name = f"average of gradients {number}"
-        return average(gradients, names, name, job.world, job.settings, job.broadcasts)
+    number = len(make_state(graph).world_collectives)
+    with unconstrained(graph, beside), tf.name_scope("tfdist/average"):
+        return average(gradients, names, f"average of gradients {number}", job)

@@ -9,56 +9,124 @@ import dataclasses
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 _PREFIX = "TFDIST_"
+_OPTIONS = "TFDIST_OPTIONS"
 
 
 class SettingsError(ValueError):
-    """A TFDIST_* variable is unknown or out of its range."""
+    """A setting is unknown or out of its range."""
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError
+    return value
+
+
+def _number_or_nothing(text: str) -> str:
+    if text and math.isnan(float(text)):
+        raise ValueError
+    return text
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError
+        return text
+
+    return parse
+
+
+def _setting(default: Any, parse: Callable[[str], Any], allowed: str, meaning: str) -> Any:
+    return dataclasses.field(default=default, metadata={"parse": parse, "allowed": allowed, "meaning": meaning})
+
+
+def _choice(default: str, allowed: Sequence[str], meaning: str) -> Any:
+    return _setting(default, _one_of(*allowed), " | ".join(allowed), meaning)
+
+
+def _seconds(default: float, meaning: str) -> Any:
+    return _setting(default, _positive, "a number above 0", meaning)
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The TFDIST_* variables, parsed once.
+    """The settings, parsed once: each is ``TFDIST_`` and its name in capitals, or an entry of ``TFDIST_OPTIONS``.
 
     Attributes:
-      bucket_mb: TFDIST_BUCKET_MB, the size in MiB at which gradients are fused into one message.
-      stall_seconds: TFDIST_STALL_SECONDS, the wait after which a rank says who is missing.
-      stall_abort_seconds: TFDIST_STALL_ABORT_SECONDS, the wait after which the job ends.
+      origins: of the settings that are not at their default: where the value came from.
     """
 
-    bucket_mb: float = 32.0
-    stall_seconds: float = 60.0
-    stall_abort_seconds: float = 600.0
+    bucket_mb: float = _setting(32.0, _positive, "a number above 0", "MiB at which gradients fuse into one message")
+    engine: str = _choice("auto", ("auto", "mpi", "shared"), "how the ranks of a machine add; auto measures")
+    shared_from_kb: str = _setting("", _number_or_nothing, "a number, or inf", "KiB from which on memory is shared")
+    piece_kb: str = _setting("", _number_or_nothing, "a number", "KiB that are added at a time in shared memory")
+    compression: str = _choice("none", ("none", "bf16", "fp16"), "dtype in which float32 gradients travel")
+    sparse: str = _choice("auto", ("auto", "dense", "gather"), "how rows of IndexedSlices travel; auto counts bytes")
+    node_size: int = _setting(0, _count, "a whole number", "ranks taken for one node (tests); 0: as the machines are")
+    timeline: str = _setting("", str, "a file name", "Chrome trace of waits, copies and reductions, written at exit")
+    stall_seconds: float = _seconds(60.0, "wait after which the missing ranks are named")
+    stall_abort_seconds: float = _seconds(600.0, "wait after which the job ends")
+    origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+
+    @classmethod
+    def fields(cls) -> dict[str, dataclasses.Field[Any]]:
+        """The settings by name."""
+        return {field.name: field for field in dataclasses.fields(cls) if field.metadata}
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Parse the settings.
+        """Parse the settings; a variable of its own comes before an entry of ``TFDIST_OPTIONS``.
 
         Raises:
-          SettingsError: naming the variable, its value and what is allowed.
+          SettingsError: naming the setting, its value and what is allowed.
         """
         environment = os.environ if environment is None else environment
-        names = {_PREFIX + field.name.upper(): field.name for field in dataclasses.fields(cls)}
-        values = {}
+        found = {}
+        for entry in environment.get(_OPTIONS, "").replace(",", " ").split():
+            name, _, text = entry.partition("=")
+            found[name] = (text, f"{_OPTIONS}: {name}", _OPTIONS)
         for variable, text in environment.items():
-            if not variable.startswith(_PREFIX):
-                continue
-            if variable not in names:
-                raise SettingsError(f"{variable} is not a setting; the settings are: {', '.join(names)}")
-            values[names[variable]] = _positive(variable, text)
-        return cls(**values)
+            if variable.startswith(_PREFIX) and variable != _OPTIONS:
+                name = variable.removeprefix(_PREFIX).lower()
+                found[name] = (text, variable, variable)
+        texts = {name: (text, shown) for name, (text, shown, _) in found.items()}
+        return cls()._with(texts, {name: origin for name, (_, _, origin) in found.items()})
 
+    def configured(self, **values: Any) -> Settings:
+        """A copy with other values, as ``tfdist.configure`` sets them.
 
-def _positive(variable: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (value > 0 and math.isfinite(value)):
-        raise SettingsError(f"{variable}={text!r} is out of range; it takes a number above 0")
-    return value
+        Raises:
+          SettingsError: see ``from_environment``.
+        """
+        texts = {name: (str(value), f"tfdist.configure: {name}") for name, value in values.items()}
+        return self._with(texts, dict.fromkeys(values, "tfdist.configure"))
+
+    def _with(self, texts: Mapping[str, tuple[str, str]], origins: Mapping[str, str]) -> Settings:
+        fields = self.fields()
+        values = {}
+        for name, (text, shown) in texts.items():
+            if name not in fields:
+                names = ", ".join(_PREFIX + n.upper() for n in fields)
+                raise SettingsError(f"{shown} is not a setting; the settings are: {names}")
+            try:
+                values[name] = fields[name].metadata["parse"](text)
+            except ValueError:
+                allowed = fields[name].metadata["allowed"]
+                raise SettingsError(f"{shown}={text!r} is out of range; it takes {allowed}") from None
+        return dataclasses.replace(self, **values, origins={**self.origins, **origins})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,29 +136,33 @@ class Launch:
     Attributes:
       size: processes started together; None where the launcher does not say.
       rank: this process's number among them, likewise.
+      local_rank: its number among those of its machine; the rank where the launcher does not say.
     """
 
     size: int | None
     rank: int | None
+    local_rank: int | None = None
 
 
 # Set by: Open MPI's mpirun; MPICH's, Intel's and MVAPICH's Hydra and Slurm's PMI plug-ins; Slurm itself, per step.
 # Only a started step has SLURM_STEP_NUM_TASKS with SLURM_PROCID inside srun; the batch script itself is one process.
 _LAUNCHERS = (
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    ("PMI_SIZE", "PMI_RANK"),
-    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID"),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"),
 )
 
 
 def launch(environment: Mapping[str, str] | None = None) -> Launch | None:
     """How this process was started: None without a launcher (a plain ``python script.py``)."""
     environment = os.environ if environment is None else environment
-    for size, rank in _LAUNCHERS:
+    for size, rank, local_rank in _LAUNCHERS:
         if size in environment and rank in environment:
-            return Launch(int(environment[size]), int(environment[rank]))
+            number = int(environment[rank])
+            return Launch(int(environment[size]), number, int(environment.get(local_rank, number)))
     if "PMIX_RANK" in environment:  # a PMIx launcher (prterun, srun --mpi=pmix) that tells the size through MPI only
-        return Launch(None, int(environment["PMIX_RANK"]))
+        number = int(environment["PMIX_RANK"])
+        return Launch(None, number, number)
     return None
 
 

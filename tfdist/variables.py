@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,12 +21,14 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from tfdist import agreement
+from tfdist import agreement, tuning
+from tfdist.collectives import Collective
 from tfdist.graphs import GraphState, make_state, state_of, unconstrained
-from tfdist.job import Job
+from tfdist.job import Job, Training
 from tfdist.world import DisagreementError
 
 _PLACE = "the exchange of variables"
+_one_at_a_time = threading.Lock()
 Values = dict[str, np.ndarray]
 
 
@@ -36,11 +40,14 @@ class _Visitor:
       purpose: ``step``: about to run its first step; ``initialiser``: has just drawn its own values.
       plan_digest: of the communication (step) or the variables (initialiser) that all must share.
       broadcasts: wants rank 0's values.
+      own: names of variables that it has assigned to since a common initialiser, and that are not trained. Those that
+        every rank has assigned to, gradients that are being accumulated for example, stay each rank's own.
     """
 
     purpose: str
     plan_digest: str
     broadcasts: bool
+    own: tuple[str, ...] = ()
 
 
 def _meet(job: Job, visitor: _Visitor, plan: Sequence[str], own_values: Callable[[], Values]) -> tuple[bool, Values]:
@@ -59,25 +66,32 @@ def _meet(job: Job, visitor: _Visitor, plan: Sequence[str], own_values: Callable
     visitors: list[_Visitor] = control.all_gather_object(visitor, _PLACE)
     purposes = {v.purpose for v in visitors}
     if len(purposes) == 1 and len({v.plan_digest for v in visitors}) > 1:
+        if visitor.purpose == "initialiser":
+            raise DisagreementError(
+                "the ranks are in different initialisers. Run one after the other, in the same order on all ranks, "
+                "or all variables together by tf.compat.v1.global_variables_initializer()"
+            )
         agreement.check(control.all_gather_object(list(plan), _PLACE))
     values: Values = {}
     if any(v.broadcasts for v in visitors):
         values = _send(job, own_values() if job.world.rank == 0 else {})
+    for name in set.intersection(*(set(v.own) for v in visitors)):
+        values.pop(f"{name}:0", None)
     return len(purposes) == 1, values
 
 
-def _send(job: Job, values: Values) -> Values:
-    """Rank 0's values, first their names, dtypes and shapes, then the bytes."""
+def _send(job: Job, values: Values, root: int = 0) -> Values:
+    """One rank's values, first their names, dtypes and shapes, then the bytes."""
     control = job.world.control
     plain = {n: np.asarray(v, order="C") for n, v in values.items() if v.dtype != object}
     other = {n: v for n, v in values.items() if v.dtype == object}  # strings
     header = ([(n, v.dtype, v.shape) for n, v in plain.items()], other)
-    shapes, other = control.broadcast_object(header, _PLACE)
+    shapes, other = control.broadcast_object(header, _PLACE, root)
     result: Values = dict(other)
     for name, dtype, shape in shapes:
         value = plain[name] if name in plain else np.empty(shape, dtype)
         if value.size:
-            control.broadcast(value)
+            control.broadcast(value, root)
         result[name] = value
     return result
 
@@ -98,7 +112,7 @@ def broadcast_behind(initializer: ops.Operation, variables: Sequence[Any], job: 
     shared = {id(v) for v in graph.get_collection(ops.GraphKeys.GLOBAL_VARIABLES)}
     chosen = [v for v in variables if id(v) in shared and hasattr(v, "read_value")]
     in_function = getattr(graph, "outer_graph", None) is not None
-    if not (job.broadcasts and chosen and state and state.collectives) or in_function:
+    if not (job.broadcasts and chosen and state and state.broadcasts) or in_function:
         return initializer
     names = [v.name for v in chosen]
     plan = [f"variable {v.name} {v.dtype.base_dtype.name} {v.shape}" for v in chosen]
@@ -107,7 +121,8 @@ def broadcast_behind(initializer: ops.Operation, variables: Sequence[Any], job: 
     def call(*values: np.ndarray) -> list[np.ndarray]:
         own = {name: _array(value) for name, value in zip(names, values, strict=True)}
         try:
-            _, received = _meet(job, visitor, plan, lambda: own)
+            with _one_at_a_time:  # several initialisers of one run are threads of TensorFlow's
+                _, received = _meet(job, visitor, plan, lambda: own)
             return [_fitting(name, own[name], received) for name in names]
         except BaseException as error:
             state.failure = error
@@ -122,7 +137,7 @@ def broadcast_behind(initializer: ops.Operation, variables: Sequence[Any], job: 
             value.set_shape(variable.shape)
         assignments = [tf.compat.v1.assign(v, value).op for v, value in zip(chosen, received, strict=True)]
         result = tf.group(initializer, *assignments, name="init")
-    state.add_init_op(result)
+    state.add_init_op(result, names)
     return result
 
 
@@ -156,23 +171,46 @@ def synchronise(session: Any, run: Callable[..., Any], job: Job) -> None:
     """
     graph = session.graph
     state = make_state(graph)
-    plan = [f"{line} in {c.name}" for c in state.collectives for line in c.plan]
-    visitor = _Visitor("step", agreement.digest(plan), state.broadcasts)
-    variables = {
-        v.name: v
-        for v in graph.get_collection(ops.GraphKeys.GLOBAL_VARIABLES)
-        if getattr(v, "initializer", None) is not None and len(v.initializer.inputs) > 1
-    }
+    plan = [f"{line} in {c.name}" for c in state.world_collectives for line in c.plan]
+    own = state.own.get(session, set()) - {v.op.name for v in graph.get_collection(ops.GraphKeys.TRAINABLE_VARIABLES)}
+    visitor = _Visitor("step", agreement.digest(plan), state.broadcasts, tuple(sorted(own)))
+    variables = _settable(graph)
     complete = False
     while not complete:
         complete, values = _meet(job, visitor, plan, lambda: _read(session, run, variables))
         if job.world.rank and values:
             _load(session, run, variables, values)
-    for collective in state.collectives:
+    if any(c.wants_shared for c in state.world_collectives):
+        tuning.ensure(job)
+    for collective in state.world_collectives:
         if collective.channel is None:
-            collective.channel = job.world.channel(collective.name)
+            collective.open()
     state.synchronised.add(session)
     state.overwritten.discard(session)
+
+
+def take_from(root: int, session: Any, run: Callable[..., Any], job: Job) -> None:
+    """Give every rank one rank's variables. Collective: all ranks."""
+    variables = _settable(session.graph)
+    values = _send(job, _read(session, run, variables) if job.world.rank == root else {}, root)
+    if job.world.rank != root:
+        _load(session, run, variables, values)
+
+
+def _settable(graph: Any) -> dict[str, Any]:
+    """The global variables that can be set through their initialisers, by name."""
+    return {
+        v.name: v
+        for v in graph.get_collection(ops.GraphKeys.GLOBAL_VARIABLES)
+        if getattr(v, "initializer", None) is not None and len(v.initializer.inputs) > 1
+    }
+
+
+def _open_in_group(collective: Collective) -> None:
+    """Compare one collective's plans within its group, and open it. Collective: the group's ranks."""
+    assert collective.group is not None
+    agreement.check(collective.group.control.all_gather_object(collective.plan, f"the opening of {collective.name}"))
+    collective.open()
 
 
 def _read(session: Any, run: Callable[..., Any], variables: Mapping[str, Any]) -> Values:
@@ -198,8 +236,15 @@ def _load(session: Any, run: Callable[..., Any], variables: Mapping[str, Any], v
                 f"variable {name} has shape {values[name].shape} on rank 0 and {variables[name].shape} here. "
                 "Every rank must build the same graph."
             )
-    feed = {variables[name].initializer.inputs[1]: values[name] for name in known}
-    run(session, [variables[name].initializer for name in known], feed_dict=feed)
+    while known:
+        # Several variables may be made from one tensor, which can be fed one value at a time.
+        feed = {variables[name].initializer.inputs[1].ref(): name for name in reversed(known)}
+        run(
+            session,
+            [variables[name].initializer for name in feed.values()],
+            feed_dict={tensor.deref(): values[name] for tensor, name in feed.items()},
+        )
+        known = [name for name in known if name not in feed.values()]
 
 
 class SessionHook:
@@ -213,6 +258,12 @@ class SessionHook:
     def __init__(self, run: Callable[..., Any], job: Job) -> None:
         self._run = run
         self._job = job
+        self._trained: Any = None
+
+    def _remember(self, session: Any) -> None:
+        if self._trained is None or self._trained() is not session:
+            self._trained = known = weakref.ref(session)
+            self._job.training = lambda: None if known() is None else Training(known(), self._run)
 
     def around(self, session: Any, fetches: Any, call: Callable[[], Any]) -> Any:
         """Run ``call``, which executes ``fetches`` in ``session``."""
@@ -228,7 +279,12 @@ class SessionHook:
                 synchronise(session, self._run, self._job)
             elif session in state.overwritten:
                 state.overwritten.discard(session)
-                reach.collectives[0].overwritten = state.broadcasts
+                for collective in reach.collectives:
+                    collective.overwritten = state.broadcasts and collective.averages
+            self._remember(session)
+        for collective in reach.group_collectives:
+            if collective.channel is None:
+                _open_in_group(collective)
         try:
             result = call()
         except tf.errors.OpError:
@@ -238,6 +294,10 @@ class SessionHook:
             raise
         if reach.overwrites and session in state.synchronised:
             state.overwritten.add(session)
+        if reach.initialised and reach.initialised >= _settable(session.graph).keys():
+            state.own[session] = set()
+        elif session in state.own and session not in state.synchronised:
+            state.own[session] |= reach.assigned
         if any(c.root_only for c in reach.collectives):
             state.synchronised.discard(session)
         return result

@@ -287,8 +287,8 @@ def case_graphs_without_an_optimizer_hold_no_communication() -> None:
 
 def case_number_of_nodes_in_a_training_graph() -> None:
     graph, _ = graph_with_model(0)
-    # One bucket for the dense gradients and one exchange of rows.
-    assert len(nodes(graph)) == (2 if tfdist.size() > 1 else 0)
+    # One bucket for the dense gradients and one exchange of rows, each started and finished.
+    assert len(nodes(graph)) == (4 if tfdist.size() > 1 else 0)
 
 
 def case_a_second_optimizer_after_the_first_run() -> None:
@@ -307,3 +307,97 @@ def case_a_second_optimizer_after_the_first_run() -> None:
         before = session.run(w)
         session.run(step)
         np.testing.assert_allclose(session.run(w), before - (tfdist.size() - 1) / 2, rtol=1e-5)
+
+
+def case_a_session_outside_its_graph() -> None:
+    graph, step = graph_with_model(tfdist.rank())
+    with graph.as_default():
+        initializer = v1.global_variables_initializer()
+    session = v1.Session(graph=graph)
+    session.run(initializer)
+    session.run(step, feed())
+    session.close()
+
+
+def case_gradients_in_variables_and_arrays() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", [2], initializer=v1.zeros_initializer())
+        u = v1.get_variable("u", [2], initializer=v1.zeros_initializer())
+        kept = v1.get_variable("kept", [2], initializer=v1.zeros_initializer(), trainable=False)
+        accumulate = kept.assign_add([1.0 + tfdist.rank(), 2.0])
+        optimizer = v1.train.GradientDescentOptimizer(1.0)
+        step = optimizer.apply_gradients([(kept, w), (np.full(2, tfdist.rank(), np.float32), u)])
+        session.run(v1.global_variables_initializer())
+        session.run(accumulate)
+        session.run(step)  # of what each rank has accumulated itself
+        ranks: Any = np.arange(tfdist.size())
+        np.testing.assert_allclose(session.run(w), [-np.mean(1 + ranks), -2], rtol=1e-6)
+        np.testing.assert_allclose(session.run(u), -np.mean(ranks), rtol=1e-6)
+        np.testing.assert_allclose(session.run(kept), [1 + tfdist.rank(), 2])
+
+
+def case_variables_made_from_one_tensor() -> None:
+    """Restored on rank 0 alone, each with its own value."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        zeros = tf.zeros([2])
+        a, b = (v1.get_variable(name, initializer=zeros) for name in "ab")
+        step = v1.train.GradientDescentOptimizer(0.0).minimize(tf.reduce_sum(a * b))
+        session.run(v1.global_variables_initializer())
+        if tfdist.rank() == 0:
+            a.load([1, 2], session)
+            b.load([3, 4], session)
+        session.run(step)
+        np.testing.assert_array_equal(session.run([a, b]), [[1, 2], [3, 4]])
+
+
+def case_an_update_in_a_condition_of_gradients_outside() -> None:
+    v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            w = v1.get_variable("w", [2], initializer=v1.zeros_initializer())
+            optimizer = v1.train.GradientDescentOptimizer(1.0)
+            pairs = optimizer.compute_gradients(tf.reduce_sum(w) * float(tfdist.rank()))
+            finite = tf.math.is_finite(tf.linalg.global_norm([g for g, _ in pairs]))
+            step = v1.cond(finite, lambda: optimizer.apply_gradients(pairs), lambda: tf.no_op())
+            session.run(v1.global_variables_initializer())
+            session.run(step)
+            np.testing.assert_allclose(session.run(w), -(tfdist.size() - 1) / 2)
+    finally:
+        v1.enable_control_flow_v2()
+
+
+def case_an_initialiser_made_after_the_block_that_disables_broadcast() -> None:
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        with tfdist.disable_broadcast():
+            w = v1.get_variable("w", initializer=[float(tfdist.rank())])
+            v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(w))
+        initializer = v1.global_variables_initializer()
+        session.run(initializer)
+        assert session.run(w) == tfdist.rank()
+        assert not [op for op in graph.get_operations() if "tfdist/broadcast" in op.name]
+
+
+def case_a_metric_built_without_broadcast_does_not_switch_it_off() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", initializer=[float(tfdist.rank())])
+        with tfdist.disable_broadcast():
+            tfdist.all_reduce(tf.reduce_sum(w))
+        step = v1.train.GradientDescentOptimizer(0.0).minimize(tf.reduce_sum(w))
+        session.run(w.initializer)
+        session.run(step)
+        assert session.run(w) == 0
+
+
+def case_shapes_that_differ_at_run_time() -> None:
+    if tfdist.size() == 1:
+        return
+    with tf.Graph().as_default(), v1.Session() as session:
+        values = v1.placeholder("float32", [None])
+        total = tfdist.all_reduce(values, "sum")
+        np.testing.assert_array_equal(session.run(total, {values: [1, 1, 1]}), [tfdist.size()] * 3)
+        try:
+            session.run(total, {values: np.ones(3 + 2 * (tfdist.rank() % 2))})
+        except tfdist.DisagreementError as error:
+            assert "of shape [(3,)]" in str(error) and "of shape [(5,)]" in str(error)
+        else:
+            raise AssertionError("different shapes were added")

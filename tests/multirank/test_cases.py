@@ -27,13 +27,24 @@ def case_names() -> list[str]:
     ]
 
 
+# Other layouts and ways, for the cases that they could change.
+LAYOUTS = {
+    "two nodes of two": (4, {"TFDIST_NODE_SIZE": "2", "TFDIST_OPTIONS": "engine=shared,piece_kb=4,bucket_mb=0.001"}),
+    "nodes of two and one": (3, {"TFDIST_NODE_SIZE": "2", "TFDIST_OPTIONS": "engine=shared,piece_kb=1"}),
+    "through MPI alone": (2, {"TFDIST_ENGINE": "mpi"}),
+}
+LAYOUT_CASES = ("cases_engine", "cases_law", "cases_values")
+
+
 @functools.cache
-def results(size: int) -> tuple[dict[str, str], str]:
+def results(size: int, layout: str = "") -> tuple[dict[str, str], str]:
     """What became of each case on so many ranks, and how the job ended."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report"
         settings = {"TFDIST_STALL_SECONDS": "10", "TFDIST_STALL_ABORT_SECONDS": "60"}
-        job = mpirun(size, ["-m", "tests.multirank.runner", str(report)], TIMEOUT_SECONDS, settings)
+        wanted = LAYOUT_CASES if layout else ()
+        settings.update(LAYOUTS[layout][1] if layout else {})
+        job = mpirun(size, ["-m", "tests.multirank.runner", str(report), *wanted], TIMEOUT_SECONDS, settings)
         lines = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
     ending = f"exit code {job.code} after {job.seconds:.0f} s\n{job.output[-3000:]}\n{job.errors[-6000:]}"
     return {line["case"]: line["failure"] for line in lines}, ending
@@ -42,7 +53,17 @@ def results(size: int) -> tuple[dict[str, str], str]:
 @pytest.mark.parametrize("case", case_names())
 @pytest.mark.parametrize("size", SIZES)
 def test_case(size: int, case: str) -> None:
-    failures, ending = results(size)
+    check(case, size)
+
+
+@pytest.mark.parametrize("case", [name for name in case_names() if name.startswith(LAYOUT_CASES)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(layout: str, case: str) -> None:
+    check(case, LAYOUTS[layout][0], layout)
+
+
+def check(case: str, size: int, layout: str = "") -> None:
+    failures, ending = results(size, layout)
     if case not in failures:
         pytest.fail(f"{case} did not finish on {size} ranks: {ending}")
     if failures[case]:

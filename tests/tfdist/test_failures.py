@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
 from pathlib import Path
@@ -167,7 +168,11 @@ def test_different_graphs(tmp_path: Path, build: str, said: list[str]) -> None:
 
 def test_different_shapes_at_run_time(tmp_path: Path) -> None:
     finished = job(tmp_path, "tfdist.all_reduce(np.ones(3 + rank))")
-    assert_ended(finished, "rank 0 brings 24 bytes", "rank 1 32 bytes")
+    assert_ended(
+        finished,
+        "rank 0 is in tfdist.all_reduce (mean) of float64 [3]",
+        "rank 1 in tfdist.all_reduce (mean) of float64 [4]",
+    )
 
 
 def test_abort_prints_one_message(tmp_path: Path) -> None:
@@ -201,3 +206,88 @@ def test_mpirun_of_another_mpi() -> None:
     assert finished.code == 1
     assert "the launcher started 2 processes, but MPI sees 1" in finished.errors
     assert "Traceback" not in finished.errors
+
+
+def test_a_rank_that_stops_is_named_with_bucket_and_step(tmp_path: Path) -> None:
+    finished = job(
+        tmp_path,
+        """
+        start()
+        for number in range(6):
+            if rank == 1 and number == 4:
+                time.sleep(8)
+            session.run(step)
+        """,
+        TFDIST_STALL_SECONDS="2",
+        TFDIST_STALL_ABORT_SECONDS="4",
+    )
+    assert_ended(finished, "rank 0 waited", "step 5, bucket 0 (w)", "missing: rank 1 busy outside tfdist")
+
+
+def test_a_fetch_that_depends_on_the_rank(tmp_path: Path) -> None:
+    finished = job(
+        tmp_path,
+        """
+        start()
+        other = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(w * 2.0))
+        for number in range(3):
+            session.run(step if rank == 0 else other)
+        """,
+        TFDIST_STALL_ABORT_SECONDS="20",
+    )
+    assert_ended(finished, "rank 0 waits in average of gradients 0", "rank 1 waits in average of gradients 1")
+
+
+def test_data_that_end_at_different_steps(tmp_path: Path) -> None:
+    finished = job(
+        tmp_path,
+        """
+        start()
+        for number in range(3 + rank):
+            session.run(step)
+        """,
+    )
+    assert_ended(finished, "rank 0 ended while rank 1 waits", "give all ranks equal data")
+
+
+def test_join_cannot_stand_in_for_a_broadcast(tmp_path: Path) -> None:
+    finished = job(
+        tmp_path,
+        """
+        start()
+        value = tfdist.broadcast(w)
+        for number in range(3 + rank):
+            session.run([step, value])
+        tfdist.join()
+        """,
+    )
+    assert_ended(finished, "tfdist.join cannot stand in for this rank")
+
+
+def test_a_timeline_is_written_at_exit(tmp_path: Path) -> None:
+    finished = job(
+        tmp_path,
+        """
+        start()
+        for number in range(5):
+            session.run(step)
+        """,
+        TFDIST_TIMELINE=str(tmp_path / "trace.json"),
+    )
+    assert finished.code == 0, finished
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    assert {"wait", "reduce"} <= {event["name"] for event in trace}
+    assert [e["name"] for e in trace if e["ph"] == "i" and e["pid"] == 1] == [f"step {n}" for n in range(1, 6)]
+    assert "the timeline is in" in finished.errors
+
+
+def test_the_report(tmp_path: Path) -> None:
+    finished = mpirun(2, ["-m", "tfdist"], 60, {"TFDIST_OPTIONS": "bucket_mb=5"})
+    assert finished.code == 0, finished
+    for words in (
+        "2 ranks on one node",
+        "TFDIST_BUCKET_MB",
+        "TFDIST_OPTIONS",
+        "all collectives give the right results",
+    ):
+        assert words in finished.output, finished.output

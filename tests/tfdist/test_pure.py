@@ -19,7 +19,11 @@ class TestBuckets:
     def test_order_sizes_and_dtypes(self) -> None:
         sizes = [("float32", 3), ("float64", 1), ("float32", 2), ("float32", 9), ("float32", 1), ("float64", 1)]
         items = [buckets.Item(dtype, size) for dtype, size in sizes]
-        assert buckets.plan(items, 6) == [[0, 2], [1, 5], [3], [4]]
+        assert buckets.plan(items, 6) == [[0], [1, 5], [2], [3], [4]]
+
+    def test_the_first_is_small(self) -> None:
+        items = [buckets.Item("float32", 1)] * 12
+        assert buckets.plan(items, 8) == [[0], [1, 2, 3, 4, 5, 6, 7, 8], [9, 10, 11]]
 
     def test_nothing_is_lost(self) -> None:
         random = np.random.RandomState(0)
@@ -179,10 +183,10 @@ class TestSettings:
         [
             ({}, None),
             ({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4"}, None),  # inside a batch script, not started by srun
-            ({"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "2"}, Launch(3, 2)),
-            ({"PMI_SIZE": "3", "PMI_RANK": "0"}, Launch(3, 0)),
-            ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}, Launch(2, 1)),
-            ({"PMIX_RANK": "1"}, Launch(None, 1)),
+            ({"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "2"}, Launch(3, 2, 2)),
+            ({"PMI_SIZE": "3", "PMI_RANK": "2", "MPI_LOCALRANKID": "0"}, Launch(3, 2, 0)),
+            ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}, Launch(2, 1, 1)),
+            ({"PMIX_RANK": "1"}, Launch(None, 1, 1)),
         ],
     )
     def test_launchers(self, environment: dict[str, str], expected: Launch | None) -> None:

@@ -1,0 +1,385 @@
+"""The engine: every way, dtype and layout against sums made by NumPy."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tests.multirank.cases_law import OPTIMIZERS, clipped_model
+from tests.multirank.oracle import assert_law, v1
+from tfdist import rows
+from tfdist.collectives import Collective
+from tfdist.exchanges import Reduction
+from tfdist.graphs import make_state
+from tfdist.job import Tuning
+from tfdist.rows import Rows, Table
+
+SIZE, RANK = tfdist.size(), tfdist.rank()
+
+
+@contextlib.contextmanager
+def settings(crossover_bytes: float | None = None, piece_bytes: int = 1 << 16, **values: Any) -> Iterator[None]:
+    """Other settings for a while."""
+    job = tfdist._job
+    previous = job.settings, job.tuning, job.sparse_as_dense, dict(job.sparse_ways)
+    job.settings = job.settings.configured(**values)
+    job.tuning = previous[1] if crossover_bytes is None else Tuning(crossover_bytes, piece_bytes)
+    try:
+        yield
+    finally:
+        job.settings, job.tuning, job.sparse_as_dense, job.sparse_ways = previous
+
+
+def opened(*exchanges: Any) -> Collective:
+    """A collective outside any graph."""
+    collective = Collective("a test", [], tfdist._job)
+    collective.exchanges += exchanges
+    collective.open()
+    return collective
+
+
+def reduce(collective: Collective, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    exchange = collective.exchanges[number]
+    exchange.load(arrays)
+    collective.communicate(number)
+    return exchange.results()
+
+
+def brought(rank: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    random = np.random.RandomState(100 + rank)
+    values = np.asarray(random.randn(*shape) * 3)
+    return values > 0 if dtype == "bool" else values.astype(dtype)
+
+
+def same_everywhere(array: np.ndarray) -> bool:
+    return len(set(tfdist._world.control.all_gather_object(array.tobytes(), "comparison"))) == 1
+
+
+def case_every_dtype_and_operation_on_every_way() -> None:
+    if SIZE == 1:
+        return
+    functions = {"sum": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply}
+    for dtype in ("float32", "float64", "int32", "int64", "uint8", "bool", "complex64", "float16", ml_dtypes.bfloat16):
+        numpy_dtype = np.dtype(dtype)
+        wide = np.float32 if numpy_dtype.itemsize == 2 else numpy_dtype
+        for op, function in functions.items():
+            if op in ("min", "max") and numpy_dtype.kind == "c":
+                continue
+            arrays = [[brought(r, s, dtype) for s in ((3, 5), (), (0,), (70_001,))] for r in range(SIZE)]
+            for crossover in (0, math.inf):
+                with settings(crossover):
+                    exchange = Reduction("x", op, numpy_dtype, [a.size for a in arrays[0]], shared=True)  # type: ignore[arg-type]
+                    found = reduce(opened(exchange), 0, arrays[RANK])
+                for result, contributions in zip(found, zip(*arrays, strict=True), strict=True):
+                    expected = functools.reduce(function, [c.astype(wide) for c in contributions]).astype(numpy_dtype)
+                    assert result.shape == contributions[0].shape and result.dtype == numpy_dtype
+                    assert same_everywhere(result)
+                    if numpy_dtype.kind in "iub" or op in ("min", "max"):
+                        np.testing.assert_array_equal(result, expected)
+                    else:
+                        tolerance = {2: 0.1 if len(tfdist._world.topology.nodes) > 1 else 1e-2, 4: 1e-5, 8: 1e-12}[
+                            numpy_dtype.itemsize if dtype != "complex64" else 4
+                        ]
+                        np.testing.assert_allclose(
+                            result.astype(np.complex128), expected.astype(np.complex128), rtol=tolerance, atol=tolerance
+                        )
+
+
+def case_non_finite_values_pass_through_on_all_ranks_alike() -> None:
+    if SIZE == 1:
+        return
+    own = np.array([1.0, np.nan if RANK == 0 else 2.0, np.inf if RANK == SIZE - 1 else 3.0], np.float32)
+    for crossover in (0, math.inf):
+        with settings(crossover):
+            (found,) = reduce(opened(Reduction("x", "mean", own.dtype, [3], shared=True)), 0, [own])
+        assert found[0] == 1 and np.isnan(found[1]) and np.isposinf(found[2])
+
+
+def case_random_sizes_threads_and_delays() -> None:
+    """Buckets of random sizes, each rank with its own delays and number of threads; every value is checked."""
+    shared_seed, own = np.random.RandomState(7), np.random.RandomState(RANK)
+    for crossover in (0, 1 << 12, math.inf):
+        for threads in (1, 2, 4):
+            sizes = [int(shared_seed.randint(1, 4000)) for _ in range(int(shared_seed.randint(1, 9)))]
+            with settings(crossover, bucket_mb=0.004), tf.Graph().as_default():
+                step, variables, factor = _delayed_step(sizes, own)
+                config = v1.ConfigProto(
+                    intra_op_parallelism_threads=threads, inter_op_parallelism_threads=int(own.choice([1, 2, 3]))
+                )
+                with v1.Session(config=config) as session:
+                    session.run(v1.global_variables_initializer())
+                    total = 0.0
+                    for number in range(12):
+                        session.run(step, {factor: float(RANK + number)})
+                        total += sum(r + number for r in range(SIZE)) / SIZE
+                    for number, value in enumerate(session.run(variables)):
+                        np.testing.assert_allclose(value, 1 - total * (number + 1), rtol=1e-5)
+
+
+def _delayed_step(sizes: Sequence[int], random: np.random.RandomState) -> tuple[Any, list[Any], Any]:
+    factor = v1.placeholder("float32", [])
+    variables = [v1.get_variable(f"v{n}", [s], initializer=v1.ones_initializer()) for n, s in enumerate(sizes)]
+
+    def delayed(x: np.ndarray) -> np.ndarray:
+        time.sleep(random.rand() * 0.004)
+        return x
+
+    @tf.custom_gradient
+    def slow(x: Any) -> Any:
+        def gradient(dy: Any) -> Any:
+            result = tf.numpy_function(delayed, [dy], dy.dtype)
+            result.set_shape(dy.shape)
+            return result
+
+        return tf.identity(x), gradient
+
+    loss = tf.add_n([tf.reduce_sum(slow(v)) * factor * (n + 1) for n, v in enumerate(variables)])
+    return v1.train.GradientDescentOptimizer(1.0).minimize(loss), variables, factor
+
+
+def case_law_with_small_buckets_and_one_thread() -> None:
+    with settings(0, bucket_mb=1e-5):
+        for name in ("momentum", "adam"):
+            assert_law(functools.partial(clipped_model, OPTIMIZERS[name]))
+
+
+def case_compressed_gradients_are_added_in_float32() -> None:
+    if SIZE == 1:
+        return
+    for compression, dtype in (("bf16", ml_dtypes.bfloat16), ("fp16", np.float16)):
+        for crossover in (0, math.inf):
+            gradients = [brought(r, (300,), "float32") for r in range(SIZE)]
+            wire = [g.astype(dtype).astype(np.float32) for g in gradients]
+            expected = (functools.reduce(np.add, wire) / np.float32(SIZE)).astype(dtype).astype(np.float32)
+            with settings(crossover, compression=compression), tf.Graph().as_default(), v1.Session() as session:
+                w = v1.get_variable("w", [300], initializer=v1.zeros_initializer())
+                d = v1.get_variable("d", [2], "float64", initializer=v1.zeros_initializer())
+                loss = tf.reduce_sum(w * gradients[RANK])
+                exact = tf.reduce_sum(d) * (1 + 1e-12 * RANK)
+                step = v1.train.GradientDescentOptimizer(1.0).minimize(tf.cast(loss, "float64") + exact)
+                session.run(v1.global_variables_initializer())
+                session.run(step)
+                found, doubles = session.run([w, d])
+            # Between nodes the nodes' sums are rounded too.
+            tolerance = 0.05 if len(tfdist._world.topology.nodes) > 1 else 1e-6
+            np.testing.assert_allclose(-found, expected, rtol=1e-6, atol=tolerance)
+            np.testing.assert_allclose(-doubles, np.mean([1 + 1e-12 * r for r in range(SIZE)]), rtol=1e-14)
+
+
+def case_rows_are_the_same_whichever_way_they_travel() -> None:
+    if SIZE == 1:
+        return
+    vocabulary, width = 23, 5
+    for dtype in (np.float32, np.float64, ml_dtypes.bfloat16):
+        every = []
+        for r in range(SIZE):
+            random = np.random.RandomState(r)
+            indices = random.permutation(vocabulary)[: 3 + 4 * r].astype(np.int64)
+            every.append((indices, random.randn(len(indices), width).astype(dtype)))
+        dense = np.zeros((vocabulary, width), np.float64)
+        for indices, values in every:
+            dense[indices] += values.astype(np.float64)
+        union = np.unique(np.concatenate([i for i, _ in every]))
+        results = {}
+        for way in ("gather", "dense", "auto"):
+            table = Table("e", vocabulary, way, np.dtype(np.int64), np.dtype(dtype), (width,))  # type: ignore[arg-type]
+            exchange = Rows("rows", [table])
+            indices, values = results[way] = reduce(opened(exchange), 0, every[RANK])
+            np.testing.assert_array_equal(indices, union)
+            tolerance = 2e-2 if values.dtype.itemsize == 2 else 1e-6
+            np.testing.assert_allclose(values.astype(np.float64), dense[union] / SIZE, rtol=tolerance, atol=tolerance)
+            rows_sent = sum(len(i) for i, _ in every)
+            expected_bytes = (
+                rows.gathered_bytes(rows_sent, width, values.dtype.itemsize)
+                if exchange.ways == ["gather"]
+                else rows.dense_bytes(vocabulary, width, values.dtype.itemsize)
+            )
+            assert exchange.received_bytes == [expected_bytes]
+            assert same_everywhere(values)
+        np.testing.assert_array_equal(results["gather"][1], results["auto"][1])
+
+
+def case_sparse_settings_keep_the_law() -> None:
+    for way in ("dense", "gather"):
+        with settings(sparse=way):
+            assert_law(functools.partial(clipped_model, OPTIMIZERS["momentum"]))
+    with settings():
+        tfdist.configure(sparse_ways={"e": "dense"})
+        assert_law(functools.partial(clipped_model, OPTIMIZERS["rmsprop"]))
+
+
+def case_sparse_as_dense_hands_out_dense_gradients() -> None:
+    with settings():
+        tfdist.configure(sparse_as_dense=True)
+        with tf.Graph().as_default(), v1.Session() as session:
+            e = v1.get_variable("e", [7, 2], initializer=v1.zeros_initializer())
+            loss = tf.reduce_sum(tf.nn.embedding_lookup(e, [RANK, RANK, 6]))
+            (gradient,) = tf.gradients(loss, [e])
+            assert isinstance(gradient, tf.Tensor) or SIZE == 1
+            step = v1.train.GradientDescentOptimizer(1.0).apply_gradients([(gradient, e)])
+            session.run(v1.global_variables_initializer())
+            session.run(step)
+            expected = np.zeros((7, 2))
+            expected[6] = 1
+            for r in range(SIZE):
+                expected[r] += 2 / SIZE
+            np.testing.assert_allclose(-session.run(e), expected, rtol=1e-6)
+
+
+def case_a_refusal_of_shared_memory_falls_back() -> None:
+    """With /dev/shm too small, the gradients go through MPI."""
+    from tfdist import mpi
+
+    if SIZE == 1:
+        return
+    full = os.statvfs("/dev/shm")
+
+    class Full:
+        f_bavail, f_frsize = 0, full.f_frsize
+
+    kept, mpi.os.statvfs = mpi.os.statvfs, lambda path: Full  # type: ignore
+    try:
+        with settings(0, piece_bytes=20 << 20):  # more than what is left of any window
+            elements = 100_000
+            exchange = Reduction("x", "sum", np.dtype(np.float32), [elements], shared=True)
+            collective = opened(exchange)
+            assert collective.channel is not None and collective.channel.node is None
+            (found,) = reduce(collective, 0, [np.full(elements, RANK + 1, np.float32)])
+            assert (found == sum(range(1, SIZE + 1))).all()
+    finally:
+        mpi.os.statvfs = kept  # type: ignore[attr-defined]
+
+
+def case_collectives_at_once_and_in_graphs() -> None:
+    every = [np.arange(6 + r, dtype=np.float32).reshape(-1, 1) * [1, 10] + r for r in range(SIZE)]
+    equal = [np.arange(10, dtype=np.int64).reshape(5, 2) + r for r in range(SIZE)]
+    total = np.sum(equal, axis=0)
+    scattered = np.array_split(total, SIZE)[RANK]
+    exchanged = np.concatenate([np.array_split(e, SIZE)[RANK] for e in every])
+    counts = [len(np.array_split(e, SIZE)[RANK]) for e in every]
+    np.testing.assert_array_equal(tfdist.all_gather(every[RANK]), np.concatenate(every))
+    np.testing.assert_array_equal(tfdist.reduce_scatter(equal[RANK]), scattered)
+    received, found = tfdist.all_to_all(every[RANK])
+    np.testing.assert_array_equal(received, exchanged)
+    np.testing.assert_array_equal(found, counts)
+    splits = [0] * (SIZE - 1) + [len(every[RANK])]  # everything to the last
+    received, found = tfdist.all_to_all(tf.constant(every[RANK]), splits)
+    last = np.concatenate(every) if RANK == SIZE - 1 else np.empty((0, 2))
+    np.testing.assert_array_equal(received.numpy(), last)
+    with tf.Graph().as_default(), v1.Session() as session:
+        gathered = tfdist.all_gather(tf.constant(every[RANK]))
+        parts, numbers = tfdist.all_to_all(tf.constant(every[RANK]))
+        scatter = tfdist.reduce_scatter(tf.constant(equal[RANK]))
+        greatest = tfdist.all_reduce(tf.constant(equal[RANK]), "max")
+        chosen = tfdist.broadcast(tf.constant(equal[RANK]), root=SIZE - 1)
+        assert gathered.shape.as_list() == [6 if SIZE == 1 else None, 2]
+        for _ in range(2):
+            results = session.run([gathered, parts, numbers, scatter, greatest, chosen])
+        expected = [np.concatenate(every), exchanged, counts, scattered, np.max(equal, axis=0), equal[-1]]
+        for result, value in zip(results, expected, strict=True):
+            np.testing.assert_array_equal(result, value)
+
+
+def case_groups() -> None:
+    evens, others = tfdist.new_group(range(0, SIZE, 2)), tfdist.new_group([SIZE - 1])
+    if evens.rank is not None:
+        own = np.full(3, RANK, np.float32)
+        np.testing.assert_allclose(tfdist.all_reduce(own, "sum", group=evens), sum(evens.ranks))
+        np.testing.assert_array_equal(tfdist.all_gather(own[:1], group=evens), evens.ranks)
+        assert tfdist.broadcast(RANK, root=evens.size - 1, group=evens) == evens.ranks[-1]
+        tfdist.barrier(group=evens)
+        with tf.Graph().as_default(), v1.Session() as session:
+            total = tfdist.all_reduce(tf.constant(own), "sum", group=evens)
+            for _ in range(2):
+                np.testing.assert_allclose(session.run(total), sum(evens.ranks))
+    assert (others.rank is None) == (SIZE - 1 != RANK)
+    if others.rank is None:
+        try:
+            tfdist.barrier(group=others)
+        except ValueError as error:
+            assert f"rank {RANK} is not in the group" in str(error)
+        else:
+            raise AssertionError("a rank outside took part")
+
+
+def case_join() -> None:
+    """Rank r has data for 3 + 2 r steps; the mean is over those that still train, and all end with the same."""
+    steps = [3 + 2 * r for r in range(SIZE)]
+    expected = np.float32(1)
+    for number in range(max(steps)):
+        training = [r for r in range(SIZE) if number < steps[r]]
+        expected -= np.float32(0.01) * np.mean([(r + 1) * (number + 1) for r in training], dtype=np.float32)
+    with settings(bucket_mb=1e-5), tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", [4], initializer=v1.ones_initializer())
+        u = v1.get_variable("u", [9, 2], initializer=v1.ones_initializer())
+        e = v1.get_variable("e", [5, 2], initializer=v1.ones_initializer())
+        factor = v1.placeholder("float32", [])
+        loss = (tf.reduce_sum(w) + tf.reduce_sum(u) + tf.reduce_sum(tf.nn.embedding_lookup(e, [0, 2]))) * factor
+        step = v1.train.GradientDescentOptimizer(0.01).minimize(loss)
+        initializer = v1.global_variables_initializer()
+        for _ in range(2):  # and training can go on after it
+            session.run(initializer)
+            for number in range(steps[RANK]):
+                session.run(step, {factor: (RANK + 1) * (number + 1)})
+            assert tfdist.join() == SIZE - 1
+            for value in session.run([w, u, tf.gather(e, [0, 2])]):
+                np.testing.assert_allclose(value, expected, rtol=1e-5)
+            np.testing.assert_array_equal(session.run(e)[1], 1)
+
+
+def case_no_threads_pile_up() -> None:
+    before = threading.active_count()
+    with settings(bucket_mb=1e-5), tf.Graph().as_default(), v1.Session() as session:
+        w = [v1.get_variable(f"w{n}", [8], initializer=v1.ones_initializer()) for n in range(5)]
+        step = v1.train.GradientDescentOptimizer(0.01).minimize(tf.add_n([tf.reduce_sum(x) for x in w]))
+        session.run(v1.global_variables_initializer())
+        for _ in range(50):
+            session.run(step)
+    assert threading.active_count() <= before + 1
+
+
+def case_settings_are_kept() -> None:
+    with settings(bucket_mb=3):
+        assert tfdist._job.settings.bucket_mb == 3 and tfdist._job.settings.origins["bucket_mb"] == "tfdist.configure"
+    assert dataclasses.is_dataclass(tfdist._job.settings)
+
+
+def resident_bytes() -> int:
+    """This process's memory, what it shares with others included."""
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def case_memory_is_bounded_and_does_not_grow() -> None:
+    """At most three times the gradients at the default settings, and the same after 1,000 steps."""
+    sizes = [1 << 20, 3 << 20, 5 << 20, 1000]
+    with settings(0, piece_bytes=1 << 20), tf.Graph().as_default() as graph, v1.Session() as session:
+        variables = [v1.get_variable(f"w{n}", [s // 4], initializer=v1.ones_initializer()) for n, s in enumerate(sizes)]
+        small = v1.get_variable("small", [64], initializer=v1.ones_initializer())
+        optimizer = v1.train.GradientDescentOptimizer(0.0)
+        large_step = optimizer.minimize(tf.add_n([tf.reduce_sum(v) for v in variables]), var_list=variables)
+        small_step = optimizer.minimize(tf.reduce_sum(small), var_list=[small])
+        session.run(v1.global_variables_initializer())
+        for _ in range(5):
+            session.run(large_step)
+        state = make_state(graph)
+        if SIZE > 1:
+            owned = [a.nbytes for e in state.collectives[0].exchanges for a in e._buffers._owned]  # type: ignore[attr-defined]
+            assert sum(owned) + 4 * (1 << 20) <= 3 * sum(sizes), owned
+        for _ in range(20):
+            session.run([large_step, small_step])
+        before = resident_bytes()
+        for number in range(1000):
+            session.run(small_step if number % 20 else [large_step, small_step])
+        assert resident_bytes() - before < 8 << 20

@@ -1,0 +1,96 @@
+"""``python -m tfdist``, alone or under mpirun: versions, ranks, settings, and a test of the collectives."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import tfdist
+from tfdist import tuning
+from tfdist.settings import Settings, launch
+
+_TEST_SECONDS = 1.0
+
+
+def main() -> int:
+    """Print the report on rank 0; 0 if the collectives work."""
+    job = tfdist._job
+    wrong = _wrong_results(time.monotonic() + _TEST_SECONDS)
+    measured = tuning.measure(job) if job.world.size > 1 else None
+    everywhere = job.world.control.all_gather_object(wrong, "the report")
+    if job.world.rank == 0:
+        print("\n".join(_report(everywhere, measured)), flush=True)
+    return 1 if any(everywhere) else 0
+
+
+def _report(wrong: list[list[str]], measured: tuning.Measurement | None) -> Iterator[str]:
+    import tensorflow as tf
+
+    world = tfdist._world
+    yield f"tfdist      {tfdist.__version__}"
+    yield f"tensorflow  {tf.__version__}"
+    yield f"numpy       {np.__version__}"
+    yield f"python      {platform.python_version()} ({sys.executable})"
+    yield f"mpi         {world.description()}"
+    yield f"launched    {'by a launcher' if launch() else 'without a launcher: one process'}"
+    yield f"ranks       {world.topology}"
+    yield f"processors  {len(os.sched_getaffinity(0))} for rank 0, of {os.cpu_count()}"
+    yield ""
+    yield "setting                       value      from                 meaning (allowed)"
+    settings = tfdist._job.settings
+    for name, field in Settings.fields().items():
+        value, origin = getattr(settings, name), settings.origins.get(name, "default")
+        what = f"{field.metadata['meaning']} ({field.metadata['allowed']})"
+        yield f"{'TFDIST_' + name.upper():<29} {value!s:<10} {origin:<20} {what}"
+    yield ""
+    if measured:
+        yield "measured, ms:   " + "".join(f"{size // 1024:>9} KiB" for size in tuning.SIZES_BYTES)
+        for way, times in (("MPI", measured.private), ("shared memory", measured.shared)):
+            yield f"{way:<16}" + "".join(f"{seconds * 1e3:>13.3f}" for seconds in times)
+        pieces = ", ".join(
+            f"{piece // 1024} KiB {seconds * 1e3:.1f} ms"
+            for piece, seconds in zip(tuning.PIECES_BYTES, measured.pieces, strict=True)
+        )
+        yield f"32 MiB in pieces of: {pieces}"
+        chosen = measured.tuning
+        shared_from, piece = chosen.crossover_bytes / 1024, chosen.piece_bytes / 1024
+        yield f"shared memory from {shared_from:g} KiB on, in pieces of {piece:g} KiB"
+        yield ""
+    problems = [f"rank {rank}: {problem}" for rank, found in enumerate(wrong) for problem in found]
+    yield "self-test   " + ("; ".join(problems) if problems else "all collectives give the right results")
+
+
+def _wrong_results(until: float) -> list[str]:
+    """What is wrong with the collectives here, tried with growing arrays until the time is over."""
+    rank, size = tfdist.rank(), tfdist.size()
+    elements = 1
+    wrong: list[str] = []
+    while not wrong and elements < 1 << 24:
+        own = np.arange(elements, dtype=np.float64) + rank
+        every = [np.arange(elements, dtype=np.float64) + r for r in range(size)]
+        results: dict[str, tuple[Any, Any]] = {
+            "all_reduce": (tfdist.all_reduce(own, "sum"), np.sum(every, axis=0)),
+            "max": (tfdist.all_reduce(own, "max"), np.max(every, axis=0)),
+            "broadcast": (tfdist.broadcast(own), every[0]),
+            "all_gather": (tfdist.all_gather(own), np.concatenate(every)),
+            "reduce_scatter": (tfdist.reduce_scatter(own), np.array_split(np.sum(every, axis=0), size)[rank]),
+            "all_to_all": (
+                tfdist.all_to_all(own)[0],
+                np.concatenate([np.array_split(e, size)[rank] for e in every]),
+            ),
+        }
+        wrong = [name for name, (found, expected) in results.items() if not np.array_equal(found, expected)]
+        elements *= 4
+        if tfdist.broadcast(time.monotonic() > until):
+            break
+    return [f"{name} of {elements // 4} numbers is wrong" for name in wrong]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""The ranks' contributions -> one array, in the order of the ranks, block by block within the cache.
+
+One order of additions, and each element computed once, is what makes results the same bits on all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+Op = Literal["sum", "mean", "min", "max", "product"]
+OPS: tuple[Op, ...] = ("sum", "mean", "min", "max", "product")
+
+_COMBINE = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply}
+# A block of each contribution and of the result stay in a core's second-level cache between the passes over them.
+_BLOCK_BYTES = 1 << 18
+
+
+def is_narrow(dtype: np.dtype) -> bool:
+    """Whether a dtype is too coarse to add in: float16, bfloat16 (to NumPy a void type of ml_dtypes)."""
+    return dtype.itemsize == 2 and dtype.kind in "fV"
+
+
+def combine(
+    op: Op,
+    arrays: Sequence[np.ndarray],
+    out: np.ndarray,
+    divisor: int = 1,
+) -> None:
+    """Combine flat arrays element by element; narrow dtypes in float32, rounded once.
+
+    Args:
+      op: how; ``mean`` is a sum that the caller divides by ``divisor``.
+      arrays: [n] each, of one dtype, in the order in which they are combined; none: the operation's identity.
+      out: [n], may be one of the arrays.
+      divisor: what the result is divided by.
+    """
+    block = max(1, _BLOCK_BYTES // out.itemsize)
+    wide = np.empty(min(block, out.size), np.float32) if is_narrow(out.dtype) else None
+    for start in range(0, out.size, block):
+        part = slice(start, min(start + block, out.size))
+        result = out[part] if wide is None else wide[: part.stop - start]
+        _combine_block(op, [array[part] for array in arrays], result)
+        scale(result, divisor)
+        if wide is not None:
+            out[part] = result
+
+
+def _combine_block(op: Op, blocks: Sequence[np.ndarray], result: np.ndarray) -> None:
+    if not blocks:
+        result[:] = identity(op, result.dtype)
+        return
+    if len(blocks) == 1:
+        result[:] = blocks[0]
+        return
+    if blocks[0].dtype != result.dtype:
+        blocks = [block.astype(result.dtype) for block in blocks]
+    _COMBINE[op](blocks[0], blocks[1], out=result)
+    for block in blocks[2:]:
+        _COMBINE[op](result, block, out=result)
+
+
+def copy(source: np.ndarray, target: np.ndarray, divisor: int = 1) -> None:
+    """Copy, divided."""
+    if divisor == 1:
+        np.copyto(target, source)
+    elif divisor & (divisor - 1):
+        np.divide(source, divisor, out=target)
+    else:
+        np.multiply(source, source.dtype.type(1 / divisor), out=target)  # exact for powers of two, and faster
+
+
+def scale(array: np.ndarray, divisor: int) -> None:
+    """Divide in place."""
+    if divisor > 1:
+        copy(array, array, divisor)
+
+
+def identity(op: Op, dtype: np.dtype) -> object:
+    """The value that changes nothing."""
+    if op in ("sum", "mean"):
+        return dtype.type(0)
+    if op == "product":
+        return dtype.type(1)
+    if dtype.kind == "b":
+        return op == "min"
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return limits.max if op == "min" else limits.min
+    return dtype.type(np.inf if op == "min" else -np.inf)
+
+
+def slices(elements: int, parts: int, itemsize: int) -> list[slice]:
+    """Cut so many elements into nearly equal parts that begin on cache lines."""
+    line = max(1, 64 // itemsize)
+    lines = -(-elements // line)
+    bounds = [min(elements, lines * i // parts * line) for i in range(parts + 1)]
+    return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]

@@ -1,0 +1,201 @@
+"""Rows of IndexedSlices over the ranks: the union of the rows touched on any rank, each once, averaged.
+
+How rows travel does not change the result: every rank's rows one after the other (gather), or a dense array with a
+mark for each row that is touched (dense). Both add in the order of the ranks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from tfdist import combining
+from tfdist.collectives import Turn
+
+Way = Literal["auto", "dense", "gather"]
+
+
+def gathered_bytes(rows: int, width: int, value_bytes: int = 4, index_bytes: int = 8) -> int:
+    """What every rank receives if rows travel as they are.
+
+    Args:
+      rows: of all ranks together, each rank's without duplicates.
+      width: elements of a row.
+      value_bytes: of an element.
+      index_bytes: of a row's number.
+    """
+    return rows * (width * value_bytes + index_bytes)
+
+
+def dense_bytes(vocabulary: int, width: int, value_bytes: int = 4) -> int:
+    """What every rank receives if all rows travel, touched or not, each with its mark.
+
+    Args:
+      vocabulary: rows of the variable.
+      width: elements of a row.
+      value_bytes: of an element.
+    """
+    return vocabulary * (width + 1) * value_bytes
+
+
+def choose(way: Way, rows: int, vocabulary: int | None, width: int, value_bytes: int, index_bytes: int) -> Way:
+    """How rows travel in one step: as they are, unless a dense sum is less work.
+
+    An all-reduce moves every byte twice, to be added and as the sum.
+    """
+    if way != "auto":
+        return "gather" if vocabulary is None else way
+    if vocabulary is None:
+        return "gather"
+    dense = 2 * dense_bytes(vocabulary, width, value_bytes)
+    return "dense" if gathered_bytes(rows, width, value_bytes, index_bytes) > dense else "gather"
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """One variable whose gradient is slices.
+
+    Attributes:
+      name: in words.
+      vocabulary: its number of rows; None if it is not known.
+      way: the setting.
+      index_dtype: of the rows' numbers.
+      dtype: of the values on the wire.
+      row_shape: static shape of a row; () for scalars.
+    """
+
+    name: str
+    vocabulary: int | None
+    way: Way
+    index_dtype: np.dtype
+    dtype: np.dtype
+    row_shape: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Elements of a row."""
+        return int(np.prod(self.row_shape))
+
+
+class Rows:
+    """Exchange of the slices of several variables.
+
+    Args:
+      what: in words.
+      tables: the variables.
+
+    Attributes:
+      received_bytes: by this rank in the last step, for each table.
+      ways: that were chosen in the last step.
+    """
+
+    wants_shared = False
+
+    def __init__(self, what: str, tables: Sequence[Table]) -> None:
+        self.what = what
+        self._tables = tables
+        self.received_bytes: list[int] = []
+        self.ways: list[Way] = []
+
+    def open(self, turn: Turn) -> None:
+        """Nothing to prepare."""
+
+    def load(self, arrays: Sequence[np.ndarray]) -> None:
+        """Take (indices [rows], values [rows, …]) of each table; rows occur once."""
+        self._indices = [np.array(a, copy=True) for a in arrays[::2]]
+        self._values = [np.array(a, copy=True).reshape(len(a), -1) for a in arrays[1::2]]
+
+    def load_nothing(self) -> None:
+        """No rows."""
+        self._indices = [np.empty(0, t.index_dtype) for t in self._tables]
+        self._values = [np.empty((0, t.width), t.dtype) for t in self._tables]
+
+    def communicate(self, turn: Turn) -> None:
+        """Arrive, count, choose, exchange."""
+        with turn.span("wait", self.what):
+            turn.arrive(self.what)
+        with turn.span("reduce", self.what):
+            if not turn.contributes:
+                self.load_nothing()
+            counts = self._counts(turn)
+            tables = list(enumerate(self._tables))
+            self.ways = [
+                choose(t.way, int(counts[:, i].sum()), t.vocabulary, t.width, t.dtype.itemsize, t.index_dtype.itemsize)
+                for i, t in tables
+            ]
+            self.received_bytes = [0] * len(tables)
+            gathered = [i for i, way in enumerate(self.ways) if way == "gather"]
+            self._gather(turn, gathered, counts)
+            for i, way in enumerate(self.ways):
+                if way == "dense":
+                    self._reduce(turn, i)
+
+    def results(self) -> list[np.ndarray]:
+        """(indices, values) of each table: ascending rows, each once."""
+        results = []
+        for table, indices, values in zip(self._tables, self._indices, self._values, strict=True):
+            results += [indices, values.reshape(len(indices), *table.row_shape)]
+        return results
+
+    def _counts(self, turn: Turn) -> np.ndarray:
+        own = np.array([len(i) for i in self._indices], np.int64)
+        return np.stack([part.view(np.int64) for part in turn.channel.all_gather(own.view(np.uint8))])
+
+    def _gather(self, turn: Turn, chosen: Sequence[int], counts: np.ndarray) -> None:
+        if not chosen:
+            return
+        own = [a.reshape(-1).view(np.uint8) for i in chosen for a in (self._indices[i], self._values[i])]
+        parts = turn.channel.all_gather(np.concatenate(own))
+        of_table: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {i: [] for i in chosen}
+        for part, rows in zip(parts, counts, strict=True):
+            start = 0
+            for i in chosen:
+                table = self._tables[i]
+                indices, start = _array(part, start, table.index_dtype, int(rows[i]))
+                values, start = _array(part, start, table.dtype, int(rows[i]) * table.width)
+                of_table[i].append((indices, values.reshape(len(indices), table.width)))
+        for i, contributions in of_table.items():
+            self.received_bytes[i] = sum(a.nbytes + b.nbytes for a, b in contributions)
+            self._indices[i], self._values[i] = merged(contributions, len(turn.present))
+
+    def _reduce(self, turn: Turn, i: int) -> None:
+        table, indices = self._tables[i], self._indices[i]
+        rows = table.vocabulary or 0
+        whole = np.zeros(rows * (table.width + 1), table.dtype)
+        marks, values = whole[:rows], whole[rows:].reshape(rows, table.width)
+        marks[indices] = 1
+        values[indices] = self._values[i]
+        turn.channel.all_reduce(whole, "mean", len(turn.present))
+        self.received_bytes[i] = whole.nbytes
+        touched = np.flatnonzero(marks != 0)
+        self._indices[i] = touched.astype(table.index_dtype)
+        self._values[i] = values[touched]
+
+
+def merged(contributions: Sequence[tuple[np.ndarray, np.ndarray]], divisor: int) -> tuple[np.ndarray, np.ndarray]:
+    """Add the ranks' rows in the order of the ranks.
+
+    Args:
+      contributions: (indices [rows], values [rows, width]) of each rank, every index once.
+      divisor: of the sums.
+
+    Returns:
+      indices [distinct rows], ascending, and values [distinct rows, width].
+    """
+    dtype = contributions[0][1].dtype
+    union = np.unique(np.concatenate([indices for indices, _ in contributions]))
+    wide = np.float32 if combining.is_narrow(dtype) else dtype
+    total = np.zeros((len(union), contributions[0][1].shape[1]), wide)
+    for indices, values in contributions:
+        total[np.searchsorted(union, indices)] += values.astype(wide, copy=False)
+    combining.scale(total, divisor)
+    return union, total.astype(dtype, copy=False)
+
+
+def _array(data: np.ndarray, start: int, dtype: np.dtype, elements: int) -> tuple[np.ndarray, int]:
+    """A copy, since rows of other dtypes before it may leave it unaligned, and where it ends."""
+    stop = start + elements * dtype.itemsize
+    return np.frombuffer(data[start:stop].tobytes(), dtype), stop
