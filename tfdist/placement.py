@@ -14,7 +14,6 @@ from pathlib import Path
 from tfdist import settings
 from tfdist.world import World
 
-_WAITING_THREADS = 3
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
@@ -53,6 +52,13 @@ def take_share(world: World) -> None:
     if not gpus:
         # Read in tensorflow/core/common_runtime/local_device.cc, where a session's own setting comes first.
         settings.set_default("TF_NUM_INTRAOP_THREADS", str(threads))
-        # An operation that waits for other ranks keeps its thread. Two such (two optimizers in one step) that
-        # TensorFlow takes up in another order on another rank need a thread each, and the computation one more.
-        settings.set_default("TF_NUM_INTEROP_THREADS", str(max(threads, _WAITING_THREADS + 1)))
+
+
+def inter_op_threads(configured: int) -> int:
+    """The threads in which a session's operations run.
+
+    Args:
+      configured: of the session's ``ConfigProto``; 0: TensorFlow chooses, as in
+        tensorflow/core/common_runtime/process_util.cc.
+    """
+    return configured or int(settings.read("TF_NUM_INTEROP_THREADS") or len(os.sched_getaffinity(0)))

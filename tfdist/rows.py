@@ -105,8 +105,8 @@ class Rows:
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
         """Take (indices [rows], values [rows, …]) of each table; rows occur once."""
-        self._indices = [np.array(a, copy=True) for a in arrays[::2]]
-        self._values = [np.array(a, copy=True).reshape(len(a), -1) for a in arrays[1::2]]
+        self._indices = list(arrays[::2])
+        self._values = [a.reshape(len(a), table.width) for a, table in zip(arrays[1::2], self._tables, strict=True)]
 
     def load_nothing(self) -> None:
         """No rows."""
@@ -147,19 +147,31 @@ class Rows:
     def _gather(self, turn: Turn, chosen: Sequence[int], counts: np.ndarray) -> None:
         if not chosen:
             return
-        own = [a.reshape(-1).view(np.uint8) for i in chosen for a in (self._indices[i], self._values[i])]
-        parts = turn.channel.all_gather(np.concatenate(own))
-        of_table: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {i: [] for i in chosen}
-        for part, rows in zip(parts, counts, strict=True):
-            start = 0
-            for i in chosen:
-                table = self._tables[i]
-                indices, start = _array(part, start, table.index_dtype, int(rows[i]))
-                values, start = _array(part, start, table.dtype, int(rows[i]) * table.width)
-                of_table[i].append((indices, values.reshape(len(indices), table.width)))
-        for i, contributions in of_table.items():
+        own = [self._indices[i] for i in chosen] + [self._values[i] for i in chosen]
+        parts = turn.channel.all_gather(np.concatenate([a.reshape(-1).view(np.uint8) for a in own]))
+        unpacked = [self._unpacked(part, chosen, rows) for part, rows in zip(parts, counts, strict=True)]
+        for i in chosen:
+            contributions = [by_table[i] for by_table in unpacked]
             self.received_bytes[i] = sum(a.nbytes + b.nbytes for a, b in contributions)
             self._indices[i], self._values[i] = merged(contributions, len(turn.present))
+
+    def _unpacked(
+        self, part: np.ndarray, chosen: Sequence[int], rows: np.ndarray
+    ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """One rank's (indices, values) of each table: first all indices, then all values, as they were packed."""
+        start, arrays = 0, []
+        for dtypes, widths in (
+            ([self._tables[i].index_dtype for i in chosen], [1] * len(chosen)),
+            ([self._tables[i].dtype for i in chosen], [self._tables[i].width for i in chosen]),
+        ):
+            for i, dtype, width in zip(chosen, dtypes, widths, strict=True):
+                stop = start + int(rows[i]) * width * dtype.itemsize
+                arrays.append(part[start:stop].view(dtype))  # NumPy reads it even if it is not aligned
+                start = stop
+        indices, values = arrays[: len(chosen)], arrays[len(chosen) :]
+        return {
+            i: (a, b.reshape(len(a), self._tables[i].width)) for i, a, b in zip(chosen, indices, values, strict=True)
+        }
 
     def _reduce(self, turn: Turn, i: int) -> None:
         table, indices = self._tables[i], self._indices[i]
@@ -189,13 +201,9 @@ def merged(contributions: Sequence[tuple[np.ndarray, np.ndarray]], divisor: int)
     union = np.unique(np.concatenate([indices for indices, _ in contributions]))
     wide = np.float32 if combining.is_narrow(dtype) else dtype
     total = np.zeros((len(union), contributions[0][1].shape[1]), wide)
-    for indices, values in contributions:
-        total[np.searchsorted(union, indices)] += values.astype(wide, copy=False)
+    places = [np.searchsorted(union, indices) for indices, _ in contributions]
+    total[places[0]] = contributions[0][1]
+    for place, (_, values) in zip(places[1:], contributions[1:], strict=True):
+        total[place] += values.astype(wide, copy=False)
     combining.scale(total, divisor)
     return union, total.astype(dtype, copy=False)
-
-
-def _array(data: np.ndarray, start: int, dtype: np.dtype, elements: int) -> tuple[np.ndarray, int]:
-    """A copy, since rows of other dtypes before it may leave it unaligned, and where it ends."""
-    stop = start + elements * dtype.itemsize
-    return np.frombuffer(data[start:stop].tobytes(), dtype), stop

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from tfdist import agreement, tuning
 from tfdist.collectives import Collective
 from tfdist.graphs import GraphState, make_state, state_of, unconstrained
 from tfdist.job import Job, Training
+from tfdist.placement import inter_op_threads
 from tfdist.world import DisagreementError
 
 _PLACE = "the exchange of variables"
@@ -259,11 +261,24 @@ class SessionHook:
         self._run = run
         self._job = job
         self._trained: Any = None
+        self._warned = False
 
     def _remember(self, session: Any) -> None:
         if self._trained is None or self._trained() is not session:
             self._trained = known = weakref.ref(session)
             self._job.training = lambda: None if known() is None else Training(known(), self._run)
+
+    def _warn_of_one_thread(self, session: Any) -> None:
+        """Two operations that wait for other ranks, taken up in another order there, need a thread each."""
+        configured = session._config.inter_op_parallelism_threads if session._config else 0
+        if not self._warned and inter_op_threads(configured) == 1:
+            self._warned = True
+            warnings.warn(
+                "this run has several communication operations and one inter-op thread: on another rank TensorFlow may "
+                "take them up in another order, and they would wait for each other. Set inter_op_parallelism_threads "
+                "of the session's ConfigProto, or TF_NUM_INTEROP_THREADS, to 2 or more",
+                stacklevel=4,
+            )
 
     def around(self, session: Any, fetches: Any, call: Callable[[], Any]) -> Any:
         """Run ``call``, which executes ``fetches`` in ``session``."""
@@ -282,6 +297,8 @@ class SessionHook:
                 for collective in reach.collectives:
                     collective.overwritten = state.broadcasts and collective.averages
             self._remember(session)
+            if len(reach.collectives) > 1:
+                self._warn_of_one_thread(session)
         for collective in reach.group_collectives:
             if collective.channel is None:
                 _open_in_group(collective)

@@ -401,3 +401,25 @@ def case_shapes_that_differ_at_run_time() -> None:
             assert "of shape [(3,)]" in str(error) and "of shape [(5,)]" in str(error)
         else:
             raise AssertionError("different shapes were added")
+
+
+def case_two_optimizers_and_one_thread_are_warned_of() -> None:
+    import warnings
+
+    if tfdist.size() == 1:
+        return
+    config = v1.ConfigProto(inter_op_parallelism_threads=1)
+    with tf.Graph().as_default(), v1.Session(config=config) as session:
+        w, u = (v1.get_variable(name, [2], initializer=v1.ones_initializer()) for name in "wu")
+        one = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(w), var_list=[w])
+        with tf.control_dependencies([one]):  # one order on all ranks
+            both = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(u), var_list=[u])
+        session.run(v1.global_variables_initializer())
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            session.run(one)
+            assert not caught
+            tfdist.uninstall()
+            tfdist._process.install()  # a new hook has not warned yet
+            session.run([one, both])
+        assert ["TF_NUM_INTEROP_THREADS" in str(w.message) for w in caught] == [True]
