@@ -27,6 +27,7 @@ class Reach:
     Attributes:
       collectives: communication operations of all ranks that it executes.
       group_collectives: those of some ranks.
+      unordered: names of two collectives of which neither depends on the other; empty if there are none.
       initialised: names of the variables that it gives the same values on all ranks.
       assigned: names of the variables that it assigns to, outside such initialisers.
       overwrites: it gives trainable variables values that the other ranks may not have.
@@ -34,6 +35,7 @@ class Reach:
 
     collectives: tuple[Collective, ...]
     group_collectives: tuple[Collective, ...]
+    unordered: tuple[str, ...]
     initialised: frozenset[str]
     assigned: frozenset[str]
     overwrites: bool
@@ -126,7 +128,20 @@ class GraphState:
                 assigned.add(op.inputs[0].op.name)
         everyone = tuple(c for c in found if c.group is None)
         grouped = tuple(c for c in found if c.group is not None)
-        return Reach(everyone, grouped, initialised, frozenset(assigned), overwrites)
+        return Reach(everyone, grouped, self._unordered(tuple(found)), initialised, frozenset(assigned), overwrites)
+
+    def _unordered(self, collectives: tuple[Collective, ...]) -> tuple[str, ...]:
+        """Two that may begin in any order: no operation of one depends on an operation of the other."""
+        ops_of: dict[Collective, list[ops.Operation]] = {c: [] for c in collectives}
+        for op, collective in self._by_op.items():
+            if collective in ops_of:
+                ops_of[collective].append(op)
+        behind = {c: {self._by_op.get(op) for op in ancestors(own)} for c, own in ops_of.items()}
+        for number, first in enumerate(collectives):
+            for second in collectives[number + 1 :]:
+                if first not in behind[second] and second not in behind[first]:
+                    return first.name, second.name
+        return ()
 
 
 def state_of(graph: ops.Graph) -> GraphState | None:

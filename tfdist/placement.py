@@ -52,13 +52,3 @@ def take_share(world: World) -> None:
     if not gpus:
         # Read in tensorflow/core/common_runtime/local_device.cc, where a session's own setting comes first.
         settings.set_default("TF_NUM_INTRAOP_THREADS", str(threads))
-
-
-def inter_op_threads(configured: int) -> int:
-    """The threads in which a session's operations run.
-
-    Args:
-      configured: of the session's ``ConfigProto``; 0: TensorFlow chooses, as in
-        tensorflow/core/common_runtime/process_util.cc.
-    """
-    return configured or int(settings.read("TF_NUM_INTEROP_THREADS") or len(os.sched_getaffinity(0)))

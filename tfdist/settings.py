@@ -174,11 +174,6 @@ def set_default(variable: str, value: str) -> bool:
     return True
 
 
-def read(variable: str) -> str | None:
-    """An environment variable of another library."""
-    return os.environ.get(variable)
-
-
 def overwrite(variable: str, choose: Callable[[str | None], str | None]) -> None:
     """Replace a variable by what ``choose`` makes of it; None leaves it alone."""
     chosen = choose(os.environ.get(variable))

@@ -26,7 +26,6 @@ from tfdist import agreement, tuning
 from tfdist.collectives import Collective
 from tfdist.graphs import GraphState, make_state, state_of, unconstrained
 from tfdist.job import Job, Training
-from tfdist.placement import inter_op_threads
 from tfdist.world import DisagreementError
 
 _PLACE = "the exchange of variables"
@@ -268,15 +267,14 @@ class SessionHook:
             self._trained = known = weakref.ref(session)
             self._job.training = lambda: None if known() is None else Training(known(), self._run)
 
-    def _warn_of_one_thread(self, session: Any) -> None:
-        """Two operations that wait for other ranks, taken up in another order there, need a thread each."""
-        configured = session._config.inter_op_parallelism_threads if session._config else 0
-        if not self._warned and inter_op_threads(configured) == 1:
+    def _warn_of_order(self, names: tuple[str, ...]) -> None:
+        """TensorFlow may take two operations that wait for other ranks up in another order on each rank."""
+        if not self._warned:
             self._warned = True
             warnings.warn(
-                "this run has several communication operations and one inter-op thread: on another rank TensorFlow may "
-                "take them up in another order, and they would wait for each other. Set inter_op_parallelism_threads "
-                "of the session's ConfigProto, or TF_NUM_INTEROP_THREADS, to 2 or more",
+                f"one run reaches {names[0]} and {names[1]}, and TensorFlow may begin them in another order on each "
+                "rank, which would then wait for each other: run them one after the other, or build the second under "
+                "tf.control_dependencies([the first])",
                 stacklevel=4,
             )
 
@@ -297,8 +295,8 @@ class SessionHook:
                 for collective in reach.collectives:
                     collective.overwritten = state.broadcasts and collective.averages
             self._remember(session)
-            if len(reach.collectives) > 1:
-                self._warn_of_one_thread(session)
+            if reach.unordered:
+                self._warn_of_order(reach.unordered)
         for collective in reach.group_collectives:
             if collective.channel is None:
                 _open_in_group(collective)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.multirank.oracle import data, mine, model, v1
+from tfdist.graphs import make_state
 
 
 def graph_with_model(seed: int, **options: Any) -> tuple[tf.Graph, Any]:
@@ -403,23 +404,24 @@ def case_shapes_that_differ_at_run_time() -> None:
             raise AssertionError("different shapes were added")
 
 
-def case_two_optimizers_and_one_thread_are_warned_of() -> None:
+def case_two_unordered_updates_in_one_run_are_warned_of() -> None:
     import warnings
 
     if tfdist.size() == 1:
         return
-    config = v1.ConfigProto(inter_op_parallelism_threads=1)
-    with tf.Graph().as_default(), v1.Session(config=config) as session:
-        w, u = (v1.get_variable(name, [2], initializer=v1.ones_initializer()) for name in "wu")
-        one = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(w), var_list=[w])
-        with tf.control_dependencies([one]):  # one order on all ranks
-            both = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(u), var_list=[u])
+    with tf.Graph().as_default(), v1.Session() as session:
+        w, u, x = (v1.get_variable(name, [2], initializer=v1.ones_initializer()) for name in "wux")
+        optimizer = v1.train.GradientDescentOptimizer(1.0)
+        first = optimizer.minimize(tf.reduce_sum(w), var_list=[w])
+        with tf.control_dependencies([first]):
+            second = optimizer.minimize(tf.reduce_sum(u * tf.identity(w)), var_list=[u])
+        third = optimizer.minimize(tf.reduce_sum(x), var_list=[x])
         session.run(v1.global_variables_initializer())
+        state = make_state(session.graph)
+        assert state.reach([first]).unordered == () == state.reach([second]).unordered
+        assert len(state.reach([first, third]).unordered) == 2
+        assert len(state.reach([second, third]).unordered) == 2
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            session.run(one)
+            session.run(first)
             assert not caught
-            tfdist.uninstall()
-            tfdist._process.install()  # a new hook has not warned yet
-            session.run([one, both])
-        assert ["TF_NUM_INTEROP_THREADS" in str(w.message) for w in caught] == [True]
