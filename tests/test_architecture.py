@@ -21,11 +21,12 @@ TFDIST_LAYERS = [
     {"rewrite", "variables", "values", "joining"},
     {"gradients", "tuning"},
     {"exchanges", "rows"},
+    {"adding"},
     {"collectives"},
     {"graphs", "job", "placement", "failure", "agreement"},
     {"timeline"},
     {"world", "mpi", "channel"},
-    {"presence", "shared"},
+    {"presence", "shared", "peers"},
     {"settings", "buckets", "combining", "topology", "shards", "learning_rate"},
 ]
 NMT_LAYERS = [

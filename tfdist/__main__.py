@@ -13,6 +13,7 @@ import numpy as np
 
 import tfdist
 from tfdist import tuning
+from tfdist.job import Tuning
 from tfdist.settings import Settings, launch
 
 _TEST_SECONDS = 1.0
@@ -51,19 +52,21 @@ def _report(wrong: list[list[str]], measured: tuning.Measurement | None) -> Iter
     yield ""
     if measured:
         yield "measured, ms:   " + "".join(f"{size // 1024:>9} KiB" for size in tuning.SIZES_BYTES)
-        for way, times in (("MPI", measured.private), ("shared memory", measured.shared)):
-            yield f"{way:<16}" + "".join(f"{seconds * 1e3:>13.3f}" for seconds in times)
-        pieces = ", ".join(
-            f"{piece // 1024} KiB {seconds * 1e3:.1f} ms"
-            for piece, seconds in zip(tuning.PIECES_BYTES, measured.pieces, strict=True)
-        )
-        yield f"32 MiB in pieces of: {pieces}"
+        for name, times in (("MPI", measured.private), ("own way", measured.own)):
+            yield f"{name:<16}" + "".join(f"{seconds * 1e3:>13.3f}" for seconds in times)
+        for way, seconds in measured.ways:
+            yield f"{_named(way)}: 32 MiB in {seconds * 1e3:.1f} ms"
         chosen = measured.tuning
-        shared_from, piece = chosen.crossover_bytes / 1024, chosen.piece_bytes / 1024
-        yield f"shared memory from {shared_from:g} KiB on, in pieces of {piece:g} KiB"
+        yield f"chosen          MPI below {chosen.crossover_bytes / 1024:g} KiB, else {_named(chosen)}"
         yield ""
     problems = [f"rank {rank}: {problem}" for rank, found in enumerate(wrong) for problem in found]
     yield "self-test   " + ("; ".join(problems) if problems else "all collectives give the right results")
+
+
+def _named(way: Tuning) -> str:
+    if way.piece_bytes:
+        return f"through shared memory in pieces of {way.piece_bytes // 1024} KiB"
+    return "each other's memory read where it lies"
 
 
 def _wrong_results(until: float) -> list[str]:

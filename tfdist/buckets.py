@@ -84,6 +84,37 @@ def pack(sizes: Sequence[int], room: int) -> Sequence[Piece]:
     return pieces
 
 
+def cut(sizes: Sequence[int], offsets: Sequence[int], own: slice, room: int) -> Sequence[Piece]:
+    """Cut a stretch of a buffer in which tensors lie at given places.
+
+    Args:
+      sizes: elements of each tensor.
+      offsets: where each begins in the buffer, ascending.
+      own: the stretch of the buffer.
+      room: elements from the first to the last of a piece at most.
+
+    Returns:
+      For each piece: (tensor, part of it, place in the buffer), in order; no piece is empty.
+    """
+    pieces: list[list[tuple[int, slice, slice]]] = []
+    end = own.start
+    for tensor, (size, offset) in enumerate(zip(sizes, offsets, strict=True)):
+        start, stop = max(offset, own.start), min(offset + size, own.stop)
+        while start < stop:
+            if not pieces or start >= end:
+                pieces.append([])
+                end = start + room
+            until = min(stop, end)
+            pieces[-1].append((tensor, slice(start - offset, until - offset), slice(start, until)))
+            start = until
+    return pieces
+
+
+def offsets(sizes: Sequence[int], dtype: np.dtype) -> list[int]:
+    """Where tensors begin that are laid out one after the other, aligned; and where the last ends."""
+    return [0, *np.cumsum([padded(size, dtype) for size in sizes]).tolist()]
+
+
 class Buffers:
     """Persistent, aligned memory for one bucket; a new one only while TensorFlow still holds the last results."""
 
@@ -100,11 +131,11 @@ class Buffers:
         Returns:
           The whole as one flat array, zero between the tensors, and each tensor's flat part, aligned to 64 bytes.
         """
-        offsets = np.concatenate([[0], np.cumsum([padded(size, dtype) for size in sizes])]).astype(int)
-        raw = self._free(int(offsets[-1]) * dtype.itemsize + ALIGNMENT_BYTES)
+        places = offsets(sizes, dtype)
+        raw = self._free(places[-1] * dtype.itemsize + ALIGNMENT_BYTES)
         start = -raw.ctypes.data % ALIGNMENT_BYTES
-        whole = raw[start : start + int(offsets[-1]) * dtype.itemsize].view(dtype)
-        return whole, [whole[offset : offset + size] for offset, size in zip(offsets, sizes, strict=False)]
+        whole = raw[start : start + places[-1] * dtype.itemsize].view(dtype)
+        return whole, [whole[place : place + size] for place, size in zip(places, sizes, strict=False)]
 
     def _free(self, size_bytes: int) -> np.ndarray:
         for raw, references in zip(self._owned, _references(self._owned), strict=True):

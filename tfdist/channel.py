@@ -12,9 +12,10 @@ from mpi4py import MPI
 
 from tfdist import combining
 from tfdist.combining import Op
+from tfdist.peers import Peers
 from tfdist.presence import Presence
 from tfdist.shared import Segments
-from tfdist.world import DisagreementError, Meeting, Node
+from tfdist.world import DisagreementError, Meeting, Node, Sharing
 
 # MPI counts are C ints, and some libraries count bytes in them.
 _PIECE_BYTES = 1 << 30
@@ -128,7 +129,8 @@ class MpiNode:
       lanes: slices of its sums.
       lane: this rank's slice.
       between: the ranks of this lane on all nodes; None if there is one node.
-      piece_bytes: of staging.
+      sharing: what the channel uses.
+      pids: of this node's ranks.
     """
 
     def __init__(
@@ -139,7 +141,8 @@ class MpiNode:
         lanes: int,
         lane: int | None,
         between: Any,
-        piece_bytes: int,
+        sharing: Sharing,
+        pids: Sequence[int],
     ) -> None:
         self._lines = segments.lines()
         self._presence = presence
@@ -149,8 +152,11 @@ class MpiNode:
         self.lanes = lanes
         self.lane = lane
         self.alone = between is None
-        self.inputs: Sequence[Sequence[np.ndarray]] = [segments.each(piece_bytes) for _ in range(2)]
-        self.sums: Sequence[np.ndarray] = [segments.each(piece_bytes)[0] for _ in range(2)]
+        piece, count = sharing.piece_bytes, sharing.addresses
+        tables = [memory.view(np.int64) for memory in segments.each(8 * count)]
+        self.peers = Peers(pids, tables, segments.index) if count else None
+        self.inputs: Sequence[Sequence[np.ndarray]] = [segments.each(piece) for _ in range(2)]
+        self.sums: Sequence[np.ndarray] = [segments.each(piece)[0] for _ in range(2)]
         self.copied: Meeting = _Meeting(segments, presence, ranks)
         self.added: Meeting = _Meeting(segments, presence, ranks)
 
@@ -166,8 +172,9 @@ class MpiNode:
 
 
 def _all_reduce(comm: Any, array: np.ndarray, op: Op, divisor: int) -> None:
-    if combining.is_narrow(array.dtype):
-        _all_reduce_narrow(comm, array, op, divisor)
+    # MPI adds float16 coarsely and bfloat16 not at all, and Open MPI 5 clips sums of small integers to their range.
+    if array.itemsize <= 2 and array.dtype.kind != "b":
+        _all_reduce_here(comm, array, op, divisor)
         return
     operation = _LOGICAL[op] if array.dtype.kind == "b" else _OPS[op]
     for piece in _pieces(array):
@@ -175,8 +182,8 @@ def _all_reduce(comm: Any, array: np.ndarray, op: Op, divisor: int) -> None:
     combining.scale(array, divisor)
 
 
-def _all_reduce_narrow(comm: Any, array: np.ndarray, op: Op, divisor: int) -> None:
-    """Each rank adds a slice in float32; MPI itself adds float16 coarsely and bfloat16 not at all."""
+def _all_reduce_here(comm: Any, array: np.ndarray, op: Op, divisor: int) -> None:
+    """MPI carries, each rank combines a slice."""
     parts = combining.slices(array.size, comm.size, array.itemsize)
     received = _all_to_all(comm, [array[part].view(np.uint8) for part in parts])
     own = array[parts[comm.rank]]

@@ -31,11 +31,11 @@ class Exchange(Protocol):
 
     Attributes:
       what: in words.
-      wants_shared: it can use the memory that a node's ranks share.
+      shared_tensors: how many it can exchange in ways that only the ranks of a node have; 0 if it cannot.
     """
 
     what: str
-    wants_shared: bool
+    shared_tensors: int
 
     def open(self, turn: Turn) -> None:
         """The ranks have agreed, and there is a channel. Collective."""
@@ -131,14 +131,15 @@ class Collective:
         self._failure: BaseException | None = None
 
     @property
-    def wants_shared(self) -> bool:
-        """Whether it has something for the node's memory."""
-        return any(e.wants_shared for e in self.exchanges)
+    def shared_tensors(self) -> int:
+        """How many tensors one exchange has at most for the node's own ways."""
+        return max((e.shared_tensors for e in self.exchanges), default=0)
 
     def open(self) -> None:
         """Give it its channel. Collective: the group's ranks."""
-        piece_bytes = self.job.tuning.piece_bytes if self.job.tuning and self.wants_shared else 0
-        self.channel = (self.group or self.job.world).channel(self.name, piece_bytes)
+        tuning = self.job.tuning
+        sharing = tuning.sharing(self.shared_tensors) if tuning and self.shared_tensors else None
+        self.channel = (self.group or self.job.world).channel(self.name, sharing)
         for number, exchange in enumerate(self.exchanges):
             exchange.open(Turn(self, number))
 

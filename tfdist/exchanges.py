@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tfdist import combining
-from tfdist.buckets import Buffers, Piece, pack
+from tfdist.adding import Adding, Direct, Staged
+from tfdist.buckets import Buffers
 from tfdist.collectives import Turn
 from tfdist.combining import Op
-from tfdist.world import Channel, Node
+from tfdist.world import Channel
 
 
 class Reduction:
@@ -29,18 +30,20 @@ class Reduction:
         self._op = op
         self._dtype = dtype
         self._sizes = sizes
-        self.wants_shared = shared and sizes is not None
+        self.shared_tensors = len(sizes) if shared and sizes is not None else 0
         self._buffers = Buffers()
-        self._node: Node | None = None
+        self._adding: Adding | None = None
         self._arrays: Sequence[np.ndarray] = ()
         self._parts: list[np.ndarray] = []
 
     def open(self, turn: Turn) -> None:
         """Choose the way."""
         node, tuning = turn.channel.node, turn.job.tuning
-        if self._sizes is not None and node is not None and tuning is not None:
-            size_bytes = sum(self._sizes) * self._dtype.itemsize
-            self._node = node if self.wants_shared and size_bytes >= tuning.crossover_bytes else None
+        if self._sizes is None or not self.shared_tensors or node is None or tuning is None:
+            return
+        if sum(self._sizes) * self._dtype.itemsize >= tuning.crossover_bytes:
+            way = Staged if node.peers is None else Direct
+            self._adding = way(self.what, node, self._op, self._dtype, self._sizes)
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
         """Take the tensors."""
@@ -61,14 +64,16 @@ class Reduction:
         sources = [a.reshape(-1) for a in arrays]
         # Shapes that are not known beforehand have not been compared yet.
         what = self.what if self._sizes is not None else f"{self.what} of shape {shapes}"
+        whole, parts = self._buffers.take([s.size for s in sources], self._dtype)
+        if self._adding is not None:
+            self._adding.prepare(sources, whole)
         with turn.span("wait", self.what):
             turn.arrive(what, sum(s.nbytes for s in sources))
-        whole, parts = self._buffers.take([s.size for s in sources], self._dtype)
         divisor = max(1, len(turn.present)) if self._op == "mean" else 1
-        if self._node is None:
-            self._privately(turn, sources, whole, parts, divisor)
+        if self._adding is not None:
+            self._adding.run(turn, sources, whole, parts, divisor)
         else:
-            self._through_shared_memory(turn, self._node, sources, parts, divisor)
+            self._privately(turn, sources, whole, parts, divisor)
         self._parts = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def results(self) -> list[np.ndarray]:
@@ -79,7 +84,8 @@ class Reduction:
     def _privately(
         self, turn: Turn, sources: Sequence[np.ndarray], whole: np.ndarray, parts: Sequence[np.ndarray], divisor: int
     ) -> None:
-        before, after = self._divisors(divisor)
+        # Dividing before the sum saves a pass, but costs narrow dtypes a rounding.
+        before, after = (1, divisor) if combining.is_narrow(self._dtype) else (divisor, 1)
         with turn.span("copy in", self.what):
             if turn.contributes:
                 for source, part in zip(sources, parts, strict=True):
@@ -88,67 +94,6 @@ class Reduction:
                 whole[:] = combining.identity(self._op, self._dtype)
         with turn.span("reduce", self.what):
             turn.channel.all_reduce(whole, self._op, after)
-
-    def _divisors(self, divisor: int) -> tuple[int, int]:
-        """What is divided by before and after the sum: before saves a pass, but costs narrow dtypes a rounding."""
-        return (1, divisor) if combining.is_narrow(self._dtype) else (divisor, 1)
-
-    def _through_shared_memory(
-        self, turn: Turn, node: Node, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], divisor: int
-    ) -> None:
-        adding = _Adding(turn, self.what, node, self._op, self._dtype, self._divisors(divisor))
-        pieces = pack([s.size for s in sources], node.sums[0].nbytes // self._dtype.itemsize)
-        for number, piece in enumerate(pieces):
-            if number == 0:
-                adding.copy_in(number, piece, sources)
-            adding.add(number, piece[-1][2].stop)
-            # In between two meetings there is always something to copy: a little delay of one rank holds nobody up.
-            if number + 1 < len(pieces):
-                adding.copy_in(number + 1, pieces[number + 1], sources)
-            adding.copy_out(number, piece, targets)
-
-
-class _Adding:
-    """The pieces of one reduction on their way through the node's shared memory.
-
-    Staging areas take turns. One may be copied into again two pieces later: by then all ranks have met as having
-    copied in the piece between, which they do after they have added this one; and likewise for its sums.
-    """
-
-    def __init__(self, turn: Turn, what: str, node: Node, op: Op, dtype: np.dtype, divisors: tuple[int, int]) -> None:
-        self._span, self._what, self._node, self._op = turn.span, what, node, op
-        self._before, self._after = divisors
-        self._inputs = [[x.view(dtype) for x in area] for area in node.inputs]
-        self._sums = [x.view(dtype) for x in node.sums]
-        self._present = [i for i, rank in enumerate(node.ranks) if rank in set(turn.present)]
-        self._copied, self._added = turn.place(f"{what}, copied"), turn.place(f"{what}, added")
-
-    def copy_in(self, number: int, piece: Piece, sources: Sequence[np.ndarray]) -> None:
-        own = self._inputs[number % 2][self._node.index]
-        with self._span("copy in", self._what):
-            for tensor, part, staged in piece:
-                combining.copy(sources[tensor][part], own[staged], self._before)
-            self._node.copied.enter()
-
-    def add(self, number: int, elements: int) -> None:
-        node, sums = self._node, self._sums[number % 2]
-        with self._span("wait for copies", self._what):
-            node.copied.wait(self._copied)
-        with self._span("reduce", self._what):
-            if node.lane is not None:
-                own = combining.slices(elements, node.lanes, sums.itemsize)[node.lane]
-                contributions = [self._inputs[number % 2][i][own] for i in self._present]
-                combining.combine(self._op, contributions, sums[own], self._after if node.alone else 1)
-                node.exchange(sums[own], self._op, self._after)
-            node.added.enter()
-
-    def copy_out(self, number: int, piece: Piece, targets: Sequence[np.ndarray]) -> None:
-        sums = self._sums[number % 2]
-        with self._span("wait for sums", self._what):
-            self._node.added.wait(self._added)
-        with self._span("copy out", self._what):
-            for tensor, part, staged in piece:
-                np.copyto(targets[tensor][part], sums[staged])
 
 
 class Plain:
@@ -160,7 +105,7 @@ class Plain:
       same_size: all ranks must bring as many bytes.
     """
 
-    wants_shared = False
+    shared_tensors = 0
 
     def __init__(
         self, what: str, function: Callable[[Channel, Sequence[np.ndarray]], list[np.ndarray]], same_size: bool

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tfdist.settings import Settings
 from tfdist.timeline import Recorder, Silent
-from tfdist.world import World
+from tfdist.world import Sharing, World
 
 if TYPE_CHECKING:
     from tfdist.rows import Way
@@ -20,12 +21,19 @@ class Tuning:
     """How gradients travel on this machine.
 
     Attributes:
-      crossover_bytes: from this size on through the node's shared memory.
-      piece_bytes: of staging in that memory; 0: none.
+      crossover_bytes: from this size on in the node's own way.
+      piece_bytes: of staging in shared memory; 0: none, the ranks of a node read each other's tensors where they lie.
     """
 
     crossover_bytes: float
     piece_bytes: int
+
+    def sharing(self, tensors: int) -> Sharing | None:
+        """What a channel needs of a node for exchanges of so many tensors at most."""
+        if math.isinf(self.crossover_bytes):
+            return None
+        # Also published: the buffer of the results.
+        return Sharing(self.piece_bytes, 0 if self.piece_bytes else tensors + 1)
 
 
 @dataclasses.dataclass

@@ -12,11 +12,12 @@ import numpy as np
 from mpi4py import MPI
 
 from tfdist.channel import MpiChannel, MpiNode
+from tfdist.peers import Peers, address, allow_siblings
 from tfdist.presence import Presence
-from tfdist.settings import Settings, log
+from tfdist.settings import Launch, Settings, log
 from tfdist.shared import LINE_BYTES, Segments, aligned
 from tfdist.topology import Topology, layout
-from tfdist.world import Channel, Group
+from tfdist.world import Channel, Group, Sharing
 
 _SHARED_MEMORY = "/dev/shm"
 # Windows are costly for MPI (communicators, files): small channels share one.
@@ -29,16 +30,18 @@ def processes() -> int:
     return MPI.COMM_WORLD.size
 
 
-def problem(launched: int | None) -> str:
+def problem(launched: Launch) -> str:
     """What is wrong with this MPI, with the remedy; empty if it will do.
 
     Args:
-      launched: how many processes the launcher says it has started; None if it does not say.
+      launched: what the launcher has told this process; the size or the rank may be missing.
     """
     library = library_version()
-    if launched is not None and processes() != launched:
+    size, rank = launched.size, launched.rank
+    if (size is not None and size != processes()) or (rank is not None and rank >= processes()):
+        started = f"{size} processes" if size is not None else f"rank {rank}"
         return (
-            f"the launcher started {launched} processes, but MPI sees {processes()}: mpirun and the library that "
+            f"the launcher started {started}, but MPI sees a job of {processes()}: mpirun and the library that "
             f"mpi4py uses ({library}) belong to different MPIs. Start with that library's own mpirun."
         )
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -90,6 +93,27 @@ class _SharedMemory:
         self._ranks_on_machine = ranks_on_machine
         self._windows: list[Any] = []
         self._segments: Segments | None = None
+        self.pids: Sequence[int] = node.allgather(os.getpid())
+
+    def readable(self) -> str:
+        """Why some rank cannot read the memory of another of its node; empty if all can. Collective: all ranks."""
+        allow_siblings()
+        # Another container's process may have the same number: what is read must be what its rank has written.
+        secret = np.frombuffer(os.urandom(64), np.uint8)
+        written = self._node.allgather((address(secret), secret.tobytes()))
+        reason = ""
+        try:
+            peers = Peers(self.pids, [], self._node.rank)
+            for index, (where, expected) in enumerate(written):
+                found = np.zeros(64, np.uint8)
+                peers.read_range(index, where, found)
+                if found.tobytes() != expected:
+                    reason = f"process {self.pids[index]} is another one than the rank's"
+        except AttributeError:
+            reason = "this system has no process_vm_readv"
+        except OSError as error:
+            reason = str(error)
+        return self._first(reason)
 
     def segments(self, size_bytes: int) -> Segments | None:
         """Segments with that much left; None if any rank cannot have them. Collective: all ranks."""
@@ -158,14 +182,14 @@ class _MpiGroup:
         self.topology = topology
         self.control: Channel = MpiChannel(comm.Dup(), presence, self.ranks)
 
-    def channel(self, place: str, piece_bytes: int = 0) -> Channel:
+    def channel(self, place: str, sharing: Sharing | None = None) -> Channel:
         self.control.arrive(f"the opening of a channel for {place}")
         comm = self._comm.Dup()
-        node = self._node(comm, piece_bytes) if piece_bytes else None
+        node = self._node(comm, sharing) if sharing else None
         return MpiChannel(comm, self._presence, self.ranks, node)
 
-    def _node(self, comm: Any, piece_bytes: int) -> MpiNode | None:
-        wanted = 4 * aligned(piece_bytes) + 3 * aligned(2 * LINE_BYTES)
+    def _node(self, comm: Any, sharing: Sharing) -> MpiNode | None:
+        wanted = 4 * aligned(sharing.piece_bytes) + aligned(8 * sharing.addresses) + 3 * aligned(2 * LINE_BYTES)
         segments = self._shared.segments(wanted) if self._shared else None
         if segments is None:
             return None
@@ -174,7 +198,8 @@ class _MpiGroup:
         between = comm.Split(MPI.UNDEFINED if lane is None else lane, self.rank)
         alone = len(self.topology.nodes) == 1
         between = None if alone else between
-        return MpiNode(segments, self._presence, ranks, self.topology.lanes, lane, between, piece_bytes)
+        pids = self._shared.pids if self._shared else []
+        return MpiNode(segments, self._presence, ranks, self.topology.lanes, lane, between, sharing, pids)
 
 
 class MpiWorld(_MpiGroup):
@@ -192,6 +217,10 @@ class MpiWorld(_MpiGroup):
         presence = Presence(_Mail(comm.Dup()), settings)
         use_shared = settings.engine != "mpi" and max(len(n) for n in topology.nodes) > 1
         shared = _SharedMemory(comm.Dup(), node, self.local_size) if use_shared else None
+        obstacle = shared.readable() if shared and settings.engine != "shared" else "not asked for"
+        self.direct = not obstacle
+        if obstacle and settings.engine == "direct" and comm.rank == 0:
+            log(f"the ranks of a machine cannot read each other's memory ({obstacle}): they use shared memory instead")
         super().__init__(comm, presence, range(comm.size), shared, topology)
 
     def group(self, ranks: Sequence[int]) -> Group:

@@ -17,7 +17,8 @@ from tfdist.settings import Settings, log
 
 _ANNOUNCE_SECONDS = 1.0
 _ENTANGLED_SECONDS = 5.0  # ranks that wait for each other in different places; long enough for news on its way
-_YIELDING_SECONDS = 1e-3  # a peer in step is here within that; sched_yield leaves the core to whoever computes
+_YIELDING_SECONDS = 1e-4  # a peer in step is here within that; longer yielding takes the core from whoever computes
+_NAP_SHARE = 0.25  # of the time waited so far: what a nap may add to a wait
 _LONGEST_NAP_SECONDS = 1e-3
 
 
@@ -70,7 +71,6 @@ class Presence:
           PeerError: a rank has ended, all wait in different places, or the deadline has passed.
         """
         start = time.monotonic()
-        nap = 0.0
         watch = None
         while not request.Test():
             waited = time.monotonic() - start
@@ -80,8 +80,7 @@ class Presence:
             if waited < _YIELDING_SECONDS:
                 os.sched_yield()
             else:
-                nap = min(_LONGEST_NAP_SECONDS, nap + 50e-6)
-                time.sleep(nap)
+                time.sleep(min(_LONGEST_NAP_SECONDS, _NAP_SHARE * waited))
         if watch:
             self._mail.send_to_all(self._state)
 

@@ -92,7 +92,7 @@ class Rows:
       ways: that were chosen in the last step.
     """
 
-    wants_shared = False
+    shared_tensors = 0
 
     def __init__(self, what: str, tables: Sequence[Table]) -> None:
         self.what = what

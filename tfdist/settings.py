@@ -69,9 +69,9 @@ class Settings:
       origins: of the settings that are not at their default: where the value came from.
     """
 
-    bucket_mb: float = _setting(32.0, _positive, "a number above 0", "MiB at which gradients fuse into one message")
-    engine: str = _choice("auto", ("auto", "mpi", "shared"), "how the ranks of a machine add; auto measures")
-    shared_from_kb: str = _setting("", _number_or_nothing, "a number, or inf", "KiB from which on memory is shared")
+    bucket_mb: float = _setting(64.0, _positive, "a number above 0", "MiB at which gradients fuse into one message")
+    engine: str = _choice("auto", ("auto", "mpi", "shared", "direct"), "how a machine's ranks add; auto measures")
+    shared_from_kb: str = _setting("", _number_or_nothing, "a number, or inf", "KiB below which MPI adds")
     piece_kb: str = _setting("", _number_or_nothing, "a number", "KiB that are added at a time in shared memory")
     compression: str = _choice("none", ("none", "bf16", "fp16"), "dtype in which float32 gradients travel")
     sparse: str = _choice("auto", ("auto", "dense", "gather"), "how rows of IndexedSlices travel; auto counts bytes")

@@ -1,4 +1,4 @@
-"""Which way is faster on this machine, and in pieces of what size: measured when the first gradients are to travel."""
+"""Which way is fastest on this machine, and in pieces of what size: measured when the first gradients are to travel."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from tfdist.settings import log
 
 SIZES_BYTES = (1 << 12, 1 << 15, 1 << 18, 1 << 21, 1 << 23, 1 << 25)
 PIECES_BYTES = (1 << 18, 1 << 20, 1 << 22, 1 << 24)
-_PIECES_PAYLOAD_BYTES = 1 << 25
+_WAYS_PAYLOAD_BYTES = 1 << 25
 _REPETITIONS = 5
+_PRIVATELY = Tuning(math.inf, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,28 +27,32 @@ class Measurement:
     """Rank 0's medians in seconds.
 
     Attributes:
+      ways: of a node's own that were tried, and how long each took for 32 MiB; empty if there is none.
       private: through MPI, for each of ``SIZES_BYTES``.
-      shared: through the node's memory, likewise; empty if there is none.
-      pieces: through the node's memory in each of ``PIECES_BYTES``, for one size.
+      own: in the fastest of the ways, likewise.
     """
 
+    ways: tuple[tuple[Tuning, float], ...]
     private: tuple[float, ...]
-    shared: tuple[float, ...]
-    pieces: tuple[float, ...]
+    own: tuple[float, ...]
 
     @property
     def tuning(self) -> Tuning:
-        """What follows: the fastest piece, and the size from which on shared memory is faster."""
-        if not self.shared:
-            return Tuning(math.inf, 0)
-        rows = list(zip(SIZES_BYTES, self.private, self.shared, strict=True))
+        """What follows: the fastest way, and the size from which on it is faster than MPI."""
+        if not self.ways:
+            return _PRIVATELY
+        rows = list(zip(SIZES_BYTES, self.private, self.own, strict=True))
         # The choice that loses least over all sizes: a single measurement may be off.
         losses = {
-            crossover: sum((s if size >= crossover else p) / min(p, s) for size, p, s in rows)
+            crossover: sum((own if size >= crossover else p) / min(p, own) for size, p, own in rows)
             for crossover in (0, *SIZES_BYTES[1:], math.inf)
         }
-        fastest = min(zip(self.pieces, PIECES_BYTES, strict=True))[1]
-        return Tuning(min(losses, key=losses.__getitem__), fastest)
+        return dataclasses.replace(fastest(self.ways), crossover_bytes=min(losses, key=losses.__getitem__))
+
+
+def fastest(ways: Sequence[tuple[Tuning, float]]) -> Tuning:
+    """The one that took least."""
+    return min(ways, key=lambda way: way[1])[0]
 
 
 def ensure(job: Job) -> None:
@@ -55,36 +60,49 @@ def ensure(job: Job) -> None:
     if job.tuning is not None:
         return
     settings = job.settings
-    if settings.engine == "mpi":
-        job.tuning = Tuning(math.inf, 0)
-    elif settings.piece_kb and (settings.engine == "shared" or settings.shared_from_kb):
-        shared_from = 0.0 if settings.engine == "shared" else float(settings.shared_from_kb) * 1024
-        job.tuning = Tuning(shared_from, int(float(settings.piece_kb) * 1024))
+    candidates = _candidates(job)
+    if not candidates:
+        job.tuning = _PRIVATELY
+    elif settings.engine != "auto" and len(candidates) == 1:
+        job.tuning = dataclasses.replace(candidates[0], crossover_bytes=_shared_from(job, 0.0))
     else:
         found = measure(job).tuning
-        pinned = {
-            "shared_from_kb": settings.shared_from_kb or f"{found.crossover_bytes / 1024:g}",
-            "piece_kb": settings.piece_kb or f"{found.piece_bytes / 1024:g}",
-        }
-        shared_from = 0.0 if settings.engine == "shared" else float(pinned["shared_from_kb"]) * 1024
-        job.tuning = Tuning(shared_from, int(float(pinned["piece_kb"]) * 1024))
+        default = found.crossover_bytes if settings.engine == "auto" else 0.0
+        job.tuning = dataclasses.replace(found, crossover_bytes=_shared_from(job, default))
         if job.world.rank == 0:
-            text = ",".join(f"{name}={value}" for name, value in pinned.items())
-            log(f"the engine was measured; TFDIST_OPTIONS={text} pins what was found")
+            log(f"the engine was measured; TFDIST_OPTIONS={_pinned(job.tuning)} pins what was found")
+
+
+def _candidates(job: Job) -> list[Tuning]:
+    """The ways of a node's own that the settings and the system allow."""
+    settings = job.settings
+    direct = [Tuning(0, 0)] if job.world.direct else []
+    pieces = [int(float(settings.piece_kb) * 1024)] if settings.piece_kb else PIECES_BYTES
+    staged = [Tuning(0, piece) for piece in pieces]
+    return {"mpi": [], "direct": direct or staged, "shared": staged, "auto": direct + staged}[settings.engine]
+
+
+def _shared_from(job: Job, default: float) -> float:
+    return float(job.settings.shared_from_kb) * 1024 if job.settings.shared_from_kb else default
+
+
+def _pinned(tuning: Tuning) -> str:
+    if math.isinf(tuning.crossover_bytes):
+        return "engine=mpi"
+    from_kb = f"shared_from_kb={tuning.crossover_bytes / 1024:g}"
+    if tuning.piece_bytes:
+        return f"engine=shared,{from_kb},piece_kb={tuning.piece_bytes / 1024:g}"
+    return f"engine=direct,{from_kb}"
 
 
 def measure(job: Job) -> Measurement:
     """Time the ways. Collective: all ranks; a fraction of a second."""
     place = "the measurement of the engine"
-    own_pieces = [_times(job, Tuning(0, piece), [_PIECES_PAYLOAD_BYTES], 3)[0] for piece in PIECES_BYTES]
-    pieces = tuple(job.world.control.broadcast_object(own_pieces, place))  # all must cut alike
-    best = min(zip(pieces, PIECES_BYTES, strict=True))[1]
-    own = Measurement(
-        tuple(_times(job, Tuning(math.inf, 0), SIZES_BYTES, _REPETITIONS)),
-        tuple(_times(job, Tuning(0, best), SIZES_BYTES, _REPETITIONS)),
-        pieces,
-    )
-    return job.world.control.broadcast_object(own, place)
+    own_ways = [(way, _times(job, way, [_WAYS_PAYLOAD_BYTES], _REPETITIONS)[0]) for way in _candidates(job)]
+    ways = tuple(job.world.control.broadcast_object(own_ways, place))  # all must do alike
+    private = tuple(_times(job, _PRIVATELY, SIZES_BYTES, _REPETITIONS))
+    own = tuple(_times(job, fastest(ways), SIZES_BYTES, _REPETITIONS)) if ways else ()
+    return job.world.control.broadcast_object(Measurement(ways, private, own), place)
 
 
 def _times(job: Job, tuning: Tuning, sizes_bytes: Sequence[int], repetitions: int) -> list[float]:
@@ -96,7 +114,7 @@ def _times(job: Job, tuning: Tuning, sizes_bytes: Sequence[int], repetitions: in
             collective.exchanges.append(Reduction(f"{array.nbytes} bytes", "mean", array.dtype, [array.size], True))
         collective.open()
         times: list[list[float]] = [[] for _ in sizes_bytes]
-        for _ in range(repetitions):
+        for _ in range(1 + repetitions):
             for number, (exchange, array) in enumerate(zip(collective.exchanges, arrays, strict=True)):
                 start = time.perf_counter()
                 exchange.load([array])
@@ -105,4 +123,4 @@ def _times(job: Job, tuning: Tuning, sizes_bytes: Sequence[int], repetitions: in
                 times[number].append(time.perf_counter() - start)
     finally:
         job.tuning = previous
-    return [statistics.median(t) for t in times]
+    return [statistics.median(t[1:]) for t in times]  # the first touches new memory

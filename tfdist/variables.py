@@ -181,7 +181,7 @@ def synchronise(session: Any, run: Callable[..., Any], job: Job) -> None:
         complete, values = _meet(job, visitor, plan, lambda: _read(session, run, variables))
         if job.world.rank and values:
             _load(session, run, variables, values)
-    if any(c.wants_shared for c in state.world_collectives):
+    if any(c.shared_tensors for c in state.world_collectives):
         tuning.ensure(job)
     for collective in state.world_collectives:
         if collective.channel is None:

@@ -7,6 +7,7 @@ what they bring; the message itself then never waits for anybody and runs in its
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tfdist.combining import Op
+from tfdist.peers import Peers
 from tfdist.settings import Launch, Settings
 from tfdist.topology import Topology
 
@@ -28,6 +30,19 @@ class DisagreementError(RuntimeError):
     """The ranks bring different things to the same operation."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Sharing:
+    """What a channel uses of a node: staging memory, or addresses of tensors that the others read where they lie.
+
+    Attributes:
+      piece_bytes: of staging, twice; 0: none.
+      addresses: that each rank publishes; 0: none.
+    """
+
+    piece_bytes: int
+    addresses: int
+
+
 class Meeting(Protocol):
     """Where a node's ranks meet, in two halves: something can be done in between."""
 
@@ -39,7 +54,7 @@ class Meeting(Protocol):
 
 
 class Node(Protocol):
-    """The ranks of one machine that share memory, as one channel uses them.
+    """The ranks of one machine that share memory, as one channel uses them: with staging areas or with peers.
 
     Attributes:
       ranks: of the channel, in the order of the inputs.
@@ -47,6 +62,7 @@ class Node(Protocol):
       lanes: into how many slices the node divides its sums.
       lane: the slice that this rank adds; None if others do.
       alone: there is no other node.
+      peers: the others' memory, where it may be read; else None.
       inputs: staging memory, twice, in turns: uint8 [piece] for each of the ranks, its contribution.
       sums: likewise uint8 [piece], of which each rank writes its slice.
       copied: where they meet when they have copied in.
@@ -58,6 +74,7 @@ class Node(Protocol):
     lanes: int
     lane: int | None
     alone: bool
+    peers: Peers | None
     inputs: Sequence[Sequence[np.ndarray]]
     sums: Sequence[np.ndarray]
     copied: Meeting
@@ -125,22 +142,27 @@ class Group(Hashable, Protocol):
     size: int
     control: Channel
 
-    def channel(self, place: str, piece_bytes: int = 0) -> Channel:
+    def channel(self, place: str, sharing: Sharing | None = None) -> Channel:
         """A channel of its own. Collective: the group's ranks, in the same order.
 
         Args:
           place: what it is for, in words.
-          piece_bytes: of staging in the memory that a node's ranks share, twice; 0 for none. If any node refuses, no
-            rank has it.
+          sharing: what it uses of a node. If any node refuses, no rank has it.
         """
 
 
 class World(Group, Protocol):
-    """All ranks: ``local_`` counts those of this machine."""
+    """All ranks: ``local_`` counts those of this machine.
+
+    Attributes:
+      topology: which share memory.
+      direct: the ranks of every node may read each other's memory.
+    """
 
     local_rank: int
     local_size: int
     topology: Topology
+    direct: bool
 
     def group(self, ranks: Sequence[int]) -> Group:
         """Some of the ranks. Collective: those ranks."""
@@ -173,6 +195,7 @@ class OneProcess:
     local_rank = 0
     local_size = 1
     topology = Topology(((0,),))
+    direct = False
     node: Node | None = None
     sent_bytes = 0
 
@@ -200,7 +223,7 @@ class OneProcess:
     def broadcast_object(self, value: Any, place: str, root: int = 0) -> Any:
         return value
 
-    def channel(self, place: str, piece_bytes: int = 0) -> Channel:
+    def channel(self, place: str, sharing: Sharing | None = None) -> Channel:
         return self
 
     def group(self, ranks: Sequence[int]) -> Group:
@@ -240,7 +263,7 @@ def connect(launch: Launch | None, settings: Settings) -> World:
     except (ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise SetupError(f"a launcher started this program, but MPI cannot be loaded ({reason}). {INSTALL}") from None
-    problem = mpi.problem(launch.size)
+    problem = mpi.problem(launch)
     if problem:
         raise SetupError(problem)
     return OneProcess() if mpi.processes() == 1 else mpi.MpiWorld(settings)

@@ -29,13 +29,17 @@ from tfdist.rows import Rows, Table
 SIZE, RANK = tfdist.size(), tfdist.rank()
 
 
+STAGED, PRIVATE = Tuning(0, 1 << 16), Tuning(math.inf, 0)
+WAYS = [STAGED, PRIVATE, *([Tuning(0, 0)] if tfdist._world.direct else [])]
+
+
 @contextlib.contextmanager
-def settings(crossover_bytes: float | None = None, piece_bytes: int = 1 << 16, **values: Any) -> Iterator[None]:
+def settings(way: Tuning | None = None, **values: Any) -> Iterator[None]:
     """Other settings for a while."""
     job = tfdist._job
     previous = job.settings, job.tuning, job.sparse_as_dense, dict(job.sparse_ways)
     job.settings = job.settings.configured(**values)
-    job.tuning = previous[1] if crossover_bytes is None else Tuning(crossover_bytes, piece_bytes)
+    job.tuning = way or previous[1]
     try:
         yield
     finally:
@@ -78,8 +82,8 @@ def case_every_dtype_and_operation_on_every_way() -> None:
             if op in ("min", "max") and numpy_dtype.kind == "c":
                 continue
             arrays = [[brought(r, s, dtype) for s in ((3, 5), (), (0,), (70_001,))] for r in range(SIZE)]
-            for crossover in (0, math.inf):
-                with settings(crossover):
+            for way in WAYS:
+                with settings(way):
                     exchange = Reduction("x", op, numpy_dtype, [a.size for a in arrays[0]], shared=True)  # type: ignore[arg-type]
                     found = reduce(opened(exchange), 0, arrays[RANK])
                 for result, contributions in zip(found, zip(*arrays, strict=True), strict=True):
@@ -101,8 +105,8 @@ def case_non_finite_values_pass_through_on_all_ranks_alike() -> None:
     if SIZE == 1:
         return
     own = np.array([1.0, np.nan if RANK == 0 else 2.0, np.inf if RANK == SIZE - 1 else 3.0], np.float32)
-    for crossover in (0, math.inf):
-        with settings(crossover):
+    for way in WAYS:
+        with settings(way):
             (found,) = reduce(opened(Reduction("x", "mean", own.dtype, [3], shared=True)), 0, [own])
         assert found[0] == 1 and np.isnan(found[1]) and np.isposinf(found[2])
 
@@ -110,10 +114,10 @@ def case_non_finite_values_pass_through_on_all_ranks_alike() -> None:
 def case_random_sizes_threads_and_delays() -> None:
     """Buckets of random sizes, each rank with its own delays and number of threads; every value is checked."""
     shared_seed, own = np.random.RandomState(7), np.random.RandomState(RANK)
-    for crossover in (0, 1 << 12, math.inf):
+    for way in (*WAYS, *(dataclasses.replace(w, crossover_bytes=1 << 12) for w in WAYS[2:])):
         for threads in (1, 2, 4):
             sizes = [int(shared_seed.randint(1, 4000)) for _ in range(int(shared_seed.randint(1, 9)))]
-            with settings(crossover, bucket_mb=0.004), tf.Graph().as_default():
+            with settings(way, bucket_mb=0.004), tf.Graph().as_default():
                 step, variables, factor = _delayed_step(sizes, own)
                 config = v1.ConfigProto(
                     intra_op_parallelism_threads=threads, inter_op_parallelism_threads=int(own.choice([1, 2, 3]))
@@ -150,20 +154,20 @@ def _delayed_step(sizes: Sequence[int], random: np.random.RandomState) -> tuple[
 
 
 def case_law_with_small_buckets_and_one_thread() -> None:
-    with settings(0, bucket_mb=1e-5):
-        for name in ("momentum", "adam"):
-            assert_law(functools.partial(clipped_model, OPTIMIZERS[name]))
+    for way in WAYS:
+        with settings(way, bucket_mb=1e-5):
+            assert_law(functools.partial(clipped_model, OPTIMIZERS["momentum" if way == STAGED else "adam"]))
 
 
 def case_compressed_gradients_are_added_in_float32() -> None:
     if SIZE == 1:
         return
     for compression, dtype in (("bf16", ml_dtypes.bfloat16), ("fp16", np.float16)):
-        for crossover in (0, math.inf):
+        for way in WAYS:
             gradients = [brought(r, (300,), "float32") for r in range(SIZE)]
             wire = [g.astype(dtype).astype(np.float32) for g in gradients]
             expected = (functools.reduce(np.add, wire) / np.float32(SIZE)).astype(dtype).astype(np.float32)
-            with settings(crossover, compression=compression), tf.Graph().as_default(), v1.Session() as session:
+            with settings(way, compression=compression), tf.Graph().as_default(), v1.Session() as session:
                 w = v1.get_variable("w", [300], initializer=v1.zeros_initializer())
                 d = v1.get_variable("d", [2], "float64", initializer=v1.zeros_initializer())
                 loss = tf.reduce_sum(w * gradients[RANK])
@@ -251,7 +255,7 @@ def case_a_refusal_of_shared_memory_falls_back() -> None:
 
     kept, mpi.os.statvfs = mpi.os.statvfs, lambda path: Full  # type: ignore
     try:
-        with settings(0, piece_bytes=20 << 20):  # more than what is left of any window
+        with settings(Tuning(0, 20 << 20)):  # more than what is left of any window
             elements = 100_000
             exchange = Reduction("x", "sum", np.dtype(np.float32), [elements], shared=True)
             collective = opened(exchange)
@@ -364,7 +368,7 @@ def resident_bytes() -> int:
 def case_memory_is_bounded_and_does_not_grow() -> None:
     """At most three times the gradients at the default settings, and the same after 1,000 steps."""
     sizes = [1 << 20, 3 << 20, 5 << 20, 1000]
-    with settings(0, piece_bytes=1 << 20), tf.Graph().as_default() as graph, v1.Session() as session:
+    with settings(Tuning(0, 1 << 20)), tf.Graph().as_default() as graph, v1.Session() as session:
         variables = [v1.get_variable(f"w{n}", [s // 4], initializer=v1.ones_initializer()) for n, s in enumerate(sizes)]
         small = v1.get_variable("small", [64], initializer=v1.ones_initializer())
         optimizer = v1.train.GradientDescentOptimizer(0.0)

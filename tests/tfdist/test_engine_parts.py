@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -13,10 +15,12 @@ import numpy as np
 import pytest
 
 from tfdist import buckets, combining, rows, timeline
+from tfdist.job import Tuning
+from tfdist.peers import Peers, address
 from tfdist.settings import Settings, SettingsError
 from tfdist.shared import Segments
 from tfdist.topology import Topology, layout
-from tfdist.tuning import PIECES_BYTES, SIZES_BYTES, Measurement
+from tfdist.tuning import SIZES_BYTES, Measurement
 
 
 class TestLines:
@@ -67,6 +71,23 @@ class TestPieces:
                 assert [p[2].stop for p in piece[:-1]] == [p[2].start for p in piece[1:]]
                 seen += [(tensor, i) for tensor, part, _ in piece for i in range(part.start, part.stop)]
             assert seen == [(tensor, i) for tensor, size in enumerate(sizes) for i in range(size)]
+
+    def test_a_stretch_of_a_buffer(self) -> None:
+        sizes = [5, 0, 17, 1, 8]
+        places = buckets.offsets(sizes, np.dtype(np.float32))
+        assert places == [0, 16, 16, 48, 64, 80]
+        every = [(t, i, places[t] + i) for t, size in enumerate(sizes) for i in range(size)]
+        for room in (1, 3, 8, 100):
+            for start, stop in ((0, 80), (16, 50), (5, 6), (20, 70), (81, 90)):
+                pieces = buckets.cut(sizes, places[:-1], slice(start, stop), room)
+                assert all(piece and piece[-1][2].stop - piece[0][2].start <= room for piece in pieces)
+                seen = [
+                    (tensor, i, place.start + i - part.start)
+                    for piece in pieces
+                    for tensor, part, place in piece
+                    for i in range(part.start, part.stop)
+                ]
+                assert seen == [e for e in every if start <= e[2] < stop]
 
     @pytest.mark.parametrize("elements", [0, 1, 15, 16, 17, 1000])
     def test_slices_cover_all_and_begin_on_cache_lines(self, elements: int) -> None:
@@ -132,16 +153,44 @@ class TestRows:
 
 
 class TestTuning:
+    WAYS = ((Tuning(0, 1 << 20), 0.5), (Tuning(0, 0), 0.3), (Tuning(0, 1 << 22), 0.4))
+
     def test_one_outlier_does_not_decide(self) -> None:
         private = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
-        shared = (2.0, 2.0, 0.5, 0.5, 1.05, 0.5)
-        measured = Measurement(private, shared, tuple(float(p) for p in PIECES_BYTES))
-        assert measured.tuning.crossover_bytes == SIZES_BYTES[2]
-        assert measured.tuning.piece_bytes == PIECES_BYTES[0]
+        own = (2.0, 2.0, 0.5, 0.5, 1.05, 0.5)
+        assert Measurement(self.WAYS, private, own).tuning == Tuning(SIZES_BYTES[2], 0)
 
     def test_never_faster(self) -> None:
-        measured = Measurement((1.0,) * 6, (2.0,) * 6, (1.0,) * 4)
-        assert measured.tuning.crossover_bytes == float("inf")
+        assert Measurement(self.WAYS, (1.0,) * 6, (2.0,) * 6).tuning.crossover_bytes == float("inf")
+        assert Measurement((), (1.0,) * 6, ()).tuning.crossover_bytes == float("inf")
+
+
+class TestPeers:
+    """A process may read its own memory in the same way."""
+
+    def test_many_parts(self) -> None:
+        table = np.zeros(2, np.int64)
+        peers = Peers([os.getpid()], [table], 0)
+        source, target = np.arange(3000, dtype=np.float32), np.zeros(3000, np.float32)
+        peers.publish([address(source), 7])
+        assert peers.addresses(0).tolist() == [address(source), 7]
+        order = np.arange(0, 3000, 2)  # more parts than one call takes
+        parts = [np.stack([address(a) + 4 * order, np.full(len(order), 4)], axis=1) for a in (source, target)]
+        peers.read(0, parts[0], parts[1], 4 * len(order))
+        np.testing.assert_array_equal(target, np.where(np.arange(3000) % 2, 0, source))
+        peers.read_range(0, address(source), target)
+        np.testing.assert_array_equal(target, source)
+
+    def test_memory_that_is_not_there(self) -> None:
+        peers = Peers([os.getpid()], [np.zeros(1, np.int64)], 0)
+        with pytest.raises(OSError, match=rf"memory of process {os.getpid()}: Bad address"):
+            peers.read_range(0, 8, np.zeros(3))
+
+    def test_a_process_that_has_ended(self) -> None:
+        child = subprocess.Popen(["true"])
+        child.wait()
+        with pytest.raises(OSError, match="No such process"):
+            Peers([child.pid], [], 0).read_range(0, 8, np.zeros(3))
 
 
 class TestSettings:

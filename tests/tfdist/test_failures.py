@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch import Finished, mpirun, run
+from tests.launch import ROOT, Finished, mpirun, run
 
 # Starting Python and TensorFlow takes most of it; ten seconds are for the ending.
 START_SECONDS = 25
@@ -204,8 +204,40 @@ def test_mpirun_of_another_mpi() -> None:
     launcher = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
     finished = run([sys.executable, "-c", "import tfdist"], 60, launcher)
     assert finished.code == 1
-    assert "the launcher started 2 processes, but MPI sees 1" in finished.errors
+    assert "the launcher started 2 processes, but MPI sees a job of 1" in finished.errors
     assert "Traceback" not in finished.errors
+
+
+def test_mpirun_of_another_mpi_that_tells_no_size() -> None:
+    """Rank 0 can be alone; rank 1 cannot, and its failure ends the job."""
+    ask = "from tfdist import mpi, settings; print('|'.join(mpi.problem(settings.Launch(None, r)) for r in (0, 1)))"
+    finished = run([sys.executable, "-c", ask], 60, {})
+    assert finished.code == 0, finished
+    assert finished.output.startswith("|the launcher started rank 1, but MPI sees a job of 1:")
+
+
+def test_memory_of_other_ranks_that_may_not_be_read(tmp_path: Path) -> None:
+    """They go through shared memory then, and a user who asked for the other way is told."""
+    (tmp_path / "sitecustomize.py").write_text(
+        textwrap.dedent("""
+        import ctypes
+        class Library(ctypes.CDLL):
+            def __getattr__(self, name):
+                if name == "process_vm_readv":
+                    raise AttributeError(name)
+                return super().__getattr__(name)
+        ctypes.CDLL = Library
+        """)
+    )
+    body = """
+        start()
+        session.run(step)
+        assert np.allclose(session.run(w), 1 - 0.1 * 0.5), session.run(w)
+        assert tfdist._job.tuning.piece_bytes
+        """
+    finished = job(tmp_path, body, PYTHONPATH=f"{tmp_path}:{ROOT}", TFDIST_ENGINE="direct")
+    assert finished.code == 0, finished
+    assert finished.errors.count("cannot read each other's memory (this system has no process_vm_readv)") == 1
 
 
 def test_a_rank_that_stops_is_named_with_bucket_and_step(tmp_path: Path) -> None:
