@@ -40,6 +40,12 @@ def _number_or_nothing(text: str) -> str:
     return text
 
 
+def _size_or_nothing(text: str) -> str:
+    if text and not 1 <= float(text) < math.inf:
+        raise ValueError
+    return text
+
+
 def _one_of(*allowed: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in allowed:
@@ -72,7 +78,7 @@ class Settings:
     bucket_mb: float = _setting(64.0, _positive, "a number above 0", "MiB at which gradients fuse into one message")
     engine: str = _choice("auto", ("auto", "mpi", "shared", "direct"), "how a machine's ranks add; auto measures")
     shared_from_kb: str = _setting("", _number_or_nothing, "a number, or inf", "KiB below which MPI adds")
-    piece_kb: str = _setting("", _number_or_nothing, "a number", "KiB that are added at a time in shared memory")
+    piece_kb: str = _setting("", _size_or_nothing, "a number from 1 on", "KiB added at a time in shared memory")
     compression: str = _choice("none", ("none", "bf16", "fp16"), "dtype in which float32 gradients travel")
     sparse: str = _choice("auto", ("auto", "dense", "gather"), "how rows of IndexedSlices travel; auto counts bytes")
     node_size: int = _setting(0, _count, "a whole number", "ranks taken for one node (tests); 0: as the machines are")

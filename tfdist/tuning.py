@@ -14,6 +14,7 @@ from tfdist.collectives import Collective
 from tfdist.exchanges import Reduction
 from tfdist.job import Job, Tuning
 from tfdist.settings import log
+from tfdist.shared import aligned
 
 SIZES_BYTES = (1 << 12, 1 << 15, 1 << 18, 1 << 21, 1 << 23, 1 << 25)
 PIECES_BYTES = (1 << 18, 1 << 20, 1 << 22, 1 << 24)
@@ -77,7 +78,7 @@ def _candidates(job: Job) -> list[Tuning]:
     """The ways of a node's own that the settings and the system allow."""
     settings = job.settings
     direct = [Tuning(0, 0)] if job.world.direct else []
-    pieces = [int(float(settings.piece_kb) * 1024)] if settings.piece_kb else PIECES_BYTES
+    pieces = [aligned(int(float(settings.piece_kb) * 1024))] if settings.piece_kb else PIECES_BYTES
     staged = [Tuning(0, piece) for piece in pieces]
     return {"mpi": [], "direct": direct or staged, "shared": staged, "auto": direct + staged}[settings.engine]
 

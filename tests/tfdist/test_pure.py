@@ -171,6 +171,7 @@ class TestSettings:
             ("TFDIST_BUCKET_MB", "-1", "TFDIST_BUCKET_MB='-1'"),
             ("TFDIST_STALL_SECONDS", "soon", "a number above 0"),
             ("TFDIST_STALL_SECONDS", "nan", "a number above 0"),
+            ("TFDIST_PIECE_KB", "0", "a number from 1 on"),
             ("TFDIST_BUKET_MB", "1", "the settings are: TFDIST_BUCKET_MB"),
         ],
     )
