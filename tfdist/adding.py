@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from tfdist import buckets, combining
 from tfdist.collectives import Turn
 from tfdist.combining import Op
 from tfdist.peers import Peers, address
+from tfdist.presence import PeerError
 from tfdist.world import Node
 
 # Read from another rank, added and divided while it stays in a core's second-level cache.
@@ -78,10 +80,22 @@ class Direct:
             for lane, stretch in enumerate(self._slices):
                 if lane != node.lane:
                     source = int(self._peers.addresses(lane)[0]) + stretch.start * self._dtype.itemsize
-                    self._peers.read_range(lane, source, whole[stretch])
+                    with self._reading(turn, lane):
+                        self._peers.read_range(lane, source, whole[stretch])
             node.copied.enter()
         with turn.span("wait for copies", self._what):
             node.copied.wait(turn.place(f"{self._what}, copied"))
+
+    @contextlib.contextmanager
+    def _reading(self, turn: Turn, index: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            rank = self._node.ranks[index]
+            raise PeerError(
+                f"{turn.place(self._what)}: the memory of rank {rank} cannot be read ({error}): it has ended, or else "
+                "TFDIST_ENGINE=shared avoids this"
+            ) from error
 
     def _add(self, turn: Turn, sources: Sequence[np.ndarray], whole: np.ndarray, divisor: int) -> None:
         node = self._node
@@ -98,12 +112,13 @@ class Direct:
             area = whole[block.whole]
             landed = dict(zip(others, [area, *self._landing], strict=False))
             for i in others:
-                self._peers.read(i, theirs[i][block.vectors], ours[i][block.vectors], block.size_bytes)
+                with self._reading(turn, i):
+                    self._peers.read(i, theirs[i][block.vectors], ours[i][block.vectors], block.size_bytes)
             for tensor, part, here in block.parts:
                 contributions = [sources[tensor][part] if i == node.index else landed[i][here] for i in contributing]
                 combining.combine(self._op, contributions, area[here], divisor if node.alone else 1)
         if not node.alone:
-            node.exchange(whole[self._slices[node.lane]], self._op, divisor)
+            node.exchange(whole[self._slices[node.lane]], self._op, divisor, turn.place(f"{self._what}, nodes"))
 
 
 @dataclasses.dataclass
@@ -217,7 +232,7 @@ class Staged:
                 ]
                 combining.combine(self._op, contributions, sums[own], divisor if node.alone else 1)
                 if not node.alone:
-                    node.exchange(sums[own], self._op, divisor)
+                    node.exchange(sums[own], self._op, divisor, turn.place(f"{self._what}, nodes"))
             node.added.enter()
 
     def _copy_out(self, turn: Turn, number: int, piece: buckets.Piece, targets: Sequence[np.ndarray]) -> None:

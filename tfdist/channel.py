@@ -152,13 +152,14 @@ class MpiNode:
         self.lanes = lanes
         self.lane = lane
         self.alone = between is None
+        # The meetings come first: their memory must be zero, and only a window's beginning is.
+        self.copied: Meeting = _Meeting(segments, presence, ranks)
+        self.added: Meeting = _Meeting(segments, presence, ranks)
         piece, count = sharing.piece_bytes, sharing.addresses
         tables = [memory.view(np.int64) for memory in segments.each(8 * count)]
         self.peers = Peers(pids, tables, segments.index) if count else None
         self.inputs: Sequence[Sequence[np.ndarray]] = [segments.each(piece) for _ in range(2)]
         self.sums: Sequence[np.ndarray] = [segments.each(piece)[0] for _ in range(2)]
-        self.copied: Meeting = _Meeting(segments, presence, ranks)
-        self.added: Meeting = _Meeting(segments, presence, ranks)
 
     def bring(self, numbers: Sequence[int], place: str) -> np.ndarray:
         """Wait for the node's ranks; what each has brought: int64 [ranks, …]."""
@@ -166,9 +167,10 @@ class MpiNode:
         self._presence.wait(self._lines, place, self.ranks)
         return self._lines.read()
 
-    def exchange(self, array: np.ndarray, op: Op, divisor: int) -> None:
-        if self._between is not None:
-            _all_reduce(self._between, array, op, divisor)
+    def exchange(self, array: np.ndarray, op: Op, divisor: int, place: str) -> None:
+        # A rank that fails in its node's sum must not leave those of other nodes in MPI's blocking call.
+        self._presence.wait(self._between.Ibarrier(), place)
+        _all_reduce(self._between, array, op, divisor)
 
 
 def _all_reduce(comm: Any, array: np.ndarray, op: Op, divisor: int) -> None:

@@ -22,7 +22,7 @@ class Reduction:
       op: how.
       dtype: of all tensors.
       sizes: elements of each; None if they differ from step to step.
-      shared: through the node's shared memory, where there is some and it is the faster way.
+      shared: in the node's own way, where there is one and it is faster.
     """
 
     def __init__(self, what: str, op: Op, dtype: np.dtype, sizes: Sequence[int] | None, shared: bool = False) -> None:
@@ -64,6 +64,7 @@ class Reduction:
         sources = [a.reshape(-1) for a in arrays]
         # Shapes that are not known beforehand have not been compared yet.
         what = self.what if self._sizes is not None else f"{self.what} of shape {shapes}"
+        self._check([s.size for s in sources])
         whole, parts = self._buffers.take([s.size for s in sources], self._dtype)
         if self._adding is not None:
             self._adding.prepare(sources, whole)
@@ -75,6 +76,14 @@ class Reduction:
         else:
             self._privately(turn, sources, whole, parts, divisor)
         self._parts = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def _check(self, sizes: Sequence[int]) -> None:
+        """TensorFlow believes ``set_shape``; addresses must not."""
+        if self._sizes is not None and list(sizes) != list(self._sizes):
+            raise ValueError(
+                f"{self.what}: tensors whose static shapes have {self._sizes} elements have {list(sizes)}; look for a "
+                "set_shape that is not true"
+            )
 
     def results(self) -> list[np.ndarray]:
         """Views of the buffer, which is not used again while anybody holds them."""

@@ -14,10 +14,10 @@ from mpi4py import MPI
 from tfdist.channel import MpiChannel, MpiNode
 from tfdist.peers import Peers, address, allow_siblings
 from tfdist.presence import Presence
-from tfdist.settings import Launch, Settings, log
+from tfdist.settings import Launch, Settings, log, settings_difference
 from tfdist.shared import LINE_BYTES, Segments, aligned
 from tfdist.topology import Topology, layout
-from tfdist.world import Channel, Group, Sharing
+from tfdist.world import Channel, Group, SetupError, Sharing
 
 _SHARED_MEMORY = "/dev/shm"
 # Windows are costly for MPI (communicators, files): small channels share one.
@@ -93,6 +93,7 @@ class _SharedMemory:
         self._ranks_on_machine = ranks_on_machine
         self._windows: list[Any] = []
         self._segments: Segments | None = None
+        self._told = False
         self.pids: Sequence[int] = node.allgather(os.getpid())
 
     def readable(self) -> str:
@@ -118,7 +119,8 @@ class _SharedMemory:
     def segments(self, size_bytes: int) -> Segments | None:
         """Segments with that much left; None if any rank cannot have them. Collective: all ranks."""
         if self._segments is None or self._segments.free_bytes < size_bytes:
-            granted = self._allocate(max(size_bytes, _WINDOW_BYTES))
+            sizes = dict.fromkeys((max(size_bytes, _WINDOW_BYTES), size_bytes))
+            granted = next((g for g in map(self._allocate, sizes) if g is not None), None)
             if granted is None:
                 return None
             self._segments = granted
@@ -134,8 +136,9 @@ class _SharedMemory:
                 reason = f"MPI refuses shared memory ({error})"
         reason = self._first(reason)
         if reason or window is None:
-            if self._everyone.rank == 0:
-                log(f"{reason}: the ranks of a machine exchange gradients through MPI instead, more slowly")
+            if self._everyone.rank == 0 and not self._told:
+                log(f"{reason}: what would need it goes another way, more slowly")
+            self._told = True
             return None
         window.Lock_all()
         self._windows.append(window)
@@ -208,6 +211,9 @@ class MpiWorld(_MpiGroup):
     def __init__(self, settings: Settings) -> None:
         # Dup and Split are collective and blocking: here all ranks have just been started.
         comm = MPI.COMM_WORLD.Dup()
+        difference = settings_difference(comm.allgather(settings))
+        if difference:
+            raise SetupError(difference)
         self._machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank = self._machine.rank
         self.local_size = self._machine.size

@@ -135,6 +135,24 @@ class Settings:
         return dataclasses.replace(self, **values, origins={**self.origins, **origins})
 
 
+# What each rank may have in its own way.
+_OWN = {"stall_seconds", "stall_abort_seconds", "timeline"}
+
+
+def settings_difference(ranks: Sequence[Settings]) -> str:
+    """The first setting that is not the same on all ranks, in words; empty if there is none."""
+    for name in Settings.fields().keys() - _OWN:
+        first = getattr(ranks[0], name)
+        for rank, settings in enumerate(ranks):
+            other = getattr(settings, name)
+            if other != first:
+                return (
+                    f"{_PREFIX}{name.upper()} is {first!r} on rank 0, but {other!r} on rank {rank}: give all ranks the "
+                    "same (Open MPI's mpirun hands variables on to other machines with -x)"
+                )
+    return ""
+
+
 @dataclasses.dataclass(frozen=True)
 class Launch:
     """What the launcher put into this process's environment.

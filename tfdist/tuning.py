@@ -13,13 +13,15 @@ import numpy as np
 from tfdist.collectives import Collective
 from tfdist.exchanges import Reduction
 from tfdist.job import Job, Tuning
-from tfdist.settings import log
+from tfdist.settings import SettingsError, log, settings_difference
 from tfdist.shared import aligned
+from tfdist.timeline import Silent
 
 SIZES_BYTES = (1 << 12, 1 << 15, 1 << 18, 1 << 21, 1 << 23, 1 << 25)
 PIECES_BYTES = (1 << 18, 1 << 20, 1 << 22, 1 << 24)
 _WAYS_PAYLOAD_BYTES = 1 << 25
 _REPETITIONS = 5
+_LARGE_BYTES = 1 << 22
 _PRIVATELY = Tuning(math.inf, 0)
 
 
@@ -61,6 +63,9 @@ def ensure(job: Job) -> None:
     if job.tuning is not None:
         return
     settings = job.settings
+    difference = settings_difference(job.world.control.all_gather_object(settings, "the comparison of settings"))
+    if difference:
+        raise SettingsError(difference)
     candidates = _candidates(job)
     if not candidates:
         job.tuning = _PRIVATELY
@@ -79,7 +84,10 @@ def _candidates(job: Job) -> list[Tuning]:
     settings = job.settings
     direct = [Tuning(0, 0)] if job.world.direct else []
     pieces = [aligned(int(float(settings.piece_kb) * 1024))] if settings.piece_kb else PIECES_BYTES
-    staged = [Tuning(0, piece) for piece in pieces]
+    # Large pieces take much of /dev/shm, and only to be tried where there is a better way.
+    staged = [
+        Tuning(0, piece) for piece in pieces if not (direct and settings.engine == "auto" and piece > _LARGE_BYTES)
+    ]
     return {"mpi": [], "direct": direct or staged, "shared": staged, "auto": direct + staged}[settings.engine]
 
 
@@ -99,7 +107,8 @@ def _pinned(tuning: Tuning) -> str:
 def measure(job: Job) -> Measurement:
     """Time the ways. Collective: all ranks; a fraction of a second."""
     place = "the measurement of the engine"
-    own_ways = [(way, _times(job, way, [_WAYS_PAYLOAD_BYTES], _REPETITIONS)[0]) for way in _candidates(job)]
+    timed = [(way, _times(job, way, [_WAYS_PAYLOAD_BYTES], _REPETITIONS)[0]) for way in _candidates(job)]
+    own_ways = [(way, seconds) for way, seconds in timed if seconds < math.inf]
     ways = tuple(job.world.control.broadcast_object(own_ways, place))  # all must do alike
     private = tuple(_times(job, _PRIVATELY, SIZES_BYTES, _REPETITIONS))
     own = tuple(_times(job, fastest(ways), SIZES_BYTES, _REPETITIONS)) if ways else ()
@@ -108,12 +117,19 @@ def measure(job: Job) -> Measurement:
 
 def _times(job: Job, tuning: Tuning, sizes_bytes: Sequence[int], repetitions: int) -> list[float]:
     previous, job.tuning = job.tuning, tuning
+    recorder, job.recorder = job.recorder, Silent()  # these are not the training's steps
     try:
         collective = Collective("the measurement of the engine", [], job)
         arrays = [np.ones(size // 4, np.float32) for size in sizes_bytes]
         for array in arrays:
             collective.exchanges.append(Reduction(f"{array.nbytes} bytes", "mean", array.dtype, [array.size], True))
         collective.open()
+        if (
+            collective.channel is not None
+            and collective.channel.node is None
+            and not math.isinf(tuning.crossover_bytes)
+        ):
+            return [math.inf] * len(sizes_bytes)  # on all ranks
         times: list[list[float]] = [[] for _ in sizes_bytes]
         for _ in range(1 + repetitions):
             for number, (exchange, array) in enumerate(zip(collective.exchanges, arrays, strict=True)):
@@ -123,5 +139,5 @@ def _times(job: Job, tuning: Tuning, sizes_bytes: Sequence[int], repetitions: in
                 exchange.results()
                 times[number].append(time.perf_counter() - start)
     finally:
-        job.tuning = previous
+        job.tuning, job.recorder = previous, recorder
     return [statistics.median(t[1:]) for t in times]  # the first touches new memory

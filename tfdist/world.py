@@ -65,7 +65,7 @@ class Node(Protocol):
       peers: the others' memory, where it may be read; else None.
       inputs: staging memory, twice, in turns: uint8 [piece] for each of the ranks, its contribution.
       sums: likewise uint8 [piece], of which each rank writes its slice.
-      copied: where they meet when they have copied in.
+      copied: where they meet when they have copied: in with staging, the results out with peers.
       added: where they meet when they have added.
     """
 
@@ -80,7 +80,7 @@ class Node(Protocol):
     copied: Meeting
     added: Meeting
 
-    def exchange(self, array: np.ndarray, op: Op, divisor: int) -> None:
+    def exchange(self, array: np.ndarray, op: Op, divisor: int, place: str) -> None:
         """Combine with the same slice of the other nodes, in place, and divide. Collective: the ranks of this lane."""
 
 

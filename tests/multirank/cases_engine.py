@@ -19,7 +19,7 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.cases_law import OPTIMIZERS, clipped_model
 from tests.multirank.oracle import assert_law, v1
-from tfdist import rows
+from tfdist import adding, rows
 from tfdist.collectives import Collective
 from tfdist.exchanges import Reduction
 from tfdist.graphs import make_state
@@ -109,6 +109,43 @@ def case_non_finite_values_pass_through_on_all_ranks_alike() -> None:
         with settings(way):
             (found,) = reduce(opened(Reduction("x", "mean", own.dtype, [3], shared=True)), 0, [own])
         assert found[0] == 1 and np.isnan(found[1]) and np.isposinf(found[2])
+        assert same_everywhere(found)
+
+
+def case_many_tensors_in_many_blocks() -> None:
+    """More parts than one call reads, and slices of several blocks."""
+    if SIZE == 1:
+        return
+    kept, adding._BLOCK_BYTES = adding._BLOCK_BYTES, 1 << 17
+    try:
+        shapes = [(1,)] * 3000 + [(100_003,), (2, 5)]
+        every = [[brought(r, s, "float32") + n % 7 for n, s in enumerate(shapes)] for r in range(SIZE)]
+        for way in WAYS:
+            with settings(way):
+                sizes = [int(np.prod(s)) for s in shapes]
+                exchange = Reduction("x", "mean", np.dtype(np.float32), sizes, shared=True)
+                collective = opened(exchange)
+                for _ in range(3):
+                    found = reduce(collective, 0, every[RANK])
+                    for result, contributions in zip(found, zip(*every, strict=True), strict=True):
+                        np.testing.assert_allclose(result, np.mean(contributions, axis=0), rtol=1e-5, atol=1e-6)
+                    assert same_everywhere(np.concatenate([f.reshape(-1) for f in found]))
+    finally:
+        adding._BLOCK_BYTES = kept
+
+
+def case_a_static_shape_that_is_not_true() -> None:
+    if SIZE == 1:
+        return
+    for way in WAYS:
+        with settings(way):
+            collective = opened(Reduction("bucket 0 (w)", "mean", np.dtype(np.float32), [1000], shared=True))
+            try:
+                reduce(collective, 0, [np.zeros(10, np.float32)])
+            except ValueError as error:
+                assert "bucket 0 (w): tensors whose static shapes have [1000] elements have [10]" in str(error)
+            else:
+                raise AssertionError("taken")
 
 
 def case_random_sizes_threads_and_delays() -> None:
@@ -319,13 +356,18 @@ def case_groups() -> None:
 
 
 def case_join() -> None:
+    for way in WAYS:
+        _join(way)
+
+
+def _join(way: Tuning) -> None:
     """Rank r has data for 3 + 2 r steps; the mean is over those that still train, and all end with the same."""
     steps = [3 + 2 * r for r in range(SIZE)]
     expected = np.float32(1)
     for number in range(max(steps)):
         training = [r for r in range(SIZE) if number < steps[r]]
         expected -= np.float32(0.01) * np.mean([(r + 1) * (number + 1) for r in training], dtype=np.float32)
-    with settings(bucket_mb=1e-5), tf.Graph().as_default(), v1.Session() as session:
+    with settings(way, bucket_mb=1e-5), tf.Graph().as_default(), v1.Session() as session:
         w = v1.get_variable("w", [4], initializer=v1.ones_initializer())
         u = v1.get_variable("u", [9, 2], initializer=v1.ones_initializer())
         e = v1.get_variable("e", [5, 2], initializer=v1.ones_initializer())

@@ -29,7 +29,7 @@ def case_names() -> list[str]:
 
 # Other layouts and ways, for the cases that they could change.
 LAYOUTS = {
-    "two nodes of two": (4, {"TFDIST_NODE_SIZE": "2", "TFDIST_OPTIONS": "engine=shared,piece_kb=4,bucket_mb=0.001"}),
+    "two nodes of two": (4, {"TFDIST_NODE_SIZE": "2", "TFDIST_OPTIONS": "engine=direct,bucket_mb=0.001"}),
     "nodes of two and one": (3, {"TFDIST_NODE_SIZE": "2", "TFDIST_OPTIONS": "engine=direct"}),
     "through MPI alone": (2, {"TFDIST_ENGINE": "mpi"}),
 }

@@ -216,6 +216,34 @@ def test_mpirun_of_another_mpi_that_tells_no_size() -> None:
     assert finished.output.startswith("|the launcher started rank 1, but MPI sees a job of 1:")
 
 
+def test_settings_that_differ_between_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    own = "os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))"
+    script.write_text(f"import os\nos.environ['TFDIST_ENGINE'] = ['mpi', 'shared'][int({own})]\nimport tfdist\n")
+    finished = mpirun(2, [str(script)], 60)
+    assert_ended(finished, "TFDIST_ENGINE is 'mpi' on rank 0, but 'shared' on rank 1")
+    assert "Traceback" not in finished.errors
+
+
+def test_configuring_ranks_differently(tmp_path: Path) -> None:
+    finished = job(tmp_path, "tfdist.configure(bucket_mb=1 + rank)\nstart()\nsession.run(step)")
+    assert_ended(finished, "TFDIST_BUCKET_MB is 1.0 on rank 0, but 2.0 on rank 1")
+
+
+def test_a_rank_whose_memory_cannot_be_read_any_more(tmp_path: Path) -> None:
+    body = """
+        from tfdist.peers import Peers
+        start()
+        session.run(step)
+        assert tfdist._job.tuning == tfdist.job.Tuning(0, 0)
+        if rank == 1:
+            Peers.addresses = lambda self, index: np.full(9, 8)
+        session.run(step)
+        """
+    finished = job(tmp_path, body, TFDIST_ENGINE="direct")
+    assert_ended(finished, "the memory of rank 0 cannot be read", "Bad address", "step 2, bucket 0 (w)")
+
+
 def test_memory_of_other_ranks_that_may_not_be_read(tmp_path: Path) -> None:
     """They go through shared memory then, and a user who asked for the other way is told."""
     (tmp_path / "sitecustomize.py").write_text(
