@@ -19,7 +19,8 @@ _OPEN_MPI = {
 def mpirun() -> str:
     """The launcher that belongs to this Python's environment, else the first on PATH."""
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
-    return shutil.which("mpirun", path=path) or sys.exit(f"{Path(sys.argv[0]).name}: mpirun is not on PATH")
+    name = Path(sys.argv[0]).name
+    return shutil.which("mpirun", path=path) or sys.exit(f"{name}: mpirun is not on PATH; pip install mpich")
 
 
 def environment(**more: str) -> dict[str, str]:

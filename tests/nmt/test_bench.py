@@ -15,6 +15,7 @@ BENCH = Path(__file__).parents[2] / "scripts" / "bench_nmt"
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the script defines; no program is on PATH, and Python is in a directory of its own."""
+    monkeypatch.syspath_prepend(str(BENCH.parent))  # as when a script is run
     found = runpy.run_path(str(BENCH))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(sys, "argv", ["bench_nmt"])
