@@ -113,10 +113,10 @@ def configure(
         default keeps slices, because optimizers with momentum treat the two differently.
       sparse_ways: by variable name (its operation's), how the rows of its gradient travel: ``auto``, ``dense`` or
         ``gather``; the result is the same.
-      **settings: ``bucket_mb``, ``compression``, ``sparse``, ``stall_seconds``, … as in the environment.
+      **settings: ``bucket_mb``, ``compression``, ``sparse``, as in the environment.
 
     Raises:
-      SettingsError: an unknown setting, or a value out of its range.
+      SettingsError: an unknown setting, a value out of its range, or a setting that only the environment has.
     """
     if sparse_as_dense is not None:
         _job.sparse_as_dense = bool(sparse_as_dense)

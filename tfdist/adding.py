@@ -1,4 +1,4 @@
-"""How the ranks of a node add what they bring: each a slice, read where it lies or through a staging area."""
+"""How the ranks of a node add what they bring: each a slice, where tensors lie or through a staging area."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Adding(Protocol):
 
 
 class Direct:
-    """Each rank reads its slice of the others' tensors where they lie, and then the others' slices of the result.
+    """Each rank reads its slice of the others' tensors where they lie, and writes the result where they want it.
 
-    Two meetings order it: nobody reads a slice of the result before it is complete, and nobody hands out, or writes
-    again, what is still being read. (That tensors may be read is what the arrival says.)
+    One meeting orders it: nobody hands out results, or writes tensors again, before all have read and written. (That
+    tensors may be read, and buffers written, is what the arrival says.)
     """
 
     def __init__(self, what: str, node: Node, op: Op, dtype: np.dtype, sizes: Sequence[int]) -> None:
@@ -70,31 +70,21 @@ class Direct:
         self, turn: Turn, sources: Sequence[np.ndarray], whole: np.ndarray, targets: Sequence[np.ndarray], divisor: int
     ) -> None:
         """See ``Adding``."""
-        node = self._node
         with turn.span("reduce", self._what):
             self._add(turn, sources, whole, divisor)
-            node.added.enter()
-        with turn.span("wait for sums", self._what):
-            node.added.wait(turn.place(f"{self._what}, added"))
-        with turn.span("copy out", self._what):
-            for lane, stretch in enumerate(self._slices):
-                if lane != node.lane:
-                    source = int(self._peers.addresses(lane)[0]) + stretch.start * self._dtype.itemsize
-                    with self._reading(turn, lane):
-                        self._peers.read_range(lane, source, whole[stretch])
-            node.copied.enter()
+            self._node.copied.enter()
         with turn.span("wait for copies", self._what):
-            node.copied.wait(turn.place(f"{self._what}, copied"))
+            self._node.copied.wait(turn.place(f"{self._what}, copied"))
 
     @contextlib.contextmanager
-    def _reading(self, turn: Turn, index: int) -> Iterator[None]:
+    def _reaching(self, turn: Turn, index: int) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             rank = self._node.ranks[index]
             raise PeerError(
-                f"{turn.place(self._what)}: the memory of rank {rank} cannot be read ({error}): it has ended, or else "
-                "TFDIST_ENGINE=shared avoids this"
+                f"{turn.place(self._what)}: the memory of rank {rank} cannot be reached ({error}): it has ended, or "
+                "else TFDIST_ENGINE=shared avoids this"
             ) from error
 
     def _add(self, turn: Turn, sources: Sequence[np.ndarray], whole: np.ndarray, divisor: int) -> None:
@@ -112,13 +102,24 @@ class Direct:
             area = whole[block.whole]
             landed = dict(zip(others, [area, *self._landing], strict=False))
             for i in others:
-                with self._reading(turn, i):
+                with self._reaching(turn, i):
                     self._peers.read(i, theirs[i][block.vectors], ours[i][block.vectors], block.size_bytes)
             for tensor, part, here in block.parts:
                 contributions = [sources[tensor][part] if i == node.index else landed[i][here] for i in contributing]
                 combining.combine(self._op, contributions, area[here], divisor if node.alone else 1)
+            if node.alone:
+                self._hand_out(turn, whole, block.whole)  # while it is in the cache
         if not node.alone:
-            node.exchange(whole[self._slices[node.lane]], self._op, divisor, turn.place(f"{self._what}, nodes"))
+            own = self._slices[node.lane]
+            node.exchange(whole[own], self._op, divisor, turn.place(f"{self._what}, nodes"))
+            self._hand_out(turn, whole, own)
+
+    def _hand_out(self, turn: Turn, whole: np.ndarray, part: slice) -> None:
+        for i in range(len(self._node.ranks)):
+            if i != self._node.index:
+                with self._reaching(turn, i):
+                    buffer = int(self._peers.addresses(i)[0])
+                    self._peers.write(i, whole[part], buffer + part.start * self._dtype.itemsize)
 
 
 @dataclasses.dataclass

@@ -41,7 +41,6 @@ class MpiChannel:
         self.node: Node | None = node
         self.rank = comm.rank
         self.size = comm.size
-        self.sent_bytes = 0
 
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
         own = (zlib.crc32(place.encode()), size_bytes, flags)
@@ -74,17 +73,14 @@ class MpiChannel:
 
     def all_reduce(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> None:
         _all_reduce(self._comm, array, op, divisor)
-        self.sent_bytes += array.nbytes
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> None:
         _broadcast(self._comm, array, root)
 
     def all_gather(self, array: np.ndarray) -> list[np.ndarray]:
-        self.sent_bytes += array.nbytes
         return _all_gather(self._comm, array)
 
     def all_to_all(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        self.sent_bytes += sum(p.nbytes for p in parts)
         return _all_to_all(self._comm, parts)
 
     def all_gather_object(self, value: Any, place: str) -> list[Any]:

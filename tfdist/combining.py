@@ -34,7 +34,7 @@ def combine(
     Args:
       op: how; ``mean`` is a sum that the caller divides by ``divisor``.
       arrays: [n] each, of one dtype, in the order in which they are combined; none: the operation's identity.
-      out: [n], may be one of the arrays.
+      out: [n], may be one of the first two arrays.
       divisor: what the result is divided by.
     """
     block = max(1, _BLOCK_BYTES // out.itemsize)

@@ -107,11 +107,10 @@ class _SharedMemory:
             peers = Peers(self.pids, [], self._node.rank)
             for index, (where, expected) in enumerate(written):
                 found = np.zeros(64, np.uint8)
-                peers.read_range(index, where, found)
+                vectors = np.array([[where, 64]]), np.array([[address(found), 64]])
+                peers.read(index, *vectors, size_bytes=64)
                 if found.tobytes() != expected:
                     reason = f"process {self.pids[index]} is another one than the rank's"
-        except AttributeError:
-            reason = "this system has no process_vm_readv"
         except OSError as error:
             reason = str(error)
         return self._first(reason)

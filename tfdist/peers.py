@@ -1,7 +1,7 @@
-"""Reading the memory of the other ranks of a machine, where it lies: one copy where shared memory takes two.
+"""Reading and writing the memory of a machine's other ranks, where it lies: one copy where shared memory takes two.
 
-Linux lets a process read another's memory in one system call (process_vm_readv(2)), if both belong to one user and
-neither the container nor the security module Yama objects; MPI libraries use it for large messages ("CMA").
+Linux lets a process do so (process_vm_readv(2)), if both belong to one user and neither the container nor the security
+module Yama objects; MPI libraries use it for large messages ("CMA").
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,9 @@ class Peers:
       pids: of the node's ranks.
       tables: int64 [addresses] for each rank, shared.
       index: of this rank among them.
+
+    Raises:
+      OSError: there are no such system calls here.
     """
 
     def __init__(self, pids: Sequence[int], tables: Sequence[np.ndarray], index: int) -> None:
@@ -46,10 +50,8 @@ class Peers:
         self._tables = tables
         self._index = index
         library = ctypes.CDLL(None, use_errno=True)
-        self._readv = library.process_vm_readv  # AttributeError: this system has none
-        self._readv.restype = ctypes.c_ssize_t
-        vectors = (ctypes.c_void_p, ctypes.c_ulong)
-        self._readv.argtypes = [ctypes.c_int, *vectors, *vectors, ctypes.c_ulong]
+        self._readv = _typed(library, "process_vm_readv")
+        self._writev = _typed(library, "process_vm_writev")
 
     def publish(self, addresses: Sequence[int]) -> None:
         """Tell the others where this rank's arrays lie; they may read them after the next meeting."""
@@ -71,20 +73,45 @@ class Peers:
         Raises:
           OSError: the system refuses, or the memory is not there.
         """
+        self._transfer(self._readv, index, targets, sources, size_bytes)
+
+    def write(self, index: int, source: np.ndarray, target: int) -> None:
+        """Copy a contiguous array into another rank's memory.
+
+        Args:
+          index: of the rank.
+          source: what to copy.
+          target: address there.
+
+        Raises:
+          OSError: the system refuses, or the memory is not there.
+        """
+        for start in range(0, source.nbytes, _MOST_BYTES):
+            size = min(_MOST_BYTES, source.nbytes - start)
+            ours, theirs = np.array([[address(source) + start, size]]), np.array([[target + start, size]])
+            self._transfer(self._writev, index, ours, theirs, size)
+
+    def _transfer(
+        self, call: Callable[..., int], index: int, ours: np.ndarray, theirs: np.ndarray, size_bytes: int
+    ) -> None:
         done = 0
-        for first in range(0, len(sources), _MOST_VECTORS):
-            count = min(_MOST_VECTORS, len(sources) - first)
-            ours, theirs = address(targets) + 16 * first, address(sources) + 16 * first
-            copied = self._readv(self._pids[index], ours, count, theirs, count, 0)
+        for first in range(0, len(ours), _MOST_VECTORS):
+            count = min(_MOST_VECTORS, len(ours) - first)
+            copied = call(self._pids[index], address(ours) + 16 * first, count, address(theirs) + 16 * first, count, 0)
             if copied < 0:
                 number = ctypes.get_errno()
-                raise OSError(number, f"reading the memory of process {self._pids[index]}: {os.strerror(number)}")
+                raise OSError(number, f"the memory of process {self._pids[index]}: {os.strerror(number)}")
             done += copied
         if done != size_bytes:
-            raise OSError(f"only {done} of {size_bytes} bytes of process {self._pids[index]} could be read")
+            raise OSError(f"only {done} of {size_bytes} bytes of process {self._pids[index]} could be copied")
 
-    def read_range(self, index: int, source: int, target: np.ndarray) -> None:
-        """Copy one stretch of another rank's memory into a contiguous array."""
-        for start in range(0, target.nbytes, _MOST_BYTES):
-            size = min(_MOST_BYTES, target.nbytes - start)
-            self.read(index, np.array([[source + start, size]]), np.array([[address(target) + start, size]]), size)
+
+def _typed(library: Any, name: str) -> Callable[..., int]:
+    function = getattr(library, name, None)
+    if function is None:
+        raise OSError(f"this system has no {name}")
+    vectors = (ctypes.c_void_p, ctypes.c_ulong)
+    function.restype = ctypes.c_ssize_t
+    function.argtypes = [ctypes.c_int, *vectors, *vectors, ctypes.c_ulong]
+    typed: Callable[..., int] = function
+    return typed

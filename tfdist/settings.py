@@ -115,8 +115,13 @@ class Settings:
         """A copy with other values, as ``tfdist.configure`` sets them.
 
         Raises:
-          SettingsError: see ``from_environment``.
+          SettingsError: see ``from_environment``; or a setting that is read at the start.
         """
+        for name in values.keys() & self.fields().keys() - set(CONFIGURABLE):
+            raise SettingsError(
+                f"tfdist.configure: {name} is read when tfdist is imported: set {_PREFIX}{name.upper()} in the "
+                f"environment before that (configure takes {', '.join(CONFIGURABLE)})"
+            )
         texts = {name: (str(value), f"tfdist.configure: {name}") for name, value in values.items()}
         return self._with(texts, dict.fromkeys(values, "tfdist.configure"))
 
@@ -135,6 +140,8 @@ class Settings:
         return dataclasses.replace(self, **values, origins={**self.origins, **origins})
 
 
+# What graphs are built by: the rest is read once, when tfdist is imported.
+CONFIGURABLE = ("bucket_mb", "compression", "sparse")
 # What each rank may have in its own way.
 _OWN = {"stall_seconds", "stall_abort_seconds", "timeline"}
 

@@ -1,10 +1,10 @@
 """A node's shared memory: where its ranks meet, and where they add.
 
-Each rank owns a segment that all others of its node see. Meeting is a line of numbers a rank, written in turn; adding
-goes piece by piece through a staging area that stays in the caches: a copy into the own segment, a slice added by each
-rank, and a copy of the slices out. Two meetings a piece order it all: nobody reads a contribution before everybody has
-written theirs, and nobody overwrites one, or a sum, that is still being read. Two staging areas take turns, so that a
-rank that is a little late holds nobody up.
+Each rank owns a segment that all others of its node see. Meeting is a line of numbers a rank, written in turn. Where
+ranks do not reach each other's tensors directly (``tfdist.peers``), adding goes piece by piece through a staging area:
+a copy into the own segment, a slice added by each rank, and a copy of the slices out. Two meetings a piece order it
+all: nobody reads a contribution before everybody has written theirs, and nobody overwrites one, or a sum, that is
+still being read. Two staging areas take turns, so that a rank that is a little late holds nobody up.
 """
 
 from __future__ import annotations

@@ -94,13 +94,11 @@ class Channel(Protocol):
       rank: of this process in the group.
       size: of the group.
       node: shared memory, if it was asked for and is to be had.
-      sent_bytes: payload handed to operations so far.
     """
 
     rank: int
     size: int
     node: Node | None
-    sent_bytes: int
 
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
         """Wait for all ranks; the flags of each.
@@ -197,7 +195,6 @@ class OneProcess:
     topology = Topology(((0,),))
     direct = False
     node: Node | None = None
-    sent_bytes = 0
 
     def __init__(self) -> None:
         self.control: Channel = self

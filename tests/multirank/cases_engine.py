@@ -14,6 +14,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfdist
@@ -25,6 +26,7 @@ from tfdist.exchanges import Reduction
 from tfdist.graphs import make_state
 from tfdist.job import Tuning
 from tfdist.rows import Rows, Table
+from tfdist.settings import SettingsError
 
 SIZE, RANK = tfdist.size(), tfdist.rank()
 
@@ -249,7 +251,8 @@ def case_rows_are_the_same_whichever_way_they_travel() -> None:
             )
             assert exchange.received_bytes == [expected_bytes]
             assert same_everywhere(values)
-        np.testing.assert_array_equal(results["gather"][1], results["auto"][1])
+        if len(tfdist._world.topology.nodes) == 1:  # between nodes, dense sums are grouped by node
+            np.testing.assert_array_equal(results["gather"][1], results["dense"][1])
 
 
 def case_sparse_settings_keep_the_law() -> None:
@@ -397,9 +400,11 @@ def case_no_threads_pile_up() -> None:
 
 
 def case_settings_are_kept() -> None:
-    with settings(bucket_mb=3):
+    with settings():
+        tfdist.configure(bucket_mb=3)
         assert tfdist._job.settings.bucket_mb == 3 and tfdist._job.settings.origins["bucket_mb"] == "tfdist.configure"
-    assert dataclasses.is_dataclass(tfdist._job.settings)
+    with settings(), pytest.raises(SettingsError, match="engine is read when tfdist is imported: set TFDIST_ENGINE"):
+        tfdist.configure(engine="shared")
 
 
 def resident_bytes() -> int:
@@ -409,8 +414,13 @@ def resident_bytes() -> int:
 
 def case_memory_is_bounded_and_does_not_grow() -> None:
     """At most three times the gradients at the default settings, and the same after 1,000 steps."""
+    for way in WAYS:
+        memory_of(way)
+
+
+def memory_of(way: Tuning) -> None:
     sizes = [1 << 20, 3 << 20, 5 << 20, 1000]
-    with settings(Tuning(0, 1 << 20)), tf.Graph().as_default() as graph, v1.Session() as session:
+    with settings(way), tf.Graph().as_default() as graph, v1.Session() as session:
         variables = [v1.get_variable(f"w{n}", [s // 4], initializer=v1.ones_initializer()) for n, s in enumerate(sizes)]
         small = v1.get_variable("small", [64], initializer=v1.ones_initializer())
         optimizer = v1.train.GradientDescentOptimizer(0.0)
@@ -424,7 +434,7 @@ def case_memory_is_bounded_and_does_not_grow() -> None:
         state = make_state(graph)
         if SIZE > 1:
             owned = [a.nbytes for e in state.collectives[0].exchanges for a in e._buffers._owned]  # type: ignore[attr-defined]
-            assert sum(owned) + 4 * (1 << 20) <= 3 * sum(sizes), owned
+            assert sum(owned) + 4 * way.piece_bytes <= 3 * sum(sizes), owned
         for _ in range(20):
             session.run(both_steps)
             session.run(large_step)

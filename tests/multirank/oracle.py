@@ -14,7 +14,7 @@ import tfdist
 v1 = tf.compat.v1
 Feed = dict[str, np.ndarray]
 RANKS = (1, 2, 3, 4)
-BATCH = 24  # divisible by every world size
+BATCH = 120  # divisible by every world size
 
 
 @contextlib.contextmanager
@@ -29,7 +29,7 @@ def without_tfdist() -> Iterator[None]:
 
 
 def data(dtype: str = "float32", steps: int = 10) -> list[Feed]:
-    """Batches of a regression with a category, different in every row: x [24, 5], y [24, 3], i [24]."""
+    """Batches of a regression with a category, different in every row: x [120, 5], y [120, 3], i [120]."""
     random = np.random.RandomState(3)
     return [
         {

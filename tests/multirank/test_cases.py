@@ -31,6 +31,8 @@ def case_names() -> list[str]:
 LAYOUTS = {
     "two nodes of two": (4, {"TFDIST_NODE_SIZE": "2", "TFDIST_OPTIONS": "engine=direct,bucket_mb=0.001"}),
     "nodes of two and one": (3, {"TFDIST_NODE_SIZE": "2", "TFDIST_OPTIONS": "engine=direct"}),
+    # One of the larger node's ranks adds nothing: it has no slice.
+    "nodes of three and two": (5, {"TFDIST_NODE_SIZE": "3", "TFDIST_OPTIONS": "engine=direct"}),
     "through MPI alone": (2, {"TFDIST_ENGINE": "mpi"}),
 }
 LAYOUT_CASES = ("cases_engine", "cases_law", "cases_values")

@@ -106,6 +106,13 @@ class TestCombining:
         combining.combine("mean", values, out, 3)
         np.testing.assert_array_equal(out, ((values[0] + values[1]) + values[2]) / np.float32(3))
 
+    @pytest.mark.parametrize("place", [0, 1])
+    def test_in_the_place_of_one_of_the_first_two(self, place: int) -> None:
+        values = [np.random.RandomState(r).randn(100_003).astype(np.float32) for r in range(3)]
+        expected = ((values[0] + values[1]) + values[2]) / np.float32(3)
+        combining.combine("mean", values, values[place], 3)
+        np.testing.assert_array_equal(values[place], expected)
+
     def test_float16_is_added_in_float32(self) -> None:
         values = [np.full(5, x, np.float16) for x in (2048, 1, 1)]  # in float16, 2048 + 1 is 2048
         out = np.empty_like(values[0])
@@ -178,19 +185,19 @@ class TestPeers:
         parts = [np.stack([address(a) + 4 * order, np.full(len(order), 4)], axis=1) for a in (source, target)]
         peers.read(0, parts[0], parts[1], 4 * len(order))
         np.testing.assert_array_equal(target, np.where(np.arange(3000) % 2, 0, source))
-        peers.read_range(0, address(source), target)
+        peers.write(0, source, address(target))
         np.testing.assert_array_equal(target, source)
 
     def test_memory_that_is_not_there(self) -> None:
         peers = Peers([os.getpid()], [np.zeros(1, np.int64)], 0)
         with pytest.raises(OSError, match=rf"memory of process {os.getpid()}: Bad address"):
-            peers.read_range(0, 8, np.zeros(3))
+            peers.write(0, np.zeros(3), 8)
 
     def test_a_process_that_has_ended(self) -> None:
         child = subprocess.Popen(["true"])
         child.wait()
         with pytest.raises(OSError, match="No such process"):
-            Peers([child.pid], [], 0).read_range(0, 8, np.zeros(3))
+            Peers([child.pid], [], 0).write(0, np.zeros(3), 8)
 
 
 class TestSettings:
@@ -218,6 +225,8 @@ class TestSettings:
     def test_configured(self) -> None:
         with pytest.raises(SettingsError, match="tfdist.configure: nonsense is not a setting"):
             Settings().configured(nonsense=1)
+        with pytest.raises(SettingsError, match="stall_seconds is read when tfdist is imported"):
+            Settings().configured(stall_seconds=1)
 
 
 class TestTimeline:

@@ -241,7 +241,7 @@ def test_a_rank_whose_memory_cannot_be_read_any_more(tmp_path: Path) -> None:
         session.run(step)
         """
     finished = job(tmp_path, body, TFDIST_ENGINE="direct")
-    assert_ended(finished, "the memory of rank 0 cannot be read", "Bad address", "step 2, bucket 0 (w)")
+    assert_ended(finished, "the memory of rank 0 cannot be reached", "Bad address", "step 2, bucket 0 (w)")
 
 
 def test_memory_of_other_ranks_that_may_not_be_read(tmp_path: Path) -> None:
