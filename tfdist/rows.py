@@ -1,7 +1,7 @@
 """Rows of IndexedSlices over the ranks: the union of the rows touched on any rank, each once, averaged.
 
-How rows travel does not change the result: every rank's rows one after the other (gather), or a dense array with a
-mark for each row that is touched (dense). Both add in the order of the ranks.
+How rows travel changes no more of the result than its rounding: every rank's rows one after the other, added in the
+order of the ranks (gather), or a dense array with a mark for each row that is touched, added by MPI (dense).
 """
 
 from __future__ import annotations

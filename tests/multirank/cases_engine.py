@@ -251,8 +251,10 @@ def case_rows_are_the_same_whichever_way_they_travel() -> None:
             )
             assert exchange.received_bytes == [expected_bytes]
             assert same_everywhere(values)
-        if len(tfdist._world.topology.nodes) == 1:  # between nodes, dense sums are grouped by node
-            np.testing.assert_array_equal(results["gather"][1], results["dense"][1])
+        for way in ("dense", "auto"):  # MPI adds in an order of its own
+            tolerance = 2e-2 if results[way][1].dtype.itemsize == 2 else 1e-6
+            difference = np.abs(results["gather"][1].astype(np.float64) - results[way][1].astype(np.float64))
+            assert difference.max() <= tolerance
 
 
 def case_sparse_settings_keep_the_law() -> None:
