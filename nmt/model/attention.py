@@ -28,22 +28,26 @@ Score = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 class Attention:
     """The variables of an attention.
 
-    Creates, in the current variable scope, `memory_layer/kernel` [memory_size, num_units] and under
-    `attention` those of the score: `luong_attention/attention_g` [] or
+    Creates, in the current variable scope, `memory_layer/kernel` [memory_size, num_units] and below
+    `wrapper` those of the score: `luong_attention/attention_g` [] or
     `bahdanau_attention/{query_layer/kernel, attention_v, attention_g, attention_b}`.
+
+    Args:
+        architecture: the model's.
+        wrapper: the scope of what the attention is around.
     """
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, architecture: Architecture, wrapper: str) -> None:
         units = architecture.num_units
         self._kind = architecture.attention
         get = tf.compat.v1.get_variable
         with tf.compat.v1.variable_scope("memory_layer"):
             self._memory_layer = tf.identity(get("kernel", [architecture.memory_size, units]))
         if self._kind == "scaled_luong":
-            with tf.compat.v1.variable_scope("attention/luong_attention"):
+            with tf.compat.v1.variable_scope(f"{wrapper}/luong_attention"):
                 self._g = tf.identity(get("attention_g", [], initializer=tf.compat.v1.ones_initializer()))
         if "bahdanau" in self._kind:
-            with tf.compat.v1.variable_scope("attention/bahdanau_attention"):
+            with tf.compat.v1.variable_scope(f"{wrapper}/bahdanau_attention"):
                 self._v = tf.identity(get("attention_v", [units]))
                 if self._kind == "normed_bahdanau":
                     start = tf.compat.v1.constant_initializer(math.sqrt(1.0 / units))

@@ -1,37 +1,21 @@
-"""Recurrent cells, one step of one layer.
+"""The kinds of recurrent cells.
 
-A cell's input has a part that is known for all times before the loop starts (the embedded words, or the layer
-below) and a part that the loop itself produces (the attention vector, or the layer below inside a decoder
-step). The product with the known part is formed for all times at once by `project`; only the rest is
-multiplied inside the loop.
+In their formulas x is the input, [ahead; inside], and ';' joins vectors. The variables are named as those of
+TensorFlow 1's cells (`tf.nn.rnn_cell` and `tf.contrib.rnn`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from nmt.model.architecture import Architecture
-from nmt.model.deferred import LoopOperand, matrix_gradient
-
-CELL_NAMES = {"lstm": "basic_lstm_cell"}
-
-
-class CellState(NamedTuple):
-    """State of one layer between two steps.
-
-    Attributes:
-        c: the memory cell, [batch, num_units].
-        h: the output, [batch, num_units].
-    """
-
-    c: tf.Tensor
-    h: tf.Tensor
+from nmt.model.cell import Cell, GRUState, LSTMState, Multiply, Product, join
+from nmt.model.placement import Placement
 
 
-class LSTMCell:
+class LSTMCell(Cell):
     """Long short-term memory (Hochreiter & Schmidhuber 1997; Zaremba et al. 2014, eq. 2-6).
 
         i, j, f, o = split([x; h] W + b)
@@ -39,121 +23,164 @@ class LSTMCell:
         h' = sigmoid(o) * tanh(c')
 
     Creates `basic_lstm_cell/kernel` [ahead_size + inside_size + num_units, 4 * num_units] and
-    `basic_lstm_cell/bias` [4 * num_units] in the current variable scope.
+    `basic_lstm_cell/bias` [4 * num_units], which starts from 0, in the current variable scope.
 
     Args:
         ahead_size: width of the input part that `project` takes; may be 0.
         inside_size: width of the input part that is only known in the loop; may be 0.
         num_units: width of c and h.
         forget_bias: added to the forget gate's pre-activation.
-
-    Attributes:
-        num_units: as given.
-        fed_size: width of what the loop multiplies with the kernel.
+        device: where its variables and operations are.
     """
 
-    def __init__(self, ahead_size: int, inside_size: int, num_units: int, forget_bias: float) -> None:
-        self.num_units = num_units
+    def __init__(self, ahead_size: int, inside_size: int, num_units: int, forget_bias: float, device: str) -> None:
+        with tf.device(device), tf.compat.v1.variable_scope("basic_lstm_cell"):
+            gates = Product(ahead_size, inside_size + num_units, 4 * num_units, bias=0.0)
+        super().__init__(num_units, [gates], device)
         self._forget_bias = forget_bias
-        self.fed_size = inside_size + num_units
-        with tf.compat.v1.variable_scope(CELL_NAMES["lstm"]):
-            rows = ahead_size + inside_size + num_units
-            kernel = tf.compat.v1.get_variable("kernel", [rows, 4 * num_units])
-            bias = tf.compat.v1.get_variable(
-                "bias",
-                [4 * num_units],
-                initializer=tf.compat.v1.zeros_initializer(),
-            )
-        # One split, whose gradient is one concatenation; two slices would each pad to the full size.
-        self._ahead, self._inside = tf.split(kernel, [ahead_size, rows - ahead_size])
-        self._bias = tf.identity(bias)
 
-    def zero_state(self, batch: tf.Tensor) -> CellState:
-        """The state before anything was read, for `batch` sentences."""
-        zeros = tf.zeros(tf.stack([batch, self.num_units]), self._bias.dtype)
-        zeros.set_shape([None, self.num_units])
-        return CellState(zeros, zeros)
-
-    def project(self, inputs: tf.Tensor) -> tf.Tensor:
-        """The part of the gates known ahead: [..., ahead_size] -> [..., 4 * num_units], bias included.
-
-        A cell that knows nothing ahead (ahead_size 0) takes an input of no width.
-        """
-        size = inputs.shape[-1]
-        shape = tf.concat([tf.shape(inputs)[:-1], [4 * self.num_units]], 0)
-        # oneDNN's fused product aborts the process on matrices of no width.
-        if size:
-            projected = tf.reshape(tf.matmul(tf.reshape(inputs, [-1, size]), self._ahead) + self._bias, shape)
-        else:
-            projected = tf.broadcast_to(self._bias, shape)
-        projected.set_shape(inputs.shape[:-1].concatenate([4 * self.num_units]))
-        return projected
-
-    def step(
-        self,
-        projected: tf.Tensor,
-        inside: tf.Tensor | None,
-        state: CellState,
-    ) -> tuple[tf.Tensor, CellState]:
-        """One step.
-
-        Args:
-            projected: [batch, 4 * num_units] from `project`.
-            inside: [batch, inside_size]; None if inside_size is 0.
-            state: of the step before.
-
-        Returns:
-            the output [batch, num_units] (which is h) and the new state.
-        """
-        gates = projected + tf.matmul(_fed(inside, state), self._inside)
-        return self._apply(gates, state)
-
-    def in_loop(self, projected: tf.Tensor) -> LSTMInLoop:
-        """The same for all times of one loop, with `projected` [time, batch, 4 * num_units]."""
-        return LSTMInLoop(self._inside, self._apply, projected)
-
-    def _apply(self, gates: tf.Tensor, state: CellState) -> tuple[tf.Tensor, CellState]:
-        i, j, f, o = tf.split(gates, 4, axis=1)
+    def _advance(self, products: Sequence[Multiply], inside: tf.Tensor | None, state: LSTMState) -> LSTMState:
+        (gates,) = products
+        i, j, f, o = tf.split(gates(join(inside, state.h)), 4, axis=1)
         c = state.c * tf.sigmoid(f + self._forget_bias) + tf.sigmoid(i) * tf.tanh(j)
         h = tf.sigmoid(o) * tf.tanh(c)
-        return h, CellState(c, h)
+        return LSTMState(c, h)
 
 
-class LSTMInLoop:
-    """An `LSTMCell` in one loop, its kernel's gradient formed after the loop (see `nmt.model.deferred`).
+class LayerNormLSTMCell(Cell):
+    """Long short-term memory with layer normalisation (Ba et al. 2016, section 3.1 and eq. 20-22).
 
-    Attributes:
-        projected: what the loop has to read, [time, batch, 4 * num_units].
+        i, j, f, o = split([x; h] W), each normalised
+        c' = norm(c * sigmoid(f + forget_bias) + sigmoid(i) * tanh(j))
+        h' = sigmoid(o) * tanh(c')
+        norm(a) = gamma * (a - mean(a)) / sqrt(variance(a) + 1e-12) + beta
+
+    As in `tf.contrib.rnn.LayerNormBasicLSTMCell`, and unlike the paper, the state keeps the normalised c', and
+    x W and h W are normalised as one. Creates `layer_norm_basic_lstm_cell/kernel` [ahead_size + inside_size +
+    num_units, 4 * num_units] and, below it, `{input,transform,forget,output,state}/{gamma,beta}` [num_units],
+    which start from 1 and 0, in the current variable scope.
+
+    Args: as for `LSTMCell`.
     """
 
-    def __init__(
-        self,
-        kernel: tf.Tensor,
-        apply: Callable[[tf.Tensor, CellState], tuple[tf.Tensor, CellState]],
-        projected: tf.Tensor,
-    ) -> None:
-        self._kernel = LoopOperand(kernel, matrix_gradient)
-        self._apply = apply
-        self.projected = self._kernel.carry(projected)
+    def __init__(self, ahead_size: int, inside_size: int, num_units: int, forget_bias: float, device: str) -> None:
+        with tf.device(device), tf.compat.v1.variable_scope("layer_norm_basic_lstm_cell"):
+            gates = Product(ahead_size, inside_size + num_units, 4 * num_units)
+            norms = [_scale_and_shift(name, num_units) for name in ("input", "transform", "forget", "output")]
+            # The gates are normalised all at once, as [batch, 4, num_units].
+            self._gates_gamma, self._gates_beta = (tf.stack(values) for values in zip(*norms, strict=True))
+            self._state_gamma, self._state_beta = _scale_and_shift("state", num_units)
+        super().__init__(num_units, [gates], device)
+        self._forget_bias = forget_bias
 
-    def step(
-        self,
-        projected: tf.Tensor,
-        inside: tf.Tensor | None,
-        state: CellState,
-    ) -> tuple[tf.Tensor, CellState, tf.Tensor]:
-        """As `LSTMCell.step`; the third result [batch, fed_size] of all times goes to `close` after the
-        loop."""
-        fed = _fed(inside, state)
-        return *self._apply(projected + tf.matmul(fed, self._kernel.value), state), fed
-
-    def close(self, fed: tf.Tensor) -> None:
-        """Take [time, batch, fed_size]."""
-        self._kernel.fed(fed)
+    def _advance(self, products: Sequence[Multiply], inside: tf.Tensor | None, state: LSTMState) -> LSTMState:
+        (gates,) = products
+        together = tf.reshape(gates(join(inside, state.h)), [-1, 4, self.num_units])
+        i, j, f, o = tf.unstack(_normalised(together, self._gates_gamma, self._gates_beta), axis=1)
+        c = state.c * tf.sigmoid(f + self._forget_bias) + tf.sigmoid(i) * tf.tanh(j)
+        c = _normalised(c, self._state_gamma, self._state_beta)
+        return LSTMState(c, tf.sigmoid(o) * tf.tanh(c))
 
 
-def _fed(inside: tf.Tensor | None, state: CellState) -> tf.Tensor:
-    return state.h if inside is None else tf.concat([inside, state.h], 1)
+def _scale_and_shift(name: str, size: int) -> tuple[tf.Tensor, tf.Tensor]:
+    v1 = tf.compat.v1
+    with v1.variable_scope(name):
+        gamma = v1.get_variable("gamma", [size], initializer=v1.ones_initializer())
+        beta = v1.get_variable("beta", [size], initializer=v1.zeros_initializer())
+    return tf.identity(gamma), tf.identity(beta)
+
+
+def _normalised(values: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
+    mean, variance = tf.nn.moments(values, [-1], keepdims=True)
+    return (values - mean) * tf.math.rsqrt(variance + 1e-12) * gamma + beta
+
+
+class GRUCell(Cell):
+    """Gated recurrent unit (Cho et al. 2014, eq. 5-8).
+
+        r, u = split(sigmoid([x; h] Wg + bg))
+        n    = tanh([x; r * h] Wc + bc)
+        h'   = u * h + (1 - u) * n
+
+    Creates `gru_cell/gates/{kernel,bias}` [ahead_size + inside_size + num_units, 2 * num_units], [2 *
+    num_units] and `gru_cell/candidate/{kernel,bias}` of half that width in the current variable scope. The
+    gates' bias starts from 1, so that the state is kept at first; the candidate's from 0.
+
+    Args:
+        ahead_size: width of the input part that `project` takes; may be 0.
+        inside_size: width of the input part that is only known in the loop; may be 0.
+        num_units: width of h.
+        device: where its variables and operations are.
+    """
+
+    state_type = GRUState
+
+    def __init__(self, ahead_size: int, inside_size: int, num_units: int, device: str) -> None:
+        scope, fed_size = tf.compat.v1.variable_scope, inside_size + num_units
+        with tf.device(device), scope("gru_cell"):
+            with scope("gates"):
+                gates = Product(ahead_size, fed_size, 2 * num_units, bias=1.0)
+            with scope("candidate"):
+                candidate = Product(ahead_size, fed_size, num_units, bias=0.0)
+        super().__init__(num_units, [gates, candidate], device)
+
+    def _advance(self, products: Sequence[Multiply], inside: tf.Tensor | None, state: GRUState) -> GRUState:
+        gates, candidate = products
+        r, u = tf.split(tf.sigmoid(gates(join(inside, state.h))), 2, axis=1)
+        n = tf.tanh(candidate(join(inside, r * state.h)))
+        return GRUState(u * state.h + (1.0 - u) * n)
+
+
+class NASCell(Cell):
+    """The cell found by architecture search (Zoph & Le 2017, figure 8, right, and appendix A).
+
+        a, m = x K, h R, in 8 parts each
+        p_k  = a_k + m_k, but p_3 = a_3 * m_3
+        t_0, t_1 = tanh(sigmoid(p_0) * relu(p_1)), tanh(sigmoid(p_2) + relu(p_3))
+        t_2, t_3 = tanh(tanh(p_4) * sigmoid(p_5)), sigmoid(tanh(p_6) + sigmoid(p_7))
+        c' = tanh(t_0 + c) * t_1
+        h' = tanh(c' * tanh(t_2 + t_3))
+
+    Creates `nas_cell/kernel` [ahead_size + inside_size, 8 * num_units] and `nas_cell/recurrent_kernel`
+    [num_units, 8 * num_units] in the current variable scope.
+
+    Args:
+        ahead_size: width of the input part that `project` takes; may be 0.
+        inside_size: width of the input part that is only known in the loop; may be 0.
+        num_units: width of c and h.
+        device: where its variables and operations are.
+    """
+
+    def __init__(self, ahead_size: int, inside_size: int, num_units: int, device: str) -> None:
+        with tf.device(device), tf.compat.v1.variable_scope("nas_cell"):
+            of_input = Product(ahead_size, inside_size, 8 * num_units)
+            of_state = Product(0, num_units, 8 * num_units, name="recurrent_kernel")
+        super().__init__(num_units, [of_input, of_state], device)
+
+    def _advance(self, products: Sequence[Multiply], inside: tf.Tensor | None, state: LSTMState) -> LSTMState:
+        of_input, of_state = products
+        a, m = tf.split(of_input(inside), 8, axis=1), tf.split(of_state(state.h), 8, axis=1)
+        p = [x * y if k == 3 else x + y for k, (x, y) in enumerate(zip(a, m, strict=True))]
+        t0, t1 = tf.tanh(tf.sigmoid(p[0]) * tf.nn.relu(p[1])), tf.tanh(tf.sigmoid(p[2]) + tf.nn.relu(p[3]))
+        t2, t3 = tf.tanh(tf.tanh(p[4]) * tf.sigmoid(p[5])), tf.sigmoid(tf.tanh(p[6]) + tf.sigmoid(p[7]))
+        c = tf.tanh(t0 + state.c) * t1
+        return LSTMState(c, tf.tanh(c * tf.tanh(t2 + t3)))
+
+
+def make_cell(architecture: Architecture, ahead_size: int, inside_size: int, device: str) -> Cell:
+    """A cell of the architecture's kind in the current variable scope, with these sizes of input."""
+    units, forget_bias = architecture.num_units, architecture.forget_bias
+    match architecture.unit_type:
+        case "lstm":
+            return LSTMCell(ahead_size, inside_size, units, forget_bias, device)
+        case "layer_norm_lstm":
+            return LayerNormLSTMCell(ahead_size, inside_size, units, forget_bias, device)
+        case "gru":
+            return GRUCell(ahead_size, inside_size, units, device)
+        case "nas":
+            return NASCell(ahead_size, inside_size, units, device)
+        case other:
+            raise ValueError(f"unit_type is {other!r}, of which there is no cell")
 
 
 def make_stack(
@@ -161,12 +188,14 @@ def make_stack(
     num_layers: int,
     ahead_size: int,
     inside_size: int,
-) -> list[LSTMCell]:
+    placement: Placement,
+    base: int = 0,
+) -> list[Cell]:
     """The cells of one stack, bottom first, in the current variable scope.
 
     The sizes are those of the bottom cell's input. The upper cells read the layer below ahead of the loop if
     the bottom one has no part inside the loop, else inside it. A single layer is not named
-    `multi_rnn_cell/cell_0`.
+    `multi_rnn_cell/cell_0`. `base` is the bottom layer's number for the placement.
     """
     units = architecture.num_units
     above = (0, units) if inside_size else (units, 0)
@@ -175,5 +204,5 @@ def make_stack(
         sizes = (ahead_size, inside_size) if layer == 0 else above
         name = f"multi_rnn_cell/cell_{layer}" if num_layers > 1 else None
         with tf.compat.v1.variable_scope(name or tf.compat.v1.get_variable_scope()):
-            cells.append(LSTMCell(*sizes, units, architecture.forget_bias))
+            cells.append(make_cell(architecture, *sizes, placement.layer(base + layer)))
     return cells

@@ -12,16 +12,19 @@ words in one loop; search takes the same step one at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from nmt.model.architecture import Architecture
 from nmt.model.attention import Attention, BoundAttention
-from nmt.model.cells import CellState, make_stack
+from nmt.model.cell import Cell, CellState
+from nmt.model.cells import make_stack
 from nmt.model.dropout import Dropout
 from nmt.model.encoder import Memory
+from nmt.model.placement import Placement
 from nmt.model.recurrence import is_residual, over_time, run_stack
 
 
@@ -30,66 +33,109 @@ class DecoderState(NamedTuple):
 
     Attributes:
         cells: one per layer, bottom first.
-        attention: the last attention vector, [batch, num_units]; [batch, 0] without attention.
+        attention: what is fed back of the last attention, [batch, its width]; [batch, 0] without attention.
     """
 
     cells: tuple[CellState, ...]
     attention: tf.Tensor
 
 
+class BoundDecoder(ABC):
+    """A decoder with one batch of source sentences.
+
+    Args:
+        architecture: the model's.
+        cells: of the layers, bottom first.
+        memory: of the sentences.
+        attention_width: of what is fed back.
+        device: where everything but the cells is.
+
+    Attributes:
+        initial_state: before the first target word.
+    """
+
+    def __init__(
+        self, architecture: Architecture, cells: Sequence[Cell], memory: Memory, attention_width: int, device: str
+    ) -> None:
+        self._cells = cells
+        self._device = device
+        self._num_residual_layers = architecture.num_decoder_residual_layers
+        batch = tf.shape(memory.lengths)[0]
+        zeros = tuple(cell.zero_state(batch) for cell in cells)
+        attention = tf.zeros(tf.stack([batch, attention_width]), memory.outputs.dtype)
+        attention.set_shape([None, attention_width])
+        self.initial_state = DecoderState(memory.state if architecture.pass_hidden_state else zeros, attention)
+
+    def all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
+        """The outputs [time, batch, num_units] for given target words [time, batch, num_units], with
+        dropout."""
+        with tf.device(self._device):
+            return self._all_steps(embedded)
+
+    def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState, tf.Tensor | None]:
+        """One step without dropout.
+
+        Args:
+            embedded: the target words just written, [batch, num_units].
+            state: before them.
+
+        Returns:
+            the output [batch, num_units], the state after them, and the attention's weights [batch, source
+            time] (None without attention).
+        """
+        with tf.device(self._device):
+            return self._step(embedded, state)
+
+    @abstractmethod
+    def _all_steps(self, embedded: tf.Tensor) -> tf.Tensor: ...
+
+    @abstractmethod
+    def _step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState, tf.Tensor | None]: ...
+
+    def _is_residual(self, layer: int) -> bool:
+        return is_residual(layer, len(self._cells), self._num_residual_layers)
+
+
 class Decoder:
-    """The variables of a decoder.
+    """The variables of a decoder without attention or with one around the whole stack.
 
     Creates `decoder/...` in the current variable scope; with attention the stack is below
     `decoder/attention`, together with `attention_layer/kernel` [num_units + memory_size, num_units].
     """
 
-    def __init__(self, architecture: Architecture, dropout: Dropout) -> None:
+    def __init__(self, architecture: Architecture, dropout: Dropout, placement: Placement) -> None:
         self.architecture = architecture
         self.dropout = dropout
-        units = architecture.num_units
+        self.device = placement.layer(architecture.num_decoder_layers - 1)
+        units, layers = architecture.num_units, architecture.num_decoder_layers
         self.attention: Attention | None = None
-        with tf.compat.v1.variable_scope("decoder"):
+        with tf.device(self.device), tf.compat.v1.variable_scope("decoder"):
             if not architecture.attention:
-                self.cells = make_stack(architecture, architecture.num_decoder_layers, units, 0)
+                self.cells = make_stack(architecture, layers, architecture.target_size, 0, placement)
                 return
-            self.attention = Attention(architecture)
+            self.attention = Attention(architecture, "attention")
             with tf.compat.v1.variable_scope("attention"):
-                self.cells = make_stack(architecture, architecture.num_decoder_layers, units, units)
+                self.cells = make_stack(architecture, layers, architecture.target_size, units, placement)
                 with tf.compat.v1.variable_scope("attention_layer"):
                     shape = [units + architecture.memory_size, units]
                     self.attention_layer = tf.identity(tf.compat.v1.get_variable("kernel", shape))
 
     def over(self, memory: Memory) -> BoundDecoder:
         """Decode with this memory."""
-        return BoundDecoder(self, memory)
+        with tf.device(self.device):
+            return _BoundStack(self, memory)
 
 
-class BoundDecoder:
-    """A decoder with one batch of source sentences.
-
-    Attributes:
-        initial_state: before the first target word.
-    """
-
+class _BoundStack(BoundDecoder):
     def __init__(self, decoder: Decoder, memory: Memory) -> None:
         self._decoder = decoder
-        self._cells = decoder.cells
-        self._num_residual_layers = decoder.architecture.num_decoder_residual_layers
         self._attention: BoundAttention | None = None
         if decoder.attention is not None:
             self._attention = decoder.attention.over(memory.outputs, memory.lengths)
-        batch = tf.shape(memory.lengths)[0]
-        zeros = tuple(cell.zero_state(batch) for cell in self._cells)
-        cells = memory.state if decoder.architecture.pass_hidden_state else zeros
-        units = decoder.architecture.num_units if decoder.attention else 0
-        attention = tf.zeros(tf.stack([batch, units]), memory.outputs.dtype)
-        attention.set_shape([None, units])
-        self.initial_state = DecoderState(cells, attention)
+        width = decoder.architecture.num_units if decoder.attention else 0
+        super().__init__(decoder.architecture, decoder.cells, memory, width, decoder.device)
 
-    def all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
-        """The outputs [time, batch, num_units] for given target words [time, batch, num_units], with
-        dropout."""
+    def _all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
         if self._attention is None:
             dropout = self._decoder.dropout
             states = self.initial_state.cells
@@ -105,59 +151,46 @@ class BoundDecoder:
         # One mask for the attention vector that is fed back, and one for each upper layer's input.
         masks = []
         if dropout.active:
-            masks = [dropout.mask(tf.shape(embedded), embedded.dtype) for _ in self._cells]
+            shape = tf.concat([tf.shape(embedded)[:2], [units]], 0)
+            masks = [dropout.mask(shape, embedded.dtype) for _ in self._cells]
             for mask in masks:
-                mask.set_shape(embedded.shape)
+                mask.set_shape([None, None, units])
 
-        def step(now: list[tf.Tensor], state: DecoderState) -> tuple[list[tf.Tensor], DecoderState]:
-            outside, zeros, projected, dropped = now[0], now[1], now[2 : 2 + depth], now[2 + depth :]
-            fed: list[tf.Tensor] = []
+        def step(now: Any, state: DecoderState) -> tuple[Any, DecoderState]:
+            outside, zeros, projected, dropped = now
+            fed: list[list[tf.Tensor]] = []
 
-            def advance(layer: int, inside: tf.Tensor) -> tuple[tf.Tensor, CellState]:
+            def advance(layer: int, inside: tf.Tensor) -> CellState:
                 masked = inside * dropped[layer] if dropped else inside
-                output, after, was_fed = cells[layer].step(projected[layer], masked, state.cells[layer])
+                after, was_fed = cells[layer].step(projected[layer], masked, state.cells[layer])
                 fed.append(was_fed)
-                return output, after
+                return after
 
             query, states = self._climb(state.attention, advance)
             context, weights = attention.step(query, outside, zeros)
             vector = self._attend(query, context)
-            return [vector, query, weights, *fed], DecoderState(states, vector)
+            return (vector, query, weights, fed), DecoderState(states, vector)
 
-        read = [attention.outside, attention.zeros, *(cell.projected for cell in cells), *masks]
-        widths = [units, units, None, *(cell.fed_size for cell in self._cells)]
-        (vectors, queries, weights, *fed), _ = over_time(step, read, self.initial_state, widths)
+        read = (attention.outside, attention.zeros, [cell.projected for cell in cells], masks)
+        widths = (units, units, None, [cell.fed_sizes for cell in cells])
+        (vectors, queries, weights, fed), _ = over_time(step, read, self.initial_state, widths)
         attention.close(queries, weights)
         for cell, was_fed in zip(cells, fed, strict=True):
             cell.close(was_fed)
         return vectors if self._decoder.architecture.output_attention else queries
 
-    def step(
-        self,
-        embedded: tf.Tensor,
-        state: DecoderState,
-    ) -> tuple[tf.Tensor, DecoderState, tf.Tensor | None]:
-        """One step without dropout.
-
-        Args:
-            embedded: the target words just written, [batch, num_units].
-            state: before them.
-
-        Returns:
-            the output [batch, num_units], the state after them, and the attention's weights [batch, source
-            time] (None without attention).
-        """
+    def _step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState, tf.Tensor | None]:
         cells = self._cells
         nothing = embedded[:, :0]
         if self._attention is None:
 
-            def alone(layer: int, below: tf.Tensor) -> tuple[tf.Tensor, CellState]:
+            def alone(layer: int, below: tf.Tensor) -> CellState:
                 return cells[layer].step(cells[layer].project(below), None, state.cells[layer])
 
             output, states = self._climb(embedded, alone)
             return output, DecoderState(states, state.attention), None
 
-        def attended(layer: int, inside: tf.Tensor) -> tuple[tf.Tensor, CellState]:
+        def attended(layer: int, inside: tf.Tensor) -> CellState:
             projected = cells[layer].project(nothing if layer else embedded)
             return cells[layer].step(projected, inside, state.cells[layer])
 
@@ -168,14 +201,13 @@ class BoundDecoder:
         return output, DecoderState(states, vector), weights
 
     def _climb(
-        self, inputs: tf.Tensor, advance: Callable[[int, tf.Tensor], tuple[tf.Tensor, CellState]]
+        self, inputs: tf.Tensor, advance: Callable[[int, tf.Tensor], CellState]
     ) -> tuple[tf.Tensor, tuple[CellState, ...]]:
         """From layer to layer, with residual connections; `advance` runs one."""
         states = []
         for layer in range(len(self._cells)):
-            output, after = advance(layer, inputs)
-            residual = is_residual(layer, len(self._cells), self._num_residual_layers)
-            inputs = output + inputs if residual else output
+            after = advance(layer, inputs)
+            inputs = after.h + inputs if self._is_residual(layer) else after.h
             states.append(after)
         return inputs, tuple(states)
 

@@ -10,52 +10,57 @@ from typing import Any
 
 import tensorflow as tf
 
-from nmt.model.cells import CellState, LSTMCell
+from nmt.model.cell import Cell, CellState
 from nmt.model.dropout import Dropout
 
 
 def over_time(
-    step: Callable[[list[tf.Tensor], Any], tuple[list[tf.Tensor], Any]],
-    inputs: Sequence[tf.Tensor],
+    step: Callable[[Any, Any], tuple[Any, Any]],
+    inputs: Any,
     state: Any,
-    output_widths: Sequence[int | None],
+    output_widths: Any,
     backwards: bool = False,
-) -> tuple[list[tf.Tensor], Any]:
+) -> tuple[Any, Any]:
     """Apply `step` at every time.
 
     Args:
         step: (inputs at one time, state) -> (outputs at that time, state).
-        inputs: tensors [time, ...] of equal time.
+        inputs: nested tensors [time, ...] of equal time.
         state: nested tensors, the state before the first step.
-        output_widths: for each output its last dimension; an output is [batch, width], of the first input's
-            type.
+        output_widths: for each output its last dimension, nested as the outputs are; an output is [batch,
+            width], of the first input's type.
         backwards: start at the last time and end at time 0.
 
     Returns:
         the outputs [time, batch, width], in the order of time either way, and the state after the last step.
     """
-    steps = tf.shape(inputs[0])[0]
-    dtype, batch = inputs[0].dtype, inputs[0].shape[1]
-    arrays = [tf.TensorArray(x.dtype, steps, element_shape=x.shape[1:]).unstack(x) for x in inputs]
-    written = [tf.TensorArray(dtype, steps, element_shape=[batch, width]) for width in output_widths]
+    read = tf.nest.flatten(inputs)
+    steps = tf.shape(read[0])[0]
+    dtype, batch = read[0].dtype, read[0].shape[1]
+    arrays = [tf.TensorArray(x.dtype, steps, element_shape=x.shape[1:]).unstack(x) for x in read]
+    widths = tf.nest.flatten(output_widths)
+    written = [tf.TensorArray(dtype, steps, element_shape=[batch, width]) for width in widths]
 
     def body(count: tf.Tensor, old: list[tf.Tensor], written: list[Any]) -> tuple[Any, ...]:
         time = steps - 1 - count if backwards else count
-        now = [array.read(time) for array in arrays]
+        now = tf.nest.pack_sequence_as(inputs, [array.read(time) for array in arrays])
         outputs, state_after = step(now, tf.nest.pack_sequence_as(state, old))
+        tf.nest.assert_same_structure(output_widths, outputs)
         new = tf.nest.flatten(state_after)
         for before, after in zip(old, new, strict=True):
             after.set_shape(before.shape)
-        return count + 1, new, [array.write(time, x) for array, x in zip(written, outputs, strict=True)]
+        values = tf.nest.flatten(outputs)
+        return count + 1, new, [array.write(time, x) for array, x in zip(written, values, strict=True)]
 
     _, last, written = tf.while_loop(
         lambda count, *_: count < steps, body, [tf.constant(0), tf.nest.flatten(state), written]
     )
-    return [array.stack() for array in written], tf.nest.pack_sequence_as(state, last)
+    outputs = tf.nest.pack_sequence_as(output_widths, [array.stack() for array in written])
+    return outputs, tf.nest.pack_sequence_as(state, last)
 
 
 def run_layer(
-    cell: LSTMCell, inputs: tf.Tensor, state: CellState, mask: tf.Tensor | None, backwards: bool = False
+    cell: Cell, inputs: tf.Tensor, state: CellState, mask: tf.Tensor | None, backwards: bool = False
 ) -> tuple[tf.Tensor, CellState]:
     """One layer over whole sequences.
 
@@ -73,21 +78,24 @@ def run_layer(
         sentence.
     """
 
-    def step(now: list[tf.Tensor], state: CellState) -> tuple[list[tf.Tensor], CellState]:
-        output, new, fed = layer.step(now[0], None, state)
-        if mask is not None:
-            new = CellState(*(old + now[1] * (after - old) for old, after in zip(state, new, strict=True)))
-        return [output, fed], new
+    def step(now: tuple[list[tf.Tensor], list[tf.Tensor]], state: CellState) -> tuple[Any, CellState]:
+        projected, inside = now
+        after, fed = layer.step(projected, None, state)
+        output = after.h
+        if inside:
+            after = tf.nest.map_structure(lambda old, new: old + inside[0] * (new - old), state, after)
+        return (output, fed), after
 
-    layer = cell.in_loop(cell.project(inputs))
-    read = [layer.projected] + ([] if mask is None else [mask])
-    (outputs, fed), last = over_time(step, read, state, [cell.num_units, cell.fed_size], backwards)
-    layer.close(fed)
-    return (outputs if mask is None else outputs * mask), last
+    with tf.device(cell.device):
+        layer = cell.in_loop(cell.project(inputs))
+        read = (layer.projected, [] if mask is None else [mask])
+        (outputs, fed), last = over_time(step, read, state, (cell.num_units, layer.fed_sizes), backwards)
+        layer.close(fed)
+        return (outputs if mask is None else outputs * mask), last
 
 
 def run_stack(
-    cells: Sequence[LSTMCell],
+    cells: Sequence[Cell],
     inputs: tf.Tensor,
     states: Sequence[CellState],
     mask: tf.Tensor | None,

@@ -10,7 +10,7 @@ import tensorflow as tf
 from nmt.model.architecture import Architecture
 from nmt.model.initializers import Initializer
 from nmt.model.translator import Translator
-from nmt.text.vocabulary import Vocabulary
+from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
 Settings = TypeVar("Settings")
 
@@ -18,19 +18,33 @@ Settings = TypeVar("Settings")
 class TrainedModel(ABC, Generic[Settings]):
     """Answers by the weights in its session; what it computes is its subclass's.
 
+    Args:
+        architecture: the model.
+        src_vocab: words of the source.
+        tgt_vocab: words of the target.
+        settings: of the subclass.
+        session_config: a ConfigProto; None for TensorFlow's defaults.
+        num_gpus: over how many GPUs the layers are spread; 0 for the CPU.
+
     Attributes:
         session: where the weights are.
         saver: a `tf.compat.v1.train.Saver` that brings them there from a checkpoint.
     """
 
     def __init__(
-        self, architecture: Architecture, src_vocab: Vocabulary, tgt_vocab: Vocabulary, settings: Settings
+        self,
+        architecture: Architecture,
+        src_vocab: SourceVocabulary,
+        tgt_vocab: Vocabulary,
+        settings: Settings,
+        session_config: Any = None,
+        num_gpus: int = 0,
     ) -> None:
         self._src_vocab, self._tgt_vocab, self._settings = src_vocab, tgt_vocab, settings
         with tf.Graph().as_default() as graph:
-            self._build(Translator(architecture, Initializer()))
+            self._build(Translator(architecture, Initializer(), num_gpus=num_gpus))
             self.saver: Any = tf.compat.v1.train.Saver()
-        self.session: Any = tf.compat.v1.Session(graph=graph)
+        self.session: Any = tf.compat.v1.Session(graph=graph, config=session_config)
 
     @abstractmethod
     def _build(self, translator: Translator) -> None:

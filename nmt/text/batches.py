@@ -1,7 +1,8 @@
 """Sentences as the padded arrays that the model is fed with.
 
 Everything is time-major, [time, batch]: a step of a recurrent loop then reads one contiguous row. Sources are padded
-with the source's end mark, both target arrays with the target's; the lengths tell what is padding.
+with the source's end mark, both target arrays with the target's; the lengths tell what is padding. Source words that
+are read as characters are arrays themselves: [time, batch, characters].
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from nmt.text.corpus import ParallelCorpus
 from nmt.text.tokens import split
-from nmt.text.vocabulary import Vocabulary
+from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Batch:
     """Sentence pairs of one step on one rank.
 
     Attributes:
-      source: int32 [src_time, batch].
+      source: int32 [src_time, batch], or [src_time, batch, characters].
       source_lengths: int32 [batch], words.
       target_in: int32 [tgt_time, batch], the start mark and the words: what the decoder reads.
       target_out: int32 [tgt_time, batch], the words and the end mark: what it should predict.
@@ -41,7 +42,7 @@ class Batch:
 def make_batch(
     sentence_ids: Sequence[int] | np.ndarray,
     corpus: ParallelCorpus,
-    src_vocab: Vocabulary,
+    src_vocab: SourceVocabulary,
     tgt_vocab: Vocabulary,
     src_max_len: int | None,
     tgt_max_len: int | None,
@@ -56,7 +57,7 @@ def make_batch(
     Args:
       sentence_ids: pair numbers; none of them has an empty side.
       corpus: where the pairs are.
-      src_vocab: the words of the source.
+      src_vocab: numbers the words of the source.
       tgt_vocab: the words of the target.
       src_max_len: tokens that a source sentence is cut to; None or 0 for all.
       tgt_max_len: the same for the target, before the end mark is added.
@@ -67,9 +68,9 @@ def make_batch(
     targets = [tgt_vocab.encode(split(corpus.tgt.line(i))[: tgt_max_len or None]) for i in sentence_ids]
     target_lengths = np.array([len(words) + 1 for words in targets], dtype=np.int32)
     if not sources:
-        sources, targets = [np.array([src_vocab.eos_id], dtype=np.int32)], [np.array([], dtype=np.int32)]
+        sources, targets = [src_vocab.encode([tgt_vocab.eos])], [np.array([], dtype=np.int32)]
         target_lengths = np.zeros(1, dtype=np.int32)
-    source, source_lengths = _padded(sources, src_vocab.eos_id)
+    source, source_lengths = _padded(sources, src_vocab.padding_id)
     target_out, _ = _padded(targets, tgt_vocab.eos_id, extra=1)
     # The start mark takes the place of the last row: an end mark, in every column.
     target_in = np.roll(target_out, 1, axis=0)
@@ -79,40 +80,45 @@ def make_batch(
 
 def eval_batches(
     corpus: ParallelCorpus,
-    src_vocab: Vocabulary,
+    src_vocab: SourceVocabulary,
     tgt_vocab: Vocabulary,
     src_max_len: int | None,
     tgt_max_len: int | None,
     batch_size: int,
+    rank: int = 0,
+    size: int = 1,
 ) -> Iterator[Batch]:
     """All pairs with words on both sides, once, in batches of similar length; the same ones in every call.
+
+    Of `size` ranks, `rank` gets every `size`-th of these batches: together they get all.
 
     The batches' `sentences_per_rank` is 1: a loss divided by it stays the sum that a perplexity is made from.
     """
     pairs = np.flatnonzero((corpus.src.lengths > 0) & (corpus.tgt.lengths > 0))
     pairs = pairs[np.lexsort((corpus.src.lengths[pairs], corpus.tgt.lengths[pairs]))]
-    for start in range(0, len(pairs), batch_size):
+    for start in range(rank * batch_size, len(pairs), size * batch_size):
         chosen = pairs[start : start + batch_size]
         yield make_batch(chosen, corpus, src_vocab, tgt_vocab, src_max_len, tgt_max_len, 1, 1)
 
 
 def source_batch(
-    lines_tokens: Sequence[Sequence[str]], vocab: Vocabulary, max_len: int | None
+    lines_tokens: Sequence[Sequence[str]], vocab: SourceVocabulary, max_len: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Source sentences to be translated: ids, int32 [time, batch], and lengths, int32 [batch], in the order given.
+    """Source sentences to be translated: ids, as in `Batch`, and lengths, int32 [batch], in the order given.
 
     Raises:
       ValueError: there is no sentence, or one has no tokens, which attention has no answer for.
     """
     if not lines_tokens or not all(lines_tokens):
         raise ValueError("a batch to translate needs sentences, and each of them a token")
-    return _padded([vocab.encode(tokens[: max_len or None]) for tokens in lines_tokens], vocab.eos_id)
+    return _padded([vocab.encode(tokens[: max_len or None]) for tokens in lines_tokens], vocab.padding_id)
 
 
 def _padded(sentences: Sequence[np.ndarray], padding: int, extra: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """The sentences as columns, int32 [longest + extra, batch], and their lengths, int32 [batch]."""
+    """The sentences as columns, int32 [longest + extra, batch, ...], and their lengths, int32 [batch]."""
     lengths = np.array([len(ids) for ids in sentences], dtype=np.int32)
-    columns = np.full((int(lengths.max()) + extra, len(sentences)), padding, dtype=np.int32)
+    shape = (int(lengths.max()) + extra, len(sentences), *sentences[0].shape[1:])
+    columns = np.full(shape, padding, dtype=np.int32)
     for column, ids in enumerate(sentences):
         columns[: len(ids), column] = ids
     return columns, lengths

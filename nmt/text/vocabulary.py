@@ -1,7 +1,8 @@
 """Words and their numbers.
 
 A vocabulary is a UTF-8 file with one word a line; a word's id is its line number from 0. The first three lines are
-`<unk>`, which stands for all words that are not in the file, and the marks of a sentence's start and end.
+`<unk>`, which stands for all words that are not in the file, and the marks of a sentence's start and end. A file that
+has none of the three can be completed; in one that is taken as it is, the first word stands for all unknown ones.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from nmt.errors import InputError
-from nmt.files import replace_atomically
+from nmt.files import make_directory, replace_atomically
 from nmt.text.lines import TextFile
 
 UNK = "<unk>"
@@ -21,6 +24,30 @@ SOS = "<s>"
 EOS = "</s>"
 
 _REMEDY = "make vocabularies with python -m nmt.prepare"
+_BYTE_ORDER_MARK = "\ufeff"
+
+
+class SourceVocabulary(Protocol):
+    """What numbers the words of a source: a `Vocabulary`, or something that looks into the words."""
+
+    @property
+    def path(self) -> str:
+        """Where it came from, for messages."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words in the order of their ids, if it has a list of them."""
+
+    @property
+    def size(self) -> int:
+        """How many different ids there are."""
+
+    @property
+    def padding_id(self) -> int:
+        """What stands past a sentence's end."""
+
+    def encode(self, tokens: Sequence[str]) -> np.ndarray:
+        """The ids of the tokens, int32 [tokens, ...]."""
 
 
 @dataclass(frozen=True)
@@ -29,38 +56,36 @@ class Vocabulary:
 
     Attributes:
       path: the file it came from, for messages.
-      words: all words, `<unk>`, `sos` and `eos` first.
+      words: all words.
       sos: the word that starts a target sentence.
       eos: the word that ends a sentence and pads a batch.
+      specials_first: whether the first three words are `<unk>`, `sos` and `eos`. If not, `sos` and `eos` are anywhere,
+        and the first word is the unknown one.
     """
 
     path: str
     words: tuple[str, ...]
     sos: str = SOS
     eos: str = EOS
+    specials_first: bool = True
     _ids: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raise InputError unless the special words come first and every word is one token that occurs once."""
+        """Raise InputError unless the special words are there and every word is one token that occurs once."""
         specials = (UNK, self.sos, self.eos)
-        if self.words[:3] != specials:
-            hint = " (it begins with a byte order mark)" if self.words[:1] == (f"\ufeff{UNK}",) else ""
+        if self.specials_first and self.words[:3] != specials:
+            hint = " (it begins with a byte order mark)" if self.words[:1] == (_BYTE_ORDER_MARK + UNK,) else ""
             raise InputError(
                 f"{self.path}: the first three lines must be {' '.join(map(repr, specials))} and are "
                 f"{' '.join(map(repr, self.words[:3]))}{hint}; {_REMEDY}, or set --sos and --eos as the file has them"
             )
-        ids: dict[str, int] = {}
-        for number, word in enumerate(self.words):
-            if not word or " " in word:
+        ids = _numbered(self.path, self.words)
+        for mark, option in ((self.sos, "sos"), (self.eos, "eos")):
+            if mark not in ids:
                 raise InputError(
-                    f"{self.path}, line {number + 1}: {word!r} is empty or has a space, so no token can "
-                    f"equal it; {_REMEDY}"
+                    f"{self.path} has no line {mark!r}, which marks sentences; add it, set --{option} to a word that "
+                    "the file has, or leave --check_special_token on"
                 )
-            if word in ids:
-                raise InputError(
-                    f"{self.path}, lines {ids[word] + 1} and {number + 1}: both are {word!r}; remove one or {_REMEDY}"
-                )
-            ids[word] = number
         object.__setattr__(self, "_ids", ids)
 
     @property
@@ -76,12 +101,17 @@ class Vocabulary:
     @property
     def sos_id(self) -> int:
         """The id of the start of a sentence."""
-        return 1
+        return self._ids[self.sos]
 
     @property
     def eos_id(self) -> int:
         """The id of the end of a sentence."""
-        return 2
+        return self._ids[self.eos]
+
+    @property
+    def padding_id(self) -> int:
+        """What stands past a sentence's end: `eos_id`."""
+        return self.eos_id
 
     def encode(self, tokens: Sequence[str]) -> np.ndarray:
         """The ids of the tokens, int32 [tokens]; an unknown token gets `unk_id`."""
@@ -94,15 +124,62 @@ class Vocabulary:
         return [words[i] if 0 <= i < len(words) else UNK for i in ids]
 
 
-def read_vocabulary(path: str | os.PathLike[str], sos: str = SOS, eos: str = EOS) -> Vocabulary:
+def read_vocabulary(
+    path: str | os.PathLike[str], sos: str = SOS, eos: str = EOS, *, specials_first: bool = True
+) -> Vocabulary:
     """Read and check a vocabulary file.
 
     Raises:
-      InputError: the file cannot be read, is not UTF-8, does not start with `<unk>`, `sos`, `eos`, or has a word that
-        no token can equal, or one word twice.
+      InputError: the file cannot be read, is not UTF-8, does not start with `<unk>`, `sos`, `eos` (or, without
+        `specials_first`, lacks one of the latter two), or has a word that no token can equal, or one word twice.
     """
     file = TextFile(path)
-    return Vocabulary(file.path, tuple(file), sos, eos)
+    return Vocabulary(file.path, tuple(file), sos, eos, specials_first)
+
+
+def complete_vocabulary(
+    path: str | os.PathLike[str], out_dir: str | os.PathLike[str] | None, sos: str = SOS, eos: str = EOS
+) -> Vocabulary:
+    """Read a vocabulary file that starts with the special words or has none of them; then they are put first.
+
+    What becomes of the latter is written to `<out_dir>/<the file's name>`, from which the vocabulary can be read again.
+
+    Args:
+      path: the file, which is left as it is.
+      out_dir: made if missing; None writes nothing, which all processes but one do.
+      sos: the word that starts a target sentence.
+      eos: the word that ends a sentence.
+
+    Raises:
+      InputError: as `read_vocabulary`; or some of the special words are in other lines, or the copy would replace the
+        file, or cannot be written.
+    """
+    file = TextFile(path)
+    words, specials = tuple(file), (UNK, sos, eos)
+    if words[:3] == specials:
+        return Vocabulary(file.path, words, sos, eos)
+    if words[0].startswith(_BYTE_ORDER_MARK):
+        raise InputError(
+            f"{file.path}, line 1: begins with a byte order mark; remove it with sed '1s/^\\xef\\xbb\\xbf//'"
+        )
+    ids = _numbered(file.path, words)
+    misplaced = [f"{word!r} in line {ids[word] + 1}" for word in specials if word in ids]
+    if misplaced:
+        raise InputError(
+            f"{file.path} has {', '.join(misplaced)}: the first three lines must be "
+            f"{' '.join(map(repr, specials))}, or none of these may be in the file; move or remove them, or set --sos "
+            "and --eos as the file has them"
+        )
+    completed = Vocabulary(file.path, (*specials, *words), sos, eos)
+    if out_dir is None:
+        return completed
+    copy = make_directory(out_dir) / Path(file.path).name
+    if copy.exists() and copy.samefile(file.path):
+        raise InputError(
+            f"{file.path} lacks the lines {' '.join(map(repr, specials))}, and its copy that has them would replace "
+            "it; choose another out_dir, or put them there yourself"
+        )
+    return write_vocabulary(copy, words, sos, eos)
 
 
 def write_vocabulary(path: str | os.PathLike[str], words: Iterable[str], sos: str = SOS, eos: str = EOS) -> Vocabulary:
@@ -115,3 +192,19 @@ def write_vocabulary(path: str | os.PathLike[str], words: Iterable[str], sos: st
     with replace_atomically(path) as file:
         file.writelines(word + "\n" for word in vocabulary.words)
     return vocabulary
+
+
+def _numbered(path: str, words: Iterable[str]) -> dict[str, int]:
+    """The ids of the words; InputError unless every word is one token that occurs once."""
+    ids: dict[str, int] = {}
+    for number, word in enumerate(words):
+        if not word or " " in word:
+            raise InputError(
+                f"{path}, line {number + 1}: {word!r} is empty or has a space, so no token can equal it; {_REMEDY}"
+            )
+        if word in ids:
+            raise InputError(
+                f"{path}, lines {ids[word] + 1} and {number + 1}: both are {word!r}; remove one or {_REMEDY}"
+            )
+        ids[word] = number
+    return ids

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -50,9 +51,12 @@ def model(arch: Architecture, weight: float = 0.8, **options: Any) -> Iterator[t
 
 def oracle(arch: Architecture, session: Any) -> OracleModel:
     """The NumPy model with the same weights."""
+    weights: dict[str, np.ndarray] = {}
     variables = v1.global_variables()
-    names = [v.name.removesuffix(":0") for v in variables]
-    return OracleModel(arch, dict(zip(names, session.run(variables), strict=True)))
+    for variable, value in zip(variables, session.run(variables), strict=True):
+        name = re.sub(r"/part_\d+$", "", variable.op.name)  # rows of a partitioned variable
+        weights[name] = np.concatenate([weights[name], value]) if name in weights else value
+    return OracleModel(arch, weights)
 
 
 def sentences(lengths: list[int], vocabulary: int, seed: int = 0) -> list[list[int]]:

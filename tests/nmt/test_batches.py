@@ -38,6 +38,22 @@ def test_a_batch(corpus: ParallelCorpus) -> None:
     assert {array.dtype for array in arrays} == {np.dtype(np.int32)}
 
 
+def test_the_first_case_of_the_tutorials_iterator(tmp_path: Path) -> None:
+    """Its numbers, but for unknown words, which are -1 there and the first word's number here."""
+    (tmp_path / "t.en").write_text("f e a g\nc c a\nd\nc a\n")
+    (tmp_path / "t.de").write_text("c c\na b\n\nb c\n")
+    corpus = open_parallel(tmp_path / "t.en", tmp_path / "t.de")
+    words = Vocabulary("vocab", ("a", "b", "c", "eos", "sos"), "sos", "eos", specials_first=False)
+    batch = make_batch([3, 0], corpus, words, words, 3, None, global_sentences=2, ranks=1)
+    assert batch.source.T.tolist() == [[2, 0, 3], [0, 0, 0]]
+    assert batch.source_lengths.tolist() == [2, 3]
+    assert batch.target_in.T.tolist() == [[4, 1, 2], [4, 2, 2]]
+    assert batch.target_out.T.tolist() == [[1, 2, 3], [2, 2, 3]]
+    assert batch.target_lengths.tolist() == [3, 3]
+    (other,) = (make_batch([1], corpus, words, words, 3, None, global_sentences=1, ranks=1).source.T.tolist(),)
+    assert other == [[2, 2, 0]]
+
+
 def test_limits(corpus: ParallelCorpus) -> None:
     batch = batch_of(corpus, [3], limits=(1, 2))
     assert batch.source.tolist() == [[5]]
@@ -79,6 +95,9 @@ def test_evaluation_takes_every_usable_pair_once_in_order_of_length(corpus: Para
     assert [batch.target_lengths.tolist() for batch in batches] == [[3, 3], [5]]
     assert [batch.source_lengths.tolist() for batch in batches] == [[3, 4], [2]]
     assert {batch.sentences_per_rank for batch in batches} == {1.0}
+    for rank, own in enumerate((batches[:1], batches[1:], [])):
+        found = list(eval_batches(corpus, VOCAB, VOCAB, None, None, 2, rank, 3))
+        assert [batch.source.tolist() for batch in found] == [batch.source.tolist() for batch in own]
 
 
 def test_sources_to_translate_keep_their_order() -> None:

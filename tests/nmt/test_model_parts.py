@@ -20,13 +20,23 @@ from tests.nmt.graphs import architecture, v1
     ("changes", "message"),
     [
         (dict(num_units=0), "num_units is 0"),
-        (dict(encoder_type="tri"), "encoder_type is 'tri'; it must be one of 'uni', 'bi'"),
+        (dict(encoder_type="tri"), "encoder_type is 'tri'; it must be one of 'uni', 'bi', 'gnmt'"),
         (dict(attention="loong"), "attention is 'loong'"),
         (dict(unit_type="tlu"), "unit_type is 'tlu'"),
         (dict(attention_architecture="none"), "attention_architecture is 'none'"),
         (dict(encoder_type="bi", num_encoder_layers=3, num_decoder_layers=3), "an even number"),
         (dict(num_encoder_residual_layers=2), "num_encoder_residual_layers is 2; it must be between 0 and 1"),
         (dict(num_decoder_residual_layers=1, attention="luong"), "num_decoder_residual_layers is 1"),
+        (dict(encoder_type="gnmt"), "num_encoder_layers is 1; encoder_type 'gnmt' needs at least 2"),
+        (dict(attention_architecture="gnmt_v2"), "attention_architecture is 'gnmt_v2' and attention is ''"),
+        (
+            dict(attention_architecture="gnmt", attention="luong"),
+            "num_encoder_layers is 1; attention_architecture 'gnmt' needs at least 2",
+        ),
+        (
+            dict(encoder_type="gnmt", num_encoder_layers=3, num_decoder_layers=3, num_encoder_residual_layers=2),
+            "num_encoder_residual_layers is 2; it must be between 0 and 1",
+        ),
         (dict(num_encoder_layers=2), "pass_hidden_state needs equal depths"),
     ],
 )

@@ -13,7 +13,16 @@ from nmt.model.architecture import ATTENTIONS
 from nmt.model.initializers import initializer
 from nmt.model.translator import Translator
 from tests.nmt import graphs
-from tests.nmt.graphs import EOS, SOS, architecture, v1
+from tests.nmt.comparisons import (
+    Batch,
+    assert_control_flows_agree,
+    assert_gradients_are_finite_differences,
+    assert_loss_is_the_oracles,
+    assert_steps_are_the_oracles,
+    lstm,
+    names,
+)
+from tests.nmt.graphs import architecture, v1
 
 SHAPES: dict[str, dict[str, Any]] = {
     "uni1": dict(encoder_type="uni", num_encoder_layers=1, num_decoder_layers=1),
@@ -40,54 +49,12 @@ VARIANTS = [
 ]
 
 
-class Batch:
-    """Ragged sentences, one of which has no target."""
-
-    def __init__(self, extra: int = 0) -> None:
-        self.source = graphs.sentences([5, 1, 3, 2], 11)
-        self.target = graphs.sentences([2, 4, 0, 3], 13, seed=1)
-        self.target_in = [[SOS, *t] for t in self.target]
-        self.target_out = [[*t, EOS] for t in self.target]
-        # The third sentence is a rank's dummy: it has a source but counts for nothing.
-        self.target_lengths = [3, 5, 0, 4]
-        self.arrays = [
-            graphs.time_major(self.source, EOS, extra),
-            np.array([5, 1, 3, 2], np.int32),
-            graphs.time_major(self.target_in, EOS, extra),
-            graphs.time_major(self.target_out, EOS, extra),
-            np.array(self.target_lengths, np.int32),
-        ]
-
-    def places(self) -> list[Any]:
-        """Placeholders without static sizes."""
-        return [v1.placeholder(tf.int32, [None] * a.ndim) for a in self.arrays]
-
-    def feed(self, places: list[Any]) -> dict[Any, np.ndarray]:
-        """The batch in these placeholders."""
-        return dict(zip(places, self.arrays, strict=True))
-
-
 @pytest.mark.parametrize(("shape", "attention", "output_attention"), VARIANTS)
 def test_loss_is_that_of_the_numpy_model(shape: str, attention: str, output_attention: bool) -> None:
     """Encoder, attention, depth, residual connections: the summed loss to 1e-5."""
     arch = architecture(**SHAPES[shape], attention=attention, output_attention=output_attention)
-    batch = Batch(extra=2)
     with graphs.model(arch) as (translator, session):
-        places = batch.places()
-        loss = session.run(translator.loss_sum(*places), batch.feed(places))
-        expected = graphs.oracle(arch, session)
-        wanted = sum(
-            expected.loss(s, i, o)
-            for s, i, o, n in zip(
-                batch.source,
-                batch.target_in,
-                batch.target_out,
-                batch.target_lengths,
-                strict=True,
-            )
-            if n
-        )
-    assert loss == pytest.approx(wanted, rel=1e-5)
+        assert_loss_is_the_oracles(translator, session)
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -98,14 +65,8 @@ def test_unequal_depths_start_from_zeros(attention: str) -> None:
             architecture(num_decoder_layers=2, pass_hidden_state=False)
         return
     arch = architecture(num_decoder_layers=2, pass_hidden_state=False, attention=attention)
-    batch = Batch()
     with graphs.model(arch) as (translator, session):
-        places = batch.places()
-        loss = session.run(translator.loss_sum(*places), batch.feed(places))
-        expected = graphs.oracle(arch, session)
-        rows = list(zip(batch.source, batch.target_in, batch.target_out, strict=True))
-        wanted = sum(expected.loss(*row) for k, row in enumerate(rows) if k != 2)
-    assert loss == pytest.approx(wanted, rel=1e-5)
+        assert_loss_is_the_oracles(translator, session)
 
 
 @pytest.mark.parametrize("shape", ["uni1", "bi4 residual"])
@@ -113,30 +74,8 @@ def test_unequal_depths_start_from_zeros(attention: str) -> None:
 def test_steps_for_search_are_those_of_the_numpy_model(shape: str, attention: str) -> None:
     """Logits and weights of the step that search uses, at each position."""
     arch = architecture(**SHAPES[shape], attention=attention)
-    batch = Batch()
     with graphs.model(arch) as (translator, session):
-        memory = translator.encode(tf.constant(batch.arrays[0]), tf.constant(batch.arrays[1]))
-        decoder = translator.decoder(memory)
-        state, fetched = decoder.initial_state, []
-        words = batch.arrays[2][:3]
-        for row in words:
-            logits, state, weights = decoder.step(state, tf.constant(row))
-            fetched.append((logits, weights if attention else tf.constant(0)))
-        results = session.run(fetched)
-        for k, source in enumerate(batch.source):
-            decoding = graphs.oracle(arch, session).start(source)
-            for time, (logits, weights) in enumerate(results):
-                wanted, decoding = decoding.step(words[time, k])
-                np.testing.assert_allclose(logits[k], wanted, rtol=1e-5, atol=1e-5)
-                if attention:
-                    assert decoding.weights is not None
-                    np.testing.assert_allclose(
-                        weights[k, : len(source)],
-                        decoding.weights,
-                        rtol=1e-5,
-                        atol=1e-6,
-                    )
-                    assert not weights[k, len(source) :].any()
+        assert_steps_are_the_oracles(translator, session)
 
 
 @pytest.mark.parametrize(
@@ -144,32 +83,7 @@ def test_steps_for_search_are_those_of_the_numpy_model(shape: str, attention: st
 )
 def test_gradients_are_finite_differences(shape: str, attention: str) -> None:
     """Every variable, in float64, along a random direction; dropout on, its masks fixed by the seed."""
-    arch = architecture(**SHAPES[shape], attention=attention)
-    batch = Batch()
-    with tf.Graph().as_default(), v1.variable_scope(v1.get_variable_scope(), dtype=tf.float64):
-        translator = Translator(arch, initializer("uniform", 0.5, seed=5), 0.3, tf.constant([4, 9]))
-        places = [tf.constant(a) for a in batch.arrays]
-        loss = translator.loss_sum(*places)
-        variables = v1.trainable_variables()
-        gradients = tf.gradients(loss, variables)
-        rng = np.random.default_rng(3)
-        directions = [rng.standard_normal(v.shape.as_list()) for v in variables]
-        pairs = zip(gradients, directions, strict=True)
-        slopes = [tf.reduce_sum(tf.convert_to_tensor(g) * d) for g, d in pairs]
-        scale = v1.placeholder(tf.float64, [len(variables)])
-        steps = zip(variables, tf.unstack(scale), directions, strict=True)
-        move = tf.group(*[v1.assign_add(v, s * d) for v, s, d in steps])
-        with v1.Session() as session:
-            session.run(v1.global_variables_initializer())
-            computed = session.run(slopes)
-            for k, variable in enumerate(variables):
-                unit = np.eye(len(variables))[k] * 1e-5
-                session.run(move, {scale: unit})
-                above = session.run(loss)
-                session.run(move, {scale: -2 * unit})
-                below = session.run(loss)
-                session.run(move, {scale: unit})
-                assert computed[k] == pytest.approx((above - below) / 2e-5, rel=1e-5, abs=1e-7), variable.name
+    assert_gradients_are_finite_differences(architecture(**SHAPES[shape], attention=attention))
 
 
 def test_embedding_gradients_stay_sparse() -> None:
@@ -195,20 +109,7 @@ def test_a_batch_without_targets_has_no_loss_and_no_gradient(attention: str) -> 
 
 def test_both_control_flows_give_the_same() -> None:
     """TensorFlow's first and second control flow."""
-    batch, results = Batch(), []
-    enabled = v1.control_flow_v2_enabled()
-    try:
-        for switch in (v1.disable_control_flow_v2, v1.enable_control_flow_v2):
-            switch()
-            arch = architecture(**SHAPES["bi2"], attention="scaled_luong")
-            with graphs.model(arch) as (translator, session):
-                loss = translator.loss_sum(*[tf.constant(a) for a in batch.arrays])
-                gradients = [tf.convert_to_tensor(g) for g in tf.gradients(loss, v1.trainable_variables())]
-                results.append(session.run([loss, *gradients]))
-    finally:
-        (v1.enable_control_flow_v2 if enabled else v1.disable_control_flow_v2)()
-    for first, second in zip(*results, strict=True):
-        np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6)
+    assert_control_flows_agree(architecture(**SHAPES["bi2"], attention="scaled_luong"))
 
 
 def test_dropout_follows_its_seed() -> None:
@@ -228,36 +129,20 @@ def test_dropout_follows_its_seed() -> None:
             assert np.mean(losses) == pytest.approx(session.run(plain), rel=0.1)
 
 
-def names(**changes: Any) -> dict[str, list[int]]:
-    """Variable names below dynamic_seq2seq and their shapes."""
-    with tf.Graph().as_default():
-        Translator(architecture(**changes), initializer())
-        found = {v.name.removesuffix(":0"): v.shape.as_list() for v in v1.trainable_variables()}
-    assert found.pop("embeddings/encoder/embedding_encoder") == [11, 6]
-    assert found.pop("embeddings/decoder/embedding_decoder") == [13, 6]
-    assert found.pop("dynamic_seq2seq/decoder/output_projection/kernel") == [6, 13]
-    return {name.removeprefix("dynamic_seq2seq/"): shape for name, shape in found.items()}
-
-
-def cell(scope: str, rows: int) -> dict[str, list[int]]:
-    """The two variables of a cell of 6 units."""
-    return {f"{scope}/basic_lstm_cell/kernel": [rows, 24], f"{scope}/basic_lstm_cell/bias": [24]}
-
-
 def test_names_without_attention() -> None:
     """Single layers have no number; stacks do."""
-    assert names() == cell("encoder/rnn", 12) | cell("decoder", 12)
+    assert names() == lstm("encoder/rnn", 12) | lstm("decoder", 12)
     s = "multi_rnn_cell/cell_"
     assert names(num_encoder_layers=2, num_decoder_layers=2) == (
-        cell(f"encoder/rnn/{s}0", 12)
-        | cell(f"encoder/rnn/{s}1", 12)
-        | cell(f"decoder/{s}0", 12)
-        | cell(f"decoder/{s}1", 12)
+        lstm(f"encoder/rnn/{s}0", 12)
+        | lstm(f"encoder/rnn/{s}1", 12)
+        | lstm(f"decoder/{s}0", 12)
+        | lstm(f"decoder/{s}1", 12)
     )
     bi = "encoder/bidirectional_rnn"
-    decoder = cell(f"decoder/{s}0", 12) | cell(f"decoder/{s}1", 12)
+    decoder = lstm(f"decoder/{s}0", 12) | lstm(f"decoder/{s}1", 12)
     assert names(encoder_type="bi", num_encoder_layers=2, num_decoder_layers=2) == (
-        cell(f"{bi}/fw", 12) | cell(f"{bi}/bw", 12) | decoder
+        lstm(f"{bi}/fw", 12) | lstm(f"{bi}/bw", 12) | decoder
     )
     four = names(encoder_type="bi", num_encoder_layers=4, num_decoder_layers=4)
     assert {n for n in four if n.startswith("encoder")} == {
@@ -290,12 +175,12 @@ def test_names_with_attention(attention: str, score: dict[str, list[int]]) -> No
     state."""
     found = names(attention=attention, encoder_type="bi", num_encoder_layers=2, num_decoder_layers=2)
     wanted = {f"decoder/attention/{name}": shape for name, shape in score.items()}
-    wanted |= cell("decoder/attention/multi_rnn_cell/cell_0", 18) | cell(
+    wanted |= lstm("decoder/attention/multi_rnn_cell/cell_0", 18) | lstm(
         "decoder/attention/multi_rnn_cell/cell_1",
         12,
     )
     wanted |= {"decoder/memory_layer/kernel": [12, 6], "decoder/attention/attention_layer/kernel": [18, 6]}
-    wanted |= cell("encoder/bidirectional_rnn/fw", 12) | cell("encoder/bidirectional_rnn/bw", 12)
+    wanted |= lstm("encoder/bidirectional_rnn/fw", 12) | lstm("encoder/bidirectional_rnn/bw", 12)
     assert found == wanted
 
 

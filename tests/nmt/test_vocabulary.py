@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nmt.errors import InputError
-from nmt.text.vocabulary import Vocabulary, read_vocabulary, write_vocabulary
+from nmt.text.vocabulary import Vocabulary, complete_vocabulary, read_vocabulary, write_vocabulary
 
 
 def write(path: Path, words: str) -> Path:
@@ -84,3 +84,73 @@ def test_a_difference_that_cannot_be_seen_is_shown(tmp_path: Path) -> None:
     (tmp_path / "vocab").write_text("<unk>\n<s> \n</s>\n")
     with pytest.raises(InputError, match="and are '<unk>' '<s> ' '</s>'"):
         read_vocabulary(tmp_path / "vocab")
+
+
+def test_missing_special_words_are_put_first_in_a_copy(tmp_path: Path) -> None:
+    path = write(tmp_path / "vocab.de", "a b c")
+    vocabulary = complete_vocabulary(path, tmp_path / "new" / "out")
+    copy = tmp_path / "new" / "out" / "vocab.de"
+    assert copy.read_text() == "<unk>\n<s>\n</s>\na\nb\nc\n"
+    assert path.read_text() == "a\nb\nc\n"
+    assert (vocabulary.size, vocabulary.path) == (6, str(copy))
+    assert read_vocabulary(copy) == vocabulary
+    # Processes that do not write have the same words.
+    assert complete_vocabulary(path, None).words == vocabulary.words
+    # What is complete is used as it is; a run that goes on makes the same copy.
+    assert complete_vocabulary(copy, tmp_path / "unused") == vocabulary
+    assert not (tmp_path / "unused").exists()
+    assert complete_vocabulary(path, tmp_path / "new" / "out") == vocabulary
+
+
+def test_one_word_is_a_vocabulary(tmp_path: Path) -> None:
+    assert complete_vocabulary(write(tmp_path / "vocab", "a"), None, "<a>", "<z>").words == ("<unk>", "<a>", "<z>", "a")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("<s>\n</s>\na\n", "has '<s>' in line 1, '</s>' in line 2: the first three lines must be '<unk>' '<s>' '</s>'"),
+        ("<unk>\n<a>\n</a>\nb\n", "has '<unk>' in line 1: .* set --sos and --eos as the file has them"),
+        ("a\n<unk>\n", "has '<unk>' in line 2"),
+        ("\ufeff<unk>\n<s>\n</s>\n", "line 1: begins with a byte order mark; remove it"),
+        ("\ufeffa\nb\n", "line 1: begins with a byte order mark"),
+        ("<unk>\n<s> \n</s>\n", "line 2: '<s> ' is empty or has a space"),
+        ("a\nb \n", "line 2: 'b ' is empty or has a space"),
+        ("a\n\n", "line 2: '' is empty"),
+        ("a\nb\na\n", "lines 1 and 3: both are 'a'"),
+        ("a\r\nb\r\na\r\n", "lines 1 and 3: both are 'a'"),
+        ("", "the file is empty"),
+    ],
+)
+def test_what_cannot_be_completed(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "vocab").write_bytes(content.encode())
+    with pytest.raises(InputError, match=message):
+        complete_vocabulary(tmp_path / "vocab", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_copy_does_not_replace_its_original(tmp_path: Path) -> None:
+    path = write(tmp_path / "vocab", "a b")
+    with pytest.raises(InputError, match="lacks the lines .* choose another out_dir"):
+        complete_vocabulary(path, tmp_path)
+    assert path.read_text() == "a\nb\n"
+
+
+def test_carriage_returns_and_line_separators(tmp_path: Path) -> None:
+    """A line ends where text files end theirs, so that a word of a text is found."""
+    (tmp_path / "vocab").write_bytes("a\r\nb\u2028c\r\n\u00a0\r\n".encode())
+    assert complete_vocabulary(tmp_path / "vocab", tmp_path / "out").words[3:] == ("a", "b\u2028c", "\u00a0")
+    assert read_vocabulary(tmp_path / "out" / "vocab").encode(["b\u2028c", "a", "b"]).tolist() == [4, 3, 0]
+
+
+def test_the_first_line_is_unknown_where_no_special_words_are_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path / "vocab", "a b c </s> <s>")
+    vocabulary = read_vocabulary(path, specials_first=False)
+    assert (vocabulary.size, vocabulary.unk_id, vocabulary.eos_id, vocabulary.sos_id) == (5, 0, 3, 4)
+    assert vocabulary.padding_id == 3
+    assert vocabulary.encode(["c", "f", "a", "<s>"]).tolist() == [2, 0, 0, 4]
+    assert vocabulary.decode([0, 9]) == ["a", "<unk>"]
+    with pytest.raises(InputError, match="has no line '<go>', which marks sentences; add it, set --sos to a word"):
+        read_vocabulary(path, "<go>", specials_first=False)
+    with pytest.raises(InputError, match="has no line '</go>', .* set --eos"):
+        read_vocabulary(path, eos="</go>", specials_first=False)

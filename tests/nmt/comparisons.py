@@ -1,0 +1,138 @@
+"""What every model must fulfil: the NumPy model's figures, and gradients that are finite differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from nmt.model.architecture import Architecture
+from nmt.model.initializers import initializer
+from nmt.model.translator import Translator
+from tests.nmt import graphs
+from tests.nmt.graphs import EOS, SOS, v1
+
+
+class Batch:
+    """Ragged sentences, one of which has no target."""
+
+    def __init__(self, extra: int = 0) -> None:
+        self.source = graphs.sentences([5, 1, 3, 2], 11)
+        self.target = graphs.sentences([2, 4, 0, 3], 13, seed=1)
+        self.target_in = [[SOS, *t] for t in self.target]
+        self.target_out = [[*t, EOS] for t in self.target]
+        # The third sentence is a rank's dummy: it has a source but counts for nothing.
+        self.target_lengths = [3, 5, 0, 4]
+        self.arrays = [
+            graphs.time_major(self.source, EOS, extra),
+            np.array([5, 1, 3, 2], np.int32),
+            graphs.time_major(self.target_in, EOS, extra),
+            graphs.time_major(self.target_out, EOS, extra),
+            np.array(self.target_lengths, np.int32),
+        ]
+
+    def places(self) -> list[Any]:
+        """Placeholders without static sizes."""
+        return [v1.placeholder(tf.int32, [None] * a.ndim) for a in self.arrays]
+
+    def feed(self, places: list[Any]) -> dict[Any, np.ndarray]:
+        """The batch in these placeholders."""
+        return dict(zip(places, self.arrays, strict=True))
+
+
+def assert_loss_is_the_oracles(translator: Translator, session: Any) -> None:
+    """The summed loss of a padded batch, to 1e-5."""
+    batch = Batch(extra=2)
+    places = batch.places()
+    loss = session.run(translator.loss_sum(*places), batch.feed(places))
+    expected = graphs.oracle(translator.architecture, session)
+    rows = zip(batch.source, batch.target_in, batch.target_out, batch.target_lengths, strict=True)
+    wanted = sum(expected.loss(source, given, out) for source, given, out, length in rows if length)
+    assert loss == pytest.approx(wanted, rel=1e-5)
+
+
+def assert_steps_are_the_oracles(translator: Translator, session: Any) -> None:
+    """Logits and weights of the step that search uses, at each of three positions, to 1e-5."""
+    batch = Batch()
+    memory = translator.encode(tf.constant(batch.arrays[0]), tf.constant(batch.arrays[1]))
+    decoder = translator.decoder(memory)
+    state, fetched = decoder.initial_state, []
+    words = batch.arrays[2][:3]
+    for row in words:
+        logits, state, weights = decoder.step(state, tf.constant(row))
+        fetched.append((logits, tf.constant(0) if weights is None else weights))
+    results = session.run(fetched)
+    expected = graphs.oracle(translator.architecture, session)
+    for k, source in enumerate(batch.source):
+        decoding = expected.start(source)
+        for time, (logits, weights) in enumerate(results):
+            wanted, decoding = decoding.step(words[time, k])
+            np.testing.assert_allclose(logits[k], wanted, rtol=1e-5, atol=1e-5)
+            assert (decoding.weights is None) == (weights.ndim == 0)
+            if decoding.weights is not None:
+                np.testing.assert_allclose(weights[k, : len(source)], decoding.weights, rtol=1e-5, atol=1e-6)
+                assert not weights[k, len(source) :].any()
+
+
+def assert_gradients_are_finite_differences(arch: Architecture) -> None:
+    """Every variable, in float64, along a random direction; dropout on, its masks fixed by the seed."""
+    batch = Batch()
+    with tf.Graph().as_default(), v1.variable_scope(v1.get_variable_scope(), dtype=tf.float64):
+        translator = Translator(arch, initializer("uniform", 0.5, seed=5), 0.3, tf.constant([4, 9]))
+        places = [tf.constant(a) for a in batch.arrays]
+        loss = translator.loss_sum(*places)
+        variables = v1.trainable_variables()
+        gradients = tf.gradients(loss, variables)
+        rng = np.random.default_rng(3)
+        directions = [rng.standard_normal(v.shape.as_list()) for v in variables]
+        pairs = zip(gradients, directions, strict=True)
+        slopes = [tf.reduce_sum(tf.convert_to_tensor(g) * d) for g, d in pairs]
+        scale = v1.placeholder(tf.float64, [len(variables)])
+        steps = zip(variables, tf.unstack(scale), directions, strict=True)
+        move = tf.group(*[v1.assign_add(v, s * d) for v, s, d in steps])
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            computed = session.run(slopes)
+            for k, variable in enumerate(variables):
+                unit = np.eye(len(variables))[k] * 1e-5
+                session.run(move, {scale: unit})
+                above = session.run(loss)
+                session.run(move, {scale: -2 * unit})
+                below = session.run(loss)
+                session.run(move, {scale: unit})
+                assert computed[k] == pytest.approx((above - below) / 2e-5, rel=1e-5, abs=1e-7), variable.name
+
+
+def assert_control_flows_agree(arch: Architecture) -> None:
+    """TensorFlow's first and second control flow give the same loss and gradients."""
+    batch, results = Batch(), []
+    enabled = v1.control_flow_v2_enabled()
+    try:
+        for switch in (v1.disable_control_flow_v2, v1.enable_control_flow_v2):
+            switch()
+            with graphs.model(arch) as (translator, session):
+                loss = translator.loss_sum(*[tf.constant(a) for a in batch.arrays])
+                gradients = [tf.convert_to_tensor(g) for g in tf.gradients(loss, v1.trainable_variables())]
+                results.append(session.run([loss, *gradients]))
+    finally:
+        (v1.enable_control_flow_v2 if enabled else v1.disable_control_flow_v2)()
+    for first, second in zip(*results, strict=True):
+        np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6)
+
+
+def names(**changes: Any) -> dict[str, list[int]]:
+    """Names below dynamic_seq2seq of a small model's variables, and their shapes."""
+    with tf.Graph().as_default():
+        Translator(graphs.architecture(**changes), initializer())
+        found = {v.name.removesuffix(":0"): v.shape.as_list() for v in v1.trainable_variables()}
+    assert found.pop("embeddings/encoder/embedding_encoder") == [11, 6]
+    assert found.pop("embeddings/decoder/embedding_decoder") == [13, 6]
+    assert found.pop("dynamic_seq2seq/decoder/output_projection/kernel") == [6, 13]
+    return {name.removeprefix("dynamic_seq2seq/"): shape for name, shape in found.items()}
+
+
+def lstm(scope: str, rows: int) -> dict[str, list[int]]:
+    """The two variables of an LSTM cell of 6 units."""
+    return {f"{scope}/basic_lstm_cell/kernel": [rows, 24], f"{scope}/basic_lstm_cell/bias": [24]}
