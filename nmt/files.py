@@ -40,10 +40,8 @@ def replace_atomically(path: str | os.PathLike[str], mode: str = "w") -> Iterato
         with _telling(path), _open(path, mode, path) as file:
             yield file
         return
-    target = Path(os.path.realpath(path))  # what a link names is replaced, not the link
-    # The name is unique among processes on any number of hosts that share the directory. "x" keeps the user's umask,
-    # which tempfile would replace by owner-only access.
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    target, temporary = _names(path)
+    # "x" keeps the user's umask, which tempfile would replace by owner-only access.
     file = _open(temporary, mode.replace("w", "x"), target)
     try:
         with _telling(target), file:
@@ -54,6 +52,20 @@ def replace_atomically(path: str | os.PathLike[str], mode: str = "w") -> Iterato
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Finds out whether `replace_atomically` could write a file, and leaves it as it is.
+
+    Raises:
+      InputError: it could not.
+    """
+    if os.path.isdir(path):
+        raise InputError(unwritable(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))))
+    if not os.path.exists(path) or os.path.isfile(path):  # a pipe would wait for its reader
+        target, temporary = _names(path)
+        _open(temporary, "x", target).close()
+        temporary.unlink()
 
 
 def append(path: str | os.PathLike[str], text: str) -> None:
@@ -83,6 +95,13 @@ def _telling(path: str | os.PathLike[str]) -> Iterator[None]:
         if error.filename is not None:
             raise
         raise InputError(unwritable(path, error)) from error
+
+
+def _names(path: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """The file that is replaced, and a temporary name beside it."""
+    target = Path(os.path.realpath(path))  # what a link names is replaced, not the link
+    # The name is unique among processes on any number of hosts that share the directory.
+    return target, target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
 
 
 def _open(path: str | os.PathLike[str], mode: str, target: str | os.PathLike[str]) -> IO[Any]:

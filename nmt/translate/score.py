@@ -1,112 +1,130 @@
-"""BLEU, two ways.
+"""The scores of a text of translations: the metrics asked for, and sacreBLEU's BLEU and chrF beside them.
 
-`bleu` is the tutorial's: corpus BLEU of orders 1 to 4 (Papineni, Roukos, Ward, Zhu 2002, "BLEU: a method for automatic
-evaluation of machine translation", section 2.3) on tokens as they stand in the files, without smoothing:
-
-    BLEU = min(1, exp(1 - r/c)) * (p_1 p_2 p_3 p_4)^(1/4)
-
-with c and r the tokens of hypotheses and references, and p_n the clipped share of the hypotheses' n-grams that occur
-in their reference. `sacre_bleu` is sacreBLEU's (Post 2018, arXiv:1804.08771) with the signature that makes a figure
-comparable. They differ where a precision is 0, which sacreBLEU smooths, and for blank lines: here a line of no tokens
-counts as one empty token, there as none.
+sacreBLEU (Post 2018, arXiv:1804.08771) gives a signature with each figure, the settings that make it comparable with
+others. Its BLEU differs from `nmt.translate.metrics.bleu` where a precision is 0, which it smooths, and for blank
+lines: there a line of no tokens counts as one empty token, here as none. chrF (Popović 2015, "chrF: character n-gram
+F-score for automatic MT evaluation") compares characters, and so depends on no tokenisation.
 """
 
 from __future__ import annotations
 
-import math
 import os
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from nmt.errors import InputError
 from nmt.text.lines import TextFile
 from nmt.text.tokens import reference_text
+from nmt.translate.metrics import METRICS, check_metrics
 
-_MAX_ORDER = 4
+
+class Signed(NamedTuple):
+    """A figure of sacreBLEU, 0 to 100, and the settings that it was computed with."""
+
+    score: float
+    signature: str
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of a file of translations.
+    """The scores of translations, all 0 to 100.
 
     Attributes:
-      bleu: 0 to 100, see `bleu`.
-      sacre_bleu: 0 to 100, see `sacre_bleu`.
-      signature: the settings of `sacre_bleu`.
+      metrics: by name, as in `nmt.translate.metrics.METRICS`, in the order asked for.
+      sacre_bleu: see `sacre_bleu`.
+      chrf: see `chrf`.
     """
 
-    bleu: float
-    sacre_bleu: float
-    signature: str
+    metrics: Mapping[str, float]
+    sacre_bleu: Signed
+    chrf: Signed
+
+    def lines(self, text_name: str = "") -> list[str]:
+        """What is printed: `  bleu dev: 27.1`, a line for each figure; without the name, `  bleu: 27.1`."""
+        of = f" {text_name}" if text_name else ""
+        signed = {"sacrebleu": self.sacre_bleu, "chrf": self.chrf}
+        return [f"  {name}{of}: {value:.1f}" for name, value in self.metrics.items()] + [
+            f"  {name}{of}: {figure.score:.2f} ({figure.signature})" for name, figure in signed.items()
+        ]
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Corpus BLEU, 0 to 100; 0 where no n-gram of some order matches.
-
-    Args:
-      hypotheses: translations, one text of tokens with single spaces between them for each sentence.
-      references: one reference for each of them.
+def sacre_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Signed:
+    """SacreBLEU's corpus BLEU of text that is tokenised already.
 
     Raises:
       ValueError: other numbers of hypotheses than of references.
     """
-    _check_counts(hypotheses, references)
-    matches = [0] * _MAX_ORDER
-    possible = [0] * _MAX_ORDER
-    hypothesis_tokens = reference_tokens = 0
-    for hypothesis, reference in zip(hypotheses, references, strict=True):
-        found, wanted = hypothesis.split(" "), reference.split(" ")
-        hypothesis_tokens += len(found)
-        reference_tokens += len(wanted)
-        for order in range(1, _MAX_ORDER + 1):
-            matches[order - 1] += (_ngrams(found, order) & _ngrams(wanted, order)).total()
-            possible[order - 1] += max(0, len(found) - order + 1)
-    if not all(matches):
-        return 0.0
-    log_precision = sum(math.log(m / p) for m, p in zip(matches, possible, strict=True)) / _MAX_ORDER
-    log_brevity = min(0.0, 1 - reference_tokens / hypothesis_tokens)
-    return 100 * math.exp(log_precision + log_brevity)
-
-
-def sacre_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
-    """SacreBLEU's corpus BLEU of text that is tokenised already, 0 to 100, and its signature.
-
-    Raises:
-      ValueError: other numbers of hypotheses than of references.
-    """
-    # Imported here because it takes longer to load than most callers of `bleu` run.
+    # Imported here because it takes longer to load than most callers run.
     from sacrebleu.metrics import BLEU
 
-    _check_counts(hypotheses, references)
-    metric = BLEU(tokenize="none", force=True)  # force: do not warn that the text looks tokenised
-    score = metric.corpus_score(hypotheses, [references])
-    return score.score, str(metric.get_signature())
+    # force: do not warn that the text looks tokenised
+    return _signed(BLEU(tokenize="none", force=True), hypotheses, references)
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Signed:
+    """SacreBLEU's chrF: the mean of precision and recall of n-grams of 1 to 6 characters, recall weighing double.
+
+    Raises:
+      ValueError: other numbers of hypotheses than of references.
+    """
+    from sacrebleu.metrics import CHRF
+
+    return _signed(CHRF(), hypotheses, references)
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str], metrics: Sequence[str] = ("bleu",)) -> Scores:
+    """All scores of translations, whose subwords are joined, as those of the references are.
+
+    Raises:
+      InputError: an unknown metric.
+      ValueError: other numbers of hypotheses than of references.
+    """
+    figures = {name: METRICS[name](hypotheses, references) for name in check_metrics(metrics)}
+    return Scores(figures, sacre_bleu(hypotheses, references), chrf(hypotheses, references))
 
 
 def score_files(
-    hypothesis_path: str | os.PathLike[str], reference_path: str | os.PathLike[str], subword_option: str
+    hypothesis_path: str | os.PathLike[str],
+    reference_path: str | os.PathLike[str],
+    subword_option: str,
+    metrics: Sequence[str] = ("bleu",),
+    *,
+    translations_per_input: int = 1,
+    picked: Sequence[int] | None = None,
 ) -> Scores:
     """Score a file of translations, whose subwords are joined already, by a reference file, whose may not be.
 
+    Args:
+      hypothesis_path: the translations.
+      reference_path: a reference for each sentence of the text that was translated.
+      subword_option: the notation of the references' subwords: "", "bpe" or "spm".
+      metrics: names, see `nmt.translate.metrics.METRICS`.
+      translations_per_input: lines of each sentence among the translations; the first of them counts.
+      picked: the numbers, from 0, of the sentences that were translated; None for all.
+
     Raises:
-      InputError: a file cannot be used, or they have different numbers of lines.
+      InputError: an unknown metric, a file cannot be used, or they have different numbers of sentences.
     """
+    check_metrics(metrics)  # before any work
     hypotheses, references = TextFile(hypothesis_path), TextFile(reference_path)
-    if len(hypotheses) != len(references):
+    numbers = range(len(references)) if picked is None else picked
+    if max(numbers, default=0) >= len(references) or len(hypotheses) != translations_per_input * len(numbers):
+        each = f" ({translations_per_input} for each sentence)" if translations_per_input > 1 else ""
+        of = "" if picked is None else f", of which {len(numbers)} are asked for (the last is {max(picked, default=0)})"
         raise InputError(
-            f"{hypotheses.path} has {len(hypotheses)} lines and its reference {references.path} has "
-            f"{len(references)}; score translations with the reference of the text they translate"
+            f"{hypotheses.path} has {len(hypotheses)} lines{each} and its reference {references.path} has "
+            f"{len(references)}{of}; score translations with the reference of the text they translate"
         )
-    found = [line.strip() for line in hypotheses]
-    wanted = [reference_text(line, subword_option) for line in references]
-    return Scores(bleu(found, wanted), *sacre_bleu(found, wanted))
+    return score(
+        [hypotheses.line(i).strip() for i in range(0, len(hypotheses), translations_per_input)],
+        [reference_text(references.line(i), subword_option) for i in numbers],
+        metrics,
+    )
 
 
-def _ngrams(tokens: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
-    return Counter(zip(*(tokens[i:] for i in range(order)), strict=False))
-
-
-def _check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+def _signed(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Signed:
     if len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
+    value = metric.corpus_score(hypotheses, [references]).score
+    return Signed(value, str(metric.get_signature()))  # which is known only now

@@ -1,17 +1,22 @@
-"""Finding a translation: the best word each time, or the best of several partial translations (beam search).
+"""Finding a translation word by word: the best word each time, or one drawn at random.
 
-Both are a single loop inside the graph. A sentence stops by itself, so that what it gets does not depend on
-the sentences it shares a batch with.
+Each is a single loop inside the graph. A sentence stops by itself, so that what it gets does not depend on the
+sentences it shares a batch with.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from nmt.model.encoder import Memory
 from nmt.model.translator import Translator
+
+# (logits [batch, vocabulary], time, an int32 scalar from 0) -> the next words, int32 [batch]
+Choice = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def greedy_search(
@@ -37,13 +42,126 @@ def greedy_search(
         the longest translation needs.
     """
     memory = translator.encode(source, source_lengths)
+    return _write(translator, memory, max_steps, sos_id, eos_id, lambda logits, _: tf.argmax(logits, 1, tf.int32))
+
+
+def sample_search(
+    translator: Translator,
+    source: tf.Tensor,
+    source_lengths: tf.Tensor,
+    max_steps: tf.Tensor,
+    sos_id: int,
+    eos_id: int,
+    temperature: float,
+    draws: tf.Tensor,
+) -> tf.Tensor:
+    """Write words drawn from softmax(logits / temperature) until one is eos.
+
+    The word drawn by a number u is the first whose cumulative probability exceeds u. All chance is in these numbers,
+    which come from outside (see `uniform_draws`): the same ones give the same words in any batch.
+
+    Args:
+        translator: made with dropout 0.
+        source: int32 [source time, batch].
+        source_lengths: int32 [batch], each at least 1.
+        max_steps: int32, the most words to write (eos included): a scalar, or [batch] to limit each sentence.
+        sos_id: the word before the first.
+        eos_id: the word after the last.
+        temperature: more than 0; the smaller, the nearer to greedy search.
+        draws: float64 [batch, translations, time] in [0, 1), uniform; time is at least the greatest of max_steps.
+
+    Returns:
+        ids, int32 [batch, translations, time], eos from the first eos on, and past a sentence's limit.
+
+    Raises:
+        ValueError: temperature not above 0.
+    """
+    if temperature <= 0:
+        raise ValueError(f"sampling_temperature is {temperature}; it must be more than 0")
+    batch, translations, time = tf.unstack(tf.shape(draws))
+    rows = tf.reshape(draws, tf.stack([batch * translations, time]))
+
+    def choose(logits: tf.Tensor, now: tf.Tensor) -> tf.Tensor:
+        # In float64: the sum of a large vocabulary's probabilities would lose the small ones.
+        cumulative = tf.cumsum(tf.nn.softmax(tf.cast(logits, tf.float64) / temperature), axis=1)
+        # Times the sum, which rounding keeps from being 1: the last word is not passed by.
+        drawn = tf.gather(rows, now, axis=1)[:, None] * cumulative[:, -1:]
+        return tf.reduce_sum(tf.cast(cumulative <= drawn, tf.int32), axis=1)
+
+    memory = repeated(translator.encode(source, source_lengths), translations)
+    limits = tf.repeat(tf.broadcast_to(max_steps, [batch]), translations)
+    ids = _write(translator, memory, limits, sos_id, eos_id, choose)
+    return tf.reshape(ids, tf.stack([batch, translations, tf.shape(ids)[1]]))
+
+
+def uniform_draws(seed: int, sentence: int, translation: int, steps: int) -> np.ndarray:
+    """The random numbers of one translation: float64 [steps] in [0, 1).
+
+    Each seed, sentence and translation (all 0 or more) has a stream of its own; fewer steps give its beginning.
+    """
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, sentence, translation]))).random(steps)
+
+
+def attention_weights(
+    translator: Translator, source: tf.Tensor, source_lengths: tf.Tensor, sos_id: int, target: tf.Tensor
+) -> tf.Tensor:
+    """Where the decoder looks while it writes given words, however these were found.
+
+    Args:
+        translator: with attention, made with dropout 0.
+        source: int32 [source time, batch].
+        source_lengths: int32 [batch], each at least 1.
+        sos_id: the word before the first.
+        target: int32 [batch, target time], the words written.
+
+    Returns:
+        [batch, target time, source time]: row t has the weights, of sum 1, with which word t was written; 0 past a
+        source's end.
+
+    Raises:
+        ValueError: the model has no attention.
+    """
+    if not translator.architecture.attention:
+        raise ValueError("a model without attention has no attention weights")
+    memory = translator.encode(source, source_lengths)
     decoder = translator.decoder(memory)
-    batch = tf.shape(source_lengths)[0]
+    batch, steps = tf.unstack(tf.shape(target))
+    read = tf.concat([tf.fill(tf.stack([batch, 1]), sos_id), target], 1)
+
+    def body(time: tf.Tensor, rows: tf.TensorArray, state: list[tf.Tensor]) -> tuple[Any, ...]:
+        _, new, weights = decoder.step(tf.nest.pack_sequence_as(decoder.initial_state, state), read[:, time])
+        return time + 1, rows.write(time, weights), tf.nest.flatten(new)
+
+    start = tf.nest.flatten(decoder.initial_state)
+    _, rows, _ = tf.while_loop(
+        lambda time, *_: time < steps,
+        body,
+        [tf.constant(0), tf.TensorArray(memory.outputs.dtype, steps), start],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([]), _any_batch(start)],
+    )
+    return tf.transpose(rows.stack(), [1, 0, 2])
+
+
+def repeated(memory: Memory, times: int | tf.Tensor) -> Memory:
+    """Each sentence `times` times in a row."""
+    return Memory(
+        tf.repeat(memory.outputs, times, axis=1),
+        tf.repeat(memory.lengths, times),
+        tf.nest.map_structure(lambda value: tf.repeat(value, times, axis=0), memory.state),
+    )
+
+
+def _write(
+    translator: Translator, memory: Memory, max_steps: tf.Tensor, sos_id: int, eos_id: int, choose: Choice
+) -> tf.Tensor:
+    """One translation of each sentence of the memory, int32 [batch, time], by a choice of words."""
+    decoder = translator.decoder(memory)
+    batch = tf.shape(memory.lengths)[0]
     limits = tf.broadcast_to(max_steps, [batch])
 
     def body(time: tf.Tensor, finished: tf.Tensor, ids: tf.Tensor, state: list[tf.Tensor]) -> tuple[Any, ...]:
         logits, new, _ = decoder.step(tf.nest.pack_sequence_as(decoder.initial_state, state), ids[:, -1])
-        words = tf.where(finished, eos_id, tf.argmax(logits, 1, tf.int32))
+        words = tf.where(finished, eos_id, choose(logits, time))
         finished |= tf.equal(words, eos_id) | (time + 1 >= limits)
         return time + 1, finished, tf.concat([ids, words[:, None]], 1), tf.nest.flatten(new)
 
@@ -56,155 +174,11 @@ def greedy_search(
             tf.TensorShape([]),
             tf.TensorShape([None]),
             tf.TensorShape([None, None]),
-            [tf.TensorShape([None, *value.shape[1:]]) for value in start],
+            _any_batch(start),
         ],
     )
     return ids[:, 1:]
 
 
-def beam_search(
-    translator: Translator,
-    source: tf.Tensor,
-    source_lengths: tf.Tensor,
-    max_steps: tf.Tensor,
-    sos_id: int,
-    eos_id: int,
-    beam_width: int,
-    length_penalty_weight: float = 0.0,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Keep the `beam_width` best partial translations of each sentence.
-
-    A candidate of log-probability P scores P / ((5 + length) / 6) ** length_penalty_weight (Wu et al. 2016,
-    eq. 14, without coverage). As in the TensorFlow NMT tutorial, the length that scores a candidate does not
-    count the eos that it ends with, while that of a beam finished earlier does. A finished beam stays in the
-    race and can only be followed by eos, at no cost. A sentence is done when all its beams are finished.
-
-    Args:
-        translator: made with dropout 0.
-        source: int32 [source time, batch].
-        source_lengths: int32 [batch], each at least 1.
-        max_steps: int32, the most words to write (eos included): a scalar, or [batch] to limit each sentence.
-        sos_id: the word before the first.
-        eos_id: the word after the last.
-        beam_width: partial translations kept for each sentence.
-        length_penalty_weight: 0 compares plain log-probabilities, more favours longer translations.
-
-    Returns:
-        ids, int32 [batch, beam, time], best first, eos from the first eos on and past a sentence's limit; and
-        the scores, [batch, beam].
-
-    Raises:
-        ValueError: beam_width below 1.
-    """
-    if beam_width < 1:
-        raise ValueError(f"beam_width is {beam_width}; it must be at least 1")
-    memory = _repeated(translator.encode(source, source_lengths), beam_width)
-    decoder = translator.decoder(memory)
-    batch = tf.shape(source_lengths)[0]
-    limits = tf.broadcast_to(max_steps, [batch])
-    race = _Race(beam_width, length_penalty_weight, eos_id)
-
-    def body(time: tf.Tensor, done: tf.Tensor, beams: _Beams, state: list[tf.Tensor]) -> tuple[Any, ...]:
-        written = tf.reshape(beams.ids[:, :, -1], [-1])
-        logits, new, _ = decoder.step(tf.nest.pack_sequence_as(decoder.initial_state, state), written)
-        log_probs = tf.reshape(tf.nn.log_softmax(logits), tf.stack([batch, beam_width, logits.shape[1]]))
-        beams, parents = race.advance(beams, log_probs, done)
-        done |= tf.reduce_all(beams.finished, 1) | (time + 1 >= limits)
-        flat_parents = tf.reshape(parents + tf.range(batch)[:, None] * beam_width, [-1])
-        return time + 1, done, beams, [tf.gather(value, flat_parents) for value in tf.nest.flatten(new)]
-
-    start = tf.nest.flatten(decoder.initial_state)
-    pair = tf.TensorShape([None, None])
-    first = race.start(batch, sos_id, memory.outputs.dtype)
-    _, _, beams, _ = tf.while_loop(
-        lambda time, done, *_: ~tf.reduce_all(done),
-        body,
-        [tf.constant(0), limits <= 0, first, start],
-        shape_invariants=[
-            tf.TensorShape([]),
-            tf.TensorShape([None]),
-            _Beams(tf.TensorShape([None, None, None]), pair, pair, pair, pair),
-            [tf.TensorShape([None, *value.shape[1:]]) for value in start],
-        ],
-    )
-    # A sentence that reached its limit is filled up with eos by the steps that the others still take.
-    return beams.ids[:, :, 1:], beams.scores
-
-
-class _Beams(NamedTuple):
-    """The partial translations of all sentences, best first; all but `ids` are [batch, beam].
-
-    `ids` is [batch, beam, 1 + time]: the translations themselves, rearranged in each step, which costs less
-    than tracing parents back in a second loop. `lengths` counts words, the eos of a finished beam included.
-    """
-
-    ids: tf.Tensor
-    log_probs: tf.Tensor
-    scores: tf.Tensor
-    lengths: tf.Tensor
-    finished: tf.Tensor
-
-
-class _Race:
-    """The rules by which beams extend, score and replace each other."""
-
-    def __init__(self, width: int, length_penalty_weight: float, eos_id: int) -> None:
-        self._width = width
-        self._weight = length_penalty_weight
-        self._eos_id = eos_id
-
-    def start(self, batch: tf.Tensor, sos_id: int, dtype: tf.DType) -> _Beams:
-        """One beam that counts; the others are copies of it and must not win."""
-        log_probs = tf.tile(tf.constant([[0.0] + [-float("inf")] * (self._width - 1)], dtype), [batch, 1])
-        zeros = tf.zeros_like(log_probs, tf.int32)
-        return _Beams(zeros[:, :, None] + sos_id, log_probs, log_probs, zeros, tf.cast(zeros, tf.bool))
-
-    def advance(self, beams: _Beams, log_probs: tf.Tensor, done: tf.Tensor) -> tuple[_Beams, tf.Tensor]:
-        """Write one word.
-
-        Args:
-            beams: before it.
-            log_probs: of each next word, [batch, beam, vocabulary].
-            done: [batch], sentences whose beams stay as they are, followed by eos.
-
-        Returns:
-            the beams after it, and which beam each comes from, int32 [batch, beam].
-        """
-        vocabulary = log_probs.shape[2]
-        is_eos = tf.equal(tf.range(vocabulary), self._eos_id)
-        only_eos = tf.where(is_eos, tf.zeros([], log_probs.dtype), log_probs.dtype.min)
-        log_probs = tf.where(beams.finished[:, :, None], only_eos, log_probs) + beams.log_probs[:, :, None]
-        grows = ~beams.finished
-        lengths = beams.lengths[:, :, None] + tf.cast(grows[:, :, None] & ~is_eos, tf.int32)
-        scores = log_probs / self._penalty(lengths, log_probs.dtype)
-
-        all_candidates = tf.stack([-1, self._width * vocabulary])
-        best, chosen = tf.math.top_k(tf.reshape(scores, all_candidates), self._width)
-        stay = done[:, None]
-        parents = tf.where(stay, tf.range(self._width), chosen // vocabulary)
-        words = tf.where(stay, self._eos_id, chosen % vocabulary)
-
-        def of_parent(values: tf.Tensor) -> tf.Tensor:
-            return tf.gather(values, parents, batch_dims=1)
-
-        chosen_log_probs = tf.gather(tf.reshape(log_probs, all_candidates), chosen, batch_dims=1)
-        was_finished = of_parent(beams.finished)
-        return _Beams(
-            ids=tf.concat([of_parent(beams.ids), words[:, :, None]], 2),
-            log_probs=tf.where(stay, beams.log_probs, chosen_log_probs),
-            scores=tf.where(stay, beams.scores, best),
-            lengths=of_parent(beams.lengths) + tf.cast(~was_finished & ~stay, tf.int32),
-            finished=was_finished | tf.equal(words, self._eos_id),
-        ), parents
-
-    def _penalty(self, lengths: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        return tf.pow((5.0 + tf.cast(lengths, dtype)) / 6.0, tf.cast(self._weight, dtype))
-
-
-def _repeated(memory: Memory, times: int) -> Memory:
-    """Each sentence `times` times in a row."""
-    return Memory(
-        tf.repeat(memory.outputs, times, axis=1),
-        tf.repeat(memory.lengths, times),
-        tf.nest.map_structure(lambda value: tf.repeat(value, times, axis=0), memory.state),
-    )
+def _any_batch(state: list[tf.Tensor]) -> list[tf.TensorShape]:
+    return [tf.TensorShape([None, *value.shape[1:]]) for value in state]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 import tfdist
 from nmt.model.architecture import Architecture
-from nmt.model.initializers import initializer
+from nmt.model.embeddings import given_vectors
+from nmt.model.initializers import Initializer, initializer
+from nmt.model.trained import TrainedModel
+from nmt.nmt import Processes
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
 from nmt.train.checkpoint import Checkpoints, restore
@@ -19,6 +23,7 @@ from nmt.train.likelihood import LikelihoodModel, LikelihoodSettings
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, TrainStep, dropout_seed
 from nmt.translate.decode import SearchSettings, TranslationModel
+from nmt.translate.infer import translate_file
 from tests.multirank.oracle import assert_close, v1, without_tfdist
 
 GLOBAL_BATCH = 64
@@ -45,13 +50,15 @@ def feed(rank: int, size: int) -> Feed:
     return Feed(corpus, vocabulary, vocabulary, FeedSettings(GLOBAL_BATCH // size, 5, 50, 50, 1), rank, size)
 
 
-def trained(optimizer: str, attention: str, rank: int, size: int, seed: int) -> dict[str, np.ndarray]:
+def trained(optimizer: str, attention: str, rank: int, size: int, seed: int, **changes: Any) -> dict[str, np.ndarray]:
     batches = feed(rank, size)
     with tf.Graph().as_default(), v1.Session() as session:
-        shape = Architecture(63, 63, 20, 2, 2, encoder_type="bi", attention=attention)
+        shape = Architecture(63, 63, 20, 2, 2, encoder_type="bi", attention=attention, **changes)
         rate = {"sgd": 0.3, "adam": 0.001}[optimizer]  # greater rates multiply float32 rounding: 1 and 0.01 give 2e-5
         schedule = Schedule(rate, num_train_steps=STEPS, decay_scheme="luong5")
-        step = TrainStep(shape, initializer("uniform", INIT_WEIGHT, seed), Optimization(optimizer, schedule, 5.0))
+        vectors = np.random.RandomState(seed).randn(60, 20).astype(np.float32)
+        initial = Initializer("uniform", INIT_WEIGHT, seed, given_vectors(shape, vectors, vectors))
+        step = TrainStep(shape, initial, Optimization(optimizer, schedule, 5.0))
         session.run(v1.global_variables_initializer())
         for number in range(STEPS):
             step.run(session, batches.batch(number), dropout_seed(0, rank, number))
@@ -59,12 +66,12 @@ def trained(optimizer: str, attention: str, rank: int, size: int, seed: int) -> 
         return dict(zip([v.name for v in variables], session.run(variables), strict=True))
 
 
-def compare(optimizer: str, attention: str) -> None:
+def compare(optimizer: str, attention: str, **changes: Any) -> None:
     if GLOBAL_BATCH % tfdist.size():
         return
     with without_tfdist():
-        expected = trained(optimizer, attention, 0, 1, seed=1)
-    found = trained(optimizer, attention, tfdist.rank(), tfdist.size(), seed=1 + tfdist.rank())
+        expected = trained(optimizer, attention, 0, 1, seed=1, **changes)
+    found = trained(optimizer, attention, tfdist.rank(), tfdist.size(), seed=1 + tfdist.rank(), **changes)
     # How often Adam has been applied, and its moments, are variables too: all are compared.
     assert_close(found, expected, 1e-5)
 
@@ -76,6 +83,14 @@ def case_nmt_with_sgd() -> None:
 
 def case_nmt_with_adam() -> None:
     compare("adam", "scaled_luong")
+
+
+def case_nmt_with_one_embedding_in_pieces() -> None:
+    compare("adam", "luong", share_embedding=True, num_embeddings_partitions=3)
+
+
+def case_nmt_with_pretrained_words() -> None:
+    compare("sgd", "luong", src_pretrained=True, tgt_pretrained=True)
 
 
 def communication(graph: tf.Graph) -> list[str]:
@@ -98,6 +113,43 @@ def case_nmt_evaluates_and_translates_without_communication() -> None:
         restore(model.session, model.saver, path)
     if tfdist.rank() == 0:  # alone: whoever communicated would wait for the others
         assert likelihood.perplexity(corpus) > 1
-        assert len(translation.translate(["w1 w2", "w3"])) == 2
+        assert all(translation.translate(["w1 w2", "w3"]))
     for model in (likelihood, translation):
         assert not communication(model.session.graph)
+
+
+def case_nmt_gathers_values_in_the_order_of_ranks() -> None:
+    ranks = Processes()
+    wanted = [("x" * 1000 * rank, {"rank": rank}) for rank in range(ranks.size)]
+    assert ranks.gather(wanted[ranks.rank]) == wanted
+
+
+def case_nmt_shares_translation_and_perplexity() -> None:
+    corpus, words = text()
+    ranks = Processes()
+    lines = ["", *(corpus.src.line(i) for i in range(20)), " ", "w1 unknown"]
+    directory = Path(tempfile.mkdtemp())
+    (directory / "in").write_text("".join(line + "\n" for line in lines))
+    shape = Architecture(63, 63, 12, 2, 2, encoder_type="bi", attention="scaled_luong")
+    searches = [
+        SearchSettings(batch_size=7, tgt_max_len=12),
+        SearchSettings(
+            batch_size=7, tgt_max_len=12, beam_width=3, translations_per_input=2, coverage_penalty_weight=0.2
+        ),
+        SearchSettings(batch_size=7, tgt_max_len=12, sampling_temperature=1.0, translations_per_input=2, seed=3),
+    ]
+    with tfdist.disable_broadcast():
+        models = [TranslationModel(shape, words, words, settings) for settings in searches]
+        likelihood = LikelihoodModel(shape, words, words, LikelihoodSettings(batch_size=32))
+    trained: list[TrainedModel[Any]] = [*models, likelihood]
+    for one in trained:
+        random = np.random.default_rng(4)
+        for variable in sorted(one.session.graph.get_collection("variables"), key=lambda each: each.name):
+            value = random.uniform(-1, 1, variable.shape)
+            one.session.run(variable.initializer, {variable.initializer.inputs[1]: value})
+    for model in models:
+        assert translate_file(model, str(directory / "in"), str(directory / "out"), ranks) == len(lines)
+        written = ranks.broadcast((directory / "out").read_text() if ranks.rank == 0 else "")
+        assert written == "".join(found + "\n" for all_found in model.translate(lines) for found in all_found)
+        assert (directory / "out").exists() == (ranks.rank == 0)
+    np.testing.assert_allclose(likelihood.perplexity(corpus, ranks), likelihood.perplexity(corpus), rtol=1e-9)

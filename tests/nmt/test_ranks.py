@@ -2,57 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
-
 import numpy as np
 import pytest
 
 from nmt.errors import InputError
-from nmt.train.ranks import AgreedError, OneProcess, Ranks, check_equal, from_root, together
-
-
-class Thread:
-    """A rank that meets the others at a barrier."""
-
-    def __init__(self, rank: int, size: int, barrier: threading.Barrier, slots: list[Any]) -> None:
-        self.rank, self.size, self._barrier, self._slots = rank, size, barrier, slots
-
-    def _gather(self, value: Any) -> list[Any]:
-        self._slots[self.rank] = value
-        self._barrier.wait(10)
-        values = list(self._slots)
-        self._barrier.wait(10)
-        return values
-
-    def sum(self, value: np.ndarray) -> np.ndarray:
-        return np.sum(self._gather(value), axis=0)
-
-    def broadcast(self, value: Any) -> Any:
-        return self._gather(value)[0]
-
-    def alone(self, reason: str) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def barrier(self) -> None:
-        self._gather(None)
-
-
-def outcomes(size: int, body: Callable[[Ranks], Any]) -> list[Any]:
-    """What the body returns or raises on each rank."""
-    barrier, slots = threading.Barrier(size), [None] * size
-
-    def run(rank: int) -> Any:
-        try:
-            return body(Thread(rank, size, barrier, slots))
-        except AgreedError as error:
-            return error
-
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(run, range(size)))
+from nmt.ranks import AgreedError, OneProcess, Ranks, check_equal, from_root, together
+from tests.nmt.thread_ranks import outcomes
 
 
 def test_from_root_calls_rank_0_only() -> None:
@@ -97,8 +52,13 @@ def test_check_equal_names_the_rank() -> None:
     assert outcomes(2, lambda ranks: check_equal(ranks, 5, "")) == [None, None]
 
 
+def test_gathered_values_are_in_the_order_of_ranks() -> None:
+    assert outcomes(3, lambda ranks: ranks.gather("x" * ranks.rank)) == [["", "x", "xx"]] * 3
+
+
 def test_one_process_is_trivial() -> None:
     ranks = OneProcess()
+    assert ranks.gather("x") == ["x"]
     value = np.arange(3)
     assert ranks.sum(value) is value
     assert ranks.broadcast("x") == "x"

@@ -1,55 +1,14 @@
-"""nmt.translate.score: golden scores that can be worked out by hand."""
+"""nmt.translate.score: scores of texts and files, and sacreBLEU's figures with their signatures."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
 
 from nmt.errors import InputError
-from nmt.translate.score import bleu, sacre_bleu, score_files
-
-
-def test_equal_text_scores_100() -> None:
-    assert bleu(["a b c d e", "f g h i"], ["a b c d e", "f g h i"]) == pytest.approx(100)
-
-
-def test_precisions_by_hand() -> None:
-    # 5 tokens; of the 1..4-grams 4/5, 3/4, 2/3 and 1/2 occur in the reference: their product is 1/5. No brevity.
-    assert bleu(["a b c d x"], ["a b c d e"]) == pytest.approx(100 * 0.2**0.25)
-
-
-def test_brevity_by_hand() -> None:
-    # All n-grams match; 4 tokens stand for 6.
-    assert bleu(["a b c d"], ["a b c d e f"]) == pytest.approx(100 * math.exp(1 - 6 / 4))
-
-
-def test_too_long_is_punished_by_precision_only() -> None:
-    # 4/6, 3/5, 2/4, 1/3
-    assert bleu(["a b c d e f"], ["a b c d"]) == pytest.approx(100 * (4 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
-
-
-def test_counts_are_clipped_per_sentence_and_summed_over_the_corpus() -> None:
-    # 1-grams 1+4 of 4+4, 2-grams 0+3 of 3+3, 3-grams 2 of 4, 4-grams 1 of 2.
-    expected = 100 * (5 / 8 * 3 / 6 * 2 / 4 * 1 / 2) ** 0.25
-    assert bleu(["a a a a", "p q r s"], ["a b c d", "p q r s"]) == pytest.approx(expected)
-
-
-def test_no_match_of_some_order_scores_0() -> None:
-    assert bleu(["a b c"], ["a b c"]) == 0
-    assert bleu(["a b x c d"], ["a b y c d"]) == 0
-    assert bleu([], []) == 0
-    assert bleu([""], ["a b c d"]) == 0
-
-
-def test_an_empty_line_is_one_empty_token() -> None:
-    # 5 tokens for 5; 4-grams and the rest of the second line match: only the 1-grams miss one.
-    assert bleu(["", "a b c d"], ["x", "a b c d"]) == pytest.approx(100 * (4 / 5) ** 0.25)
-
-
-def test_case_counts() -> None:
-    assert bleu(["A b c d e"], ["a b c d e"]) < bleu(["a b c d e"], ["a b c d e"])
+from nmt.translate.metrics import METRICS, bleu
+from nmt.translate.score import chrf, sacre_bleu, score, score_files
 
 
 def test_sacrebleu_agrees_where_every_order_matches() -> None:
@@ -61,20 +20,67 @@ def test_sacrebleu_agrees_where_every_order_matches() -> None:
     assert "nrefs:1" in signature
 
 
+def test_chrf_by_hand() -> None:
+    # Of 1, 2 and 3 characters 2/3, 1/2 and 0/1 match, the same share of both sides.
+    found, signature = chrf(["abc"], ["abd"])
+    assert found == pytest.approx(100 * (2 / 3 + 1 / 2) / 3)
+    assert "nc:6|nw:0" in signature
+    assert chrf(["grün ist ein baum"], ["grün ist ein baum"]).score == pytest.approx(100)
+
+
 def test_numbers_of_lines_must_agree() -> None:
-    with pytest.raises(ValueError, match="1 hypotheses for 2 references"):
-        bleu(["a"], ["a", "b"])
-    with pytest.raises(ValueError, match="1 hypotheses for 2 references"):
-        sacre_bleu(["a"], ["a", "b"])
+    for metric in (sacre_bleu, chrf, score):
+        with pytest.raises(ValueError, match="1 hypotheses for 2 references"):
+            metric(["a"], ["a", "b"])
 
 
-def test_files(tmp_path: Path) -> None:
-    (tmp_path / "out").write_text(" grün ist ein baum \n")
-    (tmp_path / "ref").write_text("gr@@ ün ist ein ba@@ um\n")
-    scores = score_files(tmp_path / "out", tmp_path / "ref", "bpe")
-    assert scores.bleu == pytest.approx(100)
-    assert scores.sacre_bleu == pytest.approx(100)
-    assert "version:" in scores.signature
-    (tmp_path / "ref").write_text("a\nb\n")
+def test_all_scores_of_texts() -> None:
+    scores = score(["a b c d e"], ["a b c d x"], ["Rouge", "bleu"])
+    assert list(scores.metrics) == ["rouge", "bleu"]
+    assert scores.metrics["rouge"] == pytest.approx(80)
+    assert scores.metrics["bleu"] == pytest.approx(100 * 0.2**0.25)
+    lines = scores.lines("dev")
+    assert lines[:2] == ["  rouge dev: 80.0", "  bleu dev: 66.9"]
+    assert [line.split(" (")[0] for line in lines[2:]] == [
+        "  sacrebleu dev: 66.87",
+        f"  chrf dev: {scores.chrf.score:.2f}",
+    ]
+    assert scores.lines()[1] == "  bleu: 66.9"
+    with pytest.raises(InputError, match="'meteor' is unknown"):
+        score(["a"], ["a"], ["meteor"])
+
+
+def write(directory: Path, found: str, wanted: str) -> tuple[Path, Path]:
+    """Both files."""
+    (directory / "out").write_text(found)
+    (directory / "ref").write_text(wanted)
+    return directory / "out", directory / "ref"
+
+
+@pytest.mark.parametrize(
+    ("option", "reference"),
+    [("", "grün ist ein baum"), ("bpe", "gr@@ ün ist ein ba@@ um"), ("spm", "▁grün ▁ist ▁ein ▁ba um")],
+)
+def test_files(tmp_path: Path, option: str, reference: str) -> None:
+    scores = score_files(*write(tmp_path, " grün ist ein baum \n", reference + "\r\n"), option, list(METRICS))
+    assert scores.metrics == {name: pytest.approx(100) for name in METRICS}
+    assert (scores.sacre_bleu.score, scores.chrf.score) == pytest.approx((100, 100))
+    assert "version:" in scores.sacre_bleu.signature
+
+
+def test_files_of_other_lengths(tmp_path: Path) -> None:
+    paths = write(tmp_path, "a\n", "a\nb\n")
     with pytest.raises(InputError, match="out has 1 lines and its reference .*ref has 2"):
-        score_files(tmp_path / "out", tmp_path / "ref", "")
+        score_files(*paths, "")
+    with pytest.raises(InputError, match="'rogue' is unknown"):
+        score_files("missing", "missing", "", ["rogue"])
+
+
+def test_several_translations_and_picked_lines(tmp_path: Path) -> None:
+    paths = write(tmp_path, "c\nx\na\ny\n", "a\nb\nc\n")
+    options = {"translations_per_input": 2, "picked": [2, 0]}
+    assert score_files(*paths, "", ["accuracy"], **options).metrics == {"accuracy": 100}  # type: ignore[arg-type]
+    for wrong in ({"picked": [2, 0]}, {"translations_per_input": 2}, {"translations_per_input": 2, "picked": [2, 3]}):
+        with pytest.raises(InputError, match="ref has 3"):
+            score_files(*paths, "", ["accuracy"], **wrong)  # type: ignore[arg-type]
+    assert bleu(["a"], ["a"]) == 0

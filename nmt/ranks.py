@@ -1,5 +1,5 @@
-"""What training needs of the processes ("ranks") that run it together, and how they agree on one outcome of a
-piece of work.
+"""What training and translation need of the processes ("ranks") that run them together, and how these agree on one
+outcome of a piece of work.
 
 This module knows no communication library: the program hands in an object of protocol `Ranks`.
 """
@@ -34,6 +34,9 @@ class Ranks(Protocol):
     def broadcast(self, value: Value) -> Value:
         """Rank 0's value. Collective: every rank calls; the values of the others are ignored."""
 
+    def gather(self, value: Value) -> list[Value]:
+        """The values of all ranks, in the order of ranks, on every rank. Collective: every rank calls."""
+
     def alone(self, reason: str) -> contextlib.AbstractContextManager[Any]:
         """Marks what this rank does while the others wait in their next collective call. Not collective."""
 
@@ -55,12 +58,19 @@ class OneProcess:
         """The value itself."""
         return value
 
+    def gather(self, value: Value) -> list[Value]:
+        """The one value."""
+        return [value]
+
     def alone(self, reason: str) -> contextlib.AbstractContextManager[Any]:
         """Nothing is marked: nobody waits."""
         return contextlib.nullcontext()
 
     def barrier(self) -> None:
         """Returns at once."""
+
+
+ONE_PROCESS = OneProcess()
 
 
 class AgreedError(Exception):
