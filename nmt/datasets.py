@@ -1,0 +1,253 @@
+"""Public parallel texts, from their archives to files that training reads.
+
+    python -m nmt.datasets --dataset=iwslt15|wmt16|multi30k --out_dir=D [--address=URL]
+
+downloads what is not in D yet, unpacks and tokenises it, and prints the commands that train on it as published
+results were. Each source has one address under which all its files are; `--address` names a mirror (any URL that
+Python's urllib opens, file:// included).
+
+The texts: IWSLT 2015 English-Vietnamese (Cettolo et al. 2015; tokenised by Luong & Manning 2015), WMT 2016
+English-German (Bojar et al. 2016; Europarl 7, Common Crawl, News Commentary 11), Multi30k (Elliott et al. 2016).
+"""
+
+from __future__ import annotations
+
+import gzip
+import html
+import re
+import shutil
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from absl import flags
+
+from nmt.command_line import run
+from nmt.errors import InputError
+from nmt.files import make_directory, replace_atomically
+
+_MOST_TOKENS = 80  # longer sentences are left out of WMT's training text
+
+
+@dataclass(frozen=True)
+class Part:
+    """One text of one language, or a piece of it.
+
+    Attributes:
+      name: the file it becomes, such as "train.en"; pieces of one name are put together in their order.
+      path: of the file or archive, below the dataset's address.
+      member: the file in a tar archive; "" for a file by itself.
+    """
+
+    name: str
+    path: str
+    member: str = ""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A parallel text.
+
+    Attributes:
+      address: where its files are.
+      parts: what to fetch.
+      languages: the two suffixes.
+      raw: whether the text is still to be tokenised (and the training text filtered by length).
+      commands: what trains on it, with {out} for the directory.
+    """
+
+    address: str
+    parts: Sequence[Part]
+    languages: tuple[str, str]
+    raw: bool
+    commands: str
+
+
+def _both(name: str, path: str, languages: Sequence[str], member: str = "") -> list[Part]:
+    """Both sides, with {} for the language."""
+    return [Part(f"{name}.{x}", path.format(x), member.format(x)) for x in languages]
+
+
+_EN_DE = ("en", "de")
+_MULTI30K = "data/task1/tok/{}.lc.norm.tok.{{}}"
+DATASETS = {
+    "iwslt15": Dataset(
+        "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi",
+        [p for name in ("train", "tst2012", "tst2013", "vocab") for p in _both(name, name + ".{}", ("en", "vi"))],
+        ("en", "vi"),
+        False,
+        """# Published: 23.8 dev and 26.1 test BLEU with beam 10 (23.2 and 25.5 greedy).
+mpirun -n 1 python -m nmt.nmt --src=en --tgt=vi --hparams_path=nmt/standard_hparams/iwslt15.json \\
+    --train_prefix={out}/train --dev_prefix={out}/tst2012 --test_prefix={out}/tst2013 \\
+    --vocab_prefix={out}/vocab --out_dir={out}/model""",
+    ),
+    "wmt16": Dataset(
+        "https://www.statmt.org",
+        [
+            *_both("train", "europarl/v7/de-en.tgz", _EN_DE, "europarl-v7.de-en.{}"),
+            *_both("train", "wmt13/training-parallel-commoncrawl.tgz", _EN_DE, "commoncrawl.de-en.{}"),
+            *_both(
+                "train",
+                "wmt16/translation-task/training-parallel-nc-v11.tgz",
+                _EN_DE,
+                "training-parallel-nc-v11/news-commentary-v11.de-en.{}",
+            ),
+            Part("newstest2013.en", "wmt16/translation-task/dev.tgz", "dev/newstest2013-src.en.sgm"),
+            Part("newstest2013.de", "wmt16/translation-task/dev.tgz", "dev/newstest2013-ref.de.sgm"),
+            Part("newstest2015.en", "wmt16/translation-task/dev.tgz", "dev/newstest2015-deen-ref.en.sgm"),
+            Part("newstest2015.de", "wmt16/translation-task/dev.tgz", "dev/newstest2015-deen-src.de.sgm"),
+        ],
+        _EN_DE,
+        True,
+        """# Published, German to English: 28.0 on newstest2013 and 28.9 on newstest2015 with beam 10.
+python -m nmt.prepare --train_prefix={out}/train --src=de --tgt=en --out_dir={out}/bpe --bpe=32000 \\
+    --apply={out}/newstest2013,{out}/newstest2015
+mpirun -n 1 python -m nmt.nmt --src=de --tgt=en --hparams_path=nmt/standard_hparams/wmt16.json \\
+    --train_prefix={out}/bpe/train --dev_prefix={out}/bpe/newstest2013 --test_prefix={out}/bpe/newstest2015 \\
+    --vocab_prefix={out}/bpe/vocab --out_dir={out}/model""",
+    ),
+    "multi30k": Dataset(
+        "https://raw.githubusercontent.com/multi30k/dataset/master",
+        [p for name in ("train", "val", "test_2016_flickr") for p in _both(name, _MULTI30K.format(name), _EN_DE)],
+        _EN_DE,
+        False,
+        """# The README's result: 36.5 BLEU on test_2016_flickr.
+python -m nmt.prepare --train_prefix={out}/train --src=en --tgt=de --out_dir={out}/bpe --bpe=6000 \\
+    --apply={out}/val,{out}/test_2016_flickr
+mpirun -n 2 python -m nmt.nmt --src=en --tgt=de \\
+    --train_prefix={out}/bpe/train --dev_prefix={out}/bpe/val --test_prefix={out}/bpe/test_2016_flickr \\
+    --vocab_prefix={out}/bpe/vocab --out_dir={out}/model --encoder_type=bi --attention=scaled_luong \\
+    --num_units=256 --num_layers=2 --optimizer=adam --learning_rate=0.001 --warmup_steps=300 \\
+    --decay_scheme=luong5 --dropout=0.3 --batch_size=64 --num_train_steps=4800 \\
+    --steps_per_external_eval=1200 --noevaluate_epochs --subword_option=bpe --beam_width=5 \\
+    --length_penalty_weight=1.0""",
+    ),
+}
+
+
+def fetch(dataset: Dataset, out_dir: str, address: str = "") -> list[Path]:
+    """Download, unpack and tokenise what is not there yet; the files made or found.
+
+    Raises:
+      InputError: an address cannot be read, an archive has not what is looked for, the two sides of a text have other
+        numbers of lines, or a file cannot be written.
+    """
+    directory = make_directory(out_dir)
+    downloads = make_directory(directory / "downloads")
+    names = list(dict.fromkeys(part.name for part in dataset.parts))
+    texts = list(dict.fromkeys(name.rsplit(".", 1)[0] for name in names))
+    for text in texts:
+        targets = [directory / f"{text}.{language}" for language in dataset.languages]
+        if all(target.exists() for target in targets):
+            continue
+        sides = [
+            _lines(dataset, f"{text}.{language}", downloads, address or dataset.address)
+            for language in dataset.languages
+        ]
+        if text == "vocab":
+            for target, lines in zip(targets, sides, strict=True):
+                _write(target, lines)
+        else:
+            _write_pairs(targets, sides, dataset, is_training=text == "train")
+    return [directory / name for name in names]
+
+
+def _lines(dataset: Dataset, name: str, downloads: Path, address: str) -> Iterator[str]:
+    for part in dataset.parts:
+        if part.name == name:
+            archive = downloads / part.path.replace("/", "_")
+            if not archive.exists():
+                _download(f"{address.rstrip('/')}/{part.path}", archive)
+            yield from _read(archive, part.member)
+
+
+def _download(url: str, path: Path) -> None:
+    print(f"{url} -> {path}", flush=True)
+    try:
+        with urllib.request.urlopen(url, timeout=60) as source, replace_atomically(path, "wb") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        reason = getattr(error, "reason", error)
+        raise InputError(f"{url} cannot be read ({reason}): try again, or give a mirror by --address") from error
+
+
+def _read(archive: Path, member: str) -> Iterator[str]:
+    """The lines of a file, of a member of a tar archive, or of the segments of an SGML file."""
+    if not member:
+        with open(archive, "rb") as stored, gzip.open(stored) if archive.name.endswith(".gz") else stored as file:
+            yield from (line.decode("utf-8").rstrip("\r\n") for line in file)
+        return
+    try:
+        with tarfile.open(archive) as tar:
+            file_in = tar.extractfile(member)
+            assert file_in is not None
+            for raw in file_in:
+                line = raw.decode("utf-8").rstrip("\r\n")
+                if not member.endswith(".sgm"):
+                    yield line
+                elif (segment := re.search(r"<seg[^>]*>(.*)</seg>", line)) is not None:
+                    yield html.unescape(segment[1]).strip()
+    except (tarfile.TarError, KeyError, EOFError) as error:
+        raise InputError(f"{archive} has no {member} ({error}): delete it, and it is downloaded anew") from error
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    with replace_atomically(path) as file:
+        file.writelines(line + "\n" for line in lines)
+
+
+def _write_pairs(targets: Sequence[Path], sides: Sequence[Iterator[str]], dataset: Dataset, is_training: bool) -> None:
+    """Both files, complete or not at all; of raw training text the pairs with 1 to 80 tokens on both sides."""
+    tokenisers = [tokeniser(x) if dataset.raw else str for x in dataset.languages]
+    most = _MOST_TOKENS if dataset.raw and is_training else None
+    with replace_atomically(targets[0]) as first, replace_atomically(targets[1]) as second:
+        try:
+            for pair in zip(*sides, strict=True):
+                left, right = (cut(line) for cut, line in zip(tokenisers, pair, strict=True))
+                if most is None or (
+                    0 < left.count(" ") + bool(left) <= most and 0 < right.count(" ") + bool(right) <= most
+                ):
+                    first.write(left + "\n")
+                    second.write(right + "\n")
+        except ValueError as error:
+            raise InputError(
+                f"{targets[0].name} and {targets[1].name} have other numbers of lines: delete the downloads"
+            ) from error
+
+
+def tokeniser(language: str) -> Callable[[str], str]:
+    """Moses' tokenisation with aggressive hyphen splitting, as the published results have it.
+
+    Raises:
+      InputError: sacremoses is not installed.
+    """
+    try:
+        from sacremoses import MosesTokenizer
+    except ImportError:
+        raise InputError("this dataset is tokenised by sacremoses: pip install sacremoses") from None
+    moses = MosesTokenizer(language)
+    return lambda line: str(moses.tokenize(line, aggressive_dash_splits=True, return_str=True, escape=True))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    options = flags.FlagValues()
+    flags.DEFINE_enum("dataset", None, list(DATASETS), "Which text.", flag_values=options)
+    flags.DEFINE_string("out_dir", None, "Where the files go.", flag_values=options)
+    flags.DEFINE_string("address", "", "Another place that has the same files.", flag_values=options)
+
+    def command(options: flags.FlagValues) -> None:
+        dataset = DATASETS[options.dataset]
+        for path in fetch(dataset, options.out_dir, options.address):
+            print(path)
+        print("\n" + dataset.commands.format(out=options.out_dir))
+
+    return run(command, options, __doc__, sys.argv if argv is None else argv, required=("dataset", "out_dir"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
