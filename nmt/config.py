@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from nmt.model.architecture import ATTENTION_ARCHITECTURES, ATTENTIONS, ENCODER_TYPES, UNIT_TYPES
 from nmt.text.tokens import SUBWORD_OPTIONS
+from nmt.translate.decode import MODES
+from nmt.translate.metrics import METRICS
 
 
 class Range(NamedTuple):
@@ -65,9 +67,18 @@ class Config:
     out_dir: str | None = option(None, "data", "directory of checkpoints, logs and outputs", saved=False)
     sos: str = option("<s>", "data", "the token before a sentence", fixed=True)
     eos: str = option("</s>", "data", "the token after a sentence", fixed=True)
+    share_vocab: bool = option(False, "data", "the source's vocabulary and embedding serve both sides", fixed=True)
+    check_special_token: bool = option(
+        True, "data", "put <unk>, sos and eos before a vocabulary that does not begin with them", fixed=True
+    )
+    use_char_encode: bool = option(False, "data", "read source words as characters, not by a vocabulary", fixed=True)
+    embed_prefix: str | None = option(
+        None, "data", "pretrained embeddings are <embed_prefix>.<src> and <embed_prefix>.<tgt>"
+    )
     subword_option: str = option("", "data", "how tokens are joined into words", allowed=SUBWORD_OPTIONS)
     src_max_len: int = option(50, "data", "tokens kept of a training source; 0 keeps all", within=NOT_NEGATIVE)
     tgt_max_len: int = option(50, "data", "tokens kept of a training target; 0 keeps all", within=NOT_NEGATIVE)
+    max_train: int = option(0, "data", "no effect, as in the original: a training text is read to its end")
     num_buckets: int = option(5, "data", "length classes that batches are cut from; 1 or less: one class")
 
     num_units: int = option(32, "model", "hidden and embedding size", within=POSITIVE, fixed=True)
@@ -82,8 +93,14 @@ class Config:
     )
     output_attention: bool = option(True, "model", "project the attention vector, not the cell output", fixed=True)
     pass_hidden_state: bool = option(True, "model", "start the decoder from the encoder's state", fixed=True)
+    language_model: bool = option(False, "model", "predict the target without any source", fixed=True)
+    num_embeddings_partitions: int = option(
+        0, "model", "parts an embedding is cut into; 1 or less: whole", within=NOT_NEGATIVE
+    )
     unit_type: str = option("lstm", "model", "recurrent cell", allowed=UNIT_TYPES, fixed=True)
     forget_bias: float = option(1.0, "model", "added to the forget gate", within=FINITE, fixed=True)
+    time_major: bool = option(True, "model", "no effect: the fast layout, time first, is always used")
+    scope: str | None = option(None, "model", "no effect, as in the original", saved=False)
     init_op: str = option("uniform", "model", "initialiser", allowed=("uniform", "glorot_normal", "glorot_uniform"))
     init_weight: float = option(0.1, "model", "uniform draws lie within +-init_weight", within=FINITE)
 
@@ -99,20 +116,49 @@ class Config:
     warmup_scheme: str = option("t2t", "training", "warm-up, where the rate is not scaled", allowed=("t2t", "linear"))
     decay_scheme: str = option("", "training", "decay of the rate", allowed=("", "luong5", "luong10", "luong234"))
     num_train_steps: int = option(12000, "training", "steps in all, those of a continued run included", within=POSITIVE)
+    num_sampled_softmax: int = option(
+        0, "training", "words that a training step compares the right one with; 0: all", within=NOT_NEGATIVE
+    )
     batch_size: int = option(128, "training", "sentences a step on each rank", within=POSITIVE)
     dropout: float = option(0.2, "training", "probability that an input of a cell is dropped", within=BELOW_ONE)
     max_gradient_norm: float = option(5.0, "training", "gradients are clipped to this global norm", within=POSITIVE)
+    colocate_gradients_with_ops: bool = option(True, "training", "gradients on the device of what they are of")
     random_seed: int | None = option(
         None, "training", "seed of everything random; unset: drawn and logged", within=NOT_NEGATIVE
     )
     precision: str = option("float32", "training", "format of the matrix products", allowed=("float32", "bfloat16"))
 
+    num_gpus: int = option(
+        1, "processors", "GPUs of a rank that layers are spread over; 0, or none there: the CPU", within=NOT_NEGATIVE
+    )
+    num_inter_threads: int = option(0, "processors", "operations at once; 0: TensorFlow's choice", within=NOT_NEGATIVE)
+    num_intra_threads: int = option(0, "processors", "threads of one; 0: TensorFlow's choice", within=NOT_NEGATIVE)
+    log_device_placement: bool = option(False, "processors", "log where each operation runs", saved=False)
+
     steps_per_stats: int = option(100, "reports", "steps between lines of statistics", within=POSITIVE)
     steps_per_external_eval: int | None = option(
         None, "reports", "steps between external evaluations; 0: 50 x steps_per_stats", within=NOT_NEGATIVE
     )
-    metrics: str = option("bleu", "reports", "what translations are scored by", allowed=("bleu",))
+    evaluate_epochs: bool = option(True, "reports", "translate and score held-out texts after each epoch, too")
+    metrics: str = option(
+        "bleu", "reports", f"what translations are scored by, with commas between: {', '.join(METRICS)}"
+    )
+    eval_mode: str = option(
+        "rank0", "reports", "who evaluates: rank 0, or all ranks, each a share", allowed=("rank0", "shared")
+    )
+    early_stopping_patience: int = option(
+        0,
+        "reports",
+        "external evaluations without a better score of the first metric before training ends; 0: never",
+        within=NOT_NEGATIVE,
+    )
     num_keep_ckpts: int = option(5, "reports", "checkpoints kept", within=POSITIVE)
+    avg_ckpts: bool = option(False, "reports", "evaluate the mean of the checkpoints kept, too")
+
+    hparams_path: str | None = option(None, "configuration", "JSON file of options, before all flags", saved=False)
+    override_loaded_hparams: bool = option(
+        False, "configuration", "continue a run by flags and defaults, not by its hparams file", saved=False
+    )
 
     ckpt: str = option("", "inference", "checkpoint; empty: the latest in out_dir", saved=False)
     inference_input_file: str | None = option(None, "inference", "text to translate; selects inference", saved=False)
@@ -121,21 +167,48 @@ class Config:
         None, "inference", "tokens kept of a source; unset: all", within=NOT_NEGATIVE
     )
     tgt_max_len_infer: int | None = option(None, "inference", "most tokens of a translation", within=NOT_NEGATIVE)
+    inference_list: str | None = option(
+        None, "inference", "numbers of lines, from 0 and with commas between, to translate alone", saved=False
+    )
+    inference_ref_file: str | None = option(None, "inference", "reference to score the translation by", saved=False)
     infer_batch_size: int = option(32, "inference", "sentences translated together", within=POSITIVE)
     infer_mode: str | None = option(
         None,
         "inference",
-        "search; unset: beam search if beam_width is more than 0",
-        allowed=("greedy", "beam_search"),
+        "search; unset: beam_search if beam_width is more than 0, sample if sampling_temperature is",
+        allowed=MODES,
     )
     beam_width: int = option(0, "inference", "hypotheses kept by beam search", within=NOT_NEGATIVE)
     length_penalty_weight: float = option(0.0, "inference", "exponent of beam search's length penalty", within=FINITE)
 
+    coverage_penalty_weight: float = option(
+        0.0, "inference", "weight of beam search's coverage penalty; needs attention", within=FINITE
+    )
+    sampling_temperature: float = option(
+        0.0, "inference", "what logits are divided by before a word is drawn", within=NOT_NEGATIVE
+    )
+    num_translations_per_input: int = option(1, "inference", "translations of each line, best first", within=POSITIVE)
+    jobid: int = option(0, "inference", "no effect: a rank's number under mpirun takes its place", saved=False)
+    num_workers: int = option(1, "inference", "only 1: mpirun -n N shares a text among N ranks", saved=False)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """What translations are scored by, in the order given."""
+        return tuple(name.strip().lower() for name in self.metrics.split(",") if name.strip())
+
     @property
     def residual_layers(self) -> tuple[int, int]:
-        """Residual layers of the encoder and of the decoder: all but the first, if `residual`."""
-        depths = (self.num_encoder_layers or 0, self.num_decoder_layers or 0)
-        return (depths[0] - 1, depths[1] - 1) if self.residual else (0, 0)
+        """Residual layers of the encoder and of the decoder, if `residual`: all but the first.
+
+        The gnmt encoder's lowest two have none: the bidirectional one and the one that reads both its directions.
+        """
+        if not self.residual:
+            return 0, 0
+        encoder, decoder = self.num_encoder_layers or 0, self.num_decoder_layers or 0
+        if self.encoder_type == "gnmt":
+            lower = max(0, encoder - 2)
+            return lower, lower if decoder == encoder else decoder - 1
+        return encoder - 1, decoder - 1
 
     @property
     def is_inference(self) -> bool:
@@ -143,9 +216,11 @@ class Config:
         return self.inference_input_file is not None
 
     @property
-    def search_width(self) -> int:
-        """Hypotheses kept by beam search, 0 for greedy search."""
-        return 0 if self.infer_mode == "greedy" else self.beam_width
+    def search_mode(self) -> str:
+        """How translations are searched for."""
+        if self.infer_mode:
+            return self.infer_mode
+        return "beam_search" if self.beam_width else "sample" if self.sampling_temperature else "greedy"
 
     @property
     def external_eval_interval(self) -> int:

@@ -30,15 +30,17 @@ TFDIST_LAYERS = [
     {"settings", "buckets", "combining", "topology", "shards", "learning_rate"},
 ]
 NMT_LAYERS = [
-    {"nmt", "prepare", "phrasebook"},
+    {"nmt", "prepare", "phrasebook", "datasets"},
+    {"training", "inference"},
     {"wiring"},
     {"configure"},
+    {"checks"},
     {"config"},
     {"train"},
     {"translate"},
     {"model"},
     {"text"},
-    {"command_line", "numerals"},
+    {"command_line", "numerals", "ranks"},
     {"errors", "files"},
 ]
 

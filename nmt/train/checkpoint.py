@@ -61,7 +61,7 @@ class Checkpoints:
             with session.graph.as_default():  # else the saver, outside any graph, takes itself for an eager one
                 saver.save(session, os.fspath(target), write_meta_graph=False, write_state=False)
 
-        return self._add(step, write)
+        return self.write(step, write)
 
     def adopt(self, path: str) -> str:
         """Copies a checkpoint of another directory here and returns the copy's path. Raises as `save`."""
@@ -70,9 +70,10 @@ class Checkpoints:
             for source in _files_of(Path(path)):
                 shutil.copyfile(source, target.with_name(target.name + _ending(source, path)))
 
-        return self._add(step_of(path), write)
+        return self.write(step_of(path), write)
 
-    def _add(self, step: int, write: Callable[[Path], None]) -> str:
+    def write(self, step: int, write: Callable[[Path], None]) -> str:
+        """Lets `write` make a checkpoint at the path it is given; returns where it then is. Raises as `save`."""
         name = f"{NAME}-{step}"
         final = self.directory / name
         unfinished = None
@@ -87,8 +88,8 @@ class Checkpoints:
         finally:
             if unfinished is not None:
                 shutil.rmtree(unfinished, ignore_errors=True)
-        kept = [other for other in _listed(self.directory) if other != name and step_of(other) < step] + [name]
-        stale = [other for other in _listed(self.directory) if other not in kept] + kept[: -self._keep]
+        kept = [other for other in listed(self.directory) if other != name and step_of(other) < step] + [name]
+        stale = [other for other in listed(self.directory) if other not in kept] + kept[: -self._keep]
         self._list(kept[-self._keep :])
         for other in stale:
             for part in reversed(_files_of(self.directory / other)):
@@ -107,7 +108,7 @@ def latest(directory: str | os.PathLike[str]) -> str | None:
     Raises:
         InputError: the file `checkpoint` is damaged, or names one that is missing.
     """
-    names = _listed(Path(directory))
+    names = listed(Path(directory))
     if not names:
         return None
     path = os.fspath(Path(directory) / names[-1])
@@ -151,7 +152,9 @@ def _remedy(path: str) -> str:
 def _check_shapes(graph: Any, shapes: Mapping[str, list[int]], path: str) -> None:
     """Compares variables with a checkpoint's: TensorFlow restores a value of any shape without a word."""
     for variable in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
-        name, wanted = variable.op.name, variable.shape.as_list()
+        part = variable._get_save_slice_info()  # of a partitioned variable, which is saved as one tensor
+        name = part.full_name if part else variable.op.name
+        wanted = list(part.full_shape) if part else variable.shape.as_list()
         if shapes.get(name) != wanted:
             found = f"has it as {shapes[name]}" if name in shapes else "does not have it"
             raise InputError(
@@ -160,7 +163,7 @@ def _check_shapes(graph: Any, shapes: Mapping[str, list[int]], path: str) -> Non
             )
 
 
-def _listed(directory: Path) -> list[str]:
+def listed(directory: Path) -> list[str]:
     """The names in `checkpoint`, oldest first."""
     path = directory / _STATE
     try:

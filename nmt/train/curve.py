@@ -7,8 +7,10 @@ curve stays one line.
 
 from __future__ import annotations
 
+import io
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +52,20 @@ class History:
         return sorted({entry["step"]: entry[name] for entry in self._entries if name in entry}.items())
 
 
-def draw(history: History, path: str | os.PathLike[str]) -> bool:
-    """Draws perplexities (logarithmic) and BLEU over the steps, as PNG; False without matplotlib."""
+def draw(history: History, metrics: Sequence[str] = ("bleu",)) -> bytes | None:
+    """Perplexities (logarithmic) and scores on dev over the steps, as PNG; None without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return False
+        return None
     figure = Figure(figsize=(8, 5), layout="constrained")
     left = figure.add_subplot()
     right = left.twinx()
-    for axes, names, style in ((left, ("train_ppl", "dev_ppl"), "-"), (right, ("dev_bleu",), "--")):
-        for name in names:
+    colors = iter(("tab:gray", "tab:blue", "tab:red", "tab:orange", "tab:green", "tab:purple"))
+    scores = [f"dev_{metric}" for metric in metrics]
+    for axes, names, style in ((left, ("train_ppl", "dev_ppl"), "-"), (right, scores, "--")):
+        for name, color in zip(names, colors, strict=False):
             points = history.points(name)
-            color = {"train_ppl": "tab:gray", "dev_ppl": "tab:blue", "dev_bleu": "tab:red"}[name]
             axes.plot(
                 [step for step, _ in points],
                 [value for _, value in points],
@@ -72,7 +75,7 @@ def draw(history: History, path: str | os.PathLike[str]) -> bool:
                 label=name,
             )
     left.set(xlabel="step", ylabel="perplexity", yscale="log")
-    right.set(ylabel="BLEU", ylim=(0, 100))
+    right.set(ylabel="BLEU" if scores == ["dev_bleu"] else "score", ylim=(0, 100))
     lines = [*left.get_lines(), *right.get_lines()]
     left.legend(
         lines,
@@ -82,9 +85,9 @@ def draw(history: History, path: str | os.PathLike[str]) -> bool:
         ncols=3,
     )
     left.grid(alpha=0.3)
-    with replace_atomically(path, "wb") as file:
-        figure.savefig(file, format="png", dpi=120)
-    return True
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    return picture.getvalue()
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -1,57 +1,66 @@
 """What happens at a milestone of training: a checkpoint is written, then the graphs for evaluation read it
 and are asked.
 
-One object is chosen at the start: `Evaluator` on the rank that writes, `NoEvaluation` on the others, which
-wait for it in their next collective call.
+One object is chosen at the start. If rank 0 evaluates alone, it has an `Evaluator` and the others `NoEvaluation`, which
+wait for it in their next collective call. If the evaluation is shared, all ranks have an `Evaluator`, those that do not
+write with a store and outputs that do nothing: each takes its share of the sentences, and all know all figures.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from nmt.errors import InputError
-from nmt.files import replace_atomically
+from nmt.ranks import Ranks
 from nmt.text.corpus import ParallelCorpus
 from nmt.text.tokens import reference_text
 from nmt.train import checkpoint
-from nmt.train.checkpoint import Checkpoints
+from nmt.train.best import BestScore
 from nmt.train.likelihood import LikelihoodModel
 from nmt.train.outputs import RunOutputs, Stats
-from nmt.train.ranks import Ranks
-from nmt.translate.decode import TranslationModel
-from nmt.translate.score import bleu, sacre_bleu
-
-BEST = "best_bleu"  # the best model's directory in out_dir
+from nmt.train.store import AVERAGE, Storing, best_name
+from nmt.translate.decode import TranslationModel, translate_shared
+from nmt.translate.heatmap import heatmap
+from nmt.translate.score import score
 
 
 class Evaluation(Protocol):
     """The milestones; each takes the training session and the number of steps done."""
 
     @property
-    def best(self) -> float:
-        """The best BLEU on the development text so far."""
+    def best(self) -> str:
+        """The best scores on the development text so far, as text: `bleu 31.20`."""
+
+    def best_step(self) -> int:
+        """The step of the best model by the first metric."""
 
     def milestone(self, session: Any, step: int, *, perplexities: bool, scores: bool) -> None:
-        """Checkpoint and sample translation; perplexities; scores of translated texts, and the best model."""
+        """Checkpoint and sample translation; perplexities; scores of translated texts, and the best models."""
+
+    def save(self, session: Any, step: int) -> None:
+        """A checkpoint, and nothing else."""
 
     def end(self, session: Any, stats: Stats) -> None:
-        """Checkpoint, full evaluation, and that of the best model."""
+        """Checkpoint, full evaluation, and that of the best models."""
 
 
 class NoEvaluation:
     """Does nothing."""
 
-    best = 0.0
+    best = ""
+
+    def best_step(self) -> int:
+        """None."""
+        return 0
 
     def milestone(self, session: Any, step: int, *, perplexities: bool, scores: bool) -> None:
+        """Nothing."""
+
+    def save(self, session: Any, step: int) -> None:
         """Nothing."""
 
     def end(self, session: Any, stats: Stats) -> None:
@@ -59,183 +68,169 @@ class NoEvaluation:
 
 
 class Evaluator:
-    """Evaluates each milestone's checkpoint on the texts, and keeps the model of the best BLEU.
+    """Evaluates each milestone's checkpoint on the texts, and keeps the models of the best scores.
 
     Args:
-        out_dir: holds the checkpoints, and gets the translations `output_<text>`.
         texts: held-out text by name; "dev" is the one that decides which model is best.
         likelihood: the graph for perplexity.
         translation: the graph for translations.
-        saver: a `tf.compat.v1.train.Saver` of the training graph.
-        keep: checkpoints kept.
-        best: the best model so far.
+        metrics: what translations are scored by.
+        store: where checkpoints and translations go.
         subword_option: how tokens are joined into words.
         seed: of the choice of sample sentences.
-        ranks: where this rank's work alone is announced.
+        everybody: all ranks, where work that they wait for is announced.
+        sharing: those that evaluate together; `OneProcess` if this one does so alone.
         outputs: where figures go.
-
-    Raises:
-        InputError: out_dir cannot be made.
     """
 
     def __init__(
         self,
-        out_dir: str,
         texts: Mapping[str, ParallelCorpus],
         likelihood: LikelihoodModel,
         translation: TranslationModel,
         *,
-        saver: Any,
-        keep: int,
-        best: BestModel,
+        metrics: Sequence[str],
+        store: Storing,
         subword_option: str,
         seed: int,
-        ranks: Ranks,
+        everybody: Ranks,
+        sharing: Ranks,
         outputs: RunOutputs,
     ) -> None:
-        self._out_dir, self._texts, self._likelihood, self._translation = (
-            Path(out_dir),
-            texts,
-            likelihood,
-            translation,
-        )
-        self._saver, self._subword_option, self._seed = saver, subword_option, seed
-        self._ranks, self._outputs = ranks, outputs
-        self._checkpoints = Checkpoints(out_dir, keep)
-        self._best = best
-        self._saved: str | None = None
-        self._references = {name: _references(text, subword_option) for name, text in texts.items()}
+        self._texts, self._likelihood, self._translation = texts, likelihood, translation
+        self._metrics, self._store, self._seed = metrics, store, seed
+        self._everybody, self._sharing, self._outputs = everybody, sharing, outputs
+        self._references = {
+            name: [reference_text(line, subword_option) for line in text.tgt] for name, text in texts.items()
+        }
 
     @property
-    def best(self) -> float:
-        """The best BLEU on the development text so far."""
-        return self._best.score
+    def best(self) -> str:
+        """The best scores on the development text so far, as text."""
+        return ", ".join(f"{metric} {self._best(metric).score:.2f}" for metric in self._metrics)
+
+    def best_step(self) -> int:
+        """The step of the best model by the first metric."""
+        return self._best(self._metrics[0]).step
 
     def milestone(self, session: Any, step: int, *, perplexities: bool, scores: bool) -> None:
-        """Checkpoint and sample translation; perplexities; scores of translated texts, and the best model."""
-        with self._ranks.alone("evaluation"):
-            path = self._save(session, step)
+        """Checkpoint and sample translation; perplexities; scores of translated texts, and the best models."""
+        with self._everybody.alone("evaluation"):
+            path = self._store.save(session, step)
             self._restore(path)
             self._sample(step)
             if perplexities:
                 self._perplexities(step)
             if scores:
-                self._keep_if_best(path, self._scores(step))
+                self._offer(path, self._scores(step))
+                self._evaluate_average(step)
+
+    def save(self, session: Any, step: int) -> None:
+        """A checkpoint, and nothing else."""
+        self._store.save(session, step)
 
     def end(self, session: Any, stats: Stats) -> None:
-        """Checkpoint, full evaluation, and that of the best model."""
-        with self._ranks.alone("evaluation"):
-            path = self._save(session, stats.step)
-            scores = self._full(path, stats.step)
-            self._keep_if_best(path, scores)
-            self._outputs.say(stats.line("# Final, ", _summary(scores)))
-            best = checkpoint.latest(self._best.directory)
-            if best is None:
-                self._outputs.say("# Best bleu: no model has scored more than 0 yet")
-                return
-            step = checkpoint.step_of(best)
-            scores = scores if step == stats.step else self._full(best, step)
-            self._outputs.say(dataclasses.replace(stats, step=step).line("# Best bleu, ", _summary(scores)))
+        """Checkpoint, full evaluation, and that of the best models."""
+        with self._everybody.alone("evaluation"):
+            path = self._store.save(session, stats.step)
+            figures = self._full(path, stats.step)
+            self._offer(path, figures)
+            averaged = self._evaluate_average(stats.step)
+            self._outputs.say(stats.line("# Final, ", self._summary(figures, averaged)))
+            self._sharing.barrier()  # until the best models are written
+            known = {stats.step: figures}
+            for metric in self._metrics:
+                self._evaluate_best(self._best(metric), f"# Best {metric}", known, stats)
+            known_averages: dict[int, dict[str, float]] = {}
+            for metric in self._metrics if averaged else ():
+                best = self._store.best[best_name(metric, AVERAGE)]
+                self._evaluate_best(best, f"# Averaged Best {metric}", known_averages, stats)
 
-    def _save(self, session: Any, step: int) -> str:
-        """The checkpoint of this step, written unless it has been."""
-        if self._saved is None or checkpoint.step_of(self._saved) != step:
-            self._saved = self._checkpoints.save(session, self._saver, step)
-        return self._saved
+    def _evaluate_best(self, model: BestScore, said: str, known: dict[int, dict[str, float]], stats: Stats) -> None:
+        """Say what a best model scores; `known` has the figures of steps, and gets those of this one."""
+        path = model.checkpoint
+        if path is None:
+            self._outputs.say(f"{said}: no model has scored more than 0 yet")
+            return
+        step = checkpoint.step_of(path)
+        if step not in known:
+            known[step] = self._full(path, step)
+        self._outputs.say(dataclasses.replace(stats, step=step).line(f"{said}, ", self._summary(known[step], {})))
+
+    def _best(self, metric: str) -> BestScore:
+        return self._store.best[best_name(metric)]
+
+    def _offer(self, path: str, scores: Mapping[str, float], prefix: str = "") -> None:
+        for metric in self._metrics:
+            self._store.best[best_name(metric, prefix)].offer(path, scores[f"{prefix}dev_{metric}"])
+
+    def _evaluate_average(self, step: int) -> dict[str, float]:
+        """Scores of the mean of the newest checkpoints, if models are averaged and there are enough."""
+        if best_name(self._metrics[0], AVERAGE) not in self._store.best:
+            return {}
+        path = self._store.average(step)
+        if path is None:
+            return {}
+        self._restore(path)
+        scores = self._scores(step, AVERAGE)
+        self._offer(path, scores, AVERAGE)
+        return scores
 
     def _restore(self, path: str) -> None:
+        self._sharing.barrier()  # until it is written
         checkpoint.restore(self._likelihood.session, self._likelihood.saver, path)
         checkpoint.restore(self._translation.session, self._translation.saver, path)
 
     def _full(self, path: str, step: int) -> dict[str, float]:
         self._restore(path)
         self._sample(step)
-        scores = self._perplexities(step) | self._scores(step)
-        return {f"{name}_{figure}": scores[f"{name}_{figure}"] for name in self._texts for figure in ("ppl", "bleu")}
+        return self._perplexities(step) | self._scores(step)
+
+    def _summary(self, figures: Mapping[str, float], averaged: Mapping[str, float]) -> str:
+        """`dev ppl 3.21, dev bleu 20.1, avg_dev bleu 20.3, test ppl ...`"""
+        parts = []
+        for name in self._texts:
+            parts.append(f"{name} ppl {figures[f'{name}_ppl']:.2f}")
+            parts += [f"{name} {metric} {figures[f'{name}_{metric}']:.1f}" for metric in self._metrics]
+            average = AVERAGE + name
+            parts += [f"{average} {m} {averaged[f'{average}_{m}']:.1f}" for m in self._metrics if averaged]
+        return ", ".join(parts)
 
     def _sample(self, step: int) -> None:
         """Prints a sentence of the development text and its translation; seed and step choose which."""
         text = self._texts["dev"]
         number = int(np.random.Generator(np.random.PCG64([self._seed, step])).integers(len(text)))
         source = text.src.line(number)
-        translation = self._translation.translate([source])[0]
+        translation = self._translation.translate([source])[0][0]
         self._outputs.say(f"  # {number}")
         for label, line in (("src", source), ("ref", text.tgt.line(number)), ("nmt", translation)):
             self._outputs.say(f"    {label}: {line}")
+        alignment = self._translation.align(source)
+        if alignment is not None:
+            self._outputs.picture(step, "attention", heatmap(*alignment))
 
     def _perplexities(self, step: int) -> dict[str, float]:
         figures = {}
         for name, text in self._texts.items():
             started = time.perf_counter()
-            figures[f"{name}_ppl"] = value = self._likelihood.perplexity(text)
+            figures[f"{name}_ppl"] = value = self._likelihood.perplexity(text, self._sharing)
             seconds = time.perf_counter() - started
             self._outputs.say(f"  eval {name}: perplexity {value:.2f}, time {seconds:.0f}s, {time.ctime()}.")
         self._outputs.scores(step, figures)
         return figures
 
-    def _scores(self, step: int) -> dict[str, float]:
-        figures = {}
-        for name, text in self._texts.items():
+    def _scores(self, step: int, prefix: str = "") -> dict[str, float]:
+        figures: dict[str, float] = {}
+        for text_name, text in self._texts.items():
+            name = prefix + text_name
             started = time.perf_counter()
-            hypotheses = self._translation.translate([text.src.line(i) for i in range(len(text))])
-            with replace_atomically(self._out_dir / f"output_{name}") as file:
-                file.writelines(line + "\n" for line in hypotheses)
-            figures[f"{name}_bleu"] = value = bleu(hypotheses, self._references[name])
-            self._outputs.say(f"  bleu {name}: {value:.1f}")
-            score, signature = sacre_bleu(hypotheses, self._references[name])
-            seconds = time.perf_counter() - started
-            self._outputs.say(f"  sacrebleu {name}: {score:.2f} ({signature}), time {seconds:.0f}s")
+            lines = list(text.src)
+            hypotheses = [best for best, *_ in translate_shared(self._translation, lines, self._sharing)]
+            self._store.translations(name, hypotheses)
+            found = score(hypotheses, self._references[text_name], self._metrics)
+            figures |= {f"{name}_{metric}": value for metric, value in found.metrics.items()}
+            for line in found.lines(name):
+                self._outputs.say(line)
+            self._outputs.say(f"  {name} translated in {time.perf_counter() - started:.0f}s")
         self._outputs.scores(step, figures)
         return figures
-
-    def _keep_if_best(self, path: str, scores: Mapping[str, float]) -> None:
-        if scores["dev_bleu"] > self._best.score:
-            self._best.keep(path, scores["dev_bleu"])
-
-
-class BestModel:
-    """The checkpoint of the best score, in a directory of its own with its `hparams`, so that it can be
-    translated with.
-
-    Attributes:
-        directory: where it is.
-        score: 0 as long as there is none.
-
-    Raises:
-        InputError: the record `best.json` is damaged.
-    """
-
-    def __init__(self, directory: Path, hparams: str) -> None:
-        self.directory = directory
-        self._hparams = hparams
-        self._record = directory / "best.json"
-        self.score = 0.0
-        if self._record.exists():
-            try:
-                self.score = float(json.loads(self._record.read_text(encoding="utf-8"))["bleu"])
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise InputError(
-                    f"{self._record} is damaged ({error}): delete it, and the best model is found anew"
-                ) from None
-
-    def keep(self, path: str, score: float) -> None:
-        """Copies a checkpoint here in place of the one before, and records its score last."""
-        with replace_atomically(self.directory / "hparams") as file:
-            file.write(self._hparams)
-        copy = Checkpoints(self.directory, keep=1).adopt(path)
-        with replace_atomically(self._record) as file:
-            json.dump({"bleu": score, "checkpoint": os.path.basename(copy)}, file, indent=4, sort_keys=True)
-            file.write("\n")
-        self.score = score
-
-
-def _references(text: ParallelCorpus, subword_option: str) -> list[str]:
-    return [reference_text(text.tgt.line(i), subword_option) for i in range(len(text))]
-
-
-def _summary(scores: Mapping[str, float]) -> str:
-    """`dev ppl 3.21, dev bleu 20.1, ...`"""
-    form = {"ppl": "{:.2f}", "bleu": "{:.1f}"}
-    return ", ".join(
-        f"{name.replace('_', ' ')} {form[name.rsplit('_')[-1]].format(value)}" for name, value in scores.items()
-    )

@@ -17,7 +17,7 @@ from nmt.errors import InputError
 from nmt.text.batches import Batch, make_batch
 from nmt.text.corpus import ParallelCorpus
 from nmt.text.plan import epoch_plan, rank_slice, steps_per_epoch
-from nmt.text.vocabulary import Vocabulary
+from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Feed:
     def __init__(
         self,
         corpus: ParallelCorpus,
-        src_vocab: Vocabulary,
+        src_vocab: SourceVocabulary,
         tgt_vocab: Vocabulary,
         settings: FeedSettings,
         rank: int = 0,

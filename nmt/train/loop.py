@@ -6,19 +6,22 @@ What only one of them does is behind the objects that the loop is given.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from nmt.ranks import AgreedError, Ranks
 from nmt.train.evaluation import Evaluation
 from nmt.train.feed import Feed
 from nmt.train.loss import perplexity
 from nmt.train.outputs import RunOutputs, Stats
-from nmt.train.ranks import AgreedError, Ranks
 from nmt.train.step import StepResult, TrainStep, dropout_seed
+from nmt.train.stopping import Stop
 
 _HOPELESS_PERPLEXITY = 1e20
 
@@ -31,11 +34,15 @@ class Cadence:
         num_train_steps: steps in all.
         steps_per_stats: between statistics; perplexities, with a checkpoint, come ten times as rarely.
         steps_per_external_eval: between translations of the held-out texts, with a checkpoint.
+        evaluate_epochs: whether the held-out texts are also translated at the end of each epoch.
+        early_stopping_patience: so many times steps_per_external_eval without a better score end training; 0: never.
     """
 
     num_train_steps: int
     steps_per_stats: int
     steps_per_external_eval: int
+    evaluate_epochs: bool = True
+    early_stopping_patience: int = 0
 
     @property
     def steps_per_eval(self) -> int:
@@ -100,6 +107,22 @@ class Window:
         return stats
 
 
+@contextlib.contextmanager
+def _standing_still(outputs: RunOutputs) -> Iterator[None]:
+    """Tells how long it took: so long training stood still."""
+    started = time.perf_counter()
+    yield
+    outputs.say(f"  training stood still for {time.perf_counter() - started:.1f}s")
+
+
+def _is_over(now: int, cadence: Cadence, evaluation: Evaluation, ranks: Ranks) -> bool:
+    """Whether the scores have stopped growing: a function of the steps, which a run that continues knows too."""
+    if not cadence.early_stopping_patience:
+        return False
+    patience = cadence.early_stopping_patience * cadence.steps_per_external_eval
+    return ranks.broadcast(now - evaluation.best_step() >= patience)
+
+
 def train(
     step: TrainStep,
     session: Any,
@@ -111,8 +134,11 @@ def train(
     ranks: Ranks,
     evaluation: Evaluation,
     outputs: RunOutputs,
+    stop: Stop,
 ) -> None:
     """Trains from `first_step` to the last step, with everything due in between and at the end.
+
+    Asked to stop, it saves after the step that is being done and returns.
 
     Collective: every rank calls, with the same cadence, first step and seed.
 
@@ -126,8 +152,8 @@ def train(
     window = Window(ranks)
     stats = Stats(first_step)
     last_stats = last_eval = last_external = first_step
-    if first_step == 0:
-        evaluation.milestone(session, 0, perplexities=True, scores=False)
+    with _standing_still(outputs):
+        evaluation.milestone(session, first_step, perplexities=True, scores=first_step > 0)
     for done in range(first_step, cadence.num_train_steps):
         started = time.perf_counter()
         batch = feed.batch(done)
@@ -139,21 +165,35 @@ def train(
         outputs.stepped(now)
         stats_due = now - last_stats >= cadence.steps_per_stats
         at_end = now == cadence.num_train_steps  # where everything is evaluated anyway
+        epoch = feed.epoch_ended(now)
         eval_due = not at_end and now - last_eval >= cadence.steps_per_eval
-        external_due = not at_end and now - last_external >= cadence.steps_per_external_eval
-        if stats_due or eval_due or external_due or at_end:
+        on_time = now - last_external >= cadence.steps_per_external_eval
+        external_due = not at_end and (on_time or (epoch > 0 and cadence.evaluate_epochs))
+        asked = stop.asked()
+        if stats_due or eval_due or external_due or at_end or asked:
             stats = window.stats()  # before anything is saved: broken weights must not be
         if stats_due:
-            outputs.stats(stats, f"bleu {evaluation.best:.2f}")
+            outputs.stats(stats, evaluation.best)
             window.clear()
             last_stats = now
-        if eval_due or external_due:
-            evaluation.milestone(session, now, perplexities=eval_due, scores=external_due)
-            last_eval = now if eval_due else last_eval
-            last_external = now if external_due else last_external
-        epoch = feed.epoch_ended(now)
         if epoch:
             outputs.say(f"# Finished epoch {epoch}, step {now}.")
+        if asked and not at_end:
+            evaluation.save(session, now)
+            outputs.say(f"# Asked to stop: saved after step {now}; the same command goes on from there.")
+            ranks.barrier()
+            outputs.close()
+            return
+        if eval_due or external_due:
+            with _standing_still(outputs):
+                evaluation.milestone(session, now, perplexities=eval_due, scores=external_due)
+            last_eval = now if eval_due else last_eval
+            last_external = now if external_due and on_time else last_external
+        if external_due and _is_over(now, cadence, evaluation, ranks):
+            outputs.say(
+                f"# Stopping early after step {now}: the best score on dev is that of step {evaluation.best_step()}."
+            )
+            break
     evaluation.end(session, stats)
     ranks.barrier()  # the others stay until the evaluation is over
     outputs.close()

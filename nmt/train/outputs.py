@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from nmt.errors import InputError
-from nmt.files import append, make_directory
+from nmt.files import append, make_directory, replace_atomically
 from nmt.train.curve import History, draw
 from nmt.train.progress import progress
+from nmt.translate.heatmap import image_summary
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,9 @@ class RunOutputs(Protocol):
     def scores(self, step: int, figures: dict[str, float]) -> None:
         """An evaluation is done; names such as dev_ppl and test_bleu."""
 
+    def picture(self, step: int, tag: str, png: bytes | None) -> None:
+        """A picture for TensorBoard; None where it cannot be drawn."""
+
     def close(self) -> None:
         """The run has ended: draws the learning curve."""
 
@@ -84,6 +89,9 @@ class NoOutputs:
     def scores(self, step: int, figures: dict[str, float]) -> None:
         """Nothing."""
 
+    def picture(self, step: int, tag: str, png: bytes | None) -> None:
+        """Nothing."""
+
     def close(self) -> None:
         """Nothing."""
 
@@ -97,13 +105,22 @@ class Outputs:
         first_step: steps already done.
         last_step: steps to be done in all.
         max_gradient_norm: what gradients are clipped to, for the summary of clipped norms.
+        metrics: the scores in the learning curve.
 
     Raises:
         InputError: out_dir cannot be written to; later, and from any method, the disk is full.
     """
 
-    def __init__(self, out_dir: str, first_step: int, last_step: int, max_gradient_norm: float) -> None:
+    def __init__(
+        self,
+        out_dir: str,
+        first_step: int,
+        last_step: int,
+        max_gradient_norm: float,
+        metrics: Sequence[str] = ("bleu",),
+    ) -> None:
         self._directory = make_directory(out_dir)
+        self._metrics, self._step = metrics, first_step
         self._max_gradient_norm = max_gradient_norm
         self._train_log = make_directory(self._directory / "train_log")  # may refuse: before the history is cut
         self._history = History(self._directory / "history.jsonl", first_step)
@@ -119,6 +136,7 @@ class Outputs:
 
     def stepped(self, step: int) -> None:
         """Moves the progress on."""
+        self._step = step
         self._progress.advance(step, {})
 
     def stats(self, stats: Stats, best: str) -> None:
@@ -151,19 +169,31 @@ class Outputs:
         self._summarise(step, figures)
         self._history.record(step, figures)
 
+    def picture(self, step: int, tag: str, png: bytes | None) -> None:
+        """Adds it to the summaries."""
+        if png is not None:
+            self._add(step, [tf.compat.v1.Summary.Value(tag=tag, image=image_summary(png))])
+
     def close(self) -> None:
         """Draws the learning curve and closes the files."""
         self._progress.close()
-        picture: Path = self._directory / "learning_curve.png"
-        if draw(self._history, picture):
-            self.say(f"# Learning curve: {picture}")
-        else:
+        path: Path = self._directory / "learning_curve.png"
+        picture = draw(self._history, self._metrics)
+        if picture is None:
             self.say("# No learning curve: matplotlib is not installed (pip install matplotlib)")
+        else:
+            with replace_atomically(path, "wb") as file:
+                file.write(picture)
+            self.picture(self._step, "learning_curve", picture)
+            self.say(f"# Learning curve: {path}")
         self._summaries.close()
 
     def _summarise(self, step: int, figures: dict[str, float]) -> None:
         value = tf.compat.v1.Summary.Value
-        summary = tf.compat.v1.Summary(value=[value(tag=tag, simple_value=number) for tag, number in figures.items()])
+        self._add(step, [value(tag=tag, simple_value=number) for tag, number in figures.items()])
+
+    def _add(self, step: int, values: list[Any]) -> None:
+        summary = tf.compat.v1.Summary(value=values)
         try:
             self._summaries.add_summary(summary, step)
             self._summaries.flush()

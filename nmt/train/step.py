@@ -34,6 +34,9 @@ class Optimization:
         schedule: the learning rate of each step.
         max_gradient_norm: gradients are clipped to this global norm.
         dropout: probability that an input of a cell is dropped.
+        num_sampled_softmax: words that the softmax is taken over (`nmt.model.sampled_softmax`); 0 for all. The
+            loss, and the perplexity printed in training, are then those of the sample.
+        colocate_gradients_with_ops: whether gradients are computed on the device of what they are gradients of.
 
     Raises:
         ValueError: an unknown optimizer.
@@ -43,6 +46,8 @@ class Optimization:
     schedule: Schedule
     max_gradient_norm: float
     dropout: float = 0.0
+    num_sampled_softmax: int = 0
+    colocate_gradients_with_ops: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
@@ -77,21 +82,21 @@ class StepResult(NamedTuple):
 
 
 class BatchInput:
-    """Placeholders for a `Batch`."""
+    """Placeholders for a `Batch` that a model of this architecture reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, architecture: Architecture) -> None:
         ids, lengths = [None, None], [None]
-        self.source = v1.placeholder(tf.int32, ids, "source")
+        self.source = v1.placeholder(tf.int32, architecture.source_shape, "source")
         self.source_lengths = v1.placeholder(tf.int32, lengths, "source_lengths")
         self.target_in = v1.placeholder(tf.int32, ids, "target_in")
         self.target_out = v1.placeholder(tf.int32, ids, "target_out")
         self.target_lengths = v1.placeholder(tf.int32, lengths, "target_lengths")
         self.sentences_per_rank = v1.placeholder(tf.float32, [], "sentences_per_rank")
 
-    def loss_sum(self, translator: Translator) -> tf.Tensor:
-        """The translator's summed cross-entropy of the batch, a float32 scalar."""
+    def loss_sum(self, translator: Translator, num_sampled: int = 0) -> tf.Tensor:
+        """The translator's summed cross-entropy of the batch, a float32 scalar; see `Translator.loss_sum`."""
         return translator.loss_sum(
-            self.source, self.source_lengths, self.target_in, self.target_out, self.target_lengths
+            self.source, self.source_lengths, self.target_in, self.target_out, self.target_lengths, num_sampled
         )
 
     def feed(self, batch: Batch) -> dict[tf.Tensor, Any]:
@@ -107,13 +112,22 @@ class BatchInput:
 
 
 class TrainStep:
-    """The training graph, built in the current default graph; `run` does one step in a session of it."""
+    """The training graph, built in the current default graph; `run` does one step in a session of it.
 
-    def __init__(self, architecture: Architecture, initializer: Initializer, optimization: Optimization) -> None:
-        self._input = BatchInput()
+    Raises:
+        ValueError: the initializer has no vectors for the architecture's pretrained embeddings.
+    """
+
+    def __init__(
+        self, architecture: Architecture, initializer: Initializer, optimization: Optimization, num_gpus: int = 0
+    ) -> None:
+        for name in architecture.pretrained_names:
+            if name is not None and name not in initializer.given:
+                raise ValueError(f"{name} is not trained: the initializer must be given its values")
+        self._input = BatchInput(architecture)
         self._seed = v1.placeholder(tf.int32, [2], "dropout_seed")
-        translator = Translator(architecture, initializer, optimization.dropout, self._seed)
-        loss_sum = self._input.loss_sum(translator)
+        translator = Translator(architecture, initializer, optimization.dropout, self._seed, num_gpus)
+        loss_sum = self._input.loss_sum(translator, optimization.num_sampled_softmax)
         # int32 because that is the tutorial's type; by hand because TensorFlow's own global step is int64.
         step = v1.get_variable(
             "global_step", [], tf.int32, v1.zeros_initializer(), trainable=False,
@@ -122,7 +136,8 @@ class TrainStep:
         rate = optimization.schedule.rate(step)
         weights = v1.trainable_variables()
         loss = per_sentence(loss_sum, self._input.sentences_per_rank)
-        gradients = [merged(one) for one in tf.gradients(loss, weights)]
+        colocate = optimization.colocate_gradients_with_ops
+        gradients = [merged(one) for one in v1.gradients(loss, weights, colocate_gradients_with_ops=colocate)]
         clipped, norm = tf.clip_by_global_norm(gradients, optimization.max_gradient_norm)
         update = optimization.build(rate).apply_gradients(zip(clipped, weights, strict=True), global_step=step)
         with tf.control_dependencies([update]):
@@ -130,7 +145,7 @@ class TrainStep:
         self._fetches = (loss_sum, norm, rate, done)
 
     def run(self, session: Any, batch: Batch, seed: np.ndarray) -> StepResult:
-        """Updates the weights by the batch; `seed`, int32 [2], decides what dropout drops."""
+        """Updates the weights by the batch; `seed`, int32 [2], decides what dropout drops and what is sampled."""
         loss_sum, norm, rate, step = session.run(self._fetches, self._input.feed(batch) | {self._seed: seed})
         return StepResult(
             loss_sum=float(loss_sum),
@@ -160,9 +175,23 @@ def dropout_seed(seed: int, rank: int, step: int) -> np.ndarray:
     return np.random.SeedSequence([seed, rank, step]).generate_state(2).view(np.int32)
 
 
-def session_config(precision: str) -> Any:
-    """The session's settings: "bfloat16" lets TensorFlow rewrite a graph to multiply in it on the CPU."""
-    config = v1.ConfigProto(allow_soft_placement=True)
+def session_config(
+    precision: str, inter_threads: int = 0, intra_threads: int = 0, log_device_placement: bool = False
+) -> Any:
+    """The session's settings.
+
+    Args:
+        precision: "bfloat16" lets TensorFlow rewrite a graph to multiply in it on the CPU; or "float32".
+        inter_threads: operations at once; 0 for TensorFlow's choice.
+        intra_threads: threads of one operation; likewise.
+        log_device_placement: whether TensorFlow logs where each operation runs.
+    """
+    config = v1.ConfigProto(
+        allow_soft_placement=True,
+        inter_op_parallelism_threads=inter_threads,
+        intra_op_parallelism_threads=intra_threads,
+        log_device_placement=log_device_placement,
+    )
     config.gpu_options.allow_growth = True
     if precision == "bfloat16":
         rewriter = config.graph_options.rewrite_options

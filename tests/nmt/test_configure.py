@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
+import nmt
 from nmt.config import FIELDS, Config
-from nmt.configure import NOT_SUPPORTED, help_text, parse, read_saved, resolve
+from nmt.configure import help_text, parse, read_file, read_saved, resolve
 from nmt.errors import InputError
 from nmt.model.initializers import INIT_OPS
 from nmt.train.schedule import DECAY_SCHEMES, WARMUP_SCHEMES
@@ -39,8 +41,6 @@ def test_parse_keeps_what_was_given_only() -> None:
     [
         ("--num_unit=3", "num_units"),  # the suggestion
         ("--num_units=x", "num_units=x"),
-        ("--share_vocab", "--share_vocab is not supported yet"),
-        ("--nocheck_special_token", "not supported yet"),
         ("stray", "'stray'"),
         ("--num_units", "num_units"),
     ],
@@ -50,10 +50,10 @@ def test_parse_refuses(argument: str, message: str) -> None:
         parse([argument])
 
 
-def test_supported_and_unsupported_flags_are_apart() -> None:
-    assert not NOT_SUPPORTED & set(FIELDS)
-    # The original has 75 flags; the others are precision and learning_rate_scaling.
-    assert len(NOT_SUPPORTED) + len(FIELDS) == 75 + 2
+def test_all_flags_of_the_original_and_those_added() -> None:
+    added = {"precision", "learning_rate_scaling", "eval_mode", "evaluate_epochs", "early_stopping_patience"}
+    assert added < set(FIELDS)
+    assert len(FIELDS) == 75 + len(added)
 
 
 def test_choices_are_those_of_the_parts_that_take_them() -> None:
@@ -79,16 +79,85 @@ def test_resolve_fills_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "width"),
+    ("given", "mode"),
     [
-        ({}, 0),
-        ({"beam_width": 5}, 5),
-        ({"beam_width": 5, "infer_mode": "greedy"}, 0),
-        ({"beam_width": 5, "infer_mode": "beam_search"}, 5),
+        ({}, "greedy"),
+        ({"beam_width": 5}, "beam_search"),
+        ({"beam_width": 5, "infer_mode": "greedy"}, "greedy"),
+        ({"beam_width": 5, "infer_mode": "beam_search"}, "beam_search"),
+        ({"sampling_temperature": 0.5}, "sample"),
+        ({"beam_width": 5, "sampling_temperature": 0.5}, "beam_search"),
     ],
 )
-def test_search_width(given: dict[str, object], width: int) -> None:
-    assert resolve(NEEDED | given).search_width == width
+def test_search_mode(given: dict[str, object], mode: str) -> None:
+    assert resolve(NEEDED | given).search_mode == mode
+
+
+@pytest.mark.parametrize(
+    ("given", "layers"),
+    [
+        ({"num_layers": 4}, (0, 0)),
+        ({"num_layers": 4, "residual": True}, (3, 3)),
+        ({"num_layers": 1, "residual": True}, (0, 0)),
+        ({"num_layers": 4, "residual": True, "encoder_type": "gnmt", "attention": "luong"}, (2, 2)),
+        (
+            {
+                "num_encoder_layers": 4, "num_decoder_layers": 3, "residual": True, "encoder_type": "gnmt",
+                "attention": "luong",
+            },
+            (2, 2),
+        ),
+    ],
+)  # fmt: skip
+def test_residual_layers(given: dict[str, object], layers: tuple[int, int]) -> None:
+    assert resolve(NEEDED | given).residual_layers == layers
+
+
+def test_a_language_model_has_no_source() -> None:
+    config = resolve(NEEDED | {"language_model": True, "attention": "luong", "num_encoder_layers": 3, "src": None})
+    assert (config.src, config.share_vocab, config.attention, config.pass_hidden_state) == ("de", True, "", False)
+    again = resolve({"out_dir": "o", "src": "en"}, json.loads(config.to_json()))
+    assert again.language_model and again.src == "de"
+
+
+STANDARD = sorted((Path(nmt.__file__).parent / "standard_hparams").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", STANDARD, ids=lambda path: path.stem)
+def test_standard_files(path: Path) -> None:
+    config = resolve(NEEDED | read_file(str(path)))
+    assert config.batch_size == 128 and config.metric_names == ("bleu",) and config.beam_width == 10
+    depth, architecture = {
+        "iwslt15": (2, "standard"),
+        "wmt16": (4, "standard"),
+        "wmt16_gnmt_4_layer": (4, "gnmt_v2"),
+        "wmt16_gnmt_8_layer": (8, "gnmt_v2"),
+    }[path.stem]
+    assert (config.num_encoder_layers, config.num_decoder_layers) == (depth, depth)
+    assert config.attention_architecture == architecture
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is damaged"),
+        ('{"num_unitz": 3}', "num_unitz is not an option that a file may have"),
+        ('{"out_dir": "x"}', "out_dir is not an option that a file may have"),
+        ('{"num_units": 3.5}', "num_units is 3.5, which is not of type int"),
+        ('{"residual": 1}', "residual is 1, which is not of type bool"),
+        ('{"dropout": true}', "dropout is True, which is not of type float"),
+        ('{"attention": 3}', "attention is 3, which is not of type str"),
+        ('{"batch_size": null}', "batch_size is None, which is not of type int"),
+    ],
+)
+def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        read_file(str(path))
+    assert message in str(error.value) and "choose another --hparams_path" in str(error.value)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_file(str(tmp_path / "none.json"))
 
 
 @pytest.mark.parametrize(
@@ -109,6 +178,17 @@ def test_search_width(given: dict[str, object], width: int) -> None:
         ({"init_weight": 0.0}, "--init_weight"),
         ({"ckpt": "c"}, "--ckpt"),
         ({"inference_input_file": "i"}, "--inference_output_file"),
+        ({"inference_list": "1"}, "--inference_list needs --inference_input_file"),
+        ({"encoder_type": "gnmt", "num_layers": 1}, "2 or more --num_encoder_layers, not 1"),
+        ({"attention_architecture": "gnmt"}, "--attention_architecture=gnmt needs --attention"),
+        ({"infer_mode": "sample"}, "--sampling_temperature"),
+        ({"num_translations_per_input": 2}, "greedy has one"),
+        ({"coverage_penalty_weight": 0.2}, "--coverage_penalty_weight needs --attention"),
+        ({"num_workers": 3}, "mpirun -n 3"),
+        ({"metrics": "bleu,blue"}, "--metrics=bleu,blue is not allowed: name some of bleu, rouge"),
+        ({"metrics": ""}, "--metrics= is not allowed"),
+        ({"embed_prefix": "e", "num_embeddings_partitions": 2}, "--num_embeddings_partitions"),
+        ({"use_char_encode": True, "share_vocab": True}, "--use_char_encode has no source vocabulary"),
     ],
 )
 def test_resolve_refuses(given: dict[str, object], message: str) -> None:

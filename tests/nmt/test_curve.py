@@ -29,14 +29,13 @@ def test_a_run_that_continues_has_one_curve(tmp_path: Path) -> None:
 def test_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     history = History(tmp_path / "history.jsonl", 0)
-    assert draw(history, tmp_path / "empty.png")
+    assert draw(history)
     for step in (1, 2):
         history.record(step, {"train_ppl": 9.0 / step, "dev_ppl": 10.0 / step, "dev_bleu": 3.0 * step})
-    assert draw(history, tmp_path / "curve.png")
-    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    picture = draw(history, ["bleu", "rouge"])
+    assert picture is not None and picture.startswith(b"\x89PNG")
 
 
 def test_no_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert not draw(History(tmp_path / "history.jsonl", 0), tmp_path / "curve.png")
-    assert not (tmp_path / "curve.png").exists()
+    assert draw(History(tmp_path / "history.jsonl", 0)) is None

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
-from nmt.errors import InputError
-from nmt.files import make_directory
-from nmt.train.evaluation import BEST, BestModel, Evaluator
+from nmt.ranks import OneProcess
+from nmt.train.evaluation import Evaluator
 from nmt.train.outputs import NoOutputs, Stats
-from nmt.train.ranks import OneProcess
+from nmt.train.store import Store
 
 v1 = tf.compat.v1
 
@@ -31,11 +29,14 @@ class Scalar:
         self.session.run(initialise)
         self.answers: dict[str, str] = {}
 
-    def perplexity(self, corpus: Any) -> float:
+    def perplexity(self, corpus: Any, ranks: Any) -> float:
         return 2.0
 
-    def translate(self, lines: Sequence[str]) -> list[str]:
-        return [self.answers.get(line, "nothing") for line in lines]
+    def translate(self, lines: Sequence[str], numbers: Sequence[int] | None = None) -> list[list[str]]:
+        return [[self.answers.get(line, "nothing"), "second best"] for line in lines]
+
+    def align(self, line: str) -> None:
+        return None
 
 
 class Lines(NoOutputs):
@@ -52,19 +53,18 @@ class Lines(NoOutputs):
         self.figures.append((step, figures))
 
 
-def evaluator(toy: Any, model: Scalar, outputs: Lines) -> Evaluator:
+def evaluator(toy: Any, model: Scalar, outputs: Lines, averages: bool = False) -> Evaluator:
     either: Any = model
     return Evaluator(
-        str(toy.directory / "out"),
         {"dev": toy.dev, "test": toy.dev},
         either,
         either,
-        saver=model.saver,
-        keep=2,
-        best=BestModel(make_directory(toy.directory / "out" / BEST), "{}\n"),
+        metrics=["bleu", "accuracy"],
+        store=Store(str(toy.directory / "out"), ["bleu", "accuracy"], 2, averages, "{}\n", model.saver),
         subword_option="",
         seed=1,
-        ranks=OneProcess(),
+        everybody=OneProcess(),
+        sharing=OneProcess(),
         outputs=outputs,
     )
 
@@ -74,11 +74,11 @@ def test_the_best_model_is_kept(toy: Any) -> None:
     evaluation = evaluator(toy, model, outputs)
     best = toy.directory / "out" / "best_bleu"
     evaluation.milestone(model.session, 1, perplexities=False, scores=True)
-    assert evaluation.best == 0.0
+    assert evaluation.best == "bleu 0.00, accuracy 0.00"
     assert not list(best.iterdir())  # 0 is not better than nothing
     model.answers = {toy.dev.src.line(i): toy.dev.tgt.line(i) for i in range(len(toy.dev))}
     evaluation.milestone(model.session, 2, perplexities=True, scores=True)
-    assert evaluation.best == pytest.approx(100.0)
+    assert evaluation.best == "bleu 100.00, accuracy 100.00" and evaluation.best_step() == 2
     evaluation.milestone(model.session, 3, perplexities=False, scores=True)  # as good: not better
     kept = {
         "hparams",
@@ -92,16 +92,17 @@ def test_the_best_model_is_kept(toy: Any) -> None:
         "bleu": pytest.approx(100.0),
         "checkpoint": "translate.ckpt-2",
     }
-    assert evaluator(toy, model, outputs).best == pytest.approx(100.0)  # a run that continues knows
+    assert evaluator(toy, model, outputs).best_step() == 2  # a run that continues knows
     assert (toy.directory / "out" / "output_dev").read_text() == (toy.directory / "dev.de").read_text()
-    assert (2, {"dev_ppl": 2.0, "test_ppl": 2.0}) in outputs.figures
+    assert (2, {"dev_ppl": pytest.approx(2.0), "test_ppl": pytest.approx(2.0)}) in outputs.figures
     assert "  bleu dev: 100.0" in outputs.lines
     assert any(line.startswith("  sacrebleu test: 100.00 (nrefs:1") for line in outputs.lines)
 
     evaluation.end(model.session, Stats(5, 0.5))
-    last = outputs.lines[-1]
+    last, also = outputs.lines[-2:]
+    assert also.startswith("# Best accuracy, step 2")
     final = next(line for line in outputs.lines if line.startswith("# Final, "))
-    scores = "dev ppl 2.00, dev bleu 100.0, test ppl 2.00, test bleu 100.0, "
+    scores = "dev ppl 2.00, dev bleu 100.0, dev accuracy 100.0, test ppl 2.00, test bleu 100.0, test accuracy 100.0, "
     assert final.startswith("# Final, step 5 lr 0.5 step-time")
     assert scores in final
     assert last.startswith("# Best bleu, step 2 lr 0.5")
@@ -111,7 +112,24 @@ def test_the_best_model_is_kept(toy: Any) -> None:
 def test_the_end_without_a_best_model(toy: Any) -> None:
     model, outputs = Scalar(), Lines()
     evaluator(toy, model, outputs).end(model.session, Stats(1))
-    assert outputs.lines[-1] == "# Best bleu: no model has scored more than 0 yet"
+    assert outputs.lines[-2] == "# Best bleu: no model has scored more than 0 yet"
+
+
+def test_averages_are_evaluated_once_there_are_enough(toy: Any) -> None:
+    model, outputs = Scalar(), Lines()
+    evaluation = evaluator(toy, model, outputs, averages=True)
+    model.answers = {toy.dev.src.line(i): toy.dev.tgt.line(i) for i in range(len(toy.dev))}
+    evaluation.milestone(model.session, 1, perplexities=False, scores=True)
+    assert not any("avg_dev" in line for line in outputs.lines)
+    evaluation.milestone(model.session, 2, perplexities=False, scores=True)
+    assert "  bleu avg_dev: 100.0" in outputs.lines and (toy.directory / "out/output_avg_dev").exists()
+    assert (2, {f"avg_{t}_{m}": pytest.approx(100.0) for t in ("dev", "test") for m in ("bleu", "accuracy")}) in (
+        outputs.figures
+    )
+    evaluation.end(model.session, Stats(2))
+    final = next(line for line in outputs.lines if line.startswith("# Final, "))
+    assert "dev bleu 100.0, dev accuracy 100.0, avg_dev bleu 100.0" in final
+    assert outputs.lines[-1].startswith("# Averaged Best accuracy, step 2 ")
 
 
 def test_a_sample_has_source_reference_and_translation(toy: Any) -> None:
@@ -124,9 +142,3 @@ def test_a_sample_has_source_reference_and_translation(toy: Any) -> None:
         "    nmt: nothing",
     ]
     assert outputs.lines[1:] == pair
-
-
-def test_a_damaged_record(tmp_path: Path) -> None:
-    (tmp_path / "best.json").write_text("{}")
-    with pytest.raises(InputError, match="best.json is damaged"):
-        BestModel(tmp_path, "{}")

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nmt.ranks import AgreedError, OneProcess
 from nmt.train.evaluation import NoEvaluation
 from nmt.train.loop import Cadence, Window, train
 from nmt.train.outputs import NoOutputs, Stats
-from nmt.train.ranks import AgreedError, OneProcess
 from nmt.train.step import StepResult
+from nmt.train.stopping import NoStop, Stop
 
 
 class FakeStep:
@@ -44,10 +45,17 @@ class FakeFeed:
 class Recorder(NoEvaluation, NoOutputs):
     """Writes down what is asked of it."""
 
-    best = 3.0
+    best = "bleu 3.00"
 
-    def __init__(self) -> None:
+    def __init__(self, best_step: int = 0) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self._best_step = best_step
+
+    def best_step(self) -> int:
+        return self._best_step
+
+    def save(self, session: Any, step: int) -> None:
+        self.calls.append(("save", step))
 
     def milestone(self, session: Any, step: int, *, perplexities: bool, scores: bool) -> None:
         self.calls.append(("milestone", step, "ppl" * perplexities, "bleu" * scores))
@@ -59,14 +67,28 @@ class Recorder(NoEvaluation, NoOutputs):
         self.calls.append(("stats", stats.step, best))
 
     def say(self, text: str) -> None:
-        self.calls.append(("say", text))
+        if "stood still" not in text:
+            self.calls.append(("say", text))
 
     def close(self) -> None:
         self.calls.append(("close",))
 
 
-def run(cadence: Cadence, first_step: int = 0, bad_step: int = 0) -> tuple[Recorder, FakeStep]:
-    recorder, step = Recorder(), FakeStep(bad_step, first_step)
+class StopAfter:
+    """Asked to stop once so many steps are done."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def asked(self) -> bool:
+        self._left -= 1
+        return self._left == 0
+
+
+def run(
+    cadence: Cadence, first_step: int = 0, bad_step: int = 0, stop: Stop | None = None, best_step: int = 0
+) -> tuple[Recorder, FakeStep]:
+    recorder, step = Recorder(best_step), FakeStep(bad_step, first_step)
     arguments: Any = (step, None, FakeFeed(), cadence)
     train(
         *arguments,
@@ -75,12 +97,13 @@ def run(cadence: Cadence, first_step: int = 0, bad_step: int = 0) -> tuple[Recor
         ranks=OneProcess(),
         evaluation=recorder,
         outputs=recorder,
+        stop=stop or NoStop(),
     )
     return recorder, step
 
 
 def test_cadence() -> None:
-    recorder, _ = run(Cadence(num_train_steps=45, steps_per_stats=2, steps_per_external_eval=15))
+    recorder, _ = run(Cadence(45, steps_per_stats=2, steps_per_external_eval=15, evaluate_epochs=False))
     calls = recorder.calls
     assert [call[1] for call in calls if call[0] == "stats"] == list(range(2, 45, 2))
     assert [call[1:] for call in calls if call[0] == "milestone"] == [
@@ -90,8 +113,45 @@ def test_cadence() -> None:
         (30, "", "bleu"),
         (40, "ppl", ""),
     ]  # what is due at 45, the end does
+    assert ("stats", 4, "bleu 3.00") in calls
     assert calls[-2:] == [("end", 45), ("close",)]
     assert ("say", "# Finished epoch 2, step 14.") in calls
+
+
+def test_epochs_are_evaluated_too() -> None:
+    recorder, _ = run(Cadence(num_train_steps=20, steps_per_stats=5, steps_per_external_eval=10))
+    assert [call[1:] for call in recorder.calls if call[0] == "milestone"] == [
+        (0, "ppl", ""),
+        (7, "", "bleu"),
+        (10, "", "bleu"),  # on time all the same
+        (14, "", "bleu"),
+    ]
+
+
+def test_asked_to_stop_it_saves_and_ends() -> None:
+    cadence = Cadence(num_train_steps=20, steps_per_stats=5, steps_per_external_eval=4)
+    recorder, step = run(cadence, stop=StopAfter(4))
+    assert len(step.seeds) == 4
+    assert recorder.calls[-3:] == [
+        ("save", 4),
+        ("say", "# Asked to stop: saved after step 4; the same command goes on from there."),
+        ("close",),
+    ]
+    recorder, _ = run(cadence, stop=StopAfter(20))  # where training ends anyway
+    assert recorder.calls[-2:] == [("end", 20), ("close",)]
+
+
+def test_weights_that_broke_are_not_saved_when_asked_to_stop() -> None:
+    with pytest.raises(AgreedError, match="diverged"):
+        run(Cadence(20, 5, 20, evaluate_epochs=False), bad_step=3, stop=StopAfter(3))
+
+
+def test_early_stopping() -> None:
+    cadence = Cadence(40, 5, 4, evaluate_epochs=False, early_stopping_patience=2)
+    recorder, step = run(cadence, best_step=8)
+    assert len(step.seeds) == 16
+    assert ("say", "# Stopping early after step 16: the best score on dev is that of step 8.") in recorder.calls
+    assert recorder.calls[-2:] == [("end", 16), ("close",)]
 
 
 def test_a_milestone_for_both_is_one() -> None:
@@ -101,7 +161,7 @@ def test_a_milestone_for_both_is_one() -> None:
 
 def test_a_run_that_continues_counts_from_where_it_starts() -> None:
     recorder, step = run(Cadence(num_train_steps=25, steps_per_stats=2, steps_per_external_eval=5), first_step=13)
-    assert recorder.calls[0] == ("say", "# Finished epoch 2, step 14.")
+    assert recorder.calls[:2] == [("milestone", 13, "ppl", "bleu"), ("say", "# Finished epoch 2, step 14.")]
     assert [call[1] for call in recorder.calls if call[0] == "stats"] == [15, 17, 19, 21, 23, 25]
     _, whole = run(Cadence(num_train_steps=25, steps_per_stats=2, steps_per_external_eval=5))
     assert step.seeds == whole.seeds[13:]
@@ -125,7 +185,7 @@ def test_broken_weights_are_not_saved(bad_step: int) -> None:
     with pytest.raises(AgreedError):
         train(
             step, None, feed, cadence, first_step=0, seed=1, ranks=OneProcess(),
-            evaluation=recorder, outputs=recorder,
+            evaluation=recorder, outputs=recorder, stop=NoStop(),
         )  # fmt: skip
     saved = [call[1] for call in recorder.calls if call[0] in ("milestone", "end")]
     assert all(step < bad_step for step in saved)
@@ -154,5 +214,5 @@ def test_a_step_that_did_not_count_is_an_error() -> None:
         recorder = Recorder()
         train(
             step, None, feed, Cadence(9, 3, 3), first_step=3, seed=1, ranks=OneProcess(),
-            evaluation=recorder, outputs=recorder,
+            evaluation=recorder, outputs=recorder, stop=NoStop(),
         )  # fmt: skip
