@@ -35,7 +35,7 @@ LAYOUTS = {
     "nodes of three and two": (5, {"TFDIST_NODE_SIZE": "3", "TFDIST_OPTIONS": "engine=direct"}),
     "through MPI alone": (2, {"TFDIST_ENGINE": "mpi"}),
 }
-LAYOUT_CASES = ("cases_engine", "cases_law", "cases_values")
+LAYOUT_CASES = ("cases_engine", "cases_law")
 
 
 @functools.cache
