@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from nmt.model.architecture import ATTENTION_ARCHITECTURES, ATTENTIONS, ENCODER_TYPES, UNIT_TYPES
 from nmt.text.tokens import SUBWORD_OPTIONS
-from nmt.translate.decode import MODES
+from nmt.translate.decode import MODES, search_mode
 from nmt.translate.metrics import METRICS
 
 
@@ -218,9 +218,7 @@ class Config:
     @property
     def search_mode(self) -> str:
         """How translations are searched for."""
-        if self.infer_mode:
-            return self.infer_mode
-        return "beam_search" if self.beam_width else "sample" if self.sampling_temperature else "greedy"
+        return search_mode(self.infer_mode, self.beam_width, self.sampling_temperature)
 
     @property
     def external_eval_interval(self) -> int:

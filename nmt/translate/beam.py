@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from nmt.model.translator import Translator
-from nmt.translate.search import repeated
+from nmt.translate.search import any_batch, repeated
 
 
 def beam_search(
@@ -87,7 +87,7 @@ def beam_search(
             tf.TensorShape([]),
             tf.TensorShape([None]),
             _Beams(triple, pair, pair, pair, pair, triple),
-            [tf.TensorShape([None, *value.shape[1:]]) for value in start],
+            any_batch(start),
         ],
     )
     # A sentence that reached its limit is filled up with eos by the steps that the others still take.

@@ -28,13 +28,18 @@ MODES = ("greedy", "sample", "beam_search")
 _SLACK = 10  # tokens above twice the source's length: one source word may be many subwords
 
 
+def search_mode(infer_mode: str | None, beam_width: int, sampling_temperature: float) -> str:
+    """The mode asked for; else beam search if it has a width, sampling if it has a temperature, greedy search."""
+    sampled = "sample" if sampling_temperature else "greedy"
+    return infer_mode or ("beam_search" if beam_width else sampled)
+
+
 @dataclass(frozen=True)
 class SearchSettings:
     """How translations are searched for.
 
     Attributes:
-        infer_mode: one of `MODES`; None for beam search if it has a width, else sampling if it has a temperature, else
-            greedy search.
+        infer_mode: one of `MODES`; None for what `search_mode` chooses.
         beam_width: hypotheses kept by beam search.
         length_penalty_weight: exponent of the length penalty of beam search.
         coverage_penalty_weight: factor of the coverage penalty of beam search, which needs attention.
@@ -77,8 +82,7 @@ class SearchSettings:
     @property
     def mode(self) -> str:
         """One of `MODES`."""
-        sampled = "sample" if self.sampling_temperature else "greedy"
-        return self.infer_mode or ("beam_search" if self.beam_width else sampled)
+        return search_mode(self.infer_mode, self.beam_width, self.sampling_temperature)
 
     @property
     def translations(self) -> int:

@@ -137,7 +137,7 @@ def attention_weights(
         lambda time, *_: time < steps,
         body,
         [tf.constant(0), tf.TensorArray(memory.outputs.dtype, steps), start],
-        shape_invariants=[tf.TensorShape([]), tf.TensorShape([]), _any_batch(start)],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([]), any_batch(start)],
     )
     return tf.transpose(rows.stack(), [1, 0, 2])
 
@@ -149,6 +149,11 @@ def repeated(memory: Memory, times: int | tf.Tensor) -> Memory:
         tf.repeat(memory.lengths, times),
         tf.nest.map_structure(lambda value: tf.repeat(value, times, axis=0), memory.state),
     )
+
+
+def any_batch(state: list[tf.Tensor]) -> list[tf.TensorShape]:
+    """The shapes of a decoder's state in a loop, which does not know the batch's size."""
+    return [tf.TensorShape([None, *value.shape[1:]]) for value in state]
 
 
 def _write(
@@ -174,11 +179,7 @@ def _write(
             tf.TensorShape([]),
             tf.TensorShape([None]),
             tf.TensorShape([None, None]),
-            _any_batch(start),
+            any_batch(start),
         ],
     )
     return ids[:, 1:]
-
-
-def _any_batch(state: list[tf.Tensor]) -> list[tf.TensorShape]:
-    return [tf.TensorShape([None, *value.shape[1:]]) for value in state]
