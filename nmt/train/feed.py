@@ -119,23 +119,26 @@ class Feed:
         try:
             before = Origin(int(record["first_step"]), int(record["first_epoch"]))
             plan, length = dict(record["plan"]), int(record["steps_per_epoch"])
+            ranks = int(record.get("ranks", self._size))
         except (KeyError, TypeError, ValueError):
             return ""
+        now = f"{ranks} ranks until step {step}, {self._size} from here on: " if ranks != self._size else ""
         if plan == self._plan_record() and step >= before.step:
             self._origin = before
-            return ""
+            return now and f"{now}the same sentences in each step, but other random numbers (of dropout, say)"
         done = max(0, step - before.step)
         self._origin = Origin(step, before.epoch + -(-done // max(1, length)))
         changed = ", ".join(name for name, value in self._plan_record().items() if plan.get(name) != value)
         # Nothing has, if the checkpoints since the plan took over were deleted.
         reason = f"{changed} changed since" if changed else "batches were cut otherwise until"
-        return f"{reason} step {step}: training goes on with epoch {self._origin.epoch + 1}"
+        return f"{now}{reason} step {step}: training goes on with epoch {self._origin.epoch + 1}"
 
     def record(self) -> dict[str, Any]:
         """What a run that continues must know of this one's plan, for JSON."""
         return {
             "plan": self._plan_record(),
             "steps_per_epoch": self.steps_per_epoch,
+            "ranks": self._size,
             "first_step": self._origin.step,
             "first_epoch": self._origin.epoch,
         }
@@ -155,7 +158,7 @@ class Feed:
     def epoch_ended(self, step: int) -> int:
         """The number of the epoch, from 1, that ends with this step; 0 if none does."""
         done, rest = divmod(step - self._origin.step, self.steps_per_epoch)
-        return 0 if rest else self._origin.epoch + done
+        return 0 if rest or not done else self._origin.epoch + done
 
     def batch(self, step: int) -> Batch:
         """This rank's part of the global batch that follows `step` steps."""

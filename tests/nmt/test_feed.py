@@ -98,7 +98,11 @@ def test_a_checkpoint_from_before_the_change_of_plan(toy: Any) -> None:
     other.continue_after(12, feed(toy).record())
     again = feed(toy, batch_size=4)
     told = again.continue_after(9, other.record())
-    assert told == f"batches were cut otherwise until step 9: training goes on with epoch {again.epoch_ended(9) + 1}"
+    assert (
+        told
+        == f"batches were cut otherwise until step 9: training goes on with epoch {again.record()['first_epoch'] + 1}"
+    )
+    assert not again.epoch_ended(9)  # it was broken off
     assert sentences(again.batch(9)) == sentences(other.batch(12))
 
 
