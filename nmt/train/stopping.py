@@ -1,4 +1,7 @@
-"""Being asked to stop: batch systems such as Slurm send SIGTERM some time before they end a job."""
+"""Being asked to stop: batch systems such as Slurm send a signal some time before they end a job.
+
+SIGTERM is the usual one; SIGUSR1 means the same, for launchers (Open MPI's) that end the ranks at once on SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from nmt.ranks import Ranks
+
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class Stop(Protocol):
@@ -28,9 +33,9 @@ class NoStop:
 
 
 class StopBySignal:
-    """SIGTERM to any rank stops all of them after one and the same step.
+    """SIGTERM or SIGUSR1 to any rank stops all of them after one and the same step.
 
-    The handler replaces the one before, in the main thread alone, until `close`.
+    The handlers replace those before, in the main thread alone, until `close`.
 
     Args:
         ranks: who agrees; every step they add up one number.
@@ -39,19 +44,18 @@ class StopBySignal:
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self._signalled = np.zeros(1, np.int64)
-        self._before: Any = None
+        self._before: dict[signal.Signals, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._handle)
+            self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
 
     def asked(self) -> bool:
         """Whether any rank has got the signal."""
         return bool(self._ranks.sum(self._signalled)[0])
 
     def close(self) -> None:
-        """Gives the signal back."""
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
-            self._before = None
+        """Gives the signals back."""
+        while self._before:
+            signal.signal(*self._before.popitem())
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._signalled[0] = 1

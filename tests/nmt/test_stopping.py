@@ -7,18 +7,20 @@ import os
 import signal
 
 import numpy as np
+import pytest
 
 from nmt.ranks import OneProcess
 from nmt.train.stopping import NoStop, StopBySignal
 
 
-def test_a_signal_to_this_process() -> None:
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_this_process(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
     with contextlib.closing(StopBySignal(OneProcess())) as stop:
         assert not stop.asked()
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         assert stop.asked() and stop.asked()
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(number) == before
     assert not NoStop().asked()
 
 
