@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +67,13 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         target, temporary = _names(path)
         _open(temporary, "x", target).close()
         temporary.unlink()
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Removes what a process that was killed in `replace_atomically` has left; no other may be writing there."""
+    for path in directory.glob(".*.tmp"):
+        if re.fullmatch(r"\..+\.[0-9a-f]{32}\.tmp", path.name):
+            path.unlink(missing_ok=True)
 
 
 def append(path: str | os.PathLike[str], text: str) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from nmt.errors import InputError
-from nmt.files import make_directory, replace_atomically
+from nmt.files import make_directory, remove_unfinished, replace_atomically
 
 NAME = "translate.ckpt"
 _STATE = "checkpoint"
@@ -49,6 +49,7 @@ class Checkpoints:
         self._keep = keep
         for unfinished in self.directory.glob(_UNFINISHED + "*"):  # left by a process that was killed
             shutil.rmtree(unfinished, ignore_errors=True)
+        remove_unfinished(self.directory)
 
     def save(self, session: Any, saver: Any, step: int) -> str:
         """Writes all variables of the saver's graph and returns the checkpoint's path.
@@ -151,16 +152,21 @@ def _remedy(path: str) -> str:
 
 def _check_shapes(graph: Any, shapes: Mapping[str, list[int]], path: str) -> None:
     """Compares variables with a checkpoint's: TensorFlow restores a value of any shape without a word."""
+    differing = {}
     for variable in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
         part = variable._get_save_slice_info()  # of a partitioned variable, which is saved as one tensor
         name = part.full_name if part else variable.op.name
         wanted = list(part.full_shape) if part else variable.shape.as_list()
         if shapes.get(name) != wanted:
             found = f"has it as {shapes[name]}" if name in shapes else "does not have it"
-            raise InputError(
-                f"{path} does not fit the model, where {name} is {wanted}: it {found}; use the flags and "
-                "vocabularies that it was trained with"
-            )
+            differing[name] = f"{name} is {wanted}: it {found}"
+    if differing:
+        first, *others = differing.values()
+        rest = f" (and so for {len(others)} others: {', '.join(list(differing)[1:6])}{', ...' * (len(others) > 5)})"
+        raise InputError(
+            f"{path} does not fit the model, where {first}{rest if others else ''}; use the flags and vocabularies "
+            "that it was trained with"
+        )
 
 
 def listed(directory: Path) -> list[str]:

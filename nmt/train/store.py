@@ -73,12 +73,16 @@ class NoStore:
 
     def average(self, step: int) -> str | None:
         """The path."""
-        if len(checkpoint.listed(self.directory)) < self.keep:
+        if len(self._trained()) < self.keep:
             return None
         return os.fspath(self.directory / _AVERAGES / f"{NAME}-{step}")
 
     def translations(self, name: str, lines: Sequence[str]) -> None:
         """Nothing."""
+
+    def _trained(self) -> list[str]:
+        """The newest checkpoints, as many as are kept; not that of the weights before the first step."""
+        return [name for name in checkpoint.listed(self.directory) if checkpoint.step_of(name)][-self.keep :]
 
 
 class Store(NoStore):
@@ -118,7 +122,7 @@ class Store(NoStore):
         path = super().average(step)
         if path is None:
             return None
-        newest = [os.fspath(self.directory / name) for name in checkpoint.listed(self.directory)[-self.keep :]]
+        newest = [os.fspath(self.directory / name) for name in self._trained()]
         means = mean_values(newest)
         return Checkpoints(self.directory / _AVERAGES, keep=1).write(step, lambda target: write_values(target, means))
 
