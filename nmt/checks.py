@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from nmt.config import FIELDS, Config
 from nmt.errors import InputError
@@ -28,6 +30,32 @@ def check_each(config: Config) -> None:
     unknown = [name for name in config.metric_names if name not in METRICS]
     if unknown or not config.metric_names:
         raise InputError(f"--metrics={config.metrics} is not allowed: name some of {', '.join(METRICS)}")
+
+
+def check_given(given: Mapping[str, Any], config: Config) -> None:
+    """Check that what was asked for, and is not the default, has an effect.
+
+    Args:
+        given: on the command line or by a file of options.
+        config: what came of it.
+
+    Raises:
+        InputError: naming the options and the remedy.
+    """
+    beam = config.search_mode == "beam_search", "beam search: give --beam_width, too, or --infer_mode=beam_search"
+    sampled = config.search_mode == "sample", "--infer_mode=sample"
+    has_bias = config.unit_type in ("lstm", "layer_norm_lstm"), "--unit_type=lstm or layer_norm_lstm"
+    standard = config.attention_architecture == "standard", "--attention_architecture=standard"
+    for name, (holds, needs) in {
+        "length_penalty_weight": beam,
+        "coverage_penalty_weight": beam,
+        "sampling_temperature": sampled,
+        "forget_bias": has_bias,
+        "init_weight": (config.init_op == "uniform", "--init_op=uniform"),
+        "output_attention": standard,
+    }.items():
+        if name in given and given[name] != FIELDS[name].default and not holds:
+            raise InputError(f"--{name}={given[name]} would have no effect: it needs {needs}")
 
 
 def check_together(config: Config) -> None:

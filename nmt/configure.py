@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-from nmt.checks import check_each, check_together
+from nmt.checks import check_each, check_given, check_together
 from nmt.config import FIELDS, TYPES, Config
 from nmt.errors import InputError
 
@@ -77,8 +79,9 @@ def read_file(path: str) -> dict[str, Any]:
             wrong type.
     """
     remedy = "correct the file, or choose another --hparams_path"
+    packaged = Path(__file__).parent.parent / path  # nmt/standard_hparams/..., wherever the program is started
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path if os.path.exists(path) or not packaged.exists() else packaged, encoding="utf-8") as file:
             values = _read_json(file.read(), path, remedy)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--hparams_path={path} cannot be read ({error}): {remedy}") from None
@@ -114,19 +117,11 @@ def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None,
             weights' shape or meaning against `saved`.
     """
     given = dict(explicit)
-    if given.get("language_model", (saved or {}).get("language_model")):
-        given.pop("src", None)
     for side in ("num_encoder_layers", "num_decoder_layers"):
         given[side] = given.get(side) or given.get("num_layers")
         if given[side] is None:
             del given[side]
     kept = {name: value for name, value in (saved or {}).items() if name in FIELDS and FIELDS[name].metadata["saved"]}
-    for name, value in given.items():
-        if FIELDS[name].metadata["fixed"] and name in kept and value != kept[name]:
-            raise InputError(
-                f"--{name}={value} contradicts {saved_path}, where it is {kept[name]!r}: "
-                "leave the flag out or choose another out_dir"
-            )
     config = Config(**(kept | given))
     config = dataclasses.replace(
         config,
@@ -145,7 +140,14 @@ def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None,
                 "--pass_hidden_state needs --num_encoder_layers equal to --num_decoder_layers: leave it out"
             )
         config = dataclasses.replace(config, pass_hidden_state=False)
+    for name, value in kept.items():  # with what the flags come to, as the run before has kept it
+        if FIELDS[name].metadata["fixed"] and getattr(config, name) != value:
+            raise InputError(
+                f"--{name}={getattr(config, name)} contradicts {saved_path}, where it is {value!r}: "
+                "leave the flag out or choose another out_dir"
+            )
     check_together(config)
+    check_given(given, config)
     if given.get("warmup_scheme") == "t2t" and config.learning_rate_scaling != "none":
         raise InputError(
             f"--warmup_scheme=t2t contradicts --learning_rate_scaling={config.learning_rate_scaling}, whose warm-up "

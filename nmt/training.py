@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -30,10 +30,8 @@ from nmt.translate.decode import TranslationModel
 HPARAMS = "hparams"
 _DATA = "data"  # its entry that tells where in the training text a run is
 
-Untouched = Callable[[], contextlib.AbstractContextManager[Any]]
 
-
-def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: Untouched) -> None:
+def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: wiring.Untouched) -> None:
     """Trains, from the latest checkpoint in out_dir if there is one.
 
     Collective: every rank calls.
@@ -61,8 +59,7 @@ def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouche
         f"the vocabularies {config.vocab_prefix}.* are not the same on all ranks",
     )
     with tf.Graph().as_default() as graph:
-        given = given_vectors(shape, *vectors)
-        initial = Initializer(config.init_op, config.init_weight, config.random_seed, given)
+        initial = initial_weights(config, shape, vectors)
         step = TrainStep(shape, initial, wiring.optimization(config, ranks.size), wiring.gpus(config))
         initialise = tf.compat.v1.global_variables_initializer()
         saver = tf.compat.v1.train.Saver(max_to_keep=None)
@@ -94,6 +91,11 @@ def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouche
         )
 
 
+def initial_weights(config: Config, shape: Architecture, vectors: wiring.Vectors) -> Initializer:
+    """How the weights of a model of this shape start."""
+    return Initializer(config.init_op, config.init_weight, config.random_seed, given_vectors(shape, *vectors))
+
+
 def evaluators(
     config: Config,
     record: Mapping[str, Any],
@@ -120,7 +122,7 @@ def evaluators(
     hparams = config.to_json(**record)
     if not ranks.rank:
         store = Store(*keeping, hparams, saver)  # may refuse: before the logs
-        outputs = Outputs(out_dir, first_step, config.num_train_steps, config.max_gradient_norm, config.metric_names)
+        outputs = Outputs(out_dir, first_step, config.num_train_steps, config.metric_names)
     limits = LikelihoodSettings(config.src_max_len_infer, config.tgt_max_len_infer, config.batch_size)
     running = wiring.session_settings(config), wiring.gpus(config)
     evaluator = Evaluator(

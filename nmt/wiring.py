@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from nmt.train.step import Optimization, session_config
 from nmt.translate.decode import SearchSettings
 
 Vocabularies = tuple[SourceVocabulary, Vocabulary]
+Untouched = Callable[[], contextlib.AbstractContextManager[Any]]  # in which a graph is built as it is
 
 
 def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = False) -> Vocabularies:
@@ -197,9 +199,12 @@ def search_settings(config: Config) -> SearchSettings:
 
 def session_settings(config: Config) -> Any:
     """How a session computes: a ConfigProto."""
-    return session_config(
+    settings = session_config(
         config.precision, config.num_inter_threads, config.num_intra_threads, config.log_device_placement
     )
+    if not gpus(config):
+        settings.device_count["GPU"] = 0  # what no device is chosen for would go to one
+    return settings
 
 
 def gpus(config: Config) -> int:

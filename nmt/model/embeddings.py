@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from nmt.model.architecture import Architecture
 from nmt.model.characters import CharacterEmbedding
+from nmt.model.placement import Placement
 
 # Ids, int32 [...] (of characters: [..., WORD_LENGTH]) -> vectors [..., size].
 Lookup = Callable[[tf.Tensor], tf.Tensor]
@@ -58,29 +59,31 @@ class Embedding:
         return tf.where((ids >= NUM_TRAINED)[..., None], given, trained)
 
 
-def make_embeddings(architecture: Architecture) -> tuple[Lookup | None, Lookup]:
+def make_embeddings(architecture: Architecture, placement: Placement) -> tuple[Lookup | None, Lookup]:
     """The lookups of source and target words; the former is None if there is no source."""
     partitions = architecture.num_embeddings_partitions
     source: Lookup | None = None
-    if architecture.character_source:
-        source = CharacterEmbedding(architecture)
-    elif architecture.source_embedding is not None:
-        source = Embedding(
-            architecture.source_embedding,
-            architecture.src_vocab_size,
-            architecture.source_size,
-            pretrained=architecture.src_pretrained,
-            num_partitions=partitions,
-        )
+    with tf.device(placement.embedding(architecture.src_vocab_size)):
+        if architecture.character_source:
+            source = CharacterEmbedding(architecture)
+        elif architecture.source_embedding is not None:
+            source = Embedding(
+                architecture.source_embedding,
+                architecture.src_vocab_size,
+                architecture.source_size,
+                pretrained=architecture.src_pretrained,
+                num_partitions=partitions,
+            )
     if architecture.share_embedding and source is not None:
         return source, source
-    return source, Embedding(
-        architecture.target_embedding,
-        architecture.tgt_vocab_size,
-        architecture.target_size,
-        pretrained=architecture.tgt_pretrained,
-        num_partitions=partitions,
-    )
+    with tf.device(placement.embedding(architecture.tgt_vocab_size)):
+        return source, Embedding(
+            architecture.target_embedding,
+            architecture.tgt_vocab_size,
+            architecture.target_size,
+            pretrained=architecture.tgt_pretrained,
+            num_partitions=partitions,
+        )
 
 
 def given_vectors(

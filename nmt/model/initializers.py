@@ -53,7 +53,10 @@ class Initializer:
         """The TensorFlow initialiser of the variable with this full name (without the ":0")."""
         if name in self.given:
             return _given(self.given[name])
-        seed = None if self.seed is None else zlib.crc32(f"{self.seed}/{name}".encode()) & 0x7FFFFFFF
+        return self.draw(None if self.seed is None else zlib.crc32(f"{self.seed}/{name}".encode()) & 0x7FFFFFFF)
+
+    def draw(self, seed: int | None) -> Any:
+        """The TensorFlow initialiser that draws by this operation seed."""
         if self.init_op == "glorot_normal":
             return tf.compat.v1.glorot_normal_initializer(seed=seed)
         if self.init_op == "glorot_uniform":

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_MOST_WORDS_ON_GPU = 50_000  # as in the TensorFlow NMT tutorial: a larger table would crowd the layers out
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -27,6 +29,10 @@ class Placement:
         """Refuse what cannot be counted."""
         if self.num_gpus < 0:
             raise ValueError(f"num_gpus is {self.num_gpus}; it must be at least 0")
+
+    def embedding(self, words: int) -> str:
+        """Where the table of so many words is: on the first GPU, or on the CPU if it is large."""
+        return "/cpu:0" if words > _MOST_WORDS_ON_GPU else self.layer(0)
 
     def layer(self, number: int) -> str:
         """Where the layer with this number is."""

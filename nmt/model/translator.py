@@ -57,7 +57,7 @@ class Translator:
             custom_getter=initializer.getter,
             reuse=v1.AUTO_REUSE,
         ):
-            self._embed_source, self._embed_target = make_embeddings(architecture)
+            self._embed_source, self._embed_target = make_embeddings(architecture, placement)
             with v1.variable_scope("dynamic_seq2seq"):
                 self._encoder = None if architecture.language_model else Encoder(architecture, drop, placement)
                 standard = architecture.attention_architecture == "standard"

@@ -144,9 +144,11 @@ class Evaluator:
             known_averages: dict[int, dict[str, float]] = {}
             for metric in self._metrics if averaged else ():
                 best = self._store.best[best_name(metric, AVERAGE)]
-                self._evaluate_best(best, f"# Averaged Best {metric}", known_averages, stats)
+                self._evaluate_best(best, f"# Averaged Best {metric}", known_averages, stats, AVERAGE)
 
-    def _evaluate_best(self, model: BestScore, said: str, known: dict[int, dict[str, float]], stats: Stats) -> None:
+    def _evaluate_best(
+        self, model: BestScore, said: str, known: dict[int, dict[str, float]], stats: Stats, prefix: str = ""
+    ) -> None:
         """Say what a best model scores; `known` has the figures of steps, and gets those of this one."""
         path = model.checkpoint
         if path is None:
@@ -154,8 +156,9 @@ class Evaluator:
             return
         step = checkpoint.step_of(path)
         if step not in known:
-            known[step] = self._full(path, step)
-        self._outputs.say(dataclasses.replace(stats, step=step).line(f"{said}, ", self._summary(known[step], {})))
+            known[step] = self._full(path, step, prefix)
+        summary = self._summary(known[step], {}, prefix)
+        self._outputs.say(dataclasses.replace(stats, step=step).line(f"{said}, ", summary))
 
     def _best(self, metric: str) -> BestScore:
         return self._store.best[best_name(metric)]
@@ -181,15 +184,15 @@ class Evaluator:
         checkpoint.restore(self._likelihood.session, self._likelihood.saver, path)
         checkpoint.restore(self._translation.session, self._translation.saver, path)
 
-    def _full(self, path: str, step: int) -> dict[str, float]:
+    def _full(self, path: str, step: int, prefix: str = "") -> dict[str, float]:
         self._restore(path)
         self._sample(step)
-        return self._perplexities(step) | self._scores(step)
+        return self._perplexities(step, prefix) | self._scores(step, prefix)
 
-    def _summary(self, figures: Mapping[str, float], averaged: Mapping[str, float]) -> str:
+    def _summary(self, figures: Mapping[str, float], averaged: Mapping[str, float], prefix: str = "") -> str:
         """`dev ppl 3.21, dev bleu 20.1, avg_dev bleu 20.3, test ppl ...`"""
         parts = []
-        for name in self._texts:
+        for name in (prefix + text for text in self._texts):
             parts.append(f"{name} ppl {figures[f'{name}_ppl']:.2f}")
             parts += [f"{name} {metric} {figures[f'{name}_{metric}']:.1f}" for metric in self._metrics]
             average = AVERAGE + name
@@ -205,13 +208,16 @@ class Evaluator:
         self._outputs.say(f"  # {number}")
         for label, line in (("src", source), ("ref", text.tgt.line(number)), ("nmt", translation)):
             self._outputs.say(f"    {label}: {line}")
-        alignment = self._translation.align(source)
-        if alignment is not None:
-            self._outputs.picture(step, "attention", heatmap(*alignment))
+        self._outputs.picture(step, "attention_images", lambda: self._attention(source))
 
-    def _perplexities(self, step: int) -> dict[str, float]:
+    def _attention(self, source: str) -> bytes | None:
+        alignment = self._translation.align(source)
+        return heatmap(*alignment) if alignment else None
+
+    def _perplexities(self, step: int, prefix: str = "") -> dict[str, float]:
         figures = {}
-        for name, text in self._texts.items():
+        for text_name, text in self._texts.items():
+            name = prefix + text_name
             started = time.perf_counter()
             figures[f"{name}_ppl"] = value = self._likelihood.perplexity(text, self._sharing)
             seconds = time.perf_counter() - started

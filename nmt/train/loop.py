@@ -28,7 +28,7 @@ _HOPELESS_PERPLEXITY = 1e20
 
 @dataclass(frozen=True)
 class Cadence:
-    """When things are due, in steps.
+    """When things are due, in steps: at fixed ones, so that a run that was stopped goes on as if it had not been.
 
     Attributes:
         num_train_steps: steps in all.
@@ -44,10 +44,17 @@ class Cadence:
     evaluate_epochs: bool = True
     early_stopping_patience: int = 0
 
-    @property
-    def steps_per_eval(self) -> int:
-        """Steps between perplexities."""
-        return 10 * self.steps_per_stats
+    def stats_due(self, step: int) -> bool:
+        """Whether statistics are due after this step."""
+        return step % self.steps_per_stats == 0
+
+    def perplexities_due(self, step: int) -> bool:
+        """Likewise."""
+        return step % (10 * self.steps_per_stats) == 0
+
+    def scores_due(self, step: int, epoch_ended: bool) -> bool:
+        """Likewise."""
+        return step % self.steps_per_external_eval == 0 or (epoch_ended and self.evaluate_epochs)
 
 
 class Window:
@@ -59,7 +66,7 @@ class Window:
 
     def clear(self) -> None:
         """Begins anew."""
-        self._totals = np.zeros(5)  # loss, target words, source words, gradient norms, sentences
+        self._totals = np.zeros(6)  # loss, target words, source words, gradient norms, clipped ones, sentences
         self._seconds = 0.0
         self._steps = 0
         self._last: StepResult | None = None
@@ -71,6 +78,7 @@ class Window:
             result.target_words,
             result.source_words,
             result.grad_norm,
+            result.clipped_norm,
             sentences,
         ]
         self._seconds += seconds
@@ -87,7 +95,7 @@ class Window:
         """
         if self._last is None:
             raise ValueError("no step since the last statistics")
-        loss, target_words, source_words, norms, sentences = self._ranks.sum(self._totals).tolist()
+        loss, target_words, source_words, norms, clipped, sentences = self._ranks.sum(self._totals).tolist()
         stats = Stats(
             step=self._last.global_step,
             learning_rate=self._last.learning_rate,
@@ -95,6 +103,7 @@ class Window:
             words_per_second=(source_words + target_words) / self._seconds,
             perplexity=perplexity(loss, target_words),
             grad_norm=norms / (self._steps * self._ranks.size),
+            clipped_norm=clipped / (self._steps * self._ranks.size),
             loss=loss / sentences,
         )
         if not (stats.perplexity <= _HOPELESS_PERPLEXITY and math.isfinite(stats.grad_norm)):
@@ -115,12 +124,17 @@ def _standing_still(outputs: RunOutputs) -> Iterator[None]:
     outputs.say(f"  training stood still for {time.perf_counter() - started:.1f}s")
 
 
-def _is_over(now: int, cadence: Cadence, evaluation: Evaluation, ranks: Ranks) -> bool:
-    """Whether the scores have stopped growing: a function of the steps, which a run that continues knows too."""
+def _is_over(step: int, cadence: Cadence, evaluation: Evaluation, outputs: RunOutputs, ranks: Ranks) -> bool:
+    """Whether the scores, those of this step included, have stopped growing."""
     if not cadence.early_stopping_patience:
         return False
     patience = cadence.early_stopping_patience * cadence.steps_per_external_eval
-    return ranks.broadcast(now - evaluation.best_step() >= patience)
+    over = ranks.broadcast(step - evaluation.best_step() >= patience)
+    if over:
+        outputs.say(
+            f"# Stopping early after step {step}: the best score on dev is that of step {evaluation.best_step()}."
+        )
+    return over
 
 
 def train(
@@ -145,37 +159,39 @@ def train(
     Raises:
         AgreedError: on every rank, if training has diverged.
     """
-    if first_step >= cadence.num_train_steps:
-        outputs.say(f"# Step {first_step} is done and no step is left: raise --num_train_steps to train further.")
-        outputs.close()
-        return
     window = Window(ranks)
     stats = Stats(first_step)
-    last_stats = last_eval = last_external = first_step
-    with _standing_still(outputs):
-        evaluation.milestone(session, first_step, perplexities=True, scores=first_step > 0)
-    for done in range(first_step, cadence.num_train_steps):
+    over = False
+    if (
+        first_step >= cadence.num_train_steps
+    ):  # the end is evaluated again: a run may have been killed in the midst of it
+        outputs.say(f"# Step {first_step} is done and no step is left: raise --num_train_steps to train further.")
+    else:
+        scored = first_step > 0 and cadence.scores_due(first_step, feed.epoch_ended(first_step) > 0)
+        with _standing_still(outputs):
+            evaluation.milestone(session, first_step, perplexities=True, scores=scored)
+        over = scored and _is_over(first_step, cadence, evaluation, outputs, ranks)
+    now = first_step
+    while now < cadence.num_train_steps and not over:
         started = time.perf_counter()
-        batch = feed.batch(done)
-        result = step.run(session, batch, dropout_seed(seed, ranks.rank, done))
+        batch = feed.batch(now)
+        result = step.run(session, batch, dropout_seed(seed, ranks.rank, now))
         window.add(result, batch.sentences_per_rank, time.perf_counter() - started)
-        now = done + 1
+        now += 1
         if result.global_step != now:
             raise RuntimeError(f"rank {ranks.rank} has done step {result.global_step} where {now} was due")
         outputs.stepped(now)
-        stats_due = now - last_stats >= cadence.steps_per_stats
         at_end = now == cadence.num_train_steps  # where everything is evaluated anyway
         epoch = feed.epoch_ended(now)
-        eval_due = not at_end and now - last_eval >= cadence.steps_per_eval
-        on_time = now - last_external >= cadence.steps_per_external_eval
-        external_due = not at_end and (on_time or (epoch > 0 and cadence.evaluate_epochs))
+        stats_due = cadence.stats_due(now)
+        eval_due = not at_end and cadence.perplexities_due(now)
+        external_due = not at_end and cadence.scores_due(now, epoch > 0)
         asked = stop.asked()
         if stats_due or eval_due or external_due or at_end or asked:
             stats = window.stats()  # before anything is saved: broken weights must not be
         if stats_due:
             outputs.stats(stats, evaluation.best)
             window.clear()
-            last_stats = now
         if epoch:
             outputs.say(f"# Finished epoch {epoch}, step {now}.")
         if asked and not at_end:
@@ -187,13 +203,7 @@ def train(
         if eval_due or external_due:
             with _standing_still(outputs):
                 evaluation.milestone(session, now, perplexities=eval_due, scores=external_due)
-            last_eval = now if eval_due else last_eval
-            last_external = now if external_due and on_time else last_external
-        if external_due and _is_over(now, cadence, evaluation, ranks):
-            outputs.say(
-                f"# Stopping early after step {now}: the best score on dev is that of step {evaluation.best_step()}."
-            )
-            break
+        over = external_due and _is_over(now, cadence, evaluation, outputs, ranks)
     evaluation.end(session, stats)
     ranks.barrier()  # the others stay until the evaluation is over
     outputs.close()

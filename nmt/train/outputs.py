@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,6 +32,7 @@ class Stats:
         words_per_second: source words, and target words with the end mark.
         perplexity: exp(loss per target word).
         grad_norm: mean global norm of the gradients before they are clipped.
+        clipped_norm: likewise after.
         loss: mean loss of a sentence.
     """
 
@@ -41,10 +42,16 @@ class Stats:
     words_per_second: float = 0.0
     perplexity: float = 0.0
     grad_norm: float = 0.0
+    clipped_norm: float = 0.0
     loss: float = 0.0
 
     def line(self, prefix: str, scores: str) -> str:
-        """`<prefix>step N lr X step-time A.AAs wps B.BBK ppl C.CC gN D.DD <scores>, <time>`, for parsers."""
+        """`<prefix>step N lr X step-time A.AAs wps B.BBK ppl C.CC gN D.DD <scores>, <time>`, for parsers.
+
+        Without a step since the start there is nothing between N and the scores.
+        """
+        if not self.step_seconds:
+            return f"{prefix}step {self.step} {scores}, {time.ctime()}"
         return (
             f"{prefix}step {self.step} lr {self.learning_rate:g} step-time {self.step_seconds:.2f}s "
             f"wps {self.words_per_second / 1000:.2f}K ppl {self.perplexity:.2f} "
@@ -67,8 +74,8 @@ class RunOutputs(Protocol):
     def scores(self, step: int, figures: dict[str, float]) -> None:
         """An evaluation is done; names such as dev_ppl and test_bleu."""
 
-    def picture(self, step: int, tag: str, png: bytes | None) -> None:
-        """A picture for TensorBoard; None where it cannot be drawn."""
+    def picture(self, step: int, tag: str, drawing: Callable[[], bytes | None]) -> None:
+        """A picture for TensorBoard: PNG, None where it cannot be drawn."""
 
     def close(self) -> None:
         """The run has ended: draws the learning curve."""
@@ -89,7 +96,7 @@ class NoOutputs:
     def scores(self, step: int, figures: dict[str, float]) -> None:
         """Nothing."""
 
-    def picture(self, step: int, tag: str, png: bytes | None) -> None:
+    def picture(self, step: int, tag: str, drawing: Callable[[], bytes | None]) -> None:
         """Nothing."""
 
     def close(self) -> None:
@@ -104,7 +111,6 @@ class Outputs:
         out_dir: made if missing.
         first_step: steps already done.
         last_step: steps to be done in all.
-        max_gradient_norm: what gradients are clipped to, for the summary of clipped norms.
         metrics: the scores in the learning curve.
 
     Raises:
@@ -116,12 +122,10 @@ class Outputs:
         out_dir: str,
         first_step: int,
         last_step: int,
-        max_gradient_norm: float,
         metrics: Sequence[str] = ("bleu",),
     ) -> None:
         self._directory = make_directory(out_dir)
         self._metrics, self._step = metrics, first_step
-        self._max_gradient_norm = max_gradient_norm
         self._train_log = make_directory(self._directory / "train_log")  # may refuse: before the history is cut
         self._history = History(self._directory / "history.jsonl", first_step)
         self._log = self._directory / f"log_{int(time.time())}"
@@ -148,7 +152,7 @@ class Outputs:
                 "lr": stats.learning_rate,
                 "train_loss": stats.loss,
                 "grad_norm": stats.grad_norm,
-                "clipped_gradient": min(stats.grad_norm, self._max_gradient_norm),
+                "clipped_gradient": stats.clipped_norm,
                 "train_ppl": stats.perplexity,
                 "speed": stats.words_per_second / 1000,
                 "avg_step_time": stats.step_seconds,
@@ -169,8 +173,9 @@ class Outputs:
         self._summarise(step, figures)
         self._history.record(step, figures)
 
-    def picture(self, step: int, tag: str, png: bytes | None) -> None:
-        """Adds it to the summaries."""
+    def picture(self, step: int, tag: str, drawing: Callable[[], bytes | None]) -> None:
+        """Draws it and adds it to the summaries."""
+        png = drawing()
         if png is not None:
             self._add(step, [tf.compat.v1.Summary.Value(tag=tag, image=image_summary(png))])
 
@@ -184,7 +189,7 @@ class Outputs:
         else:
             with replace_atomically(path, "wb") as file:
                 file.write(picture)
-            self.picture(self._step, "learning_curve", picture)
+            self.picture(self._step, "learning_curve", lambda: picture)
             self.say(f"# Learning curve: {path}")
         self._summaries.close()
 

@@ -69,6 +69,7 @@ class StepResult(NamedTuple):
         source_words: source words of this rank.
         grad_norm: global norm of the gradients (averaged over the ranks, if a library does so) before they
             are clipped.
+        clipped_norm: the same after.
         learning_rate: the rate that was used.
         global_step: steps done, this one counted.
     """
@@ -77,6 +78,7 @@ class StepResult(NamedTuple):
     target_words: int
     source_words: int
     grad_norm: float
+    clipped_norm: float
     learning_rate: float
     global_step: int
 
@@ -138,6 +140,7 @@ class TrainStep:
         loss = per_sentence(loss_sum, self._input.sentences_per_rank)
         colocate = optimization.colocate_gradients_with_ops
         gradients = [merged(one) for one in v1.gradients(loss, weights, colocate_gradients_with_ops=colocate)]
+        self._max_gradient_norm = optimization.max_gradient_norm
         clipped, norm = tf.clip_by_global_norm(gradients, optimization.max_gradient_norm)
         update = optimization.build(rate).apply_gradients(zip(clipped, weights, strict=True), global_step=step)
         with tf.control_dependencies([update]):
@@ -152,6 +155,7 @@ class TrainStep:
             target_words=int(batch.target_lengths.sum()),
             source_words=int(batch.source_lengths[batch.target_lengths > 0].sum()),
             grad_norm=float(norm),
+            clipped_norm=min(float(norm), self._max_gradient_norm),
             learning_rate=float(rate),
             global_step=int(step),
         )

@@ -86,7 +86,6 @@ def test_resolve_fills_in() -> None:
         ({"beam_width": 5, "infer_mode": "greedy"}, "greedy"),
         ({"beam_width": 5, "infer_mode": "beam_search"}, "beam_search"),
         ({"sampling_temperature": 0.5}, "sample"),
-        ({"beam_width": 5, "sampling_temperature": 0.5}, "beam_search"),
     ],
 )
 def test_search_mode(given: dict[str, object], mode: str) -> None:

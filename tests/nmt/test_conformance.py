@@ -48,6 +48,7 @@ STATED: dict[str, tuple[dict[str, Any], Figures]] = {
     "uni": (UNI1, Figures(8.8516, 8.8440, -1.0809)),
     "bi": (dict(encoder_type="bi", **FOUR, **RESIDUAL), Figures(8.8520, 8.8291, -2.8148)),
     **{name: (dict(attention=name, **TWO), Figures(8.8519, 8.8517, -0.02637)) for name in ATTENTIONS[1:]},
+    "four layers": (dict(attention="scaled_luong", **FOUR), Figures(8.8519, 8.8517, -0.02665)),
     "gnmt": (dict(attention_architecture="gnmt", **GNMT), Figures(8.8519, 8.8443, -1.1085)),
     "gnmt_v2": (dict(attention_architecture="gnmt_v2", **GNMT), Figures(8.8519, 8.8444, -1.1095)),
 }
@@ -58,10 +59,7 @@ class OneSeed(Initializer):
 
     def for_variable(self, name: str) -> Any:
         """The initialiser of the tutorial, whatever the name."""
-        if self.init_op == "uniform":
-            return v1.random_uniform_initializer(-self.init_weight, self.init_weight, seed=self.seed)
-        make = {"glorot_normal": v1.glorot_normal_initializer, "glorot_uniform": v1.glorot_uniform_initializer}
-        return make[self.init_op](seed=self.seed)
+        return self.draw(self.seed)
 
 
 def architecture(**changes: Any) -> Architecture:
@@ -143,6 +141,14 @@ def test_stated_loss_of_glorot(init_op: str, stated: float) -> None:
     assert loss == pytest.approx(stated, rel=0.05, abs=0.05)
 
 
+def test_stated_sums_of_the_initialiser_alone() -> None:
+    stated = {(10, 20): 0.0580249, (5, 5): -0.4481545, (10, 5): -0.6498364, (15, 20): -0.4863433}
+    for shape, wanted in stated.items():
+        with tf.Graph().as_default(), v1.Session() as session:
+            draw = Initializer("uniform", 0.1).draw(seed=3)
+            assert session.run(draw(shape, tf.float32)).sum() == pytest.approx(wanted, abs=1e-6)
+
+
 def test_stated_sums_of_initial_weights() -> None:
     """By shape, as TensorFlow draws them; the shapes are those of the tutorial's models."""
     with tf.Graph().as_default(), v1.Session() as session:
@@ -150,6 +156,7 @@ def test_stated_sums_of_initial_weights() -> None:
         session.run(v1.global_variables_initializer())
         values = {v.name.removesuffix(":0"): session.run(v) for v in v1.trainable_variables()}
     prefix = "dynamic_seq2seq"
+    assert TARGET_LENGTHS.sum() == 11  # words that a perplexity counts
     for name, shape, stated in (
         ("embeddings/encoder/embedding_encoder", (5, 5), -0.4481545),
         (f"{prefix}/encoder/bidirectional_rnn/bw/basic_lstm_cell/kernel", (10, 20), 0.0580249),

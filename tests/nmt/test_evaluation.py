@@ -98,7 +98,7 @@ def test_the_best_model_is_kept(toy: Any) -> None:
     assert "  bleu dev: 100.0" in outputs.lines
     assert any(line.startswith("  sacrebleu test: 100.00 (nrefs:1") for line in outputs.lines)
 
-    evaluation.end(model.session, Stats(5, 0.5))
+    evaluation.end(model.session, Stats(5, 0.5, step_seconds=0.1))
     last, also = outputs.lines[-2:]
     assert also.startswith("# Best accuracy, step 2")
     final = next(line for line in outputs.lines if line.startswith("# Final, "))

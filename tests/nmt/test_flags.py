@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any
 
 import numpy as np
@@ -53,11 +54,29 @@ def test_share_vocab_has_one_embedding(toy: Any) -> None:
     assert "embeddings/embedding_share" in names and not any("embedding_decoder" in name for name in names)
 
 
+def test_the_command_of_the_ddl_article(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """But for paths, sizes and the number of steps."""
+    prefix = toy.directory
+    flags = [
+        "--src=en", "--tgt=de", f"--vocab_prefix={prefix}/vocab", f"--train_prefix={prefix}/train",
+        f"--dev_prefix={prefix}/dev", f"--test_prefix={prefix}/dev", f"--out_dir={prefix}/output2",
+        "--batch_size=64", "--num_train_steps=2", "--steps_per_stats=100", "--num_layers=4", "--num_units=8",
+        "--dropout=0.2", "--metrics=bleu", "--beam_width=15", "--encoder_type=bi", "--decay_scheme=luong10",
+        "--subword_option=bpe", "--num_gpus=1", "--random_seed=1234567",
+    ]  # fmt: skip
+    assert main(flags) == 0
+    assert "# --num_gpus=1, but there is no GPU here: the CPU does the work" in capsys.readouterr().out
+    flags = [flag.replace("output2", "output3").replace("--tgt=de", "--tgt=en") for flag in flags]
+    assert "name the same files" in refused(flags, capsys)
+
+
 def test_language_model(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
     weights = trained(toy, "--language_model", "--src=none")
     assert not any("encoder" in name for name in weights)
     said = capsys.readouterr().out
     assert "eval dev: perplexity" in said
+    assert main(toy.flags("--num_train_steps=3", "--noevaluate_epochs", "--language_model", "--src=none")) == 0
+    assert "continuing after step 2" in capsys.readouterr().out  # what it makes of --attention is no contradiction
     text, output = toy.directory / "dev.de", toy.directory / "written"
     draws = [
         "--infer_mode=sample",
@@ -69,6 +88,32 @@ def test_language_model(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*infer, *draws]) == 0
     lines = output.read_text().splitlines()
     assert len(lines) == 10 and len(set(lines)) > 1
+
+
+def test_marks_of_sentences(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    marks = ["--sos=<go>", "--eos=<end>"]
+    assert "must be '<unk>' '<go>' '<end>'" in re.sub(r"\s+", " ", refused(toy.flags(*marks), capsys))
+    for suffix in ("en", "de"):
+        path = toy.directory / f"vocab.{suffix}"
+        path.write_text(path.read_text().replace("<s>", "<go>").replace("</s>", "<end>"))
+    trained(toy, *marks)
+    assert json.loads((toy.directory / "out" / "hparams").read_text())["eos"] == "<end>"
+
+
+def test_workers_are_ranks(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "mpirun -n 3" in refused(toy.flags("--num_workers=3"), capsys)
+
+
+def test_options_that_would_do_nothing_are_refused(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for flags, needed in (
+        (["--length_penalty_weight=1"], "beam search"),
+        (["--sampling_temperature=1", "--beam_width=3"], "--infer_mode=sample"),
+        (["--forget_bias=0", "--unit_type=gru"], "--unit_type=lstm"),
+        (["--init_weight=0.2", "--init_op=glorot_normal"], "--init_op=uniform"),
+        (["--nooutput_attention", "--attention_architecture=gnmt_v2"], "standard"),
+    ):
+        told = refused(toy.flags(*flags), capsys)
+        assert "would have no effect" in told and needed in told
 
 
 def test_characters(toy: Any) -> None:
@@ -159,6 +204,13 @@ def test_a_list_of_lines_with_scores_and_pictures(toy: Any, capsys: pytest.Captu
     said = capsys.readouterr().out
     for name in ("bleu", "rouge", "accuracy", "word_accuracy", "sacrebleu", "chrf"):
         assert f"  {name}: " in said
+    assert main([*infer, "--inference_list=0"]) == 0
+    assert len(output.read_text().splitlines()) == 1
+    short = toy.directory / "short"
+    short.write_text("A\n")
+    output.unlink()
+    assert "dev.en has 5 lines and its reference" in refused([*infer, f"--inference_ref_file={short}"], capsys)
+    assert not output.exists()  # told before the work
     assert main([*infer, "--beam_width=2", "--num_translations_per_input=2"]) == 0
     assert len(output.read_text().splitlines()) == 10
 

@@ -26,7 +26,7 @@ class FakeStep:
         self.seeds.append(tuple(seed))
         self._step += 1
         bad = self._step == self._bad_step
-        return StepResult(float("nan") if bad else 20.0, 10, 8, 2.0, 0.5, self._step)
+        return StepResult(float("nan") if bad else 20.0, 10, 8, 2.0, 1.5, 0.5, self._step)
 
 
 class FakeFeed:
@@ -152,6 +152,10 @@ def test_early_stopping() -> None:
     assert len(step.seeds) == 16
     assert ("say", "# Stopping early after step 16: the best score on dev is that of step 8.") in recorder.calls
     assert recorder.calls[-2:] == [("end", 16), ("close",)]
+    again, step = run(cadence, first_step=16, best_step=8)
+    assert not step.seeds and again.calls[-3:] == recorder.calls[-3:]
+    _, step = run(cadence, first_step=17, best_step=8)  # no step whose scores decide
+    assert len(step.seeds) == 3
 
 
 def test_a_milestone_for_both_is_one() -> None:
@@ -159,18 +163,19 @@ def test_a_milestone_for_both_is_one() -> None:
     assert ("milestone", 20, "ppl", "bleu") in recorder.calls
 
 
-def test_a_run_that_continues_counts_from_where_it_starts() -> None:
+def test_a_run_that_continues_does_at_each_step_what_the_whole_one_does() -> None:
     recorder, step = run(Cadence(num_train_steps=25, steps_per_stats=2, steps_per_external_eval=5), first_step=13)
-    assert recorder.calls[:2] == [("milestone", 13, "ppl", "bleu"), ("say", "# Finished epoch 2, step 14.")]
-    assert [call[1] for call in recorder.calls if call[0] == "stats"] == [15, 17, 19, 21, 23, 25]
-    _, whole = run(Cadence(num_train_steps=25, steps_per_stats=2, steps_per_external_eval=5))
+    assert recorder.calls[0] == ("milestone", 13, "ppl", "")
+    assert [call[1] for call in recorder.calls if call[0] == "stats"] == [14, 16, 18, 20, 22, 24]
+    all_calls, whole = run(Cadence(num_train_steps=25, steps_per_stats=2, steps_per_external_eval=5))
+    assert recorder.calls[1:] == all_calls.calls[-len(recorder.calls) + 1 :]
     assert step.seeds == whole.seeds[13:]
     assert len(set(whole.seeds)) == 25
 
 
 def test_nothing_left_to_do() -> None:
     recorder, _ = run(Cadence(num_train_steps=5, steps_per_stats=2, steps_per_external_eval=5), first_step=5)
-    assert [call[0] for call in recorder.calls] == ["say", "close"]
+    assert [call[0] for call in recorder.calls] == ["say", "end", "close"]
 
 
 @pytest.mark.parametrize("bad_step", [3, 14, 15])
@@ -200,11 +205,12 @@ def test_figures_are_of_all_ranks() -> None:
 
     window = Window(Three())
     for step in (1, 2):
-        window.add(StepResult(20.0, 10, 8, 2.0, 0.5, step), sentences=4.0, seconds=0.5)
+        window.add(StepResult(20.0, 10, 8, 2.0, 1.0 * step, 0.5, step), sentences=4.0, seconds=0.5)
     stats = window.stats()
     assert stats.perplexity == pytest.approx(np.exp(2.0))
     assert stats.words_per_second == pytest.approx(2 * 3 * 18 / 1.0)
     assert (stats.step, stats.step_seconds, stats.grad_norm, stats.loss) == (2, 0.5, 2.0, 5.0)
+    assert stats.clipped_norm == 1.5
 
 
 def test_a_step_that_did_not_count_is_an_error() -> None:
