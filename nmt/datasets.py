@@ -220,7 +220,7 @@ def _write_pairs(targets: Sequence[Path], sides: Sequence[Iterator[str]], datase
 
 
 def tokeniser(language: str) -> Callable[[str], str]:
-    """Moses' tokenisation with aggressive hyphen splitting, as the published results have it.
+    """Moses' tokenisation.
 
     Raises:
       InputError: sacremoses is not installed.
@@ -230,7 +230,7 @@ def tokeniser(language: str) -> Callable[[str], str]:
     except ImportError:
         raise InputError("this dataset is tokenised by sacremoses: pip install sacremoses") from None
     moses = MosesTokenizer(language)
-    return lambda line: str(moses.tokenize(line, aggressive_dash_splits=True, return_str=True, escape=True))
+    return lambda line: str(moses.tokenize(line, return_str=True, escape=True))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

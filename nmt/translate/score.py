@@ -84,6 +84,20 @@ def score(hypotheses: Sequence[str], references: Sequence[str], metrics: Sequenc
     return Scores(figures, sacre_bleu(hypotheses, references), chrf(hypotheses, references))
 
 
+def check_reference(input_path: str, reference_path: str) -> None:
+    """Check that a text to be translated can be scored by a reference.
+
+    Raises:
+      InputError: a file cannot be used, or they have different numbers of lines.
+    """
+    text, reference = TextFile(input_path), TextFile(reference_path)
+    if len(text) != len(reference):
+        raise InputError(
+            f"{text.path} has {len(text)} lines and its reference {reference.path} has {len(reference)}; score "
+            "translations with the reference of the text they translate"
+        )
+
+
 def score_files(
     hypothesis_path: str | os.PathLike[str],
     reference_path: str | os.PathLike[str],
