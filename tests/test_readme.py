@@ -36,3 +36,26 @@ def test_the_script_of_the_readme(tmp_path: Path, ranks: int) -> None:
     errors = re.findall(r"error (\S+)", finished.output)
     assert len(errors) == 1, "rank 0 alone saves"
     assert float(errors[0]) < 1e-3
+
+
+BEFORE_KERAS = """
+import numpy as np
+def load():
+    random = np.random.RandomState(0)
+    x = random.randn(400, 5).astype("float32")
+    return x, x @ np.ones([5, 1], "float32")
+def build():
+    return keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
+"""
+
+
+def test_the_keras_script_of_the_readme(tmp_path: Path) -> None:
+    script = re.search(r"```python\n(import keras\n.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert script
+    path = tmp_path / "script.py"
+    saved = f"{tmp_path}/model.keras"
+    path.write_text("import keras\n" + BEFORE_KERAS + script.group(1).replace("model.keras", saved))
+    finished = mpirun(2, [str(path)], 100)
+    assert finished.code == 0, finished.errors
+    assert Path(saved).exists()
+    assert "Epoch 10/10" in finished.output

@@ -23,6 +23,7 @@ from tfdist.communication import (
     reduce_scatter,
 )
 from tfdist.job import BroadcastSwitch as _BroadcastSwitch
+from tfdist.job import alone as _alone
 from tfdist.learning_rate import Rule as _Rule
 from tfdist.learning_rate import scaled as _scaled
 from tfdist.presence import PeerError
@@ -155,8 +156,46 @@ def abort(message: str = "tfdist.abort was called", exit_code: int = 1) -> None:
     _process.abort(message, exit_code)
 
 
+def broadcast_variables(variables: Any, root: int = 0) -> None:
+    """Give variables one rank's values, at once.
+
+    Training does so by itself before its first step, from rank 0; this is for what changes later.
+
+    Collective: all ranks, with variables of the same names, dtypes and shapes in the same order.
+
+    Args:
+      variables: of ``tf.Variable`` or Keras, executing eagerly; or something that has ``weights``, such as a model.
+      root: whose.
+
+    Raises:
+      DisagreementError: the ranks have different variables.
+    """
+    from tfdist.programs import take_values, variables_of
+
+    take_values(variables_of(variables), root, _job)
+
+
+def average_variables(variables: Any) -> None:
+    """Give variables the mean of all ranks' values, at once: moving statistics of batch normalisation, for example.
+
+    Collective: all ranks, with variables of the same names, dtypes and shapes in the same order.
+
+    Args:
+      variables: of ``tf.Variable`` or Keras, executing eagerly; or something that has ``non_trainable_weights``, such
+        as a model, of which those are meant. Others than floating-point ones stay as they are.
+
+    Raises:
+      DisagreementError: the ranks have different variables.
+    """
+    from tfdist.programs import average_values, variables_of
+
+    average_values(variables_of(variables, "non_trainable_weights"), _job)
+
+
 def alone(reason: str) -> _AbstractContextManager[None]:
     """Mark work that this rank does while the others wait: they report ``reason`` and keep waiting.
+
+    Graphs that are built, tapes that are opened and variables that are made meanwhile are this rank's own.
 
     ::
 
@@ -164,7 +203,7 @@ def alone(reason: str) -> _AbstractContextManager[None]:
             with tfdist.alone("evaluation"):
                 evaluate()
     """
-    return _world.alone(reason)
+    return _alone(_job, reason)
 
 
 def scale_learning_rate(learning_rate: Any, rule: _Rule = "linear", warmup_steps: int = 0) -> Any:
@@ -192,8 +231,10 @@ __all__ = [
     "all_reduce",
     "all_to_all",
     "alone",
+    "average_variables",
     "barrier",
     "broadcast",
+    "broadcast_variables",
     "configure",
     "disable_bcast",
     "disable_broadcast",

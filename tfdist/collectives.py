@@ -1,7 +1,4 @@
-"""The graph's communication operations, chained in one order and carried out beside the computation.
-
-The graph is the same on all ranks, so the exchanges of one collective are chained with control dependencies and need
-no negotiation; each collective has a channel of its own, so that two of them may run in any order within a step.
+"""Communication operations: what all ranks agree on, how their exchanges meet, and the thread that carries them out.
 
 Several exchanges are started as their tensors come, carried out by a thread of the collective, and finished after the
 last start: no thread of TensorFlow's waits for a peer while there is something to compute, even if it has only one.
@@ -9,16 +6,13 @@ last start: no thread of TensorFlow's waits for a peer while there is something 
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
-import tensorflow as tf
 
-from tfdist.graphs import GraphState, make_state
 from tfdist.job import Job
 from tfdist.world import Channel, Group
 
@@ -111,6 +105,7 @@ class Collective:
       present: the ranks whose tensors count in this step.
       exchanges: in their order.
       step: counts from 1.
+      worker: carries exchanges out, if there are several.
     """
 
     def __init__(
@@ -128,6 +123,7 @@ class Collective:
         self.step = 0
         self.group = group
         self.averages = averages
+        self.worker = Worker(self)
         self._failure: BaseException | None = None
 
     @property
@@ -168,100 +164,6 @@ class Collective:
             raise
 
 
-class Exchanges:
-    """Builds the chained graph operations of one collective in the current default graph."""
-
-    def __init__(self, collective: Collective, broadcasts: bool) -> None:
-        self._collective = collective
-        self._state: GraphState = make_state(tf.compat.v1.get_default_graph())
-        self._state.add_collective(collective, broadcasts)
-        self._arguments: list[Sequence[tf.Tensor]] = []
-        self._outputs: list[Sequence[tf.TensorSpec]] = []
-        self._span = collective.job.recorder.spans(collective)
-
-    def add(self, exchange: Exchange, tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]) -> None:
-        """One exchange after those added before.
-
-        Args:
-          exchange: what is done.
-          tensors: its arguments.
-          outputs: dtypes and static shapes of its results.
-        """
-        self._collective.exchanges.append(exchange)
-        self._arguments.append(tensors)
-        self._outputs.append(outputs)
-
-    def build(self) -> list[list[tf.Tensor]]:
-        """The operations; the results of each exchange."""
-        # TensorFlow's Python ops have kernels on the host only.
-        with tf.device("/device:CPU:0"):
-            return self._fused() if len(self._arguments) == 1 else self._split()
-
-    def _fused(self) -> list[list[tf.Tensor]]:
-        (exchange,) = self._collective.exchanges
-
-        def call(*arrays: np.ndarray) -> list[np.ndarray]:
-            with self._guarded():
-                exchange.load(arrays)
-                self._collective.communicate(0)
-                return exchange.results()
-
-        return [self._operation(call, self._arguments[0], self._outputs[0])]
-
-    def _split(self) -> list[list[tf.Tensor]]:
-        worker = _Worker(self._collective)
-        starts: list[tf.Operation] = []
-        for number, tensors in enumerate(self._arguments):
-            with tf.control_dependencies(starts[-1:]):
-                starts.append(self._operation(self._start(worker, number), tensors, [tf.TensorSpec([], tf.bool)])[0].op)
-        with tf.control_dependencies(starts):
-            return [self._operation(self._finish(worker, n), [], spec) for n, spec in enumerate(self._outputs)]
-
-    def _start(self, worker: _Worker, number: int) -> Callable[..., list[np.ndarray]]:
-        exchange = self._collective.exchanges[number]
-
-        def call(*arrays: np.ndarray) -> list[np.ndarray]:
-            with self._guarded():
-                worker.wait_for(number)  # of a step that was given up between start and finish
-                exchange.load(arrays)
-                worker.submit(number)
-                return [np.array(True)]
-
-        return call
-
-    def _finish(self, worker: _Worker, number: int) -> Callable[[], list[np.ndarray]]:
-        exchange = self._collective.exchanges[number]
-
-        def call() -> list[np.ndarray]:
-            with self._guarded():
-                with self._span("held up", exchange.what):
-                    worker.wait_for(number)
-                return exchange.results()
-
-        return call
-
-    def _operation(
-        self, call: Callable[..., Any], tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]
-    ) -> list[tf.Tensor]:
-        results = tf.numpy_function(call, tensors, [spec.dtype for spec in outputs], stateful=True)
-        self._state.add_op(results[0].op, self._collective)
-        for result, spec in zip(results, outputs, strict=True):
-            result.set_shape(spec.shape)
-        return list(results)
-
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
-            if self._collective.channel is None:
-                raise RuntimeError(
-                    f"{self._collective.name} was run before the ranks agreed on it; run it with a tf.compat.v1.Session"
-                )
-            yield
-        except BaseException as error:
-            self._state.failure = error
-            raise
-
-
 class _Ticket:
     """One exchange that was started: when it is done, and what has gone wrong."""
 
@@ -271,7 +173,7 @@ class _Ticket:
         self.failure: BaseException | None = None
 
 
-class _Worker:
+class Worker:
     """A thread that carries out the exchanges of one collective in the order of their starts."""
 
     def __init__(self, collective: Collective) -> None:
@@ -308,8 +210,3 @@ class _Worker:
             except BaseException as error:
                 ticket.failure = error
             ticket.done.set()
-
-
-def signature(kind: str, name: str, tensor: tf.Tensor) -> str:
-    """A plan's line for one tensor."""
-    return f"{kind} {name} {tensor.dtype.name} {tensor.shape}"

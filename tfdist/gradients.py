@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import buckets
-from tfdist.collectives import Collective, Exchanges, signature
+from tfdist.building import Exchanges, signature
+from tfdist.collectives import Collective
 from tfdist.exchanges import Reduction
 from tfdist.job import Job
 from tfdist.rows import Rows, Table, Way
@@ -46,13 +47,13 @@ def average(gradients: Sequence[Gradient], names: Sequence[str], name: str, job:
     groups = [[dense[i] for i in b] for b in buckets.plan(items, int(job.settings.bucket_mb * 2**20))]
     for number, members in enumerate(groups):
         tensors = [wire[i] for i in members]
-        what = f"bucket {number} ({_few([names[i] for i in members])})"
+        what = f"bucket {number} ({few([names[i] for i in members])})"
         exchanges.add(reduction(what, "mean", tensors, shared=True), tensors, [_spec(t) for t in tensors])
     if sparse:
         merged = [merge(gradients[i]) for i in sparse]
         flat = [t for s in merged for t in (s.indices, _to_wire(s.values, job))]
         tables = [_table(names[i], gradients[i], flat[2 * k + 1], job) for k, i in enumerate(sparse)]
-        what = f"rows of {_few([names[i] for i in sparse])}"
+        what = f"rows of {few([names[i] for i in sparse])}"
         exchanges.add(Rows(what, tables), flat, [_unknown_rows(t) for t in flat])
 
     built = exchanges.build()
@@ -126,5 +127,6 @@ def _size_bytes(tensor: tf.Tensor) -> int:
     return (tensor.shape.num_elements() or 0) * tensor.dtype.size
 
 
-def _few(names: Sequence[str]) -> str:
+def few(names: Sequence[str]) -> str:
+    """So many names as a message can hold."""
     return ", ".join(names) if len(names) <= 3 else f"{names[0]}, …, {names[-1]}"

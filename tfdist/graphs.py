@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflow.python.client import session as tf_session
 from tensorflow.python.framework import ops
+from tensorflow.python.types import core
 
 if TYPE_CHECKING:
     from tfdist.collectives import Collective
@@ -160,9 +161,11 @@ def make_state(graph: ops.Graph) -> GraphState:
 
 
 def outermost(graph: ops.Graph) -> ops.Graph:
-    """The graph that a session runs: for a function body, the one around it."""
-    while getattr(graph, "outer_graph", None) is not None:
-        graph = graph.outer_graph
+    """The graph that a session runs, or that is called: for a function body inside it, the one around it."""
+    while (outer := getattr(graph, "outer_graph", None)) is not None:
+        if not hasattr(outer, "outer_graph") and ops.executing_eagerly_outside_functions():
+            break  # of nobody's: TensorFlow's default graph, which is there when it executes eagerly, too
+        graph = outer
     return graph
 
 
@@ -184,20 +187,26 @@ def ancestors(
         yield op
         if stop(op):
             continue
-        behind = [_outside(tensor).op for tensor in op.inputs]
+        behind = [tensor.op for tensor in map(outside, op.inputs) if is_symbolic(tensor)]
         for other in behind + list(op.control_inputs) if control else behind:
             if other not in seen:
                 seen.add(other)
                 queue.append(other)
 
 
-def _outside(tensor: Any) -> Any:
+def outside(tensor: Any) -> Any:
     """The tensor that a function body has captured from the graph around it, or the tensor itself."""
-    if tensor.op.type == "Placeholder" and hasattr(tensor.graph, "captures"):
-        for external, internal in tensor.graph.captures:
-            if internal is tensor:
-                return external
+    while is_symbolic(tensor) and tensor.op.type == "Placeholder" and hasattr(tensor.graph, "captures"):
+        external = next((external for external, internal in tensor.graph.captures if internal is tensor), None)
+        if external is None:
+            break
+        tensor = external
     return tensor
+
+
+def is_symbolic(tensor: Any) -> bool:
+    """Whether a tensor stands in a graph, and is not one that has a value."""
+    return not isinstance(tensor, core.Value)
 
 
 def _called_functions(op: ops.Operation) -> Iterator[str]:

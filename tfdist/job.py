@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from tfdist.timeline import Recorder, Silent
 from tfdist.world import Sharing, World
 
 if TYPE_CHECKING:
+    from tfdist.collectives import Collective
     from tfdist.rows import Way
 
 
@@ -57,6 +59,10 @@ class Job:
       recorder: of what happens when.
       tuning: of the engine; None until the first gradients are to travel.
       training: the session that has trained last, if it still exists.
+      programs: the collectives of functions and of what is executed eagerly, by what they exchange.
+      open_together: gives collectives their channels; collective.
+      alone_depth: more than 0 while this rank works by itself: tapes and variables are then its own.
+      failure: what went wrong in one of these, to be raised instead of TensorFlow's wrapping.
     """
 
     world: World
@@ -67,6 +73,23 @@ class Job:
     recorder: Recorder = dataclasses.field(default_factory=Silent)
     tuning: Tuning | None = None
     training: Callable[[], Training | None] | None = None
+    programs: dict[str, Collective] = dataclasses.field(default_factory=dict)
+    open_together: Callable[[Sequence[Collective]], None] = lambda collectives: None
+    alone_depth: int = 0
+    failure: BaseException | None = None
+
+
+@contextlib.contextmanager
+def alone(job: Job, reason: str) -> Iterator[None]:
+    """See ``tfdist.alone``."""
+    job.alone_depth += 1
+    broadcasts, job.broadcasts = job.broadcasts, False
+    try:
+        with job.world.alone(reason):
+            yield
+    finally:
+        job.alone_depth -= 1
+        job.broadcasts = broadcasts
 
 
 class BroadcastSwitch:

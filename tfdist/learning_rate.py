@@ -14,16 +14,25 @@ Rule = Literal["linear", "sqrt"]
 _FACTORS = {"linear": float, "sqrt": math.sqrt}
 
 
-def scaled(learning_rate: Any, size: int, rule: Rule, warmup_steps: int) -> Any:
-    """See ``tfdist.scale_learning_rate``."""
+def factor(size: int, rule: Rule, warmup_steps: int) -> float:
+    """What the rate is multiplied by in the end.
+
+    Raises:
+      ValueError: an unknown rule, or a negative number of steps.
+    """
     if rule not in _FACTORS:
         raise ValueError(f"rule={rule!r}; it is one of {', '.join(map(repr, _FACTORS))}")
     if warmup_steps < 0:
         raise ValueError(f"warmup_steps={warmup_steps}; it is a number of steps, at least 0")
-    factor = _FACTORS[rule](size)
+    return _FACTORS[rule](size)
+
+
+def scaled(learning_rate: Any, size: int, rule: Rule, warmup_steps: int) -> Any:
+    """See ``tfdist.scale_learning_rate``."""
+    scale = factor(size, rule, warmup_steps)
     if warmup_steps == 0 or size == 1:
-        return learning_rate * factor
+        return learning_rate * scale
     import tensorflow as tf
 
     step = tf.cast(tf.compat.v1.train.get_or_create_global_step(), tf.float32)
-    return learning_rate * (1.0 + (factor - 1.0) * tf.minimum(step / warmup_steps, 1.0))
+    return learning_rate * (1.0 + (scale - 1.0) * tf.minimum(step / warmup_steps, 1.0))

@@ -1,90 +1,26 @@
-"""The only assignments to TensorFlow: a table of seams, installed and undone together.
-
-Each seam names a function of TensorFlow, the arguments it must have, and what stands around it. A seam whose
-signature has changed fails at import with the versions and a remedy instead of training wrongly.
-"""
+"""The only assignments to TensorFlow: a table of seams, installed and undone together."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.autograph.core import config as autograph_config
 from tensorflow.python.client import session as tf_session
-from tensorflow.python.eager import context
+from tensorflow.python.eager import backprop, record
+from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.ops import gradients_util
+from tensorflow.python.ops import resource_variable_ops as tf_resources
 from tensorflow.python.ops import variables as tf_variables
 from tensorflow.python.training import monitored_session
 from tensorflow.python.training import optimizer as tf_optimizer
 
 from tfdist import rewrite, variables
+from tfdist.fitting import Fitting
 from tfdist.job import Job
-
-TESTED = "2.16 to 2.21"
-
-
-class SeamError(ImportError):
-    """TensorFlow has changed where tfdist hooks in."""
-
-
-class Patches:
-    """Assignments to other packages, and the way back."""
-
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
-
-    def replace(self, owner: Any, name: str, wrapper: Callable[..., Any], first: tuple[str, ...] = ()) -> None:
-        """Put ``wrapper(original, *args, **kwargs)`` in place of a function or method.
-
-        Args:
-          owner: module or class.
-          name: its attribute.
-          wrapper: called with the original first.
-          first: the names that the original's first parameters must have.
-
-        Raises:
-          SeamError: they have others.
-        """
-        original = inspect.getattr_static(owner, name)
-        found = tuple(inspect.signature(inspect.unwrap(original)).parameters)[: len(first)]
-        if found != first:
-            raise SeamError(
-                f"{owner.__name__}.{name} of TensorFlow {tf.__version__} takes {found}, not {first}; "
-                f"tfdist supports TensorFlow {TESTED}"
-            )
-
-        @functools.wraps(original)
-        def patched(*args: Any, **kwargs: Any) -> Any:
-            return wrapper(original, *args, **kwargs)
-
-        self.assign(owner, name, original, patched)
-
-    def replace_everywhere(self, module: Any, name: str, wrapper: Callable[..., Any], first: tuple[str, ...]) -> None:
-        """Like ``replace``, in every module too that has imported the function under any name."""
-        original = getattr(module, name)
-        self.replace(module, name, wrapper, first)
-        patched = getattr(module, name)
-        for other in list(sys.modules.values()):
-            for alias, value in list(getattr(other, "__dict__", {}).items()):
-                if value is original and other is not module:
-                    self.assign(other, alias, original, patched)
-
-    def assign(self, owner: Any, name: str, original: Any, patched: Any) -> None:
-        """Set one attribute, to be set back."""
-        setattr(owner, name, patched)
-        self._undo.append(lambda: setattr(owner, name, original))
-
-    def undo(self) -> None:
-        """Set everything back, last first."""
-        while self._undo:
-            self._undo.pop()()
-
-    def on_undo(self, action: Callable[[], None]) -> None:
-        """Something else to be done at the way back."""
-        self._undo.append(action)
+from tfdist.programs import Programs
+from tfdist.seams import Patches
 
 
 def install(job: Job) -> Patches:
@@ -94,9 +30,14 @@ def install(job: Job) -> Patches:
       SeamError: this TensorFlow does not have the expected functions.
     """
     patches = Patches()
+    programs = Programs(job)
+    job.open_together = programs.open_together
     try:
         _gradients(patches, job)
+        _tapes(patches, job, programs)
+        _functions(patches, programs)
         _optimizers(patches, job)
+        _keras(patches, Fitting(job, programs))
         _initializers(patches, job)
         _sessions(patches, job)
     except BaseException:
@@ -119,37 +60,108 @@ def _gradients(patches: Patches, job: Job) -> None:
     patches.replace(gradients_util, "_GradientsHelper", helper, ("ys", "xs", "grad_ys"))
 
 
+def _tapes(patches: Patches, job: Job, programs: Programs) -> None:
+    """``GradientTape.gradient``, and where a tape begins: tensorflow/python/eager/backprop.py."""
+
+    def enter(original: Callable[..., Any], self: Any) -> Any:
+        if tf.executing_eagerly():
+            programs.tape_opened()
+        return original(self)
+
+    def leave(original: Callable[..., Any], self: Any, *args: Any) -> None:
+        if tf.executing_eagerly():
+            programs.tape_closed()
+        original(self, *args)
+
+    def gradient(original: Callable[..., Any], self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        gradients = original(self, target, sources, *args, **kwargs)
+        # What another tape records is differentiated once more: that is no gradient to train with yet.
+        if job.alone_depth or tf.executing_eagerly() and record.could_possibly_record():
+            return gradients
+        average = rewrite.averaged_at_once if tf.executing_eagerly() else rewrite.marked
+        flat = average(tf.nest.flatten(sources), tf.nest.flatten(gradients), job)
+        return tf.nest.pack_sequence_as(gradients, flat)
+
+    patches.replace(backprop.GradientTape, "__enter__", enter, ("self",))
+    patches.replace(backprop.GradientTape, "__exit__", leave, ("self",))
+    patches.replace(backprop.GradientTape, "gradient", gradient, ("self", "target", "sources"))
+
+
+def _functions(patches: Patches, programs: Programs) -> None:
+    """Calls of functions, and new variables: tensorflow/python/eager/polymorphic_function/concrete_function.py,
+    tensorflow/python/ops/resource_variable_ops.py."""
+
+    def call(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        return programs.call(self, lambda: original(self, *args, **kwargs))
+
+    def made(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        programs.created(self)
+
+    # What is called in a function is built there, and not rewritten by AutoGraph.
+    rules = autograph_config.CONVERSION_RULES
+    patches.assign(autograph_config, "CONVERSION_RULES", rules, (autograph_config.DoNotConvert("tfdist"), *rules))
+    patches.replace(
+        concrete_function.ConcreteFunction, "_call_flat", call, ("self", "tensor_inputs", "captured_inputs")
+    )
+    patches.replace(tf_resources.ResourceVariable, "__init__", made, ("self",))
+
+
 def _optimizers(patches: Patches, job: Job) -> None:
-    """``apply_gradients`` of all v1 optimizers, also of subclasses to come: tensorflow/python/training/optimizer.py."""
+    """What applies gradients, in all optimizers and subclasses to come.
+
+    TensorFlow's: tensorflow/python/training/optimizer.py; Keras's: keras/src/optimizers/base_optimizer.py; those of
+    tf_keras: tf_keras/src/optimizers/optimizer.py, .../legacy/optimizer_v2.py.
+    """
     outermost = rewrite.Outermost()
 
-    def apply(original: Callable[..., Any], self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply_gradients(original: Callable[..., Any], self: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
         def wrapper() -> Any:
-            pairs = tuple(grads_and_vars)
-            if not context.executing_eagerly():
-                pairs = tuple(rewrite.averaged(pairs, job))
-            return original(self, pairs, *args, **kwargs)
+            return original(self, tuple(rewrite.averaged(tuple(pairs), job)), *args, **kwargs)
 
-        return outermost.call(wrapper, lambda: original(self, grads_and_vars, *args, **kwargs))
+        return outermost.call(wrapper, lambda: original(self, pairs, *args, **kwargs))
 
-    def patch_class(cls: type) -> None:
-        if "apply_gradients" in vars(cls):
-            patches.replace(cls, "apply_gradients", apply, ("self",))
+    def apply(original: Callable[..., Any], self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        def wrapper() -> Any:
+            known = self._trainable_variables if trainable_variables is None else list(trainable_variables)
+            # Of one that is not built yet Keras says so itself.
+            pairs = rewrite.averaged(tuple(zip(grads, known, strict=False)), job)
+            return original(self, [gradient for gradient, _ in pairs], trainable_variables)
 
-    def init_subclass(cls: type, **kwargs: Any) -> None:
-        super(tf_optimizer.Optimizer, cls).__init_subclass__(**kwargs)
-        patch_class(cls)
+        return outermost.call(wrapper, lambda: original(self, grads, trainable_variables))
 
-    for cls in _with_subclasses(tf_optimizer.Optimizer):
-        patch_class(cls)
-    tf_optimizer.Optimizer.__init_subclass__ = classmethod(init_subclass)  # type: ignore[assignment]
-    patches.on_undo(lambda: delattr(tf_optimizer.Optimizer, "__init_subclass__"))
+    first = ("self", "grads_and_vars")
+    patches.replace_in_tree(tf_optimizer.Optimizer, "apply_gradients", apply_gradients, first)
+    patches.when_imported(
+        "keras.src.optimizers.base_optimizer",
+        lambda m: patches.replace_in_tree(m.BaseOptimizer, "apply", apply, ("self", "grads", "trainable_variables")),
+    )
+    patches.when_imported(
+        "tf_keras.src.optimizers.optimizer",
+        lambda m: patches.replace_in_tree(m._BaseOptimizer, "apply_gradients", apply_gradients, first),
+    )
+    patches.when_imported(
+        "tf_keras.src.optimizers.legacy.optimizer_v2",
+        lambda m: patches.replace_in_tree(m.OptimizerV2, "apply_gradients", apply_gradients, first),
+    )
+    patches.when_imported(
+        "tf_keras.src.mixed_precision.loss_scale_optimizer",
+        lambda m: patches.replace(m.LossScaleOptimizer, "apply_gradients", apply_gradients, first),
+    )
 
 
-def _with_subclasses(cls: Any) -> Iterator[Any]:
-    yield cls
-    for subclass in cls.__subclasses__():
-        yield from _with_subclasses(subclass)
+def _keras(patches: Patches, fitting: Fitting) -> None:
+    """``model.fit`` and what it uses: keras/src/backend/tensorflow/trainer.py."""
+
+    def trainer(module: Any) -> None:
+        owner = module.TensorFlowTrainer
+        patches.replace(owner, "fit", fitting.fit, ("self", "x", "y"))
+        patches.replace(owner, "evaluate", fitting.one_voice, ("self", "x", "y"))
+        patches.replace(owner, "predict", fitting.one_voice, ("self", "x"))
+        patches.replace(owner, "make_train_function", fitting.make_train_function, ("self",))
+        patches.replace(module.TFEpochIterator, "__init__", fitting.epoch_iterator, ("self", "distribute_strategy"))
+
+    patches.when_imported("keras.src.backend.tensorflow.trainer", trainer)
 
 
 def _initializers(patches: Patches, job: Job) -> None:
@@ -157,7 +169,7 @@ def _initializers(patches: Patches, job: Job) -> None:
 
     def initializer(original: Callable[..., Any], var_list: Any, name: str = "init") -> Any:
         result = original(var_list, name=name)
-        return result if context.executing_eagerly() else variables.broadcast_behind(result, var_list, job)
+        return result if tf.executing_eagerly() else variables.broadcast_behind(result, var_list, job)
 
     patches.replace_everywhere(tf_variables, "variables_initializer", initializer, ("var_list", "name"))
 

@@ -158,8 +158,8 @@ class _Watch:
         if now - self._entangled_since > _ENTANGLED_SECONDS:
             raise PeerError(
                 f"rank {self._rank} waits in {self._place}, but {_whereabouts(others, elsewhere)}. "
-                "All ranks must run the same operations in the same order: look for a fetch, a condition or a "
-                "session.run that depends on the rank."
+                "All ranks must run the same operations in the same order: look for a fetch, a condition, a "
+                "step or an early stop that depends on the rank."
             )
 
     def _missing(self, others: dict[int, tuple[str, str]]) -> list[int]:

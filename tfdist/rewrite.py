@@ -9,16 +9,18 @@ and summaries. A graph without an optimizer gets no communication.
 from __future__ import annotations
 
 import dataclasses
+import re
 import threading
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, cast
 
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from tfdist.gradients import Gradient, average
-from tfdist.graphs import GraphState, ancestors, make_state, unconstrained
+from tfdist import functions
+from tfdist.gradients import Gradient, average, few
+from tfdist.graphs import GraphState, ancestors, is_symbolic, make_state, outside, unconstrained
 from tfdist.job import Job
 
 _VARIABLE_OPS = {"VarHandleOp", "VariableV2", "Variable", "TemporaryVariable"}
@@ -30,14 +32,16 @@ class Marker:
     """A gradient with respect to a variable, passed through operations whose input can be replaced.
 
     Attributes:
-      variable: the operation that holds the variable.
+      variable: identifies it: see ``variable_key``.
+      name: of the variable.
       tensors: the marking operations' outputs: one for a dense gradient; values and indices for slices.
       dense_shape: of slices.
       version: ``graph.version`` when it was made.
       averaged: its input has been replaced by the average.
     """
 
-    variable: ops.Operation
+    variable: Hashable
+    name: str
     tensors: tuple[tf.Tensor, ...]
     dense_shape: tf.Tensor | None
     version: int
@@ -85,18 +89,33 @@ def marked(variables: Sequence[Any], gradients: Sequence[Gradient | None], job: 
       The gradients, to be used instead.
     """
     return [
-        _mark(holder, _dense_if_asked(gradient, job))
-        if gradient is not None and (holder := variable_op(x)) is not None
+        _mark(key, variable_name(x), _dense_if_asked(gradient, job))
+        if gradient is not None and (key := variable_key(x)) is not None
         else gradient
         for x, gradient in zip(variables, gradients, strict=True)
     ]
+
+
+def averaged_at_once(variables: Sequence[Any], gradients: Sequence[Gradient | None], job: Job) -> list[Gradient | None]:
+    """The averages of gradients that a tape has computed eagerly, where nothing can be rewired later.
+
+    Collective: all ranks. Arguments as for ``marked``.
+    """
+    chosen = [i for i, g in enumerate(gradients) if g is not None and variable_key(variables[i]) is not None]
+    result = list(gradients)
+    if chosen:
+        names = [variable_name(variables[i]) for i in chosen]
+        own = [_dense_if_asked(gradients[i], job) for i in chosen]
+        for i, gradient in zip(chosen, _build(own, names, job), strict=True):
+            result[i] = gradient
+    return result
 
 
 def _dense_if_asked(gradient: Gradient, job: Job) -> Gradient:
     return tf.convert_to_tensor(gradient) if job.sparse_as_dense else gradient
 
 
-def _mark(holder: ops.Operation, gradient: Gradient) -> Gradient:
+def _mark(key: Hashable, name: str, gradient: Gradient) -> Gradient:
     graph = ops.get_default_graph()
     with tf.name_scope("tfdist/mark"):
         if isinstance(gradient, tf.Tensor):
@@ -110,19 +129,37 @@ def _mark(holder: ops.Operation, gradient: Gradient) -> Gradient:
                 tf.compat.v1.placeholder_with_default(gradient.indices, [None]),
             )
             result = tf.IndexedSlices(*tensors, dense_shape=gradient.dense_shape)
-    marker = Marker(holder, tensors, getattr(gradient, "dense_shape", None), graph.version)
+    marker = Marker(key, name, tensors, getattr(gradient, "dense_shape", None), graph.version)
     state = make_state(graph)
     state.markers.update({t.op: marker for t in tensors})
     return result
 
 
-def variable_op(x: Any) -> ops.Operation | None:
-    """The operation that holds the variable which ``x`` is, or is a plain reading of; None for other tensors."""
+def variable_key(x: Any) -> Hashable | None:
+    """What identifies the variable that ``x`` is, or is a plain reading of; None for other tensors.
+
+    The operation that holds it in a session's graph; the number of its handle where there is no such operation.
+    """
     handle = getattr(x, "handle", None)
-    op = handle.op if handle is not None else getattr(x, "op", None)
-    while op is not None and op.type in _READS:
-        op = op.inputs[0].op
-    return op if op is not None and op.type in _VARIABLE_OPS else None
+    tensor = x if handle is None else handle
+    while tensor is not None:
+        tensor = outside(tensor)
+        if not is_symbolic(tensor):
+            return ("handle", tensor._id) if handle is not None or tensor is not x else None
+        op = tensor.op
+        if op.type in _VARIABLE_OPS:
+            return cast("Hashable", op)
+        tensor = op.inputs[0] if op.type in _READS else None
+    return None
+
+
+def variable_name(x: Any) -> str:
+    """Its name: of the operation in a session's graph; else as Keras or TensorFlow has it, without the numbers that
+    depend on what else a rank has built."""
+    key = variable_key(x)
+    if isinstance(key, ops.Operation):
+        return str(key.name)
+    return re.sub(r"_\d+(?=[/:]|$)", "", getattr(x, "path", None) or getattr(x, "name", None) or "variable")
 
 
 def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[Any, Any]]:
@@ -132,15 +169,19 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
       grads_and_vars: as given to ``apply_gradients``.
       job: the ranks and settings.
     """
-    state = make_state(ops.get_default_graph())
     grads_and_vars = [(_tensor(gradient), variable) for gradient, variable in grads_and_vars]
+    if tf.executing_eagerly():
+        # Those of a tape are averages already, of which this is the average; those of a tf.function are not.
+        gradients, variables = zip(*grads_and_vars, strict=True) if grads_and_vars else ((), ())
+        return list(zip(averaged_at_once(variables, gradients, job), variables, strict=True))
+    state = make_state(ops.get_default_graph())
     behind: dict[Marker, None] = {}
     direct = []
     for index, (gradient, variable) in enumerate(grads_and_vars):
         if gradient is None:
             continue
         markers = _markers_behind(gradient, state)
-        if any(m.variable is variable_op(variable) for m in markers):
+        if any(m.variable == variable_key(variable) for m in markers):
             behind.update(dict.fromkeys(markers))
         else:
             direct.append(index)  # made in another way (accumulated, say): averaged as it is applied
@@ -156,7 +197,7 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
         _rewire(pending, job)
     applied = [g for g, _ in grads_and_vars]
     if direct:
-        names = [_name(grads_and_vars[i][1]) for i in direct]
+        names = [variable_name(grads_and_vars[i][1]) for i in direct]
         own = [_dense_if_asked(applied[i], job) for i in direct]
         for i, gradient in zip(direct, _build(own, names, job), strict=True):
             applied[i] = gradient
@@ -166,11 +207,6 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
 def _tensor(gradient: Any) -> Gradient | None:
     """Optimizers take variables and arrays for gradients too."""
     return gradient if gradient is None or isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)
-
-
-def _name(variable: Any) -> str:
-    op = variable_op(variable)
-    return op.name if op is not None else str(variable)
 
 
 def _components(gradient: Gradient) -> list[tf.Tensor]:
@@ -205,7 +241,7 @@ def _rewire(markers: Sequence[Marker], job: Job) -> None:
         with graph.as_default():
             # The order of construction is that of the backward pass, and the same on all ranks.
             members.sort(key=lambda m: m.tensors[0].op.inputs[0].op._id)
-            names = [m.variable.name for m in members]
+            names = [m.name for m in members]
             results = _build([m.gradient for m in members], names, job, beside=members[0].tensors[0].op)
         for marker, result in zip(members, results, strict=True):
             marker.replace(result)
@@ -214,7 +250,10 @@ def _rewire(markers: Sequence[Marker], job: Job) -> None:
 def _build(
     gradients: Sequence[Gradient], names: Sequence[str], job: Job, beside: ops.Operation | None = None
 ) -> list[Gradient]:
+    if tf.executing_eagerly():
+        return average(gradients, names, f"average of gradients ({few(names)})", job)
     graph = ops.get_default_graph()
-    number = len(make_state(graph).world_collectives)
     with unconstrained(graph, beside), tf.name_scope("tfdist/average"):
-        return average(gradients, names, f"average of gradients {number}", job)
+        if not functions.in_session():
+            return average(gradients, names, f"average of gradients ({few(names)})", job)
+        return average(gradients, names, f"average of gradients {len(make_state(graph).world_collectives)}", job)

@@ -34,6 +34,10 @@ def _count(text: str) -> int:
     return value
 
 
+def _switch(text: str) -> bool:
+    return {"0": False, "1": True, "False": False, "True": True}[text]
+
+
 def _number_or_nothing(text: str) -> str:
     if text and math.isnan(float(text)):
         raise ValueError
@@ -81,6 +85,7 @@ class Settings:
     piece_kb: str = _setting("", _size_or_nothing, "a number from 1 on", "KiB added at a time in shared memory")
     compression: str = _choice("none", ("none", "bf16", "fp16"), "dtype in which float32 gradients travel")
     sparse: str = _choice("auto", ("auto", "dense", "gather"), "how rows of IndexedSlices travel; auto counts bytes")
+    autoshard: bool = _setting(False, _switch, "0 or 1", "each rank takes its share of what model.fit is given")
     node_size: int = _setting(0, _count, "a whole number", "ranks taken for one node (tests); 0: as the machines are")
     timeline: str = _setting("", str, "a file name", "Chrome trace of waits, copies and reductions, written at exit")
     stall_seconds: float = _seconds(60.0, "wait after which the missing ranks are named")
@@ -134,7 +139,7 @@ class Settings:
                 raise SettingsError(f"{shown} is not a setting; the settings are: {names}")
             try:
                 values[name] = fields[name].metadata["parse"](text)
-            except ValueError:
+            except (ValueError, KeyError):
                 allowed = fields[name].metadata["allowed"]
                 raise SettingsError(f"{shown}={text!r} is out of range; it takes {allowed}") from None
         return dataclasses.replace(self, **values, origins={**self.origins, **origins})

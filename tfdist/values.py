@@ -11,7 +11,8 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from tfdist import combining
-from tfdist.collectives import Collective, Exchange, Exchanges, signature
+from tfdist.building import Exchanges, signature
+from tfdist.collectives import Collective, Exchange
 from tfdist.combining import OPS, Op
 from tfdist.exchanges import Plain
 from tfdist.gradients import reduction

@@ -75,14 +75,14 @@ def _meet(job: Job, visitor: _Visitor, plan: Sequence[str], own_values: Callable
         agreement.check(control.all_gather_object(list(plan), _PLACE))
     values: Values = {}
     if any(v.broadcasts for v in visitors):
-        values = _send(job, own_values() if job.world.rank == 0 else {})
+        values = send(job, own_values() if job.world.rank == 0 else {})
     for name in set.intersection(*(set(v.own) for v in visitors)):
         values.pop(f"{name}:0", None)
     return len(purposes) == 1, values
 
 
-def _send(job: Job, values: Values, root: int = 0) -> Values:
-    """One rank's values, first their names, dtypes and shapes, then the bytes."""
+def send(job: Job, values: Values, root: int = 0) -> Values:
+    """One rank's values, first their names, dtypes and shapes, then the bytes. Collective: all ranks."""
     control = job.world.control
     plain = {n: np.asarray(v, order="C") for n, v in values.items() if v.dtype != object}
     other = {n: v for n, v in values.items() if v.dtype == object}  # strings
@@ -193,7 +193,7 @@ def synchronise(session: Any, run: Callable[..., Any], job: Job) -> None:
 def take_from(root: int, session: Any, run: Callable[..., Any], job: Job) -> None:
     """Give every rank one rank's variables. Collective: all ranks."""
     variables = _settable(session.graph)
-    values = _send(job, _read(session, run, variables) if job.world.rank == root else {}, root)
+    values = send(job, _read(session, run, variables) if job.world.rank == root else {}, root)
     if job.world.rank != root:
         _load(session, run, variables, values)
 

@@ -351,3 +351,30 @@ def test_the_report(tmp_path: Path) -> None:
         "all collectives give the right results",
     ):
         assert words in finished.output, finished.output
+
+
+KERAS = """
+import keras, numpy as np, tfdist
+rank = tfdist.rank()
+model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x = np.random.RandomState(rank).rand(40, 2)
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if rank == 1 and batch == 3:
+            {action}
+model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=[Stop()])
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        ("self.model.stop_training = True", "early stop that depends on the rank"),
+        ("raise OSError('disk on fire')", "rank 1 of 2 failed"),
+    ],
+)
+def test_a_rank_that_leaves_the_fit_of_keras(tmp_path: Path, action: str, said: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(KERAS.format(action=action))
+    assert_ended(mpirun(2, [str(script)], 60), said)

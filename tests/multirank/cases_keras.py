@@ -1,0 +1,383 @@
+"""Keras 3: ``compile`` and ``fit`` on N ranks with batch B / N each, against one process with batch B."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tests.multirank.oracle import BATCH, assert_close, data, without_tfdist
+
+STEPS = 4
+Run = Callable[[Any, np.ndarray, np.ndarray, int], Any]
+
+
+def arrays(steps: int = STEPS, share: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """Regression data, of which batch k of rank r is its part of global batch k."""
+    feeds = data(steps=steps)
+    rows = slice(tfdist.rank(), None, tfdist.size()) if share else slice(None)
+    return np.concatenate([f["x"][rows] for f in feeds]), np.concatenate([f["y"][rows] for f in feeds])
+
+
+def functional() -> Any:
+    inputs = keras.Input([5])
+    hidden = keras.layers.Dense(7, "tanh")(inputs)
+    return keras.Model(inputs, keras.layers.Dense(3)(keras.layers.LayerNormalization()(hidden)))
+
+
+def unbuilt() -> Any:
+    return keras.Sequential([keras.layers.Dense(7, "tanh"), keras.layers.Dense(3)])
+
+
+class Subclassed(keras.Model):
+    """Its training step clips by itself, before it applies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.dense(tf.tanh(x))
+
+    def train_step(self, batch: Any) -> Any:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, self.trainable_variables), 0.1)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+def fit(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
+    return model.fit(x, y, batch_size=batch, epochs=2, shuffle=False, verbose=0)
+
+
+def fit_dataset(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
+    return model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(batch), epochs=2, verbose=0)
+
+
+def fit_generator(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
+    """Of a size that nobody knows."""
+    spec = (tf.TensorSpec([None, 5]), tf.TensorSpec([None, 3]))
+    cut = [(x[k : k + batch], y[k : k + batch]) for k in range(0, len(x), batch)]
+    return model.fit(tf.data.Dataset.from_generator(lambda: iter(cut), output_signature=spec), epochs=2, verbose=0)
+
+
+def train_on_batch(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
+    for start in range(0, len(x), batch):
+        model.train_on_batch(x[start : start + batch], y[start : start + batch])
+
+
+def trained(
+    build: Callable[[], Any], optimizer: Callable[[], Any], run: Run, share: bool, seed: int, **options: Any
+) -> Any:
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(seed)
+    model = build()
+    model.compile(optimizer(), "mse", **options)
+    run(model, *arrays(share=share), BATCH // tfdist.size() if share else BATCH)
+    return {f"{k}": np.asarray(w, np.float64) for k, w in enumerate(model.get_weights())}
+
+
+def assert_fit_law(
+    build: Callable[[], Any] = functional,
+    optimizer: Callable[[], Any] = lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+    run: Run = fit,
+    tolerance: float = 1e-5,
+    **options: Any,
+) -> None:
+    with without_tfdist():
+        expected = trained(build, optimizer, run, False, 0, **options)
+        if tfdist.size() > 1:
+            alone = trained(build, optimizer, run, True, 0, **options)
+            assert any(np.abs(alone[n] - v).max() > 1e-3 * np.abs(v).max() for n, v in expected.items()), "no negative"
+    assert_close(trained(build, optimizer, run, True, tfdist.rank(), **options), expected, tolerance)
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "clipnorm": lambda: keras.optimizers.Adam(0.05, epsilon=1e-3, clipnorm=0.05),
+    "global_clipnorm, decay": lambda: keras.optimizers.AdamW(
+        0.05, epsilon=1e-3, global_clipnorm=0.05, weight_decay=0.1
+    ),
+    "clipvalue, ema": lambda: keras.optimizers.SGD(0.1, clipvalue=0.02, use_ema=True, ema_overwrite_frequency=3),
+    "accumulated": lambda: keras.optimizers.SGD(0.1, momentum=0.9, clipnorm=0.05, gradient_accumulation_steps=2),
+}
+
+
+def case_optimizers() -> None:
+    for make in OPTIMIZERS.values():
+        assert_fit_law(optimizer=make)
+
+
+def case_models() -> None:
+    for build in (functional, unbuilt, Subclassed):
+        assert_fit_law(build)
+
+
+def case_ways_to_feed() -> None:
+    for run in (fit_dataset, fit_generator, train_on_batch):
+        assert_fit_law(run=run)
+
+
+def case_eagerly_and_compiled_and_several_steps_at_once() -> None:
+    for options in ({"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 2}):
+        assert_fit_law(**options)
+    assert_fit_law(unbuilt, run_eagerly=True)
+
+
+def case_reduced_precision() -> None:
+    def build() -> Any:
+        inputs = keras.Input([5])
+        hidden = keras.layers.Dense(7, "tanh", dtype="mixed_bfloat16")(inputs)
+        return keras.Model(inputs, keras.layers.Dense(3, dtype="float32")(hidden))
+
+    def scaled() -> Any:
+        return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, clipnorm=0.5), initial_scale=2.0**8)
+
+    assert_fit_law(build, scaled, tolerance=2e-2)  # the forward pass itself rounds otherwise in other batches
+    assert_fit_law(functional, scaled, tolerance=1e-3)
+
+
+def case_embeddings_stay_sparse() -> None:
+    def build() -> Any:
+        inputs = keras.Input([5])
+        words = keras.layers.Lambda(lambda x: tf.cast(tf.abs(x) * 3, tf.int32) % 7)(inputs)
+        flat = keras.layers.Flatten()(keras.layers.Embedding(7, 2)(words))
+        return keras.Model(inputs, keras.layers.Dense(3)(flat))
+
+    assert_fit_law(build)
+
+
+def case_state_from_rank_0() -> None:
+    """Weights and optimizer state that only rank 0 has: as if from a file."""
+    x, y = arrays()
+    keras.utils.set_random_seed(tfdist.rank())
+    model = functional()
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    model.optimizer.build(model.trainable_variables)
+    if tfdist.rank() == 0:
+        model.set_weights([np.full_like(w, 0.1) for w in model.get_weights()])
+        for variable in model.optimizer.variables[2:]:
+            variable.assign(np.full(variable.shape, 0.5))
+    fit(model, x, y, BATCH // tfdist.size())
+    found = [w.tolist() for w in (*model.get_weights(), *(np.asarray(v) for v in model.optimizer.variables))]
+    assert tfdist._world.control.all_gather_object(found, "compare") == [found] * tfdist.size()
+
+
+def case_uneven_epochs_end_together() -> None:
+    rows = 20 + 10 * tfdist.rank()
+    x, y = np.random.RandomState(tfdist.rank()).rand(rows, 5), np.zeros([rows, 3])
+    for run in (fit, fit_dataset, fit_generator):
+        model = functional()
+        model.compile("sgd", "mse")
+        run(model, x, y, 10)
+        assert int(model.optimizer.iterations) == 2 * 2, run
+
+
+def case_logs_are_means_and_decisions_alike() -> None:
+    x, y = arrays()
+    model = functional()
+    model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae"])
+    seen: list[float] = []
+
+    class Look(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            seen.append(logs["mae"])
+
+    stop = keras.callbacks.EarlyStopping("val_loss", patience=0, min_delta=1e9)
+    history = model.fit(x, y, 30, epochs=5, verbose=0, callbacks=[Look(), stop], validation_data=(x[:7], y[:7])).history
+    whole = np.abs(np.asarray(model.predict(arrays(share=False)[0], verbose=0)) - arrays(share=False)[1]).mean()
+    np.testing.assert_allclose(history["mae"], whole, rtol=1e-4)
+    assert seen == history["mae"] and len(seen) == 2  # an epoch without improvement
+    assert tfdist._world.control.all_gather_object(history, "compare") == [history] * tfdist.size()
+
+
+class Board(keras.callbacks.TensorBoard):
+    """One that needs no TensorBoard, and shows that subclasses count."""
+
+    def __init__(self, path: Path) -> None:
+        keras.callbacks.Callback.__init__(self)
+        self._path = path
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._path.write_text(str(epoch))
+
+    set_model = keras.callbacks.Callback.set_model
+    on_train_begin = keras.callbacks.Callback.on_train_begin
+    on_train_end = keras.callbacks.Callback.on_train_end
+    on_test_begin = keras.callbacks.Callback.on_test_begin
+    on_test_end = keras.callbacks.Callback.on_test_end
+    on_train_batch_begin = keras.callbacks.Callback.on_train_batch_begin
+    on_train_batch_end = keras.callbacks.Callback.on_train_batch_end
+    on_epoch_end = keras.callbacks.Callback.on_epoch_end
+
+
+def case_files_and_progress_are_rank_0s() -> None:
+    x, y = arrays()
+    directory = Path(tfdist.broadcast(tempfile.mkdtemp()))
+    mine = directory / f"rank{tfdist.rank()}"
+    mine.mkdir()
+    model = functional()
+    model.compile("sgd", "mse")
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        callbacks = [
+            keras.callbacks.ModelCheckpoint(mine / "{epoch}.weights.h5", save_weights_only=True),
+            keras.callbacks.CSVLogger(mine / "log.csv"),
+            keras.callbacks.BackupAndRestore(mine / "backup", delete_checkpoint=False),
+            Board(mine / "board"),
+            keras.callbacks.EarlyStopping("loss", verbose=1, patience=0, min_delta=1e9),
+        ]
+        model.fit(x, y, 30, epochs=3, callbacks=callbacks)
+        model.evaluate(x, y)
+        model.predict(x)
+    assert bool(said.getvalue()) == (tfdist.rank() == 0)
+    assert bool(list(mine.iterdir())) == (tfdist.rank() == 0)
+    again = functional()  # interrupted, and started once more
+    again.compile("sgd", "mse")
+    epochs: list[int] = []
+    backup = keras.callbacks.BackupAndRestore(mine / "backup", delete_checkpoint=False)
+    again.fit(
+        x,
+        y,
+        30,
+        epochs=4,
+        verbose=0,
+        callbacks=[backup, keras.callbacks.LambdaCallback(on_epoch_begin=lambda e, logs: epochs.append(e))],
+    )
+    assert epochs == [2, 3]
+    tfdist.barrier()
+
+
+def case_two_models_in_turn_and_evaluation_alone() -> None:
+    def build_and_run(share: bool, seed: int) -> dict[str, np.ndarray]:
+        keras.utils.set_random_seed(seed)
+        models = [functional(), unbuilt()]
+        for model in models:
+            model.compile(keras.optimizers.SGD(0.1), "mse")
+        x, y = arrays(share=share)
+        for _ in range(2):
+            for model in models:
+                model.fit(x, y, BATCH // tfdist.size() if share else BATCH, shuffle=False, verbose=0)
+                if tfdist.rank() == 0:
+                    model.evaluate(x, y, verbose=0)
+                    model.predict(x, verbose=0)
+        return {f"{k}.{n}": w for k, m in enumerate(models) for n, w in enumerate(m.get_weights())}
+
+    with without_tfdist():
+        expected = build_and_run(False, 0)
+    assert_close(build_and_run(True, tfdist.rank()), expected, 1e-5)
+
+
+@contextlib.contextmanager
+def said() -> Iterator[list[str]]:
+    """What rank 0's log gets meanwhile."""
+    from tfdist import batches
+
+    lines: list[str] = []
+    before, batches.log = batches.log, lines.append  # type: ignore[assignment]
+    try:
+        yield lines
+    finally:
+        batches.log = before
+
+
+def case_equal_data_are_told_and_sharded_on_demand() -> None:
+    import dataclasses
+
+    x, y = arrays(share=False)
+    job = tfdist._job
+    settings = job.settings
+    for autoshard in (False, True):
+        job.settings = dataclasses.replace(settings, autoshard=autoshard)
+        try:
+            for run in (fit, fit_dataset, fit_generator):
+                if autoshard and run is fit_generator:
+                    continue
+                model = functional()
+                model.compile(keras.optimizers.SGD(0.1), "mse")
+                with said() as lines:
+                    run(model, x, y, 10)
+                told = [line for line in lines if "tfdist.shard" in line]
+                assert len(told) == (tfdist.rank() == 0 and tfdist.size() > 1 and not autoshard), (run, lines)
+        finally:
+            job.settings = settings
+
+
+def case_a_metric_of_one_rank_is_told() -> None:
+    if tfdist.size() == 1:
+        return
+    model = functional()
+    model.compile("sgd", "mse", metrics=["mae"] if tfdist.rank() else [])
+    try:
+        fit(model, *arrays(), 30)
+        raise AssertionError("it went on")
+    except tfdist.DisagreementError as error:
+        assert "'mae' is logged on rank 1" in str(error)
+
+
+def case_moving_statistics_can_be_averaged() -> None:
+    model = keras.Sequential([keras.layers.BatchNormalization()])
+    model.compile("sgd", "mse")
+    x = np.full([12, 5], float(tfdist.rank()), np.float32) + np.arange(12)[:, None]
+    model.fit(x, x, 4, verbose=0)
+    mean = np.asarray(model.layers[0].moving_mean)
+    every = np.stack(tfdist._world.control.all_gather_object(mean, "compare"))
+    tfdist.average_variables(model)
+    np.testing.assert_allclose(np.asarray(model.layers[0].moving_mean), every.mean(0), rtol=1e-6)
+
+
+def case_learning_rates() -> None:
+    from tfdist.keras import LearningRateWarmup, scale_learning_rate
+
+    size, rates = tfdist.size(), list[float]()
+    model = functional()
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            rates.append(float(self.model.optimizer.learning_rate))
+
+    model.fit(*arrays(), BATCH // size, epochs=2, verbose=0, callbacks=[LearningRateWarmup(5), Look()])
+    np.testing.assert_allclose(rates, [0.1 * (1 + (size - 1) * min(k / 5, 1)) for k in range(8)], rtol=1e-6)
+    schedule = scale_learning_rate(keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5), "sqrt", 4)
+    found = [float(schedule(k)) for k in range(6)]
+    np.testing.assert_allclose(
+        found, [0.1 * 0.5**k * (1 + (np.sqrt(size) - 1) * min(k / 4, 1)) for k in range(6)], rtol=1e-6
+    )
+    assert scale_learning_rate(0.1, "sqrt") == 0.1 * np.sqrt(size)
+    again = type(schedule).from_config(schedule.get_config())
+    assert float(again(3)) == found[3]
+
+
+def case_values_and_metrics_of_other_ranks() -> None:
+    from tfdist.keras import BroadcastVariables, average_metrics
+
+    last = tfdist.size() - 1
+    keras.utils.set_random_seed(tfdist.rank())
+    model = functional()
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    expected = tfdist.broadcast(model.get_weights(), last)
+    model.fit(*arrays(), BATCH // tfdist.size(), verbose=0, callbacks=[BroadcastVariables(last)])
+    for found, wanted in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert average_metrics({"loss": float(tfdist.rank())}) == {"loss": last / 2}
+
+
+def case_models_that_differ_are_told() -> None:
+    if tfdist.size() == 1:
+        return
+    model = keras.Sequential([keras.layers.Dense(4 + tfdist.rank()), keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    try:
+        fit(model, *arrays(), 30)
+        raise AssertionError("it went on")
+    except tfdist.DisagreementError as error:
+        assert "dense/kernel" in str(error) and "(4, 3)" in str(error), error

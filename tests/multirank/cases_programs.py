@@ -1,0 +1,273 @@
+"""Functions, tapes and eager loops: N ranks with batch B / N each do what one process does with batch B."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tests.multirank.oracle import Feed, assert_close, data, merged, mine, v1, without_tfdist
+
+Train = Callable[[list[Feed]], dict[str, np.ndarray]]
+Loss = Callable[[Feed], Any]
+
+
+def seeded(train: Train, feeds: list[Feed], seed: int) -> dict[str, np.ndarray]:
+    tf.random.set_seed(seed)
+    return train(feeds)
+
+
+def assert_program_law(train: Train, tolerance: float = 1e-5, steps: int = 6) -> None:
+    """The ranks, with their own seeds and data, against one process; and that without tfdist they would differ."""
+    feeds = data(steps=steps)
+    with without_tfdist():
+        expected = seeded(train, feeds, 0)
+        if tfdist.size() > 1:
+            alone = seeded(train, [mine(f) for f in feeds], 0)
+            assert any(np.abs(alone[n] - v).max() > 1e-3 * np.abs(v).max() for n, v in expected.items()), "no negative"
+    assert_close(seeded(train, [mine(f) for f in feeds], tfdist.rank()), expected, tolerance)
+
+
+class Model(tf.Module):
+    """A layer and an embedding, made at once or when they are first used."""
+
+    def __init__(self, lazily: bool = False) -> None:
+        super().__init__()
+        self.made: dict[str, tf.Variable] = {}
+        if not lazily:
+            self.make()
+
+    def make(self) -> None:
+        if not self.made:
+            shapes = {"w": [5, 3], "b": [3], "e": [7, 3]}
+            self.made = {n: tf.Variable(tf.random.normal(s, stddev=0.3), name=n) for n, s in shapes.items()}
+
+    def loss(self, feed: Feed) -> Any:
+        self.make()
+        rows = tf.nn.embedding_lookup(self.made["e"], feed["i"])
+        return tf.reduce_mean((tf.tanh(feed["x"] @ self.made["w"] + self.made["b"]) + rows - feed["y"]) ** 2)
+
+    def values(self) -> dict[str, np.ndarray]:
+        return {n: v.numpy() for n, v in self.made.items()}
+
+
+def clip(gradients: list[Any], limit: float = 0.2) -> list[Any]:
+    return list(tf.clip_by_global_norm([merged(g) for g in gradients], limit)[0])
+
+
+def subtract(variables: list[Any], gradients: list[Any], rate: float = 0.3) -> None:
+    v1.train.GradientDescentOptimizer(rate).apply_gradients(zip(gradients, variables, strict=True))
+
+
+def step(model: Model, optimizer: Any, feed: Feed) -> None:
+    with tf.GradientTape() as tape:
+        loss = model.loss(feed)
+    variables = [model.made[n] for n in sorted(model.made)]
+    optimizer.apply_gradients(list(zip(clip(tape.gradient(loss, variables)), variables, strict=True)))
+
+
+def loop(make_optimizer: Callable[[], Any], function: bool, lazily: bool = False) -> Train:
+    """A training loop with a tape, in a function or not."""
+
+    def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
+        model, optimizer = Model(lazily), make_optimizer()
+        run = tf.function(step) if function else step
+        for feed in feeds:
+            run(model, optimizer, {n: tf.constant(v) for n, v in feed.items()})
+        return model.values()
+
+    return train
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "v1 momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
+    "v1 adam": lambda: v1.train.AdamOptimizer(0.05, epsilon=1e-3),
+    "keras adam": lambda: tf.keras.optimizers.Adam(0.05, epsilon=1e-3, clipnorm=0.1),
+    "keras sgd": lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.1),
+}
+
+
+def case_tapes_in_functions() -> None:
+    for make in OPTIMIZERS.values():
+        assert_program_law(loop(make, function=True))
+
+
+def case_eager_loops() -> None:
+    for make in OPTIMIZERS.values():
+        assert_program_law(loop(make, function=False))
+
+
+def case_variables_made_in_the_first_step() -> None:
+    for function in (True, False):
+        assert_program_law(loop(OPTIMIZERS["keras adam"], function, lazily=not function))
+
+
+def case_v1_minimize_in_eager_mode() -> None:
+    def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
+        model, optimizer = Model(), OPTIMIZERS["v1 momentum"]()
+        for feed in feeds:
+            optimizer.minimize(lambda feed=feed: model.loss(feed), var_list=list(model.made.values()))
+        return model.values()
+
+    assert_program_law(train)
+
+
+def case_a_print_of_the_average_and_two_optimizers_in_one_function() -> None:
+    """As adversarial networks are trained: one after the other, each by its own loss."""
+
+    def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
+        first, second = Model(), Model()
+        optimizers = [OPTIMIZERS["keras sgd"](), OPTIMIZERS["v1 adam"]()]
+
+        @tf.function
+        def both(feed: Feed) -> None:
+            with tf.GradientTape() as one, tf.GradientTape() as other:
+                loss_1 = first.loss(feed) + 0.1 * tf.reduce_sum(first.made["w"] * second.made["w"])
+                loss_2 = second.loss(feed) - 0.1 * tf.reduce_sum(first.made["w"] * second.made["w"])
+            for tape, loss, model, optimizer in (
+                (one, loss_1, first, optimizers[0]),
+                (other, loss_2, second, optimizers[1]),
+            ):
+                variables = list(model.made.values())
+                gradients, norm = tf.clip_by_global_norm([merged(g) for g in tape.gradient(loss, variables)], 0.2)
+                tf.print(norm, output_stream="file:///dev/null")
+                optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+
+        for feed in feeds:
+            both({n: tf.constant(v) for n, v in feed.items()})
+        return {f"{k}{n}": v for k, m in enumerate((first, second)) for n, v in m.values().items()}
+
+    assert_program_law(train)
+
+
+def case_shapes_that_differ_between_ranks() -> None:
+    """A function is then traced again on some ranks only."""
+    feeds = data(steps=4)
+    weights = np.random.RandomState(4).rand(tfdist.size(), 4)
+
+    def train(shares: list[Feed]) -> dict[str, np.ndarray]:
+        model, optimizer = Model(), OPTIMIZERS["v1 momentum"]()
+
+        @tf.function
+        def run(feed: Feed, factor: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = model.loss(feed) * factor
+            variables = list(model.made.values())
+            optimizer.apply_gradients(list(zip(tape.gradient(loss, variables), variables, strict=True)))
+
+        for share in shares:
+            run({n: tf.constant(v) for n, v in share.items()}, tf.constant(len(share["x"]) * tfdist.size() / 120.0))
+        return model.values()
+
+    with without_tfdist():
+        model = Model  # the same losses, weighted by their rows
+        tf.random.set_seed(0)
+        one = model()
+        optimizer = OPTIMIZERS["v1 momentum"]()
+        for feed in feeds:
+            with tf.GradientTape() as tape:
+                loss = one.loss(feed)
+            variables = list(one.made.values())
+            optimizer.apply_gradients(list(zip(tape.gradient(loss, variables), variables, strict=True)))
+        expected = one.values()
+    shares = []
+    for k, feed in enumerate(feeds):
+        cuts = [0, *(np.cumsum(weights[:, k]) / weights[:, k].sum() * 119).astype(int)[:-1], 120]
+        rows = slice(cuts[tfdist.rank()], cuts[tfdist.rank() + 1])
+        shares.append({n: v[rows] for n, v in feed.items()})
+    tf.random.set_seed(tfdist.rank())
+    assert_close(train(shares), expected, 1e-5)
+
+
+def case_variables_of_one_rank_alone_are_told() -> None:
+    if tfdist.size() == 1:
+        return
+    if tfdist.rank() == 0:
+        tf.Variable(1.0)
+    try:
+        with tf.GradientTape():
+            raise AssertionError("the ranks have gone on")
+    except tfdist.DisagreementError as error:
+        assert "tfdist.alone" in str(error)
+    with tf.GradientTape():  # once told, it is over
+        pass
+
+
+def case_work_alone_communicates_nothing() -> None:
+    model = Model()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model.made["w"] ** 2)
+    tape.gradient(loss, [model.made["w"]])
+    if tfdist.rank() == 0:
+        with tfdist.alone("a look at gradients"):
+            other = Model()
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(other.made["w"] ** 2)
+            np.testing.assert_allclose(tape.gradient(loss, other.made["w"]), 2 * other.made["w"].numpy(), rtol=1e-6)
+    tfdist.barrier()
+
+
+def case_second_derivatives() -> None:
+    """A gradient that another tape records is no gradient to be averaged yet."""
+
+    def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
+        model = Model()
+        for feed in feeds:
+            with tf.GradientTape() as outer:
+                with tf.GradientTape() as inner:
+                    loss = tf.reduce_mean((feed["x"] @ model.made["w"] - feed["y"]) ** 2)
+                gradient = inner.gradient(loss, model.made["w"])
+                total = loss + 0.0 * tf.reduce_sum(gradient**2)
+            subtract([model.made["w"]], [outer.gradient(total, model.made["w"])])
+        return {"w": model.made["w"].numpy()}
+
+    assert_program_law(train)
+
+
+def case_collectives_in_functions() -> None:
+    @tf.function
+    def run(x: Any) -> Any:
+        return tfdist.all_reduce(x, "sum") + tfdist.all_reduce(2 * x, "max")
+
+    ranks = np.arange(tfdist.size(), dtype=np.float32)
+    for k in range(3):
+        found = run(tf.constant([tfdist.rank() + k, 1.0]))
+        np.testing.assert_allclose(found, [(ranks + k).sum() + 2 * (ranks + k).max(), tfdist.size() + 2.0])
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    """What an error that all ranks get says."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("it went on")
+
+
+def case_what_xla_cannot_compile_is_told() -> None:
+    if tfdist.size() == 1:
+        return
+    model, optimizer, feed = Model(), OPTIMIZERS["keras sgd"](), data(steps=1)[0]
+    told = refusal(lambda: tf.function(step, jit_compile=True)(model, optimizer, feed))
+    assert "tf.function step has jit_compile=True" in told and "Leave jit_compile out" in told
+
+
+def case_models_that_differ_are_told() -> None:
+    if tfdist.size() == 1:
+        return
+    for function in (True, False):
+        variable = tf.Variable(tf.ones([2 + (tfdist.rank() if function else 0)]))
+        other = tf.Variable(1.0)
+
+        def run(function: bool = function, variable: Any = variable, other: Any = other) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(variable**2) + other
+            chosen = [variable] if function or tfdist.rank() else [variable, other]
+            optimizer = v1.train.GradientDescentOptimizer(0.1)
+            optimizer.apply_gradients(list(zip(tape.gradient(loss, chosen), chosen, strict=True)))
+
+        told = refusal(tf.function(run) if function else run)
+        assert told.startswith("DisagreementError") and "rank 0" in told, told

@@ -1,0 +1,114 @@
+"""Assignments to other packages, and the way back.
+
+A seam names a function of another package, the arguments it must have, and what stands around it. One whose signature
+has changed fails at import with the versions and a remedy instead of training wrongly.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+import wrapt
+from tensorflow.python.autograph.impl import api
+
+TESTED = "2.16 to 2.21"
+
+
+class SeamError(ImportError):
+    """TensorFlow has changed where tfdist hooks in."""
+
+
+class Patches:
+    """Assignments to other packages, and the way back."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+        self._active = True
+
+    def replace(self, owner: Any, name: str, wrapper: Callable[..., Any], first: tuple[str, ...] = ()) -> None:
+        """Put ``wrapper(original, *args, **kwargs)`` in place of a function or method.
+
+        Args:
+          owner: module or class.
+          name: its attribute.
+          wrapper: called with the original first.
+          first: the names that the original's first parameters must have.
+
+        Raises:
+          SeamError: they have others.
+        """
+        original = inspect.getattr_static(owner, name)
+        found = tuple(inspect.signature(inspect.unwrap(original)).parameters)[: len(first)]
+        if found != first:
+            raise SeamError(
+                f"{owner.__name__}.{name} of TensorFlow {tf.__version__} takes {found}, not {first}; "
+                f"tfdist supports TensorFlow {TESTED}"
+            )
+
+        @functools.wraps(original)
+        def patched(*args: Any, **kwargs: Any) -> Any:
+            return wrapper(original, *args, **kwargs)
+
+        api.autograph_artifact(patched)  # not to be rewritten by AutoGraph in functions that call it
+        self.assign(owner, name, original, patched)
+
+    def replace_everywhere(self, module: Any, name: str, wrapper: Callable[..., Any], first: tuple[str, ...]) -> None:
+        """Like ``replace``, in every module too that has imported the function under any name."""
+        original = getattr(module, name)
+        self.replace(module, name, wrapper, first)
+        patched = getattr(module, name)
+        for other in list(sys.modules.values()):
+            for alias, value in list(getattr(other, "__dict__", {}).items()):
+                if value is original and other is not module:
+                    self.assign(other, alias, original, patched)
+
+    def replace_in_tree(self, base: Any, name: str, wrapper: Callable[..., Any], first: tuple[str, ...]) -> None:
+        """Like ``replace``, in a class and all its subclasses that have a method of their own, also those to come."""
+
+        def patch_class(cls: type) -> None:
+            if name in vars(cls):
+                self.replace(cls, name, wrapper, first[:1] if cls is not base else first)
+
+        def init_subclass(cls: type, **kwargs: Any) -> None:
+            super(base, cls).__init_subclass__(**kwargs)  # type: ignore[misc]
+            patch_class(cls)
+
+        for cls in _with_subclasses(base):
+            patch_class(cls)
+        base.__init_subclass__ = classmethod(init_subclass)
+        self.on_undo(lambda: delattr(base, "__init_subclass__"))
+
+    def when_imported(self, module: str, patch: Callable[[Any], None]) -> None:
+        """Patch a module that may be imported later, or never."""
+
+        def hook(imported: Any) -> None:
+            if self._active:
+                patch(imported)
+
+        wrapt.register_post_import_hook(hook, module)
+
+    def assign(self, owner: Any, name: str, original: Any, patched: Any) -> None:
+        """Set one attribute, to be set back."""
+        setattr(owner, name, patched)
+        self._undo.append(lambda: setattr(owner, name, original))
+
+    def undo(self) -> None:
+        """Set everything back, last first."""
+        self._active = False
+        while self._undo:
+            self._undo.pop()()
+
+    def on_undo(self, action: Callable[[], None]) -> None:
+        """Something else to be done at the way back."""
+        self._undo.append(action)
+
+
+def _with_subclasses(cls: Any) -> Iterator[Any]:
+    yield cls
+    for subclass in cls.__subclasses__():
+        yield from _with_subclasses(subclass)
