@@ -170,9 +170,9 @@ def broadcast_variables(variables: Any, root: int = 0) -> None:
     Raises:
       DisagreementError: the ranks have different variables.
     """
-    from tfdist.programs import take_values, variables_of
+    from tfdist.programs import variables_of
 
-    take_values(variables_of(variables), root, _job)
+    _job.take_values(variables_of(variables), root)
 
 
 def average_variables(variables: Any) -> None:

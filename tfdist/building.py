@@ -61,7 +61,7 @@ class _InProgram:
             collective.job.open_together([self.collective])
         else:
             functions.check_not_compiled()
-            functions.add_collectives({self.collective: None})
+            functions.add([self.collective])
 
     def before(self) -> list[tf.Operation]:
         state = functions.function_state(self._graph)

@@ -7,6 +7,7 @@ as those of a session's graph are, but known by what they exchange, and one that
 from __future__ import annotations
 
 import sys
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tensorflow.python.eager import context
@@ -25,11 +26,13 @@ class FunctionState:
     Attributes:
       collectives: in the order of construction.
       last: the operation after which the next collective may begin.
+      trained: the variables whose gradients are averaged, by their keys (``tfdist.rewrite.variable_key``).
     """
 
     def __init__(self) -> None:
         self.collectives: dict[Collective, None] = {}
         self.last: ops.Operation | None = None
+        self.trained: set[Hashable] = set()
 
 
 def in_session() -> bool:
@@ -42,8 +45,9 @@ def function_state(graph: Any) -> FunctionState | None:
     return getattr(graph, _ATTRIBUTE, None)
 
 
-def add_collectives(collectives: dict[Collective, None]) -> None:
+def add(collectives: Iterable[Collective], trained: Iterable[Hashable] = ()) -> None:
     """Register communication of the function under construction, and so of all those around it."""
+    collectives, trained = dict.fromkeys(collectives), set(trained)
     graph = ops.get_default_graph()
     while isinstance(graph, func_graph.FuncGraph):
         state = getattr(graph, _ATTRIBUTE, None)
@@ -51,6 +55,7 @@ def add_collectives(collectives: dict[Collective, None]) -> None:
             state = FunctionState()
             setattr(graph, _ATTRIBUTE, state)
         state.collectives.update(collectives)
+        state.trained |= trained
         graph = graph.outer_graph
 
 

@@ -61,6 +61,7 @@ class Job:
       training: the session that has trained last, if it still exists.
       programs: the collectives of functions and of what is executed eagerly, by what they exchange.
       open_together: gives collectives their channels; collective.
+      take_values: gives variables one rank's values; collective.
       alone_depth: more than 0 while this rank works by itself: tapes and variables are then its own.
       failure: what went wrong in one of these, to be raised instead of TensorFlow's wrapping.
     """
@@ -75,6 +76,7 @@ class Job:
     training: Callable[[], Training | None] | None = None
     programs: dict[str, Collective] = dataclasses.field(default_factory=dict)
     open_together: Callable[[Sequence[Collective]], None] = lambda collectives: None
+    take_values: Callable[[Sequence[Any], int], None] = lambda variables, root: None
     alone_depth: int = 0
     failure: BaseException | None = None
 

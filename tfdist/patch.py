@@ -31,7 +31,7 @@ def install(job: Job) -> Patches:
     """
     patches = Patches()
     programs = Programs(job)
-    job.open_together = programs.open_together
+    job.open_together, job.take_values = programs.open_together, programs.take
     try:
         _gradients(patches, job)
         _tapes(patches, job, programs)
@@ -78,6 +78,8 @@ def _tapes(patches: Patches, job: Job, programs: Programs) -> None:
         # What another tape records is differentiated once more: that is no gradient to train with yet.
         if job.alone_depth or tf.executing_eagerly() and record.could_possibly_record():
             return gradients
+        if tf.executing_eagerly():
+            programs.check_known(tf.nest.flatten(sources))
         average = rewrite.averaged_at_once if tf.executing_eagerly() else rewrite.marked
         flat = average(tf.nest.flatten(sources), tf.nest.flatten(gradients), job)
         return tf.nest.pack_sequence_as(gradients, flat)

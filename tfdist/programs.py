@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,13 @@ from tfdist import agreement, functions, tuning, variables
 from tfdist.collectives import Collective
 from tfdist.job import Job
 from tfdist.rewrite import is_symbolic, variable_name
+from tfdist.world import DisagreementError
 
+_TAPE = "a GradientTape that is opened eagerly (what one rank does for itself belongs in tfdist.alone)"
 _VARIABLES = "the exchange of variables before a first step"
 # The states of Keras's and TensorFlow's random generators: the ranks draw different numbers, as one process does for
 # the different parts of a batch.
 _RANDOM = re.compile(r"seed_generator_state|StateVar")
-_REMEDY = (
-    "Every rank must make the same variables before its first step: build what only one rank needs inside "
-    "tfdist.alone(reason), or after that step."
-)
 
 
 class Programs:
@@ -42,6 +40,8 @@ class Programs:
         self._job = job
         self._same: set[str] = set()  # unique ids of variables that have been given rank 0's values
         self._new: list[tuple[str, weakref.ref[Any]]] = []  # made since the last tape was opened: what, and which
+        self._trained: set[Hashable] = set()  # in functions that have been called, by their keys
+        self._unequal: set[str] = set()  # of those that could not be matched with other ranks'
         self._tapes = 0
 
     def created(self, variable: Any) -> None:
@@ -62,10 +62,12 @@ class Programs:
         if state is None:
             return call()
         if not tf.executing_eagerly():
-            functions.add_collectives(state.collectives)  # it is called inside another one
+            functions.add(state.collectives, state.trained)  # it is called inside another one
             return call()
         self.open_together(list(state.collectives))
-        if self._job.broadcasts:
+        # Not what is new on this rank alone: metrics of its own, or a trace for other shapes.
+        if self._job.broadcasts and not state.trained <= self._trained:
+            self._trained |= state.trained
             self.share(_captured(function.graph))
         return self.failing_plainly(call)
 
@@ -82,27 +84,39 @@ class Programs:
     def tape_opened(self) -> None:
         """A tape begins to record eagerly: what it computes from must be the same on all ranks.
 
-        Collective, if variables have been made since the last one: all ranks.
-
-        Raises:
-          DisagreementError: the ranks have made different ones.
+        Collective: all ranks, unless inside ``alone``.
         """
-        if not self._job.alone_depth:
-            self._tapes += 1
-        if self._job.alone_depth or not self._new:
+        if self._job.alone_depth:
+            return
+        self._tapes += 1
+        if not any(self._job.world.control.arrive(_TAPE, int(bool(self._new)))):
             return
         new, self._new = self._new, []
-        control = self._job.world.control
-        agreement.check(control.all_gather_object([what for what, _ in new], _VARIABLES), _REMEDY)
-        # Which of them have been dropped since may depend on when memory is cleaned up: those that rank 0 still has.
-        alive = control.broadcast_object([reference() is not None for _, reference in new], _VARIABLES)
-        known = [reference() for (_, reference), there in zip(new, alive, strict=True) if there]
-        all_there = control.all_gather_object([v is not None for v in known], _VARIABLES)
-        self.share(v for v, *there in zip(known, *all_there, strict=True) if all(there))
+        common = self._common([what for what, _ in new])
+        self._unequal |= {v._unique_id for what, r in new if what not in common and (v := r()) is not None}
+        same = [reference() for what, reference in new if what in common]
+        # Which of them have been dropped since depends on when each rank's memory is cleaned up.
+        there = self._job.world.control.all_gather_object([v is not None for v in same], _VARIABLES)
+        self.share(v for v, *everywhere in zip(same, *there, strict=True) if all(everywhere))
+
+    def check_known(self, sources: Sequence[Any]) -> None:
+        """Check that variables that are trained eagerly have rank 0's values.
+
+        Raises:
+          DisagreementError: the ranks have made different numbers of variables of this name, dtype and shape.
+        """
+        unknown = [v for v in map(native, sources) if getattr(v, "_unique_id", None) in self._unequal - self._same]
+        if unknown:
+            raise DisagreementError(
+                f"{described(unknown[0])} has no equal on the other ranks: they have made more or fewer variables like "
+                "it. Build what only one rank needs inside tfdist.alone(reason), or give all ranks one's values by "
+                "tfdist.broadcast_variables"
+            )
 
     def tape_closed(self) -> None:
         """It ends."""
-        self._tapes = max(0, self._tapes - 1)
+        if not self._job.alone_depth:
+            self._tapes = max(0, self._tapes - 1)
 
     def share(self, candidates: Iterable[Any], again: bool = False) -> None:
         """Give variables rank 0's values, unless they have got them before (or ``again``).
@@ -111,15 +125,18 @@ class Programs:
         """
         wanted = [v for v in candidates if (again or v._unique_id not in self._same) and not _RANDOM.search(v.name)]
         wanted = [v for v in wanted if v.is_initialized()]
-        if wanted:
-            take_values(self._common(wanted), 0, self._job)
-            self._same |= {v._unique_id for v in wanted}
+        common = self._common([described(v) for v in wanted])
+        self.take([v for v in wanted if described(v) in common])
 
-    def _common(self, wanted: Sequence[Any]) -> list[Any]:
-        """Those that all ranks have: metrics may differ, and are each rank's own. Collective: all ranks."""
-        lines = [described(v) for v in wanted]
-        counts = [Counter(other) for other in self._job.world.control.all_gather_object(lines, _VARIABLES)]
-        return [v for v, line in zip(wanted, lines, strict=True) if len({count[line] for count in counts}) == 1]
+    def take(self, wanted: Sequence[Any], root: int = 0) -> None:
+        """See ``take_values``."""
+        take_values(wanted, root, self._job)
+        self._same |= {v._unique_id for v in wanted}
+
+    def _common(self, lines: Sequence[str]) -> set[str]:
+        """Those that all ranks have equally often: metrics may differ, for example. Collective: all ranks."""
+        counts = [Counter(other) for other in self._job.world.control.all_gather_object(list(lines), _VARIABLES)]
+        return {line for line in lines if len({count[line] for count in counts}) == 1}
 
     def open_together(self, collectives: Sequence[Collective]) -> None:
         """Give collectives their channels. Collective: the ranks that take part in each, in the same order."""
@@ -155,7 +172,7 @@ def take_values(wanted: Sequence[Any], root: int, job: Job) -> None:
       DisagreementError: the ranks have different variables.
     """
     plan = [described(v) for v in wanted]
-    agreement.check(job.world.control.all_gather_object(plan, _VARIABLES), _REMEDY)
+    agreement.check(job.world.control.all_gather_object(plan, _VARIABLES))
     own = {str(n): np.asarray(v.numpy()) for n, v in enumerate(wanted)} if job.world.rank == root else {}
     received = variables.send(job, own, root)
     if job.world.rank != root:

@@ -174,6 +174,8 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
         # Those of a tape are averages already, of which this is the average; those of a tf.function are not.
         gradients, variables = zip(*grads_and_vars, strict=True) if grads_and_vars else ((), ())
         return list(zip(averaged_at_once(variables, gradients, job), variables, strict=True))
+    if not functions.in_session():
+        functions.add([], [key for _, variable in grads_and_vars if (key := variable_key(variable)) is not None])
     state = make_state(ops.get_default_graph())
     behind: dict[Marker, None] = {}
     direct = []

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tests.multirank.oracle import BATCH, assert_close, data, without_tfdist
+from tests.multirank.oracle import BATCH, assert_close, data, one_process
 
 STEPS = 4
 Run = Callable[[Any, np.ndarray, np.ndarray, int], Any]
@@ -94,11 +94,11 @@ def assert_fit_law(
     tolerance: float = 1e-5,
     **options: Any,
 ) -> None:
-    with without_tfdist():
-        expected = trained(build, optimizer, run, False, 0, **options)
-        if tfdist.size() > 1:
-            alone = trained(build, optimizer, run, True, 0, **options)
-            assert any(np.abs(alone[n] - v).max() > 1e-3 * np.abs(v).max() for n, v in expected.items()), "no negative"
+    expected, alone = one_process(
+        lambda: tuple(trained(build, optimizer, run, share, 0, **options) for share in (False, True))
+    )
+    if tfdist.size() > 1:
+        assert any(np.abs(alone[n] - v).max() > 1e-3 * np.abs(v).max() for n, v in expected.items()), "no negative"
     assert_close(trained(build, optimizer, run, True, tfdist.rank(), **options), expected, tolerance)
 
 
@@ -271,8 +271,7 @@ def case_two_models_in_turn_and_evaluation_alone() -> None:
                     model.predict(x, verbose=0)
         return {f"{k}.{n}": w for k, m in enumerate(models) for n, w in enumerate(m.get_weights())}
 
-    with without_tfdist():
-        expected = build_and_run(False, 0)
+    expected = one_process(lambda: build_and_run(False, 0))
     assert_close(build_and_run(True, tfdist.rank()), expected, 1e-5)
 
 

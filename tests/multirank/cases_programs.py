@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tests.multirank.oracle import Feed, assert_close, data, merged, mine, v1, without_tfdist
+from tests.multirank.oracle import Feed, assert_close, data, merged, mine, one_process, v1
 
 Train = Callable[[list[Feed]], dict[str, np.ndarray]]
 Loss = Callable[[Feed], Any]
@@ -23,11 +23,9 @@ def seeded(train: Train, feeds: list[Feed], seed: int) -> dict[str, np.ndarray]:
 def assert_program_law(train: Train, tolerance: float = 1e-5, steps: int = 6) -> None:
     """The ranks, with their own seeds and data, against one process; and that without tfdist they would differ."""
     feeds = data(steps=steps)
-    with without_tfdist():
-        expected = seeded(train, feeds, 0)
-        if tfdist.size() > 1:
-            alone = seeded(train, [mine(f) for f in feeds], 0)
-            assert any(np.abs(alone[n] - v).max() > 1e-3 * np.abs(v).max() for n, v in expected.items()), "no negative"
+    expected, alone = one_process(lambda: (seeded(train, feeds, 0), seeded(train, [mine(f) for f in feeds], 0)))
+    if tfdist.size() > 1:
+        assert any(np.abs(alone[n] - v).max() > 1e-3 * np.abs(v).max() for n, v in expected.items()), "no negative"
     assert_close(seeded(train, [mine(f) for f in feeds], tfdist.rank()), expected, tolerance)
 
 
@@ -62,21 +60,21 @@ def subtract(variables: list[Any], gradients: list[Any], rate: float = 0.3) -> N
     v1.train.GradientDescentOptimizer(rate).apply_gradients(zip(gradients, variables, strict=True))
 
 
-def step(model: Model, optimizer: Any, feed: Feed) -> None:
+def step(model: Model, optimizer: Any, feed: Feed, limit: float = 0.2) -> None:
     with tf.GradientTape() as tape:
         loss = model.loss(feed)
     variables = [model.made[n] for n in sorted(model.made)]
-    optimizer.apply_gradients(list(zip(clip(tape.gradient(loss, variables)), variables, strict=True)))
+    optimizer.apply_gradients(list(zip(clip(tape.gradient(loss, variables), limit), variables, strict=True)))
 
 
-def loop(make_optimizer: Callable[[], Any], function: bool, lazily: bool = False) -> Train:
+def loop(make_optimizer: Callable[[], Any], function: bool, lazily: bool = False, limit: float = 0.2) -> Train:
     """A training loop with a tape, in a function or not."""
 
     def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
         model, optimizer = Model(lazily), make_optimizer()
         run = tf.function(step) if function else step
         for feed in feeds:
-            run(model, optimizer, {n: tf.constant(v) for n, v in feed.items()})
+            run(model, optimizer, {n: tf.constant(v) for n, v in feed.items()}, limit)
         return model.values()
 
     return train
@@ -88,6 +86,15 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "keras adam": lambda: tf.keras.optimizers.Adam(0.05, epsilon=1e-3, clipnorm=0.1),
     "keras sgd": lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.1),
 }
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    """What an error that all ranks get says."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("it went on")
 
 
 def case_tapes_in_functions() -> None:
@@ -162,17 +169,7 @@ def case_shapes_that_differ_between_ranks() -> None:
             run({n: tf.constant(v) for n, v in share.items()}, tf.constant(len(share["x"]) * tfdist.size() / 120.0))
         return model.values()
 
-    with without_tfdist():
-        model = Model  # the same losses, weighted by their rows
-        tf.random.set_seed(0)
-        one = model()
-        optimizer = OPTIMIZERS["v1 momentum"]()
-        for feed in feeds:
-            with tf.GradientTape() as tape:
-                loss = one.loss(feed)
-            variables = list(one.made.values())
-            optimizer.apply_gradients(list(zip(tape.gradient(loss, variables), variables, strict=True)))
-        expected = one.values()
+    expected = one_process(lambda: seeded(loop(OPTIMIZERS["v1 momentum"], function=False, limit=1e9), feeds, 0))
     shares = []
     for k, feed in enumerate(feeds):
         cuts = [0, *(np.cumsum(weights[:, k]) / weights[:, k].sum() * 119).astype(int)[:-1], 120]
@@ -182,18 +179,21 @@ def case_shapes_that_differ_between_ranks() -> None:
     assert_close(train(shares), expected, 1e-5)
 
 
-def case_variables_of_one_rank_alone_are_told() -> None:
+def case_variables_of_one_rank_alone() -> None:
+    """Are no matter, unless it cannot be told which of its variables is the others'."""
     if tfdist.size() == 1:
         return
     if tfdist.rank() == 0:
-        tf.Variable(1.0)
-    try:
-        with tf.GradientTape():
-            raise AssertionError("the ranks have gone on")
-    except tfdist.DisagreementError as error:
-        assert "tfdist.alone" in str(error)
-    with tf.GradientTape():  # once told, it is over
-        pass
+        Model()
+        tf.Variable(1.0, name="only here")
+    model, other = Model(), tf.Variable(float(tfdist.rank()), name="everywhere")
+    with tf.GradientTape(persistent=True) as tape:
+        loss = tf.reduce_sum(model.made["w"] ** 2) + other**2
+    assert other.numpy() == 0.0 and tape.gradient(loss, other).numpy() == 0.0
+    told = refusal(lambda: tape.gradient(loss, model.made["w"]))
+    assert told.startswith("DisagreementError") and "w:0" in told and "tfdist.alone" in told
+    tfdist.broadcast_variables([model.made["w"]])
+    assert tape.gradient(loss, model.made["w"]) is not None  # now it is known
 
 
 def case_work_alone_communicates_nothing() -> None:
@@ -238,15 +238,6 @@ def case_collectives_in_functions() -> None:
         np.testing.assert_allclose(found, [(ranks + k).sum() + 2 * (ranks + k).max(), tfdist.size() + 2.0])
 
 
-def refusal(call: Callable[[], Any]) -> str:
-    """What an error that all ranks get says."""
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    raise AssertionError("it went on")
-
-
 def case_what_xla_cannot_compile_is_told() -> None:
     if tfdist.size() == 1:
         return
@@ -259,7 +250,7 @@ def case_models_that_differ_are_told() -> None:
     if tfdist.size() == 1:
         return
     for function in (True, False):
-        variable = tf.Variable(tf.ones([2 + (tfdist.rank() if function else 0)]))
+        variable = tf.Variable(tf.ones([2 + (tfdist.rank() if function else 0)]), name=f"in_function_{function}")
         other = tf.Variable(1.0)
 
         def run(function: bool = function, variable: Any = variable, other: Any = other) -> None:

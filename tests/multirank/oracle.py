@@ -28,6 +28,16 @@ def without_tfdist() -> Iterator[None]:
             tfdist._process.install()
 
 
+def one_process(compute: Callable[[], Any]) -> Any:
+    """What one process without tfdist gets: rank 0 computes it while the others wait."""
+    result = None
+    with without_tfdist():
+        if tfdist.rank() == 0:
+            with tfdist.alone("what one process gets"):
+                result = compute()
+    return tfdist._world.control.broadcast_object(result, "what one process gets")
+
+
 def data(dtype: str = "float32", steps: int = 10) -> list[Feed]:
     """Batches of a regression with a category, different in every row: x [120, 5], y [120, 3], i [120]."""
     random = np.random.RandomState(3)
@@ -86,8 +96,7 @@ def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], 
 def assert_law(build: Callable[[], Any], dtype: str = "float32", feeds: Sequence[Feed] | None = None) -> None:
     """N ranks with a batch of B / N each do what one process does with the batch B."""
     feeds = data(dtype) if feeds is None else feeds
-    with without_tfdist():
-        expected = train(build, feeds)
+    expected = one_process(lambda: train(build, feeds))
     found = train(build, [mine(f) for f in feeds], seed=tfdist.rank())
     assert_close(found, expected, 1e-10 if dtype == "float64" else 1e-5)
 

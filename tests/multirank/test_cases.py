@@ -38,10 +38,10 @@ LAYOUTS = {
 }
 # What another number of ranks could change: four take long on two cores, and one has nothing to exchange.
 _WANTED = {
-    1: ("cases_engine", "cases_law", "cases_values", "cases_variables"),
+    1: ("cases_values", "cases_variables", "cases_programs"),
     2: ("cases_",),
     3: ("cases_",),
-    4: _ENGINE,
+    4: (*_ENGINE, "cases_nmt.case_nmt_with_adam"),
 }
 
 
