@@ -38,6 +38,13 @@ class Toy:
         ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def no_pictures_of_attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluation draws one each time, which would take a fifth of all these tests; one of them has it drawn."""
+    if request.node.get_closest_marker("pictures") is None:
+        monkeypatch.setattr("nmt.train.evaluation.heatmap", lambda *_: None)
+
+
 @pytest.fixture
 def toy(tmp_path: Path) -> Toy:
     """37 pairs to train on (an odd number: batches and slices are uneven) and 5 to evaluate."""

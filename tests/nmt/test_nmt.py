@@ -230,6 +230,14 @@ def test_a_full_disk_is_told_with_the_remedy(
     assert told in refused([], capsys)
 
 
+@pytest.mark.pictures
+def test_a_picture_of_attention_for_tensorboard(toy: Any) -> None:
+    assert main(toy.flags("--num_train_steps=1")) == 0
+    (events,) = (toy.directory / "out" / "train_log").iterdir()
+    summaries = [v for e in tf.compat.v1.train.summary_iterator(str(events)) for v in e.summary.value]
+    assert any(v.tag == "attention_images" and v.image.encoded_image_string for v in summaries)
+
+
 def test_a_checkpoint_in_the_working_directory(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(toy.flags("--num_train_steps=1")) == 0
     monkeypatch.chdir(toy.directory / "out")
