@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -125,6 +126,12 @@ def _optimizers(patches: Patches, job: Job) -> None:
 
     def apply(original: Callable[..., Any], self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         def wrapper() -> Any:
+            backend = sys.modules["keras.src.backend"].backend()
+            if backend != "tensorflow":
+                raise RuntimeError(
+                    f"Keras runs on the backend {backend!r}, whose gradients tfdist does not average: set "
+                    "KERAS_BACKEND=tensorflow, or start one process"
+                )
             known = self._trainable_variables if trainable_variables is None else list(trainable_variables)
             # Of one that is not built yet Keras says so itself.
             pairs = rewrite.averaged(tuple(zip(grads, known, strict=False)), job)

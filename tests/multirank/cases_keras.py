@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -380,3 +381,18 @@ def case_models_that_differ_are_told() -> None:
         raise AssertionError("it went on")
     except tfdist.DisagreementError as error:
         assert "dense/kernel" in str(error) and "(4, 3)" in str(error), error
+
+
+def case_another_backend_is_told() -> None:
+    if tfdist.size() == 1:
+        return
+    module = sys.modules["keras.src.backend"]
+    optimizer, variable = keras.optimizers.SGD(0.1), keras.Variable(np.ones(2))
+    before, module.backend = module.backend, lambda: "jax"  # type: ignore[attr-defined]
+    try:
+        optimizer.apply([np.ones(2)], [variable])
+        raise AssertionError("it went on")
+    except RuntimeError as error:
+        assert "KERAS_BACKEND=tensorflow" in str(error)
+    finally:
+        module.backend = before  # type: ignore[attr-defined]
