@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -30,20 +30,32 @@ class EqualBatches:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._channel: Channel | None = None
+        self._digest: int | None = None
+
+    def begin(self, given: Mapping[str, Any]) -> None:
+        """A training begins with what ``fit`` was given, by name."""
+        x = given.get("x")
+        leaves = tf.nest.flatten(x)
+        arrays = all(isinstance(leaf, np.ndarray | tf.Tensor) for leaf in leaves)
+        self._digest = digest([leaf[: given.get("batch_size") or 32] for leaf in leaves]) if arrays else None
 
     def equalise(self, iterator: Any) -> None:
         """Collective: all ranks, each with its own iterator."""
         dataset, adapter = iterator._distributed_dataset, iterator.data_adapter
         infinite = bool(dataset.cardinality() == tf.data.INFINITE_CARDINALITY)
         world = self._job.world
-        own = (adapter.num_batches, iterator.steps_per_epoch, infinite)
-        ranks: list[tuple[int | None, int | None, bool]] = world.control.all_gather_object(own, _START)
-        numbers = [number for number, _, _ in ranks]
-        steps = [s for _, s, _ in ranks if s]
+        own = _Facts(adapter.num_batches, iterator.steps_per_epoch, infinite, self._digest)
+        ranks: list[_Facts] = world.control.all_gather_object(own, _START)
+        numbers = [facts.num_batches for facts in ranks]
+        steps = [facts.steps_per_epoch for facts in ranks if facts.steps_per_epoch]
         if steps:
             iterator.steps_per_epoch = min(steps)
-        first = _FirstBatch(self._job, world.channel("the data of model.fit"))
-        if any(n is None for n in numbers) and not all(endless for _, _, endless in ranks):
+        self._channel = self._channel or world.channel("the data of model.fit")
+        first = _FirstBatch(self._job, self._channel)
+        if own.digest is not None:  # Keras may shuffle them: the batches differ though the data do not
+            first.compared([facts.digest for facts in ranks])
+        if any(n is None for n in numbers) and not all(facts.infinite for facts in ranks):
             iterator._get_iterator = functools.partial(_Agreeing, dataset, first)  # a rank may have less each time
             return
         known = [n for n in numbers if n is not None]
@@ -55,6 +67,22 @@ class EqualBatches:
             dataset = dataset.take(min(known))
         watched = [dataset, first.watched(dataset)]  # the latter in the first epoch
         iterator._get_iterator = lambda: watched.pop() if len(watched) > 1 else watched[0]
+
+
+class _Facts(NamedTuple):
+    """What a rank says of its data.
+
+    Attributes:
+      num_batches: of an epoch; None if it is not known.
+      steps_per_epoch: as given.
+      infinite: they never end.
+      digest: of the first rows of arrays; None for other data.
+    """
+
+    num_batches: int | None
+    steps_per_epoch: int | None
+    infinite: bool
+    digest: int | None
 
 
 class _Shorter:
@@ -98,17 +126,26 @@ class _FirstBatch:
     def compare(self, *arrays: Any) -> np.ndarray:
         """Collective: all ranks, the first time."""
         if not self._compared:
-            self._compared = True
-            digest = 0
-            for array in arrays:
-                digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), digest)
-            found = self.channel.arrive("the first batch of model.fit", digest)
-            if self.job.world.rank == 0 and len(set(found)) == 1:
-                log(
-                    "all ranks feed model.fit the same first batch, and so probably the same data: give each its own, "
-                    "by tfdist.shard(x) and tfdist.shard(y), or tfdist.shard(dataset); or set TFDIST_AUTOSHARD=1"
-                )
+            self.compared(self.channel.arrive("the first batch of model.fit", digest(arrays)))
         return np.array(True)
+
+    def compared(self, digests: Sequence[int | None]) -> None:
+        """What all ranks have is known."""
+        self._compared = True
+        if self.job.world.rank == 0 and len(set(digests)) == 1:
+            log(
+                "all ranks feed model.fit the same first batch, and so probably the same data: give each its own, "
+                "by tfdist.shard(x) and tfdist.shard(y), or tfdist.shard(dataset); or set TFDIST_AUTOSHARD=1"
+            )
+
+
+def digest(arrays: Sequence[Any]) -> int:
+    """A number that tells whether two ranks have the same values."""
+    found = 0
+    for array in map(np.asarray, arrays):
+        content = repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes()
+        found = zlib.crc32(content, found)
+    return found
 
 
 class _Agreeing:
@@ -136,4 +173,4 @@ class _Agreeing:
 
 
 def _has_bytes(tensor: Any) -> bool:
-    return isinstance(tensor, tf.Tensor) and tensor.dtype not in (tf.string, tf.variant, tf.resource)
+    return isinstance(tensor, tf.Tensor) and tensor.dtype not in (tf.variant, tf.resource)

@@ -29,6 +29,9 @@ class _Site(Protocol):
     def add(self, results: Sequence[tf.Tensor]) -> None:
         """One operation of it has been built."""
 
+    def built(self, last: Sequence[tf.Tensor]) -> None:
+        """All have been; these are the results of those that end it."""
+
     def failed(self, error: BaseException) -> None:
         """Something has gone wrong inside it, to be raised instead of TensorFlow's wrapping."""
 
@@ -47,6 +50,9 @@ class _InSession:
     def add(self, results: Sequence[tf.Tensor]) -> None:
         self._state.add_op(results[0].op, self.collective)
 
+    def built(self, last: Sequence[tf.Tensor]) -> None:
+        pass
+
     def failed(self, error: BaseException) -> None:
         self._state.failure = error
 
@@ -55,24 +61,35 @@ class _InProgram:
     """In a function, or executed at once."""
 
     def __init__(self, collective: Collective) -> None:
-        self.collective = collective.job.programs.setdefault("\n".join([collective.name, *collective.plan]), collective)
         self._graph = functions.current()
-        if self._graph is None:
-            collective.job.open_together([self.collective])
-        else:
+        settings = collective.job.settings
+        # All that its exchanges are made by.
+        key = "\n".join([collective.name, *collective.plan, repr((settings.bucket_mb, settings.compression))])
+        number = 0
+        if self._graph is not None:
             functions.check_not_compiled()
-            functions.add([self.collective])
+            # Two that exchange the same in one function may be at work at the same time: each has its own.
+            own = next(functions.around(self._graph))
+            number = own.counts[key]
+            own.counts[key] += 1
+        self.collective = collective.job.programs.setdefault(f"{key}\n{number}", collective)
+        for state in functions.around(self._graph):
+            state.collectives[self.collective] = None
 
     def before(self) -> list[tf.Operation]:
-        state = functions.function_state(self._graph)
-        return [state.last] if state and state.last is not None else []
+        if self._graph is None:
+            self.collective.job.open_together([self.collective])
+            return []
+        return list(next(functions.around(self._graph)).last)
 
     def add(self, results: Sequence[tf.Tensor]) -> None:
-        state = functions.function_state(self._graph)
-        if state is not None and self._graph is not None:
-            state.last = results[0].op
-            # TensorFlow would put it after whatever has an effect and was built before, such as a print of the average.
-            self._graph.experimental_acd_manager.run_independently(state.last)
+        assert self._graph is not None
+        # TensorFlow would put it after whatever has an effect and was built before, such as a print of the average.
+        self._graph.experimental_acd_manager.run_independently(results[0].op)
+
+    def built(self, last: Sequence[tf.Tensor]) -> None:
+        if self._graph is not None:
+            next(functions.around(self._graph)).last = [tensor.op for tensor in last]
 
     def failed(self, error: BaseException) -> None:
         self.collective.job.failure = error
@@ -105,7 +122,9 @@ class Exchanges:
         """The operations; the results of each exchange."""
         # TensorFlow's Python ops have kernels on the host only.
         with tf.device("/device:CPU:0"), tf.control_dependencies(self._site.before()):
-            return self._fused() if len(self._arguments) == 1 else self._split()
+            results = self._fused() if len(self._arguments) == 1 else self._split()
+        self._site.built([of_one[0] for of_one in results if of_one])
+        return results
 
     def _fused(self) -> list[list[tf.Tensor]]:
         (exchange,) = self._collective.exchanges

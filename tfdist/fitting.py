@@ -12,9 +12,11 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from tfdist.batches import EqualBatches
 from tfdist.job import Job
-from tfdist.programs import Programs, native
+from tfdist.programs import Programs, native, random_state
 from tfdist.settings import log
 from tfdist.shards import shard
 from tfdist.world import DisagreementError
@@ -34,7 +36,8 @@ class Fitting:
     def __init__(self, job: Job, programs: Programs) -> None:
         self._job = job
         self._programs = programs
-        self._batches: EqualBatches | None = None
+        self._batches: EqualBatches | None = None  # while the iterator of a training is awaited
+        self._equal_batches: EqualBatches | None = None
         self._said_uncompiled = False
 
     def fit(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -47,7 +50,8 @@ class Fitting:
             self._shard(given)
         given["callbacks"] = self._around(given.get("callbacks"), model)
         self._quieten(given)
-        self._batches = EqualBatches(self._job)
+        self._batches = self._equal_batches = self._equal_batches or EqualBatches(self._job)
+        self._batches.begin(given)
         try:
             return self._programs.failing_plainly(lambda: original(*bound.args, **bound.kwargs))
         finally:
@@ -100,8 +104,7 @@ class Fitting:
                 inside[:] = self._surrounded(inside, begin, end, package)
                 callbacks.set_model(model)
             return callbacks
-        flat = [] if callbacks is None else [callbacks] if isinstance(callbacks, package.Callback) else list(callbacks)
-        return self._surrounded(flat, begin, end, package)
+        return self._surrounded(_flat(callbacks), begin, end, package)
 
     def _surrounded(self, callbacks: Sequence[Any], begin: Any, end: Any, package: Any) -> list[Any]:
         own = list(callbacks)
@@ -112,6 +115,13 @@ class Fitting:
                 if getattr(callback, "verbose", 0):
                     callback.verbose = 0
         return [begin(self._job), *own, end(self._job, self._programs)]
+
+
+def _flat(callbacks: Any) -> list[Any]:
+    """Callbacks in any lists."""
+    if isinstance(callbacks, list | tuple):
+        return [one for part in callbacks for one in _flat(part)]
+    return [] if callbacks is None else [callbacks]
 
 
 def _package(model: Any) -> str:
@@ -156,7 +166,16 @@ def averaged_logs(logs: dict[str, Any], place: str, job: Job) -> dict[str, Any]:
                 f"{place}: {name!r} is logged on rank {', '.join(map(str, ranks))} only. All ranks must have the same "
                 "metrics, and validation data if any has them."
             )
-    return {name: sum(float(other[name]) for other in gathered) / len(gathered) for name in logs}
+    return {name: _mean([other[name] for other in gathered], logs[name]) for name in logs}
+
+
+def _mean(values: Sequence[Any], own: Any) -> Any:
+    """Of numbers or arrays of them; anything else stays as it is."""
+    arrays = [np.asarray(value) for value in values]
+    if arrays[0].dtype.kind not in "fiub" or len({a.shape for a in arrays}) > 1:
+        return own
+    mean = np.mean(arrays, axis=0)
+    return mean if mean.shape else float(mean)
 
 
 @functools.cache
@@ -186,7 +205,7 @@ def _agreeing(callback: Any) -> tuple[Any, Any]:
             optimizer = getattr(self.model, "optimizer", None)
             state = getattr(optimizer, "variables", [])
             known = [*self.model.weights, *(state() if callable(state) else state)]
-            self._programs.share([native(v) for v in known], again=True)
+            self._programs.take([native(v) for v in known if not random_state(v)])
             place = "the beginning of model.fit"
             epoch = getattr(self.model, "_initial_epoch", None)  # set by BackupAndRestore
             self.model._initial_epoch = self._job.world.control.broadcast_object(epoch, place)

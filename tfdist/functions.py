@@ -7,7 +7,8 @@ as those of a session's graph are, but known by what they exchange, and one that
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tensorflow.python.eager import context
@@ -16,6 +17,7 @@ from tensorflow.python.framework import func_graph, ops
 
 if TYPE_CHECKING:
     from tfdist.collectives import Collective
+    from tfdist.rewrite import Marker
 
 _ATTRIBUTE = "_tfdist_function"
 
@@ -25,14 +27,23 @@ class FunctionState:
 
     Attributes:
       collectives: in the order of construction.
-      last: the operation after which the next collective may begin.
-      trained: the variables whose gradients are averaged, by their keys (``tfdist.rewrite.variable_key``).
+      last: the operations after which the next collective may begin.
+      marks: gradients with respect to variables.
+      applied: the variables that gradients are applied to, by their keys (``tfdist.rewrite.variable_key``).
+      counts: how often each collective stands in this very graph.
     """
 
     def __init__(self) -> None:
         self.collectives: dict[Collective, None] = {}
-        self.last: ops.Operation | None = None
-        self.trained: set[Hashable] = set()
+        self.last: list[ops.Operation] = []
+        self.marks: list[Marker] = []
+        self.applied: set[Hashable] = set()
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def trained(self) -> set[Hashable]:
+        """The variables that the function is to train, by their keys."""
+        return self.applied | {mark.variable for mark in self.marks}
 
 
 def in_session() -> bool:
@@ -41,22 +52,27 @@ def in_session() -> bool:
 
 
 def function_state(graph: Any) -> FunctionState | None:
-    """Of a function's graph; None if it does not communicate."""
+    """Of a function's graph; None if it neither communicates nor computes gradients with respect to variables."""
     return getattr(graph, _ATTRIBUTE, None)
 
 
-def add(collectives: Iterable[Collective], trained: Iterable[Hashable] = ()) -> None:
-    """Register communication of the function under construction, and so of all those around it."""
-    collectives, trained = dict.fromkeys(collectives), set(trained)
-    graph = ops.get_default_graph()
+def around(graph: Any) -> Iterator[FunctionState]:
+    """The states of a function under construction, and of those around it, made if need be."""
     while isinstance(graph, func_graph.FuncGraph):
         state = getattr(graph, _ATTRIBUTE, None)
         if state is None:
             state = FunctionState()
             setattr(graph, _ATTRIBUTE, state)
-        state.collectives.update(collectives)
-        state.trained |= trained
+        yield state
         graph = graph.outer_graph
+
+
+def include(inner: FunctionState) -> None:
+    """A function is called inside the one under construction."""
+    for state in around(ops.get_default_graph()):
+        state.collectives.update(inner.collectives)
+        state.marks += inner.marks
+        state.applied |= inner.applied
 
 
 def current() -> ops.Graph | None:

@@ -63,6 +63,7 @@ class Job:
       open_together: gives collectives their channels; collective.
       take_values: gives variables one rank's values; collective.
       alone_depth: more than 0 while this rank works by itself: tapes and variables are then its own.
+      installed: it has been, once.
       failure: what went wrong in one of these, to be raised instead of TensorFlow's wrapping.
     """
 
@@ -78,6 +79,7 @@ class Job:
     open_together: Callable[[Sequence[Collective]], None] = lambda collectives: None
     take_values: Callable[[Sequence[Any], int], None] = lambda variables, root: None
     alone_depth: int = 0
+    installed: bool = False
     failure: BaseException | None = None
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.autograph.core import config as autograph_config
 from tensorflow.python.client import session as tf_session
-from tensorflow.python.eager import backprop, record
-from tensorflow.python.eager.polymorphic_function import concrete_function
+from tensorflow.python.eager import backprop
+from tensorflow.python.eager.polymorphic_function import concrete_function, polymorphic_function
 from tensorflow.python.ops import gradients_util
 from tensorflow.python.ops import resource_variable_ops as tf_resources
 from tensorflow.python.ops import variables as tf_variables
@@ -21,7 +21,7 @@ from tfdist import rewrite, variables
 from tfdist.fitting import Fitting
 from tfdist.job import Job
 from tfdist.programs import Programs
-from tfdist.seams import Patches
+from tfdist.seams import Patches, with_subclasses
 
 
 def install(job: Job) -> Patches:
@@ -37,7 +37,7 @@ def install(job: Job) -> Patches:
         _gradients(patches, job)
         _tapes(patches, job, programs)
         _functions(patches, programs)
-        _optimizers(patches, job)
+        _optimizers(patches, job, programs)
         _keras(patches, Fitting(job, programs))
         _initializers(patches, job)
         _sessions(patches, job)
@@ -76,14 +76,12 @@ def _tapes(patches: Patches, job: Job, programs: Programs) -> None:
 
     def gradient(original: Callable[..., Any], self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         gradients = original(self, target, sources, *args, **kwargs)
-        # What another tape records is differentiated once more: that is no gradient to train with yet.
-        if job.alone_depth or tf.executing_eagerly() and record.could_possibly_record():
+        eagerly = tf.executing_eagerly()
+        if job.alone_depth or eagerly and programs.others_record(self):
             return gradients
-        if tf.executing_eagerly():
-            programs.check_known(tf.nest.flatten(sources))
-        average = rewrite.averaged_at_once if tf.executing_eagerly() else rewrite.marked
-        flat = average(tf.nest.flatten(sources), tf.nest.flatten(gradients), job)
-        return tf.nest.pack_sequence_as(gradients, flat)
+        flat = tf.nest.flatten(sources), tf.nest.flatten(gradients)
+        new = programs.gradients(*flat, "gradients of an eager tape") if eagerly else rewrite.marked(*flat, job)
+        return tf.nest.pack_sequence_as(gradients, new)
 
     patches.replace(backprop.GradientTape, "__enter__", enter, ("self",))
     patches.replace(backprop.GradientTape, "__exit__", leave, ("self",))
@@ -94,8 +92,12 @@ def _functions(patches: Patches, programs: Programs) -> None:
     """Calls of functions, and new variables: tensorflow/python/eager/polymorphic_function/concrete_function.py,
     tensorflow/python/ops/resource_variable_ops.py."""
 
-    def call(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        return programs.call(self, lambda: original(self, *args, **kwargs))
+    def call(original: Callable[..., Any], self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
+        return programs.call(self, tensor_inputs, lambda: original(self, tensor_inputs, captured_inputs))
+
+    def assign(original: Callable[..., Any], self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        programs.assigned(value)
+        return original(self, value, *args, **kwargs)
 
     def made(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
@@ -108,9 +110,14 @@ def _functions(patches: Patches, programs: Programs) -> None:
         concrete_function.ConcreteFunction, "_call_flat", call, ("self", "tensor_inputs", "captured_inputs")
     )
     patches.replace(tf_resources.ResourceVariable, "__init__", made, ("self",))
+    patches.replace(polymorphic_function.UnliftedInitializerVariable, "__init__", made, ("self",))
+    for name in ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update"):
+        for cls in with_subclasses(tf_resources.BaseResourceVariable):
+            if name in vars(cls):
+                patches.replace(cls, name, assign)
 
 
-def _optimizers(patches: Patches, job: Job) -> None:
+def _optimizers(patches: Patches, job: Job, programs: Programs) -> None:
     """What applies gradients, in all optimizers and subclasses to come.
 
     TensorFlow's: tensorflow/python/training/optimizer.py; Keras's: keras/src/optimizers/base_optimizer.py; those of
@@ -120,24 +127,33 @@ def _optimizers(patches: Patches, job: Job) -> None:
 
     def apply_gradients(original: Callable[..., Any], self: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
         def wrapper() -> Any:
-            return original(self, tuple(rewrite.averaged(tuple(pairs), job)), *args, **kwargs)
+            return original(self, tuple(programs.averaged(tuple(pairs))), *args, **kwargs)
 
         return outermost.call(wrapper, lambda: original(self, pairs, *args, **kwargs))
 
-    def apply(original: Callable[..., Any], self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    def apply(
+        original: Callable[..., Any], self: Any, grads: Any, trainable_variables: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         def wrapper() -> Any:
-            backend = sys.modules["keras.src.backend"].backend()
-            if backend != "tensorflow":
+            backend = sys.modules["keras.src.backend"]
+            if backend.backend() != "tensorflow":
                 raise RuntimeError(
-                    f"Keras runs on the backend {backend!r}, whose gradients tfdist does not average: set "
+                    f"Keras runs on the backend {backend.backend()!r}, whose gradients tfdist does not average: set "
                     "KERAS_BACKEND=tensorflow, or start one process"
                 )
-            known = self._trainable_variables if trainable_variables is None else list(trainable_variables)
-            # Of one that is not built yet Keras says so itself.
-            pairs = rewrite.averaged(tuple(zip(grads, known, strict=False)), job)
-            return original(self, [gradient for gradient, _ in pairs], trainable_variables)
+            known = getattr(self, "_trainable_variables", []) if trainable_variables is None else trainable_variables
+            gradients, known = list(grads), list(known)
+            if len(gradients) != len(known):  # Keras says so
+                return original(self, gradients, trainable_variables, *args, **kwargs)
+            if tf.executing_eagerly() and not self.built and not job.alone_depth:
+                with backend.name_scope(self.name, caller=self):
+                    self.build(known)  # now, so that what a checkpoint makes of its variables on rank 0 is shared
+                self.built = True
+                programs.share_new("the building of an optimizer")
+            averages = [gradient for gradient, _ in programs.averaged(tuple(zip(gradients, known, strict=True)))]
+            return original(self, averages, trainable_variables, *args, **kwargs)
 
-        return outermost.call(wrapper, lambda: original(self, grads, trainable_variables))
+        return outermost.call(wrapper, lambda: original(self, grads, trainable_variables, *args, **kwargs))
 
     first = ("self", "grads_and_vars")
     patches.replace_in_tree(tf_optimizer.Optimizer, "apply_gradients", apply_gradients, first)

@@ -7,6 +7,7 @@ has, are given rank 0's values, so that gradients are of equal weights from the 
 
 from __future__ import annotations
 
+import gc
 import re
 import weakref
 from collections import Counter
@@ -15,14 +16,16 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import resource_variable_ops
 
-from tfdist import agreement, functions, tuning, variables
+from tfdist import agreement, functions, rewrite, tuning, variables
 from tfdist.collectives import Collective
 from tfdist.job import Job
 from tfdist.rewrite import is_symbolic, variable_name
-from tfdist.world import DisagreementError
 
 _TAPE = "a GradientTape that is opened eagerly (what one rank does for itself belongs in tfdist.alone)"
+_APPLIED = "gradients that are applied eagerly"
 _VARIABLES = "the exchange of variables before a first step"
 # The states of Keras's and TensorFlow's random generators: the ranks draw different numbers, as one process does for
 # the different parts of a batch.
@@ -40,36 +43,117 @@ class Programs:
         self._job = job
         self._same: set[str] = set()  # unique ids of variables that have been given rank 0's values
         self._new: list[tuple[str, weakref.ref[Any]]] = []  # made since the last tape was opened: what, and which
+        self._by_handle: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._trained: set[Hashable] = set()  # in functions that have been called, by their keys
-        self._unequal: set[str] = set()  # of those that could not be matched with other ranks'
+        self._checked: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs of functions
         self._tapes = 0
+        self._said: set[str] = set()
+        if not job.installed:  # what is made while tfdist is uninstalled is none of its business
+            job.installed = True
+            for variable in _existing_variables():
+                self.created(variable)
 
     def created(self, variable: Any) -> None:
         """A variable has been made. Collective, if a tape records eagerly, whose step may use it: all ranks."""
-        if not self._job.broadcasts or is_symbolic(variable.handle):
+        if is_symbolic(variable.handle):
             return
-        if self._tapes and not self._job.alone_depth:
+        self._by_handle[variable.handle._id] = variable
+        if not self._job.broadcasts:
+            return
+        if self._tapes and not self._job.alone_depth and tf.executing_eagerly():
             self.share([variable])
         else:
             self._new.append((described(variable), weakref.ref(variable)))
 
-    def call(self, function: Any, call: Callable[[], Any]) -> Any:
+    def call(self, function: Any, inputs: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Around every ``call`` of a traced function, a ``ConcreteFunction``.
 
-        Collective, if the function communicates: all ranks.
+        Collective, if the function communicates, or computes gradients that may be applied outside: all ranks.
         """
         state = functions.function_state(function.graph)
-        if state is None:
+        if state is None or self._job.alone_depth:
             return call()
         if not tf.executing_eagerly():
-            functions.add(state.collectives, state.trained)  # it is called inside another one
-            return call()
+            return self._call_inside(state, call)
+        self._check(function.graph)
         self.open_together(list(state.collectives))
+        trained = {_of_argument(key, function.graph, inputs) for key in state.trained}
         # Not what is new on this rank alone: metrics of its own, or a trace for other shapes.
-        if self._job.broadcasts and not state.trained <= self._trained:
-            self._trained |= state.trained
-            self.share(_captured(function.graph))
+        if self._job.broadcasts and not trained <= self._trained:
+            self._trained |= trained
+            arguments = [self._by_handle.get(t._id) for t in inputs if t.dtype == tf.resource]
+            used = [*_captured(function.graph), *(v for v in arguments if v is not None)]
+            self.take([v for v in used if ("handle", v.handle._id) in trained])
+            self.share(used)
         return self.failing_plainly(call)
+
+    def _call_inside(self, state: functions.FunctionState, call: Callable[[], Any]) -> Any:
+        """It is called in another function: after the exchanges before it, and before those after it."""
+        functions.include(state)
+        if not state.collectives:
+            return call()
+        graph = functions.current()
+        assert graph is not None
+        own = next(functions.around(graph))
+        known = len(graph.get_operations())
+        with tf.control_dependencies(own.last):
+            result = call()
+        own.last = [op for op in graph.get_operations()[known:] if op.type.endswith("PartitionedCall")] or own.last
+        return result
+
+    def _check(self, graph: Any) -> None:
+        if graph not in self._checked:
+            self._checked.add(graph)
+            update = rewrite.unknown_update(graph)
+            if update:
+                raise RuntimeError(
+                    f"the function {graph.name} updates variables by gradients through {update}, which tfdist does not "
+                    "average: use an optimizer of Keras or TensorFlow, or variable.assign and its like"
+                )
+
+    def assigned(self, value: Any) -> None:
+        """A variable is about to be assigned a value, of which a function may have made gradients a part."""
+        if not tf.executing_eagerly() and not self._job.alone_depth and not functions.in_session():
+            rewrite.average_before(value, self._job)
+
+    def averaged(self, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """What an optimizer is to apply instead of these gradients to these variables.
+
+        Collective when executing eagerly: all ranks, unless inside ``alone``.
+        """
+        if self._job.alone_depth:
+            return list(pairs)
+        if not tf.executing_eagerly():
+            return rewrite.averaged(pairs, self._job)
+        gradients, sources = zip(*pairs, strict=True) if pairs else ((), ())
+        if any(("handle", getattr(native(v), "handle", v)._id) in self._trained for v in sources if _is_variable(v)):
+            self._warn_once()
+        # Those of a tape are averages already, of which this is the average; those of a tf.function are not.
+        return list(zip(self.gradients(sources, gradients, _APPLIED), sources, strict=True))
+
+    def _warn_once(self) -> None:
+        if "late" not in self._said:
+            self._said.add("late")
+            rewrite.warn_of_late_average("a tf.function and are applied outside")
+
+    def gradients(self, sources: Sequence[Any], gradients: Sequence[Any], place: str) -> list[Any]:
+        """The averages of gradients with respect to variables that have been computed eagerly.
+
+        If some of the variables have not had rank 0's values, because they were made in this very step, say, then all
+        get them now, and this step's gradients are rank 0's alone: the other ranks' are of other weights.
+
+        Collective: all ranks, with the same variables.
+        """
+        known = [native(v) for v, g in zip(sources, gradients, strict=True) if g is not None and _is_variable(v)]
+        result = list(gradients)
+        if not known:
+            return result
+        unknown = self._job.broadcasts and any(v._unique_id not in self._same for v in known)
+        if any(self._job.world.control.arrive(place, int(unknown))):
+            self.take(known)
+            factor = 0 if self._job.world.rank else self._job.world.size
+            result = [None if g is None else _times(g, factor) for g in result]
+        return rewrite.averaged_at_once(sources, result, self._job)
 
     def failing_plainly(self, call: Callable[[], Any]) -> Any:
         """Run it; what has gone wrong inside a collective is raised as it was, without TensorFlow's wrapping."""
@@ -86,44 +170,39 @@ class Programs:
 
         Collective: all ranks, unless inside ``alone``.
         """
-        if self._job.alone_depth:
-            return
-        self._tapes += 1
-        if not any(self._job.world.control.arrive(_TAPE, int(bool(self._new)))):
+        if not self._job.alone_depth:
+            self._tapes += 1
+            self.share_new(_TAPE)
+
+    def share_new(self, place: str) -> None:
+        """Give all variables that have been made meanwhile rank 0's values, as far as their equals can be told.
+
+        Collective: all ranks.
+        """
+        if not any(self._job.world.control.arrive(place, int(bool(self._new)))):
             return
         new, self._new = self._new, []
         common = self._common([what for what, _ in new])
-        self._unequal |= {v._unique_id for what, r in new if what not in common and (v := r()) is not None}
         same = [reference() for what, reference in new if what in common]
         # Which of them have been dropped since depends on when each rank's memory is cleaned up.
         there = self._job.world.control.all_gather_object([v is not None for v in same], _VARIABLES)
         self.share(v for v, *everywhere in zip(same, *there, strict=True) if all(everywhere))
 
-    def check_known(self, sources: Sequence[Any]) -> None:
-        """Check that variables that are trained eagerly have rank 0's values.
-
-        Raises:
-          DisagreementError: the ranks have made different numbers of variables of this name, dtype and shape.
-        """
-        unknown = [v for v in map(native, sources) if getattr(v, "_unique_id", None) in self._unequal - self._same]
-        if unknown:
-            raise DisagreementError(
-                f"{described(unknown[0])} has no equal on the other ranks: they have made more or fewer variables like "
-                "it. Build what only one rank needs inside tfdist.alone(reason), or give all ranks one's values by "
-                "tfdist.broadcast_variables"
-            )
+    def others_record(self, tape: Any) -> bool:
+        """Whether another tape than this one records eagerly: what it sees is differentiated once more."""
+        return self._tapes - int(tape._recording) > 0
 
     def tape_closed(self) -> None:
         """It ends."""
         if not self._job.alone_depth:
             self._tapes = max(0, self._tapes - 1)
 
-    def share(self, candidates: Iterable[Any], again: bool = False) -> None:
-        """Give variables rank 0's values, unless they have got them before (or ``again``).
+    def share(self, candidates: Iterable[Any]) -> None:
+        """Give variables rank 0's values, unless they have got them before.
 
         Collective: all ranks; variables that only some of them have stay as they are.
         """
-        wanted = [v for v in candidates if (again or v._unique_id not in self._same) and not _RANDOM.search(v.name)]
+        wanted = [v for v in candidates if v._unique_id not in self._same and not random_state(v)]
         wanted = [v for v in wanted if v.is_initialized()]
         common = self._common([described(v) for v in wanted])
         self.take([v for v in wanted if described(v) in common])
@@ -158,6 +237,33 @@ def _captured(graph: Any) -> list[Any]:
     return [by_handle[t._id] for t in captured if not is_symbolic(t) and t._id in by_handle]
 
 
+def _existing_variables() -> list[Any]:
+    """Those made before tfdist was imported, in their order."""
+    kind = resource_variable_ops.ResourceVariable
+    # Not isinstance: asking some lazy modules for their class imports them.
+    found = [o for o in gc.get_objects() if issubclass(type(o), kind) and getattr(o, "_handle", None) is not None]
+    return sorted(found, key=lambda v: int(v._unique_id.rpartition("_")[2]))
+
+
+def _of_argument(key: Hashable, graph: Any, inputs: Sequence[Any]) -> Hashable:
+    """A variable's key outside a function: inside, an argument is known by its placeholder."""
+    if not isinstance(key, ops.Operation):
+        return key
+    place = next((n for n, tensor in enumerate(graph.inputs) if tensor.op is key), None)
+    return key if place is None or place >= len(inputs) else ("handle", inputs[place]._id)
+
+
+def _is_variable(x: Any) -> bool:
+    return rewrite.variable_key(x) is not None and hasattr(native(x), "_unique_id")
+
+
+def _times(gradient: Any, factor: int) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    gradient = tf.convert_to_tensor(gradient)
+    return gradient * tf.cast(factor, gradient.dtype)
+
+
 def described(variable: Any) -> str:
     """What all ranks must have alike."""
     return f"variable {variable_name(variable)} {variable.dtype.name} {variable.shape}"
@@ -166,12 +272,13 @@ def described(variable: Any) -> str:
 def take_values(wanted: Sequence[Any], root: int, job: Job) -> None:
     """One rank's values of variables on every rank.
 
-    Collective: all ranks, with variables of the same names, dtypes and shapes in the same order.
+    Collective: all ranks, with variables of the same dtypes and shapes in the same order.
 
     Raises:
       DisagreementError: the ranks have different variables.
     """
-    plan = [described(v) for v in wanted]
+    # By position: what Keras calls an optimizer's variables depends on what else a rank has built.
+    plan = [f"variable {n}, {v.dtype.name} {v.shape}" for n, v in enumerate(wanted)]
     agreement.check(job.world.control.all_gather_object(plan, _VARIABLES))
     own = {str(n): np.asarray(v.numpy()) for n, v in enumerate(wanted)} if job.world.rank == root else {}
     received = variables.send(job, own, root)
@@ -197,6 +304,11 @@ def variables_of(given: Any, attribute: str = "weights") -> list[Any]:
     """The ``tf.Variable`` of each variable, of TensorFlow or Keras, in a list; or of an object's attribute."""
     found = getattr(given, attribute, given)
     return [native(v) for v in ([found] if hasattr(found, "assign") else found)]
+
+
+def random_state(variable: Any) -> bool:
+    """Whether a variable is the state of a random generator, which is each rank's own."""
+    return _RANDOM.search(getattr(variable, "path", variable.name)) is not None
 
 
 def native(variable: Any) -> Any:

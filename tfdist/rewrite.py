@@ -24,6 +24,7 @@ from tfdist.graphs import GraphState, ancestors, is_symbolic, make_state, outsid
 from tfdist.job import Job
 
 _VARIABLE_OPS = {"VarHandleOp", "VariableV2", "Variable", "TemporaryVariable"}
+_UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 _READS = {"Identity", "ReadVariableOp", "Enter", "RefEnter"}
 
 
@@ -132,6 +133,9 @@ def _mark(key: Hashable, name: str, gradient: Gradient) -> Gradient:
     marker = Marker(key, name, tensors, getattr(gradient, "dense_shape", None), graph.version)
     state = make_state(graph)
     state.markers.update({t.op: marker for t in tensors})
+    if not functions.in_session():
+        for around in functions.around(graph):
+            around.marks.append(marker)
     return result
 
 
@@ -141,14 +145,16 @@ def variable_key(x: Any) -> Hashable | None:
     The operation that holds it in a session's graph; the number of its handle where there is no such operation.
     """
     handle = getattr(x, "handle", None)
+    if handle is None and getattr(x, "dtype", None) == tf.resource:
+        return None
     tensor = x if handle is None else handle
     while tensor is not None:
         tensor = outside(tensor)
         if not is_symbolic(tensor):
             return ("handle", tensor._id) if handle is not None or tensor is not x else None
         op = tensor.op
-        if op.type in _VARIABLE_OPS:
-            return cast("Hashable", op)
+        if op.type in _VARIABLE_OPS or (op.type == "Placeholder" and tensor.dtype == tf.resource):
+            return cast("Hashable", op)  # the latter: an argument of a function
         tensor = op.inputs[0] if op.type in _READS else None
     return None
 
@@ -159,7 +165,9 @@ def variable_name(x: Any) -> str:
     key = variable_key(x)
     if isinstance(key, ops.Operation):
         return str(key.name)
-    return re.sub(r"_\d+(?=[/:]|$)", "", getattr(x, "path", None) or getattr(x, "name", None) or "variable")
+    # Keras puts the model's name before a layer's where it has been built as a part of it, but not if it was loaded.
+    name = "/".join(str(x.path).split("/")[-2:]) if hasattr(x, "path") else getattr(x, "name", None) or "variable"
+    return re.sub(r"_\d+(?=[_/:]|$)", "", name)
 
 
 def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[Any, Any]]:
@@ -170,12 +178,9 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
       job: the ranks and settings.
     """
     grads_and_vars = [(_tensor(gradient), variable) for gradient, variable in grads_and_vars]
-    if tf.executing_eagerly():
-        # Those of a tape are averages already, of which this is the average; those of a tf.function are not.
-        gradients, variables = zip(*grads_and_vars, strict=True) if grads_and_vars else ((), ())
-        return list(zip(averaged_at_once(variables, gradients, job), variables, strict=True))
-    if not functions.in_session():
-        functions.add([], [key for _, variable in grads_and_vars if (key := variable_key(variable)) is not None])
+    inside = [] if functions.in_session() else list(functions.around(ops.get_default_graph()))
+    for around in inside:
+        around.applied |= {key for _, variable in grads_and_vars if (key := variable_key(variable)) is not None}
     state = make_state(ops.get_default_graph())
     behind: dict[Marker, None] = {}
     direct = []
@@ -199,6 +204,9 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
         _rewire(pending, job)
     applied = [g for g, _ in grads_and_vars]
     if direct:
+        late = {variable_key(grads_and_vars[i][1]) for i in direct}
+        if inside and any(m.variable in late and not m.averaged for m in inside[0].marks):
+            warn_of_late_average("a tf.function or a loop inside this one")
         names = [variable_name(grads_and_vars[i][1]) for i in direct]
         own = [_dense_if_asked(applied[i], job) for i in direct]
         for i, gradient in zip(direct, _build(own, names, job), strict=True):
@@ -209,6 +217,48 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
 def _tensor(gradient: Any) -> Gradient | None:
     """Optimizers take variables and arrays for gradients too."""
     return gradient if gradient is None or isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)
+
+
+def warn_of_late_average(where: str) -> None:
+    """Gradients were computed where their average cannot take their place any more."""
+    warnings.warn(
+        f"gradients come out of {where}, so tfdist averages them where they are applied, after any clipping: compute "
+        "and apply them in one function to have the average clipped",
+        stacklevel=5,
+    )
+
+
+def average_before(value: Any, job: Job) -> None:
+    """Put averages behind whatever gradients a value depends on that a function assigns to a variable.
+
+    This is how optimizers train that tfdist does not know, and how gradients are accumulated.
+    """
+    state = make_state(ops.get_default_graph())
+    if all(m.averaged for m in state.markers.values()):
+        return
+    value = _tensor(value)
+    pending = [] if value is None else [m for m in _markers_behind(value, state) if not m.averaged]
+    reason = _obstacle(pending, state)
+    if reason:
+        raise RuntimeError(
+            f"a variable is assigned a value made of gradients that cannot be averaged, because {reason}"
+        )
+    for around in functions.around(ops.get_default_graph()):
+        around.applied |= {m.variable for m in pending}
+    _rewire(pending, job)
+
+
+def unknown_update(graph: Any) -> str | None:
+    """What updates a variable by gradients in a function without tfdist's knowledge: an operation's type, or None."""
+    state = make_state(graph)
+    if all(m.averaged for m in state.markers.values()):
+        return None
+    for op in graph.get_operations():
+        if op.type.startswith(_UPDATES):
+            reached = ancestors([op], stop=state.markers.__contains__, control=False)
+            if any(o in state.markers and not state.markers[o].averaged for o in reached):
+                return str(op.type)
+    return None
 
 
 def _components(gradient: Gradient) -> list[tf.Tensor]:

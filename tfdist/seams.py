@@ -72,13 +72,13 @@ class Patches:
 
         def patch_class(cls: type) -> None:
             if name in vars(cls):
-                self.replace(cls, name, wrapper, first[:1] if cls is not base else first)
+                self.replace(cls, name, wrapper, first if cls is base else ())
 
         def init_subclass(cls: type, **kwargs: Any) -> None:
             super(base, cls).__init_subclass__(**kwargs)  # type: ignore[misc]
             patch_class(cls)
 
-        for cls in _with_subclasses(base):
+        for cls in with_subclasses(base):
             patch_class(cls)
         base.__init_subclass__ = classmethod(init_subclass)
         self.on_undo(lambda: delattr(base, "__init_subclass__"))
@@ -108,7 +108,8 @@ class Patches:
         self._undo.append(action)
 
 
-def _with_subclasses(cls: Any) -> Iterator[Any]:
+def with_subclasses(cls: Any) -> Iterator[Any]:
+    """A class and all below it."""
     yield cls
     for subclass in cls.__subclasses__():
-        yield from _with_subclasses(subclass)
+        yield from with_subclasses(subclass)

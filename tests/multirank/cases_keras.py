@@ -72,6 +72,39 @@ def fit_generator(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
     return model.fit(tf.data.Dataset.from_generator(lambda: iter(cut), output_signature=spec), epochs=2, verbose=0)
 
 
+def fit_endless(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
+    """A dataset and then a generator without end, and weights."""
+    steps = len(x) // batch
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch).repeat()
+    model.fit(dataset, epochs=2, initial_epoch=1, steps_per_epoch=steps, verbose=0)
+    weights = np.abs(x[:, 0])
+
+    def generate() -> Any:
+        while True:
+            for k in range(0, len(x), batch):
+                yield x[k : k + batch], y[k : k + batch], weights[k : k + batch]
+
+    return model.fit(generate(), steps_per_epoch=steps, verbose=0)
+
+
+class Batches(keras.utils.PyDataset):
+    """Keras's own kind of data."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, batch: int) -> None:
+        super().__init__()
+        self.x, self.y, self.batch = x, y, batch
+
+    def __len__(self) -> int:
+        return len(self.x) // self.batch
+
+    def __getitem__(self, k: int) -> Any:
+        return self.x[k * self.batch :][: self.batch], self.y[k * self.batch :][: self.batch]
+
+
+def fit_batches(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
+    return model.fit(Batches(x, y, batch), epochs=2, shuffle=False, verbose=0, validation_data=(x[:5], y[:5]))
+
+
 def train_on_batch(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
     for start in range(0, len(x), batch):
         model.train_on_batch(x[start : start + batch], y[start : start + batch])
@@ -124,7 +157,7 @@ def case_models() -> None:
 
 
 def case_ways_to_feed() -> None:
-    for run in (fit_dataset, fit_generator, train_on_batch):
+    for run in (fit_dataset, fit_generator, fit_endless, fit_batches, train_on_batch):
         assert_fit_law(run=run)
 
 
@@ -171,6 +204,50 @@ def case_state_from_rank_0() -> None:
     fit(model, x, y, BATCH // tfdist.size())
     found = [w.tolist() for w in (*model.get_weights(), *(np.asarray(v) for v in model.optimizer.variables))]
     assert tfdist._world.control.all_gather_object(found, "compare") == [found] * tfdist.size()
+
+
+def case_a_model_that_only_rank_0_has_loaded() -> None:
+    x, y = arrays()
+    path = tfdist.broadcast(f"{tempfile.mkdtemp()}/model.keras")
+
+    def make() -> Any:
+        model = keras.Sequential([keras.layers.Dense(7, "tanh"), keras.layers.Dense(3)])
+        model.build([None, 5])
+        model.compile(keras.optimizers.Adam(0.05), "mse")
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    if tfdist.rank() == 0:
+        with tfdist.alone("a training before"):
+            before = make()
+            fit(before, x, y, 30)
+            before.save(path)
+            model = keras.models.load_model(path)
+    else:
+        model = make()
+    tfdist.barrier()
+    fit(model, x, y, BATCH // tfdist.size())
+    found = [w.tolist() for w in (*model.get_weights(), *(np.asarray(v) for v in model.optimizer.variables))]
+    assert tfdist._world.control.all_gather_object(found, "compare") == [found] * tfdist.size()
+
+
+def case_metrics_that_are_vectors() -> None:
+    x, _ = arrays()
+    labels = np.eye(3)[np.arange(len(x)) % 3]
+    model = keras.Sequential([keras.layers.Dense(3, "softmax")])
+    model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score()])
+    history = model.fit(x, labels, 30, verbose=0, class_weight={0: 1.0, 1: 2.0, 2: 1.0}).history
+    assert np.shape(history["f1_score"]) == (1, 3)
+
+
+def case_mistakes_are_told_by_keras() -> None:
+    optimizer, variable = keras.optimizers.SGD(0.1), keras.Variable(np.ones(2))
+    for gradients in ([tf.ones(2)], [tf.ones(2), tf.ones(2)]):
+        try:
+            optimizer.apply(gradients)
+            raise AssertionError("it went on")
+        except ValueError:
+            optimizer.build([variable])
 
 
 def case_uneven_epochs_end_together() -> None:
@@ -231,7 +308,7 @@ def case_files_and_progress_are_rank_0s() -> None:
     with contextlib.redirect_stdout(io.StringIO()) as said:
         callbacks = [
             keras.callbacks.ModelCheckpoint(mine / "{epoch}.weights.h5", save_weights_only=True),
-            keras.callbacks.CSVLogger(mine / "log.csv"),
+            [keras.callbacks.CSVLogger(mine / "log.csv")],
             keras.callbacks.BackupAndRestore(mine / "backup", delete_checkpoint=False),
             Board(mine / "board"),
             keras.callbacks.EarlyStopping("loss", verbose=1, patience=0, min_delta=1e9),
@@ -289,6 +366,10 @@ def said() -> Iterator[list[str]]:
         batches.log = before
 
 
+def shuffled(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
+    return model.fit(x, y, batch_size=batch, verbose=0)
+
+
 def case_equal_data_are_told_and_sharded_on_demand() -> None:
     import dataclasses
 
@@ -298,7 +379,7 @@ def case_equal_data_are_told_and_sharded_on_demand() -> None:
     for autoshard in (False, True):
         job.settings = dataclasses.replace(settings, autoshard=autoshard)
         try:
-            for run in (fit, fit_dataset, fit_generator):
+            for run in (fit, shuffled, fit_dataset, fit_generator):
                 if autoshard and run is fit_generator:
                     continue
                 model = functional()

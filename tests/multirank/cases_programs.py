@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,12 @@ def refusal(call: Callable[[], Any]) -> str:
     raise AssertionError("it went on")
 
 
+def assert_equal_everywhere(values: dict[str, np.ndarray]) -> None:
+    for other in tfdist._world.control.all_gather_object(values, "test"):
+        for name, value in other.items():
+            np.testing.assert_array_equal(value, values[name], err_msg=name)
+
+
 def case_tapes_in_functions() -> None:
     for make in OPTIMIZERS.values():
         assert_program_law(loop(make, function=True))
@@ -180,20 +187,18 @@ def case_shapes_that_differ_between_ranks() -> None:
 
 
 def case_variables_of_one_rank_alone() -> None:
-    """Are no matter, unless it cannot be told which of its variables is the others'."""
-    if tfdist.size() == 1:
-        return
+    """Are no matter; where it cannot be told which of its variables is the others', the first step is rank 0's."""
     if tfdist.rank() == 0:
         Model()
         tf.Variable(1.0, name="only here")
     model, other = Model(), tf.Variable(float(tfdist.rank()), name="everywhere")
+    model.made["w"].assign_add(tf.fill([5, 3], float(tfdist.rank())))
     with tf.GradientTape(persistent=True) as tape:
         loss = tf.reduce_sum(model.made["w"] ** 2) + other**2
-    assert other.numpy() == 0.0 and tape.gradient(loss, other).numpy() == 0.0
-    told = refusal(lambda: tape.gradient(loss, model.made["w"]))
-    assert told.startswith("DisagreementError") and "w:0" in told and "tfdist.alone" in told
-    tfdist.broadcast_variables([model.made["w"]])
-    assert tape.gradient(loss, model.made["w"]) is not None  # now it is known
+    assert other.numpy() == 0.0
+    gradient = tape.gradient(loss, model.made["w"])
+    np.testing.assert_allclose(gradient, 2 * model.made["w"].numpy(), rtol=1e-6)
+    assert_equal_everywhere({"w": model.made["w"].numpy(), "gradient": gradient.numpy()})
 
 
 def case_work_alone_communicates_nothing() -> None:
@@ -225,6 +230,178 @@ def case_second_derivatives() -> None:
         return {"w": model.made["w"].numpy()}
 
     assert_program_law(train)
+
+
+def case_updates_without_an_optimizer() -> None:
+    """By ``assign_sub``, in a function or not, there with a tape that is still open."""
+
+    def train(function: bool) -> Train:
+        def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
+            model = Model()
+
+            def update(feed: Feed) -> None:
+                with tf.GradientTape(persistent=not function) as tape:
+                    loss = model.loss(feed)
+                    if not function:
+                        gradients = tape.gradient(loss, list(model.made.values()))
+                if function:
+                    gradients = tape.gradient(loss, list(model.made.values()))
+                for variable, gradient in zip(model.made.values(), clip(gradients), strict=True):
+                    variable.assign_sub(0.3 * tf.convert_to_tensor(gradient))
+
+            call = tf.function(update) if function else update
+            for feed in feeds:
+                call({n: tf.constant(v) for n, v in feed.items()})
+            return model.values()
+
+        return run
+
+    assert_program_law(train(True))
+    assert_program_law(train(False))
+
+
+def case_variables_that_are_arguments() -> None:
+    def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
+        model, optimizer = Model(), OPTIMIZERS["v1 momentum"]()
+
+        @tf.function
+        def run(w: Any, x: Any, y: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((x @ w - y) ** 2)
+            optimizer.apply_gradients([(clip([tape.gradient(loss, w)])[0], w)])
+
+        for feed in feeds:
+            run(model.made["w"], tf.constant(feed["x"]), tf.constant(feed["y"]))
+        return {"w": model.made["w"].numpy()}
+
+    assert_program_law(train)
+
+
+def case_gradients_that_leave_a_function() -> None:
+    """Not clipped, they are right wherever they are applied."""
+
+    def train(inside: bool) -> Train:
+        def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
+            model, optimizer = Model(), OPTIMIZERS["v1 momentum"]()
+            variables = list(model.made.values())
+
+            @tf.function
+            def gradients(feed: Feed) -> Any:
+                with tf.GradientTape() as tape:
+                    loss = model.loss(feed)
+                return [merged(g) for g in tape.gradient(loss, variables)]
+
+            def apply(feed: Feed) -> None:
+                optimizer.apply_gradients(list(zip(gradients(feed), variables, strict=True)))
+
+            call = tf.function(apply) if inside else apply
+            for feed in feeds:
+                call({n: tf.constant(v) for n, v in feed.items()})
+            return model.values()
+
+        return run
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert_program_law(train(True))
+        assert_program_law(train(False))
+    told = {str(w.message) for w in caught if "after any clipping" in str(w.message)}
+    assert len(told) == (2 if tfdist.size() > 1 else 0)
+
+
+def case_gradients_accumulated_by_another_function() -> None:
+    def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
+        model, optimizer = Model(), OPTIMIZERS["keras sgd"]()
+        variables = list(model.made.values())
+        sums = [tf.Variable(tf.zeros_like(v), trainable=False) for v in variables]
+
+        @tf.function
+        def accumulate(feed: Feed) -> None:
+            with tf.GradientTape() as tape:
+                loss = model.loss(feed)
+            for total, gradient in zip(sums, tape.gradient(loss, variables), strict=True):
+                total.assign_add(tf.convert_to_tensor(gradient))
+
+        @tf.function
+        def apply() -> None:
+            gradients, _ = tf.clip_by_global_norm([total.read_value() for total in sums], 0.3)
+            optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+            for total in sums:
+                total.assign(tf.zeros_like(total))
+
+        for k, feed in enumerate(feeds):
+            accumulate({n: tf.constant(v) for n, v in feed.items()})
+            if k % 2:
+                apply()
+        return model.values()
+
+    assert_program_law(train)
+
+
+def case_twins_in_one_function() -> None:
+    """Two models alike, each trained by a function, both called by a third; several buckets."""
+
+    def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
+        models = Model(), Model()
+        optimizers = [v1.train.GradientDescentOptimizer(0.3) for _ in models]
+
+        @tf.function
+        def one(k: int, feed: Feed) -> None:
+            step(models[k], optimizers[k], feed)
+
+        @tf.function
+        def both(feed: Feed) -> None:
+            one(0, feed)
+            one(1, feed)
+            step(models[0], optimizers[0], feed)
+            step(models[1], optimizers[1], feed)
+
+        for feed in feeds:
+            both({n: tf.constant(v) for n, v in feed.items()})
+        return {f"{k}{n}": v for k, m in enumerate(models) for n, v in m.values().items()}
+
+    settings = tfdist._job.settings
+    try:
+        tfdist._job.settings = settings.configured(bucket_mb=0.0001)
+        assert_program_law(train)
+    finally:
+        tfdist._job.settings = settings
+
+
+def case_variables_made_in_a_function_under_an_eager_tape() -> None:
+    """The first gradients are of weights that differ: rank 0's are taken."""
+    model, optimizer = Model(lazily=True), OPTIMIZERS["keras sgd"]()
+    forward = tf.function(lambda feed: model.loss(feed))
+    tf.random.set_seed(tfdist.rank())
+    for feed in data(steps=3):
+        with tf.GradientTape() as tape:
+            loss = forward({n: tf.constant(v) for n, v in mine(feed).items()})
+        variables = list(model.made.values())
+        optimizer.apply_gradients(list(zip(tape.gradient(loss, variables), variables, strict=True)))
+    assert_equal_everywhere(model.values())
+
+
+def case_training_alone() -> None:
+    if tfdist.rank() == 0:
+        with tfdist.alone("a model of its own"):
+            for function in (True, False):
+                loop(OPTIMIZERS["keras adam"], function)(data(steps=2))
+    tfdist.barrier()
+
+
+def case_updates_that_tfdist_does_not_know_are_refused() -> None:
+    if tfdist.size() == 1:
+        return
+    model = Model()
+
+    @tf.function
+    def run() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model.made["b"] ** 2)
+        gradient = tape.gradient(loss, model.made["b"])
+        tf.raw_ops.ResourceApplyGradientDescent(var=model.made["b"].handle, alpha=0.1, delta=gradient)
+
+    assert "ResourceApplyGradientDescent, which tfdist does not average" in refusal(run)
 
 
 def case_collectives_in_functions() -> None:
