@@ -85,7 +85,9 @@ class _InProgram:
     def add(self, results: Sequence[tf.Tensor]) -> None:
         assert self._graph is not None
         # TensorFlow would put it after whatever has an effect and was built before, such as a print of the average.
-        self._graph.experimental_acd_manager.run_independently(results[0].op)
+        # (A loop's body is first tried in a graph without a manager, to be thrown away.)
+        if self._graph.experimental_acd_manager is not None:
+            self._graph.experimental_acd_manager.run_independently(results[0].op)
 
     def built(self, last: Sequence[tf.Tensor]) -> None:
         if self._graph is not None:

@@ -22,6 +22,7 @@ from tfdist.fitting import Fitting
 from tfdist.job import Job
 from tfdist.programs import Programs
 from tfdist.seams import Patches, with_subclasses
+from tfdist.settings import log
 
 
 def install(job: Job) -> Patches:
@@ -39,6 +40,7 @@ def install(job: Job) -> Patches:
         _functions(patches, programs)
         _optimizers(patches, job, programs)
         _keras(patches, Fitting(job, programs))
+        _keras_models(patches, job)
         _initializers(patches, job)
         _sessions(patches, job)
     except BaseException:
@@ -169,9 +171,24 @@ def _optimizers(patches: Patches, job: Job, programs: Programs) -> None:
         "tf_keras.src.optimizers.legacy.optimizer_v2",
         lambda m: patches.replace_in_tree(m.OptimizerV2, "apply_gradients", apply_gradients, first),
     )
+
+
+def _keras_models(patches: Patches, job: Job) -> None:
+    """How models of tf_keras train: tf_keras/src/engine/training.py."""
+
+    def make_train_function(original: Callable[..., Any], self: Any, force: bool = False) -> Any:
+        if self.jit_compile:
+            self.jit_compile = False  # drops what has been made already
+            if job.world.rank == 0:
+                log(
+                    f"{self.name} was compiled with jit_compile=True, which is off now: XLA cannot compile the "
+                    "exchange between the ranks"
+                )
+        return original(self, force)
+
     patches.when_imported(
-        "tf_keras.src.mixed_precision.loss_scale_optimizer",
-        lambda m: patches.replace(m.LossScaleOptimizer, "apply_gradients", apply_gradients, first),
+        "tf_keras.src.engine.training",
+        lambda m: patches.replace(m.Model, "make_train_function", make_train_function, ("self", "force")),
     )
 
 

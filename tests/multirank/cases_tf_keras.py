@@ -1,0 +1,222 @@
+"""tf_keras, the Keras 2 that goes on beside Keras 3: N ranks with batch B / N each do what one process does with B.
+
+What ``fit`` gets on a rank is its rows of each global batch, in the same order, so that step k is step k everywhere.
+Compared are the weights and all that the optimizer remembers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tests.multirank.cases_programs import Train, assert_program_law
+from tests.multirank.oracle import Feed, data, without_tfdist
+
+STEPS = 4
+
+
+def tk() -> Any:
+    """Imported late: where it is not installed, only these cases fail."""
+    import tf_keras
+
+    return tf_keras
+
+
+def law(train: Train, tolerance: float = 1e-5, feeds: list[Feed] | None = None) -> None:
+    assert_program_law(train, tolerance, STEPS, tk().utils.set_random_seed, feeds)
+
+
+def functional(**options: Any) -> Any:
+    """A layer, and an embedding of the category beside it."""
+    layers = tk().layers
+    x, i = tk().Input([5], name="x"), tk().Input([], dtype="int32", name="i")
+    rows = layers.Embedding(7, 3, **options)(i)
+    output = layers.Add(dtype="float32")([layers.Dense(3, "tanh", **options)(x), rows])
+    return tk().Model({"x": x, "i": i}, output)
+
+
+def dense(**options: Any) -> Any:
+    """Built already, without an embedding: stock clipping takes the norm of rows that are not merged."""
+    layers = [tk().layers.Input([5]), tk().layers.Dense(4, "tanh", **options), tk().layers.Dense(3, dtype="float32")]
+    return tk().Sequential(layers)
+
+
+def unbuilt() -> Any:
+    """A subclass whose variables are made in the first step."""
+
+    class Unbuilt(tk().Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.rows = tk().layers.Dense(3, "tanh"), tk().layers.Embedding(7, 3)
+
+        def call(self, inputs: dict[str, Any]) -> Any:
+            return self.first(inputs["x"]) + self.rows(inputs["i"])
+
+    return Unbuilt()
+
+
+def remembered(model: Any, optimizer: Any) -> dict[str, np.ndarray]:
+    """Weights, and what the optimizer keeps."""
+    kept = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+    every = [*model.weights, *kept]
+    return {f"{k}: {re.sub(r'_[0-9]+', '', v.name)}": v.numpy() for k, v in enumerate(every)}
+
+
+def inputs_of(model: Any, feed: Feed) -> Any:
+    only_x = isinstance(model, tk().Sequential)
+    return feed["x"] if only_x else {"x": feed["x"], "i": feed["i"]}
+
+
+def fit(make: Callable[[], Any], optimizer: Callable[[], Any], **options: Any) -> Train:
+    """``compile`` with these options and ``fit``."""
+
+    def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
+        model = make()
+        model.compile(optimizer(), "mse", **options)
+        together = {n: np.concatenate([feed[n] for feed in feeds]) for n in feeds[0]}
+        rows = len(feeds[0]["x"])
+        model.fit(inputs_of(model, together), together["y"], batch_size=rows, shuffle=False, verbose=0)
+        return remembered(model, model.optimizer)
+
+    return train
+
+
+def new(name: str, *args: Any, **options: Any) -> Callable[[], Any]:
+    return lambda: getattr(tk().optimizers, name)(*args, **options)
+
+
+def legacy(name: str, *args: Any, **options: Any) -> Callable[[], Any]:
+    return lambda: getattr(tk().optimizers.legacy, name)(*args, **options)
+
+
+adam = functools.partial(new, "Adam", 0.05, epsilon=1e-3)
+legacy_adam = functools.partial(legacy, "Adam", 0.05, epsilon=1e-3)
+momentum = functools.partial(new, "SGD", 0.1, momentum=0.9)
+legacy_momentum = functools.partial(legacy, "SGD", 0.1, momentum=0.9)
+
+
+def case_fit_functional_and_embeddings() -> None:
+    for optimizer in (momentum(), adam(), legacy_momentum(), legacy_adam()):
+        law(fit(functional, optimizer))
+
+
+def case_fit_sequential_with_clipping_and_decay() -> None:
+    for optimizer in (
+        momentum(clipnorm=0.05),
+        momentum(global_clipnorm=0.05, nesterov=True),
+        adam(clipvalue=0.02, weight_decay=0.1),
+        adam(use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=3),
+        legacy_momentum(clipnorm=0.05),
+        legacy_momentum(global_clipnorm=0.05),
+        legacy_momentum(clipvalue=0.02),
+    ):
+        law(fit(dense, optimizer))
+
+
+def case_fit_a_subclass_that_is_not_built() -> None:
+    for optimizer in (momentum(), legacy_adam()):
+        law(fit(unbuilt, optimizer))
+
+
+def case_fit_eagerly() -> None:
+    law(fit(functional, adam(), run_eagerly=True))
+    law(fit(unbuilt, legacy_adam(), run_eagerly=True))
+    law(fit(dense, momentum(global_clipnorm=0.05), run_eagerly=True))
+
+
+def case_fit_several_steps_per_execution() -> None:
+    law(fit(functional, adam(), steps_per_execution=2))
+    law(fit(dense, legacy_momentum(clipnorm=0.05), steps_per_execution=2))
+
+
+def case_train_on_batch() -> None:
+    def train(feeds: list[Feed], optimizer: Callable[[], Any]) -> dict[str, np.ndarray]:
+        model = unbuilt()
+        model.compile(optimizer(), "mse")
+        for feed in feeds:
+            model.train_on_batch(inputs_of(model, feed), feed["y"])
+        return remembered(model, model.optimizer)
+
+    for optimizer in (adam(), legacy_momentum()):
+        law(functools.partial(train, optimizer=optimizer))
+
+
+def case_loops_that_clip() -> None:
+    """A tape, ``clip_by_global_norm``, ``apply_gradients``; in a function or not."""
+
+    def train(feeds: list[Feed], optimizer: Callable[[], Any], function: bool) -> dict[str, np.ndarray]:
+        model, applies = dense(), optimizer()
+
+        def step(feed: Feed) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(feed["x"]) - feed["y"]) ** 2)
+            gradients = tf.clip_by_global_norm(tape.gradient(loss, model.trainable_variables), 0.05)[0]
+            applies.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        run = tf.function(step) if function else step
+        for feed in feeds:
+            run({n: tf.constant(v) for n, v in feed.items()})
+        return remembered(model, applies)
+
+    for optimizer in (momentum(), legacy_adam()):
+        for function in (True, False):
+            law(functools.partial(train, optimizer=optimizer, function=function))
+
+
+def case_minimize_of_a_loss() -> None:
+    def train(feeds: list[Feed], optimizer: Callable[[], Any]) -> dict[str, np.ndarray]:
+        model, applies = dense(), optimizer()
+        for feed in feeds:
+            applies.minimize(
+                lambda feed=feed: tf.reduce_mean((model(feed["x"]) - feed["y"]) ** 2), model.trainable_variables
+            )
+        return remembered(model, applies)
+
+    for optimizer in (adam(global_clipnorm=0.05), legacy_momentum(clipnorm=0.05)):
+        law(functools.partial(train, optimizer=optimizer))
+
+
+def overflowing() -> list[Feed]:
+    """Rank 0's share of the second batch is too large for float16."""
+    feeds = data(steps=STEPS)
+    feeds[1]["y"][0] = 1e9
+    return feeds
+
+
+def case_mixed_precision() -> None:
+    """Averaged outside the optimizer that scales, so that all ranks leave a step out if one overflows."""
+    half = functools.partial(dense, dtype="mixed_float16")
+
+    def scaled(inner: Callable[[], Any]) -> Callable[[], Any]:
+        return lambda: tk().mixed_precision.LossScaleOptimizer(inner(), initial_scale=1024.0)
+
+    for inner in (adam(), momentum(global_clipnorm=0.05), legacy_momentum(clipnorm=0.05), legacy_adam()):
+        law(fit(half, scaled(inner)), tolerance=1e-3)
+    for inner in (momentum(), legacy_momentum()):
+        law(fit(half, scaled(inner)), tolerance=1e-3, feeds=overflowing())
+
+
+@contextlib.contextmanager
+def stderr() -> Iterator[io.StringIO]:
+    with contextlib.redirect_stderr(io.StringIO()) as text:
+        yield text
+
+
+def case_compiled_training_is_not_compiled_and_says_so() -> None:
+    with stderr() as said:
+        law(fit(dense, momentum(clipnorm=0.05), jit_compile=True))
+    told = said.getvalue().count("jit_compile")
+    assert told == (tfdist.size() > 1 and tfdist.rank() == 0), said.getvalue()
+    with without_tfdist():
+        model = dense()
+        model.compile("sgd", "mse", jit_compile=True)
+        model.make_train_function()
+        assert model.jit_compile
