@@ -19,7 +19,7 @@ from tensorflow.python.training import optimizer as tf_optimizer
 
 from tfdist import rewrite, variables
 from tfdist.fitting import Fitting
-from tfdist.job import Job
+from tfdist.job import BroadcastSwitch, Job
 from tfdist.programs import Programs
 from tfdist.seams import Patches, with_subclasses
 from tfdist.settings import log
@@ -174,7 +174,7 @@ def _optimizers(patches: Patches, job: Job, programs: Programs) -> None:
 
 
 def _keras_models(patches: Patches, job: Job) -> None:
-    """How models of tf_keras train: tf_keras/src/engine/training.py."""
+    """How models of tf_keras train: tf_keras/src/engine/training.py; in a session: tf_keras/src/backend.py."""
 
     def make_train_function(original: Callable[..., Any], self: Any, force: bool = False) -> Any:
         if self.jit_compile:
@@ -186,6 +186,16 @@ def _keras_models(patches: Patches, job: Job) -> None:
                 )
         return original(self, force)
 
+    def initialize_variables(original: Callable[..., Any], session: Any) -> None:
+        # What has no value yet, whenever a session is needed: on one rank that may be earlier, or more. So nothing
+        # is exchanged here, but before the first step.
+        with BroadcastSwitch(job, False):
+            original(session)
+
+    patches.when_imported(
+        "tf_keras.src.backend",
+        lambda m: patches.replace(m, "_initialize_variables", initialize_variables, ("session",)),
+    )
     patches.when_imported(
         "tf_keras.src.engine.training",
         lambda m: patches.replace(m.Model, "make_train_function", make_train_function, ("self", "force")),
@@ -232,6 +242,16 @@ def _sessions(patches: Patches, job: Job) -> None:
 
         return hooked
 
+    def make_from_options(original: Callable[..., Any], self: Any, callable_options: Any) -> Any:
+        """What Keras trains with in a session's graph: tf_keras/src/backend.py, ``GraphExecutionFunction``."""
+        plain = original(self, callable_options)
+        fetches = [*callable_options.fetch, *callable_options.target]
+
+        def hooked(*feeds: Any, **options: Any) -> Any:
+            return hook.around(self, fetches, lambda: plain(*feeds, **options))
+
+        return hooked
+
     unhooked = base.run
 
     def create_session(original: Callable[..., Any], self: Any) -> Any:
@@ -244,5 +264,6 @@ def _sessions(patches: Patches, job: Job) -> None:
 
     patches.replace(base, "run", run, ("self", "fetches", "feed_dict"))
     patches.replace(base, "make_callable", make_callable, ("self", "fetches", "feed_list"))
+    patches.replace(base, "_make_callable_from_options", make_from_options, ("self", "callable_options"))
     for creator in (monitored_session.ChiefSessionCreator, monitored_session.WorkerSessionCreator):
         patches.replace(creator, "create_session", create_session, ("self",))
