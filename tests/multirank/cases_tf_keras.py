@@ -198,13 +198,13 @@ def overflowing() -> list[Feed]:
 
 def case_mixed_precision() -> None:
     """Averaged outside the optimizer that scales, so that all ranks leave a step out if one overflows."""
-    half = functools.partial(dense, dtype="mixed_float16")
-    train = functools.partial(fit, half, remembers=weights_and_scale)
+    half = {"dtype": "mixed_float16"}
+    train = functools.partial(fit, functools.partial(dense, **half), remembers=weights_and_scale)
 
     def scaled(inner: Callable[[], Any]) -> Callable[[], Any]:
         return lambda: tk().mixed_precision.LossScaleOptimizer(inner(), initial_scale=1024.0)
 
-    law(train(scaled(adam())), tolerance=1e-3)
+    law(fit(functools.partial(functional, **half), scaled(adam()), weights_and_scale), tolerance=1e-3)
     for inner in (momentum(global_clipnorm=0.05), legacy_momentum(clipnorm=0.05)):
         law(train(scaled(inner)), tolerance=1e-3, feeds=overflowing())
 
