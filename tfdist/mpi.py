@@ -1,4 +1,4 @@
-"""The ranks of an MPI job. The only module that knows mpi4py."""
+"""The ranks of an MPI job. Starts MPI, as nothing else does."""
 
 from __future__ import annotations
 

@@ -17,6 +17,11 @@ from tfdist.world import World
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
+def gpus_of_machine() -> int:
+    """NVIDIA's; 0 without its driver."""
+    return len(list(_NVIDIA.iterdir())) if _NVIDIA.is_dir() else 0
+
+
 def gpu_of(local_rank: int, local_size: int, visible: str | None, gpus: int) -> str | None:
     """The value of CUDA_VISIBLE_DEVICES for one rank.
 
@@ -45,7 +50,7 @@ def take_share(world: World) -> None:
 
     Collective: all ranks.
     """
-    gpus = len(list(_NVIDIA.iterdir())) if _NVIDIA.is_dir() else 0
+    gpus = gpus_of_machine()
     settings.overwrite("CUDA_VISIBLE_DEVICES", lambda v: gpu_of(world.local_rank, world.local_size, v, gpus))
     own = frozenset(os.sched_getaffinity(0))
     threads = threads_of(own, world.local_affinities(own))

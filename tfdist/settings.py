@@ -202,6 +202,37 @@ def launch(environment: Mapping[str, str] | None = None) -> Launch | None:
     return None
 
 
+# What a rank must get from here on a machine that mpirun reaches through ssh, where a login shell sets its own.
+_HANDED_ON = ("TFDIST_", "TF_", "XLA_", "OMP_", "PYTHON")
+_HANDED_ON_NAMES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+_BATCH_SYSTEMS = {"SLURM_JOB_ID": "Slurm", "PBS_NODEFILE": "PBS", "LSB_JOBID": "LSF", "PE_HOSTFILE": "Grid Engine"}
+
+
+def handed_on(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of this environment that ranks on other machines need, by name."""
+    environment = os.environ if environment is None else environment
+    return {
+        name: environment[name]
+        for name in sorted(environment)
+        if name.startswith(_HANDED_ON) or name in _HANDED_ON_NAMES
+    }
+
+
+def rank_defaults(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables that a launcher sets for the ranks unless the user has."""
+    environment = os.environ if environment is None else environment
+    # From this size on (256 KiB) glibc copies past the caches, which makes the copies of gradients faster. The C
+    # library reads it before main: an import cannot set it. Elsewhere than on x86 it is ignored.
+    defaults = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
+    return {name: value for name, value in defaults.items() if name not in environment}
+
+
+def batch_system(environment: Mapping[str, str] | None = None) -> str:
+    """The batch system whose allocation this process runs in; empty if there is none."""
+    environment = os.environ if environment is None else environment
+    return next((system for variable, system in _BATCH_SYSTEMS.items() if variable in environment), "")
+
+
 def set_default(variable: str, value: str) -> bool:
     """Set an environment variable for the libraries of this process unless the user has; tells whether it did."""
     if variable in os.environ:

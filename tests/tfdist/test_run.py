@@ -1,0 +1,313 @@
+"""``tfdist-run``: the command lines it makes, what it refuses, and jobs that it starts."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch import ROOT, Finished, run
+from tfdist import hosts, launchers, settings
+from tfdist.hosts import Host, LaunchError
+from tfdist.launchers import Launcher, Plan
+from tfdist.prefix import Lines
+from tfdist.run import _binding
+
+HYDRA = Launcher("/mpi/mpirun", "MPICH", 5)
+PRRTE = Launcher("/mpi/mpirun", "Open MPI", 5)
+TWO = (Host("a", 2), Host("b", 1))
+
+
+def tfdist_run(*arguments: str, environment: Mapping[str, str] | None = None, seconds: float = 90) -> Finished:
+    return run([sys.executable, "-m", "tfdist.run", *arguments], seconds, environment)
+
+
+def line(launcher: Launcher, **plan: Any) -> str:
+    return " ".join(launchers.command_line(launcher, Plan(plan.pop("ranks", 3), ("python", "x.py"), **plan)))
+
+
+def test_mpich() -> None:
+    assert line(HYDRA, hosts=TWO, cores_each=4, variables={"A": "1"}) == (
+        "/mpi/mpirun -n 3 -hosts a:2,b:1 -bind-to core:4 -map-by core:4 -prepend-pattern <rank %r> "
+        "-genv A 1 python x.py"
+    )
+    assert line(HYDRA, cores_each=0, crowded=True, prefix=False) == "/mpi/mpirun -n 3 -bind-to none python x.py"
+    assert line(HYDRA, prefix=False, root=True) == "/mpi/mpirun -n 3 python x.py"  # the launcher's own binding
+    assert " -launcher ssh -launcher-exec /s " in line(HYDRA, hosts=TWO, ssh=("/s",))
+    with pytest.raises(LaunchError, match="without arguments"):
+        line(HYDRA, hosts=TWO, ssh=("ssh", "-p", "22"))
+
+
+def test_open_mpi() -> None:
+    assert line(PRRTE, hosts=TWO, cores_each=4, variables={"A": "1"}, handed_on=("PATH",)) == (
+        "/mpi/mpirun -n 3 --host a:2,b:1 --map-by slot:PE=4 --bind-to core --output rank -x PATH -x A=1 python x.py"
+    )
+    assert line(PRRTE, cores_each=0, crowded=True, prefix=False, root=True) == (
+        "/mpi/mpirun -n 3 --allow-run-as-root --map-by slot:OVERSUBSCRIBE --bind-to none python x.py"
+    )
+    assert line(PRRTE, cores_each=0, prefix=False) == "/mpi/mpirun -n 3 --bind-to none python x.py"
+    assert " --prtemca plm_ssh_agent ssh -p 22 " in line(PRRTE, hosts=TWO, ssh=("ssh", "-p", "22"))
+    four = Launcher("/mpi/mpirun", "Open MPI", 4)
+    assert line(four, hosts=TWO, ssh=("s",)) == (
+        "/mpi/mpirun -n 3 --host a:2,b:1 --tag-output --mca plm_rsh_agent s python x.py"
+    )
+
+
+def test_intel_mpi() -> None:
+    intel = Launcher("/mpi/mpirun", "Intel MPI", 2021)
+    assert line(intel, ranks=4, hosts=(Host("a", 2), Host("b", 2)), cores_each=0) == (
+        "/mpi/mpirun -n 4 -hosts a,b -ppn 2 -genv I_MPI_PIN 0 -prepend-rank python x.py"
+    )
+    with pytest.raises(LaunchError, match="a:2,b:1.*equal"):
+        line(intel, hosts=TWO)
+
+
+@pytest.mark.parametrize(
+    ("version", "family"),
+    [
+        ("MPICH Version:      5.0.2", "MPICH"),
+        ("HYDRA build details:\n    Version: 5.0.2", "MPICH"),
+        ("mpirun (Open MPI) 5.0.11", "Open MPI"),
+        ("mpiexec (OpenRTE) 4.1.4", "Open MPI"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.11 (HYDRA)", "Intel MPI"),
+        ("Some MPI 3", ""),
+    ],
+)
+def test_families(version: str, family: str) -> None:
+    assert launchers.family_of(version) == family
+
+
+def test_ranks_of_hosts() -> None:
+    def shared(ranks: int | None, text: str) -> str:
+        return ",".join(f"{h.name}:{h.ranks}" for h in hosts.shared_out(ranks, hosts.parse(text)))
+
+    assert shared(None, "a:2,b:3") == "a:2,b:3"
+    assert shared(None, "a,b:3") == "a:1,b:3"
+    assert shared(4, "a:2,b:3") == "a:2,b:2"
+    assert shared(2, "a:2,b:3") == "a:2"
+    assert shared(5, "a,b") == "a:3,b:2"
+    assert shared(1, "a,b") == "a:1"
+    with pytest.raises(LaunchError, match="-n 6: .* room for 5"):
+        shared(6, "a:2,b:3")
+    with pytest.raises(LaunchError, match="'a:0' is not a host"):
+        hosts.parse("b,a:0")
+    with pytest.raises(LaunchError, match="a stands there twice"):
+        hosts.parse("a:1,a:2")
+
+
+def test_share_of_the_cores() -> None:
+    def facts(cores: int, all_cores: bool = True) -> dict[str, Any]:
+        return {"cores": cores, "all_cores": all_cores}
+
+    assert _binding([(facts(8), 3)]) == (2, False, "")
+    assert _binding([(facts(8), 2), (facts(6), 2)]) == (3, False, "")
+    assert _binding([(facts(8), 2), (facts(2), 3)]) == (0, True, "3 ranks share 2 cores")
+    assert _binding([(facts(8, all_cores=False), 2)])[:2] == (0, False)
+
+
+def test_the_environment() -> None:
+    environment = {"TFDIST_ENGINE": "mpi", "TF_X": "1", "OMP_NUM_THREADS": "2", "PYTHONPATH": "/p", "PATH": "/b"}
+    assert settings.handed_on({**environment, "HOME": "/h", "SECRET": "s"}) == environment
+    assert settings.rank_defaults({}) == {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
+    assert settings.rank_defaults({"GLIBC_TUNABLES": "mine"}) == {}
+    assert settings.batch_system({"SLURM_JOB_ID": "7"}) == "Slurm" and settings.batch_system({}) == ""
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_pieces_become_lines(size: int) -> None:
+    """However the stream is cut: what MPICH's mpirun writes when ranks print parts of lines in turn."""
+    stream = b"<rank 0>a<rank 11>x<rank 0>b < c <ra\n<rank 11>y\nfrom mpirun <itself>\n<rank 0>1%\r2%\r<rank 0>no end"
+    marked = launchers.marked_lines(HYDRA)
+    assert marked
+    lines = marked()
+    output = b"".join(lines.feed(stream[at : at + size]) for at in range(0, len(stream), size)) + lines.end()
+    assert output == b"[0] ab < c <ra\n[11] xy\nfrom mpirun <itself>\n[0] 1%\r[0] 2%\r[0] no end\n"
+
+
+def test_open_mpi_s_tags_and_a_long_line() -> None:
+    lines = Lines(re.compile(rb"\[(\d+)\]<std\w+>: ?"), b"[")
+    assert lines.feed(b"[0]<stdout>: [1, 2]\n[12]<stderr>: x\n") == b"[0] [1, 2]\n[12] x\n"
+    start = time.monotonic()
+    assert lines.feed(b"[0]<stdout>: " + b"x" * 200_000) + lines.feed(b"\n") == b"[0] " + b"x" * 200_000 + b"\n"
+    assert time.monotonic() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-n", "0", "python"], "'0' is not a number of ranks"),
+        (["-n", "2"], "no program given"),
+        (["-n", "2", "-m"], "no module is named"),
+        (["-n", "2", "absent.py"], "absent.py: there is no such file"),
+        (["-n", "2", "no-such-command"], "no-such-command: there is no such command on PATH"),
+        (["-n", "3", "-H", "localhost:2", "python"], "-H has room for 2"),
+    ],
+)
+def test_usage(arguments: list[str], said: str) -> None:
+    finished = tfdist_run(*arguments)
+    assert finished.code == 2
+    assert said in finished.errors
+
+
+def test_inside_a_job_and_in_a_batch_system(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tfdist.run import main
+
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert main(["python", "-V"]) == 2
+    assert "-n is missing" in capsys.readouterr().err
+    assert main(["--dry-run", "-n", "99", "python", "-V"]) == 0
+    said = capsys.readouterr().err
+    assert "Slurm shares the cores out" in said and "bind" not in said.splitlines()[-1]
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "0")
+    assert main(["-n", "2", "python", "-V"]) == 2
+    assert "has started this already" in capsys.readouterr().err
+
+
+def test_no_mpirun_of_this_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def facts(mpi: str) -> dict[str, Any]:
+        return {"mpi": mpi, "mpi_file": str(tmp_path / "lib/libmpi.so"), "prefix": str(tmp_path), "error": "no libmpi"}
+
+    other = tmp_path / "path" / "mpirun"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{other.parent}:/usr/bin:/bin")
+    with pytest.raises(LaunchError, match="python: mpi4py finds no MPI there .no libmpi.; pip install"):
+        launchers.find(facts(""), "python")
+    with pytest.raises(LaunchError, match=r"MPICH Version: 5.*no mpirun .*mpirun is of mpirun \(Open MPI\).*first on"):
+        launchers.find(facts("MPICH Version: 5.0"), "python")
+    with pytest.raises(LaunchError, match="srun"):
+        launchers.find(facts("MPI VERSION : CRAY MPICH version 8"), "python")
+    with pytest.raises(LaunchError, match="Open MPI v5.0"):
+        launchers.find(facts("Open MPI v5.0.1"), "python")  # 5's ranks, 4's mpirun
+    assert launchers.find(facts("Open MPI v4.1.2"), "python") == Launcher(str(other), "Open MPI", 4)
+    beside = tmp_path / "bin" / "mpirun"
+    beside.parent.mkdir()
+    other.rename(beside)
+    assert launchers.find(facts("Open MPI v4.1.2"), "python").path == str(beside)
+
+
+def test_hosts_are_asked_first(tmp_path: Path) -> None:
+    """``ssh`` that is none: one machine is not there, one has another TensorFlow, one is like this."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        """#!/bin/bash
+while [ "$1" = -o ]; do shift 2; done
+echo welcome to "$1"
+case $1 in
+far) echo "ssh: connect to host far port 22: Connection timed out" >&2; exit 255 ;;
+old) bash -c "$2" | sed 's/"tensorflow": "[^"]*"/"tensorflow": "2.1"/' ;;
+*) bash -c "$2" ;;
+esac
+"""
+    )
+    ssh.chmod(0o755)
+
+    def on(machines: str) -> Finished:
+        return tfdist_run("-v", "--dry-run", "--ssh", str(ssh), "-H", machines, "python", "x.py")
+
+    refused = on("localhost:1,far:1,old:1,like:1")
+    assert refused.code == 2
+    far, old = refused.errors.splitlines()[-2:]
+    assert "far: cannot be reached" in far and "Connection timed out" in far and "leave far out of -H" in far
+    assert re.search(r"tfdist-run: old: .*TensorFlow 2.1 \(here: 2\.\d+.*\) there; install the same versions", old)
+    accepted = on("localhost:1,like:1")
+    assert accepted.code == 0, accepted.errors
+    assert re.search(r"like: python 3\S+, tfdist \d", accepted.errors)
+    assert "localhost:1,like:1" in accepted.errors.splitlines()[-1]
+
+
+WITHOUT_IMPORT = """
+import os, sys
+tfdist = sys.modules["tfdist"]
+assert "tensorflow" in sys.modules, "graphs are rewritten"
+assert __name__ == "__main__" and sys.modules["__main__"].__dict__ is globals()
+import neighbour
+print("rank", tfdist.rank(), "of", tfdist.size(), sys.argv[1:], os.path.basename(sys.argv[0]), flush=True)
+print("cores", sorted(os.sched_getaffinity(0)), file=sys.stderr, flush=True)
+tfdist.barrier()
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("module", [False, True])
+def test_a_script_without_the_import_line(tmp_path: Path, module: bool) -> None:
+    (tmp_path / "train.py").write_text(WITHOUT_IMPORT)
+    (tmp_path / "neighbour.py").write_text("")
+    program = ["-m", "train"] if module else [str(tmp_path / "train.py")]
+    environment = {"PYTHONPATH": f"{ROOT}:{tmp_path}"} if module else {}
+    finished = tfdist_run("-n", "2", *program, "-n", "x", "--flag", environment=environment)
+    assert finished.code == 7, finished.errors
+    expected = [f"[{rank}] rank {rank} of 2 ['-n', 'x', '--flag'] train.py" for rank in range(2)]
+    assert sorted(finished.output.splitlines()) == expected
+    assert re.findall(r"^tfdist-run: .*mp(?:irun|iexec)\S* -n 2 ", finished.errors, re.MULTILINE)
+    cores = dict(re.findall(r"^\[([01])\] cores (.*)$", finished.errors, re.MULTILINE))
+    assert cores.keys() == {"0", "1"}
+    if "not bound" not in finished.errors:
+        assert cores["0"] != cores["1"]
+
+
+WAITING = """
+import os, signal, sys, time
+def stop(number, frame):
+    print("stopped by", number, flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, stop)
+signal.signal(signal.SIGTERM, stop)
+for part in ("re", "ad", "y\\n"):
+    os.write(1, part.encode())
+    time.sleep(0.05)
+time.sleep(60)
+"""
+
+
+def start(tmp_path: Path) -> subprocess.Popen[str]:
+    """A job of three ranks that wait; returns when they do."""
+    script = tmp_path / "wait.py"
+    script.write_text(WAITING)
+    command = [sys.executable, "-m", "tfdist.run", "-n", "3", "python", str(script)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    assert sorted(process.stdout.readline() for _ in range(3)) == [f"[{rank}] ready\n" for rank in range(3)]
+    return process
+
+
+def test_signals_go_on(tmp_path: Path) -> None:
+    """SIGUSR1, which every launcher hands to the ranks; and SIGTERM, which MPICH's does."""
+    open_mpi = "Open MPI" in hosts.facts_here(sys.executable)["mpi"]
+    for number in (signal.SIGUSR1,) if open_mpi else (signal.SIGUSR1, signal.SIGTERM):
+        process = start(tmp_path)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert sorted(output.splitlines()) == [f"[{rank}] stopped by {int(number)}" for rank in range(3)]
+
+
+def test_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    process.kill()
+    process.wait()
+
+    def left() -> list[str]:
+        commands = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                commands.append(path.read_text())
+            except OSError:
+                continue
+        return [command for command in commands if str(tmp_path) in command]
+
+    deadline = time.monotonic() + 10
+    while left() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left()
