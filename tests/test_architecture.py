@@ -23,6 +23,7 @@ TFDIST_LAYERS = [
     {"patch"},
     {"fitting"},
     {"programs", "batches"},
+    {"sharing"},
     {"rewrite", "variables", "values", "joining"},
     {"gradients", "tuning"},
     {"exchanges", "rows"},

@@ -170,7 +170,7 @@ def broadcast_variables(variables: Any, root: int = 0) -> None:
     Raises:
       DisagreementError: the ranks have different variables.
     """
-    from tfdist.programs import variables_of
+    from tfdist.sharing import variables_of
 
     _job.take_values(variables_of(variables), root)
 
@@ -187,7 +187,7 @@ def average_variables(variables: Any) -> None:
     Raises:
       DisagreementError: the ranks have different variables.
     """
-    from tfdist.programs import average_values, variables_of
+    from tfdist.sharing import average_values, variables_of
 
     average_values(variables_of(variables, "non_trainable_weights"), _job)
 

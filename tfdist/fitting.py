@@ -16,9 +16,10 @@ import numpy as np
 
 from tfdist.batches import EqualBatches
 from tfdist.job import Job
-from tfdist.programs import Programs, native, random_state
+from tfdist.programs import Programs
 from tfdist.settings import log
 from tfdist.shards import shard
+from tfdist.sharing import native, random_state
 from tfdist.world import DisagreementError
 
 # Those that write files, or send what one rank should send.
@@ -205,7 +206,8 @@ def _agreeing(callback: Any) -> tuple[Any, Any]:
             optimizer = getattr(self.model, "optimizer", None)
             state = getattr(optimizer, "variables", [])
             known = [*self.model.weights, *(state() if callable(state) else state)]
-            self._programs.take([native(v) for v in known if not random_state(v)])
+            if self._job.broadcasts:
+                self._programs.take([native(v) for v in known if not random_state(v)])
             place = "the beginning of model.fit"
             epoch = getattr(self.model, "_initial_epoch", None)  # set by BackupAndRestore
             self.model._initial_epoch = self._job.world.control.broadcast_object(epoch, place)

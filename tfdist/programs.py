@@ -8,28 +8,24 @@ has, are given rank 0's values, so that gradients are of equal weights from the 
 from __future__ import annotations
 
 import gc
-import re
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
-from tfdist import agreement, functions, rewrite, tuning, variables
+from tfdist import agreement, functions, rewrite, tuning
 from tfdist.collectives import Collective
 from tfdist.job import Job
-from tfdist.rewrite import is_symbolic, variable_name
+from tfdist.rewrite import is_symbolic
+from tfdist.settings import log
+from tfdist.sharing import MEETING, described, native, random_state, take_values
 
 _TAPE = "a GradientTape that is opened eagerly (what one rank does for itself belongs in tfdist.alone)"
 _APPLIED = "gradients that are applied eagerly"
-_VARIABLES = "the exchange of variables before a first step"
-# The states of Keras's and TensorFlow's random generators: the ranks draw different numbers, as one process does for
-# the different parts of a batch.
-_RANDOM = re.compile(r"seed_generator_state|StateVar")
 
 
 class Programs:
@@ -45,7 +41,8 @@ class Programs:
         self._new: list[tuple[str, weakref.ref[Any]]] = []  # made since the last tape was opened: what, and which
         self._by_handle: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._trained: set[Hashable] = set()  # in functions that have been called, by their keys
-        self._checked: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs of functions
+        self._leaving: set[Hashable] = set()  # whose gradients leave such a function, by their keys
+        self._ready: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs of functions that need no more than to be run
         self._tapes = 0
         self._said: set[str] = set()
         if not job.installed:  # what is made while tfdist is uninstalled is none of its business
@@ -75,17 +72,25 @@ class Programs:
             return call()
         if not tf.executing_eagerly():
             return self._call_inside(state, call)
-        self._check(function.graph)
+        if function.graph not in self._ready:
+            self._prepare(function.graph, state, inputs)
+        return self.failing_plainly(call)
+
+    def _prepare(self, graph: Any, state: functions.FunctionState, inputs: Sequence[Any]) -> None:
+        """Collective: all ranks, as far as anything is new."""
+        self._check(graph)
         self.open_together(list(state.collectives))
-        trained = {_of_argument(key, function.graph, inputs) for key in state.trained}
+        trained = {_of_argument(key, graph, inputs) for key in state.trained}
+        self._leaving |= {_of_argument(mark.variable, graph, inputs) for mark in state.marks if not mark.averaged}
         # Not what is new on this rank alone: metrics of its own, or a trace for other shapes.
         if self._job.broadcasts and not trained <= self._trained:
             self._trained |= trained
             arguments = [self._by_handle.get(t._id) for t in inputs if t.dtype == tf.resource]
-            used = [*_captured(function.graph), *(v for v in arguments if v is not None)]
+            used = [*_captured(graph), *(v for v in arguments if v is not None)]
             self.take([v for v in used if ("handle", v.handle._id) in trained])
             self.share(used)
-        return self.failing_plainly(call)
+        if trained == state.trained:  # else other arguments may come
+            self._ready.add(graph)
 
     def _call_inside(self, state: functions.FunctionState, call: Callable[[], Any]) -> Any:
         """It is called in another function: after the exchanges before it, and before those after it."""
@@ -102,14 +107,12 @@ class Programs:
         return result
 
     def _check(self, graph: Any) -> None:
-        if graph not in self._checked:
-            self._checked.add(graph)
-            update = rewrite.unknown_update(graph)
-            if update:
-                raise RuntimeError(
-                    f"the function {graph.name} updates variables by gradients through {update}, which tfdist does not "
-                    "average: use an optimizer of Keras or TensorFlow, or variable.assign and its like"
-                )
+        update = rewrite.unknown_update(graph)
+        if update:
+            raise RuntimeError(
+                f"the function {graph.name} updates variables by gradients through {update}, which tfdist does not "
+                "average: use an optimizer of Keras or TensorFlow, or variable.assign and its like"
+            )
 
     def assigned(self, value: Any) -> None:
         """A variable is about to be assigned a value, of which a function may have made gradients a part."""
@@ -126,15 +129,11 @@ class Programs:
         if not tf.executing_eagerly():
             return rewrite.averaged(pairs, self._job)
         gradients, sources = zip(*pairs, strict=True) if pairs else ((), ())
-        if any(("handle", getattr(native(v), "handle", v)._id) in self._trained for v in sources if _is_variable(v)):
-            self._warn_once()
-        # Those of a tape are averages already, of which this is the average; those of a tf.function are not.
-        return list(zip(self.gradients(sources, gradients, _APPLIED), sources, strict=True))
-
-    def _warn_once(self) -> None:
-        if "late" not in self._said:
+        if "late" not in self._said and any(rewrite.variable_key(v) in self._leaving for v in sources):
             self._said.add("late")
             rewrite.warn_of_late_average("a tf.function and are applied outside")
+        # Those of a tape are averages already, of which this is the average; those of a tf.function are not.
+        return list(zip(self.gradients(sources, gradients, _APPLIED), sources, strict=True))
 
     def gradients(self, sources: Sequence[Any], gradients: Sequence[Any], place: str) -> list[Any]:
         """The averages of gradients with respect to variables that have been computed eagerly.
@@ -151,6 +150,9 @@ class Programs:
         unknown = self._job.broadcasts and any(v._unique_id not in self._same for v in known)
         if any(self._job.world.control.arrive(place, int(unknown))):
             self.take(known)
+            if "first" not in self._said and not self._job.world.rank:
+                log("the first gradients are rank 0's alone, because their variables were made in that very step")
+            self._said.add("first")
             factor = 0 if self._job.world.rank else self._job.world.size
             result = [None if g is None else _times(g, factor) for g in result]
         return rewrite.averaged_at_once(sources, result, self._job)
@@ -185,7 +187,7 @@ class Programs:
         common = self._common([what for what, _ in new])
         same = [reference() for what, reference in new if what in common]
         # Which of them have been dropped since depends on when each rank's memory is cleaned up.
-        there = self._job.world.control.all_gather_object([v is not None for v in same], _VARIABLES)
+        there = self._job.world.control.all_gather_object([v is not None for v in same], MEETING)
         self.share(v for v, *everywhere in zip(same, *there, strict=True) if all(everywhere))
 
     def others_record(self, tape: Any) -> bool:
@@ -214,7 +216,7 @@ class Programs:
 
     def _common(self, lines: Sequence[str]) -> set[str]:
         """Those that all ranks have equally often: metrics may differ, for example. Collective: all ranks."""
-        counts = [Counter(other) for other in self._job.world.control.all_gather_object(list(lines), _VARIABLES)]
+        counts = [Counter(other) for other in self._job.world.control.all_gather_object(list(lines), MEETING)]
         return {line for line in lines if len({count[line] for count in counts}) == 1}
 
     def open_together(self, collectives: Sequence[Collective]) -> None:
@@ -262,55 +264,3 @@ def _times(gradient: Any, factor: int) -> Any:
         return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
     gradient = tf.convert_to_tensor(gradient)
     return gradient * tf.cast(factor, gradient.dtype)
-
-
-def described(variable: Any) -> str:
-    """What all ranks must have alike."""
-    return f"variable {variable_name(variable)} {variable.dtype.name} {variable.shape}"
-
-
-def take_values(wanted: Sequence[Any], root: int, job: Job) -> None:
-    """One rank's values of variables on every rank.
-
-    Collective: all ranks, with variables of the same dtypes and shapes in the same order.
-
-    Raises:
-      DisagreementError: the ranks have different variables.
-    """
-    # By position: what Keras calls an optimizer's variables depends on what else a rank has built.
-    plan = [f"variable {n}, {v.dtype.name} {v.shape}" for n, v in enumerate(wanted)]
-    agreement.check(job.world.control.all_gather_object(plan, _VARIABLES))
-    own = {str(n): np.asarray(v.numpy()) for n, v in enumerate(wanted)} if job.world.rank == root else {}
-    received = variables.send(job, own, root)
-    if job.world.rank != root:
-        for n, variable in enumerate(wanted):
-            variable.assign(received[str(n)])
-
-
-def average_values(wanted: Sequence[Any], job: Job) -> None:
-    """The mean over the ranks of floating-point variables, in place of each rank's. Collective: all ranks."""
-    wanted = [v for v in wanted if v.dtype.is_floating]
-    plan = [described(v) for v in wanted]
-    control = job.world.control
-    agreement.check(control.all_gather_object(plan, "the averaging of variables"))
-    for variable in wanted:
-        value = np.array(variable.numpy(), order="C")
-        wide = value.astype(np.float32 if value.itemsize < 4 else value.dtype).reshape(-1)
-        control.all_reduce(wide, "mean", job.world.size)
-        variable.assign(wide.reshape(value.shape).astype(value.dtype))
-
-
-def variables_of(given: Any, attribute: str = "weights") -> list[Any]:
-    """The ``tf.Variable`` of each variable, of TensorFlow or Keras, in a list; or of an object's attribute."""
-    found = getattr(given, attribute, given)
-    return [native(v) for v in ([found] if hasattr(found, "assign") else found)]
-
-
-def random_state(variable: Any) -> bool:
-    """Whether a variable is the state of a random generator, which is each rank's own."""
-    return _RANDOM.search(getattr(variable, "path", variable.name)) is not None
-
-
-def native(variable: Any) -> Any:
-    """A variable of Keras 3 (which has a path) as TensorFlow's."""
-    return variable.value if hasattr(variable, "path") else variable
