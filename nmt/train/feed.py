@@ -122,7 +122,7 @@ class Feed:
             ranks = int(record.get("ranks", self._size))
         except (KeyError, TypeError, ValueError):
             return ""
-        now = f"{ranks} ranks until step {step}, {self._size} from here on: " if ranks != self._size else ""
+        now = f"{ranks} rank(s) until step {step}, {self._size} from here on: " if ranks != self._size else ""
         if plan == self._plan_record() and step >= before.step:
             self._origin = before
             return now and f"{now}the same sentences in each step, but other random numbers (of dropout, say)"

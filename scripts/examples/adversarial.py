@@ -31,7 +31,7 @@ def distance():
 
 
 before = distance()
-for _ in range(1500):
+for _ in range(600):
     step()
 after = distance()
 if tfdist.rank() == 0:

@@ -90,5 +90,5 @@ def test_ranks_translate_and_another_number_of_ranks_goes_on(toy: Any) -> None:
     assert len((toy.directory / "x").read_text().splitlines()) == len(text.read_text().splitlines())
     done = program(2, toy.flags("--learning_rate_scaling=sqrt", "--num_train_steps=2"))
     assert done.code == 0, done.errors
-    assert "# global batch size changed since step 1: training goes on with epoch 2" in done.output
+    assert "# 1 rank(s) until step 1, 2 from here on: global batch size changed since step 1" in done.output
     assert "learning rate 1.41421" in done.output
