@@ -29,25 +29,26 @@ def case_names() -> list[str]:
 
 
 # Other layouts and ways, for the cases that they could change.
-_ENGINE, _BOTH = ("cases_engine",), ("cases_engine", "cases_law")
-_ADDING = tuple(f"cases_engine.case_{x}" for x in ("every", "many", "random", "rows", "non_finite", "groups"))
+_NAMES = ("every", "many", "random", "rows", "non_finite", "groups", "collectives", "join", "sparse_settings")
+_ADDING = tuple(f"cases_engine.case_{name}" for name in _NAMES)
+_TWO_BY_TWO = {"TFDIST_NODE_SIZE": "2", "TFDIST_OPTIONS": "engine=direct,bucket_mb=0.001"}
 LAYOUTS = {
-    "two nodes of two": (4, {"TFDIST_NODE_SIZE": "2", "TFDIST_OPTIONS": "engine=direct,bucket_mb=0.001"}, _BOTH),
-    "nodes of two and one": (3, {"TFDIST_NODE_SIZE": "2", "TFDIST_OPTIONS": "engine=direct"}, _ENGINE),
+    "two nodes of two": (4, _TWO_BY_TWO, (*_ADDING, "cases_law")),
+    "nodes of two and one": (3, {"TFDIST_NODE_SIZE": "2", "TFDIST_OPTIONS": "engine=direct"}, _ADDING),
     # One of the larger node's ranks adds nothing: it has no slice.
     "nodes of three and two": (5, {"TFDIST_NODE_SIZE": "3", "TFDIST_OPTIONS": "engine=direct"}, _ADDING),
-    "through MPI alone": (2, {"TFDIST_ENGINE": "mpi"}, _ENGINE),
+    "through MPI alone": (2, {"TFDIST_ENGINE": "mpi"}, _ADDING),
 }
 # What another number of ranks could change: four take long on two cores, and one has nothing to exchange.
 _WANTED = {
     1: ("cases_values", "cases_variables", "cases_programs"),
     2: ("cases_",),
     3: (
-        *_BOTH, "cases_values", "cases_variables", "cases_programs", "cases_nmt",
+        "cases_engine", "cases_law", "cases_values", "cases_variables", "cases_programs", "cases_nmt",
         *(f"cases_keras.case_{x}" for x in ("optimizers", "ways", "models", "uneven", "logs", "state")),
         "cases_tf_keras.case_fit_functional",
     ),
-    4: (*_ENGINE, "cases_nmt.case_nmt_with_adam"),
+    4: ("cases_engine", "cases_nmt.case_nmt_with_adam"),
 }  # fmt: skip
 # What has to be installed for a module's cases, beside what tfdist itself requires.
 _NEEDS = {"cases_tf_keras": "tf_keras"}
