@@ -5,15 +5,21 @@ One order of additions, and each element computed once, is what makes results th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
 Op = Literal["sum", "mean", "min", "max", "product"]
 OPS: tuple[Op, ...] = ("sum", "mean", "min", "max", "product")
 
-_COMBINE = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply}
+_COMBINE: dict[str, Callable[..., Any]] = {
+    "sum": np.add,
+    "mean": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "product": np.multiply,
+}
 # A block of each contribution and of the result stay in a core's second-level cache between the passes over them.
 _BLOCK_BYTES = 1 << 18
 

@@ -76,7 +76,7 @@ def same_everywhere(array: np.ndarray) -> bool:
 def case_every_dtype_and_operation_on_every_way() -> None:
     if SIZE == 1:
         return
-    functions = {"sum": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply}
+    functions: dict[str, Any] = {"sum": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply}
     for dtype in ("float32", "float64", "int32", "int64", "uint8", "bool", "complex64", "float16", ml_dtypes.bfloat16):
         numpy_dtype = np.dtype(dtype)
         wide = np.float32 if numpy_dtype.itemsize == 2 else numpy_dtype
