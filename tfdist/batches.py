@@ -53,8 +53,9 @@ class EqualBatches:
             iterator.steps_per_epoch = min(steps)
         self._channel = self._channel or world.channel("the data of model.fit")
         first = _FirstBatch(self._job, self._channel)
-        if own.digest is not None:  # Keras may shuffle them: the batches differ though the data do not
-            first.compared([facts.digest for facts in ranks])
+        digests = [facts.digest for facts in ranks]
+        if None not in digests:  # Keras may shuffle arrays: the batches differ though the data do not
+            first.compared(digests)
         if any(n is None for n in numbers) and not all(facts.infinite for facts in ranks):
             iterator._get_iterator = functools.partial(_Agreeing, dataset, first)  # a rank may have less each time
             return

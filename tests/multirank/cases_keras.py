@@ -260,6 +260,14 @@ def case_uneven_epochs_end_together() -> None:
         assert int(model.optimizer.iterations) == 2 * 2, run
 
 
+def case_ranks_that_feed_other_kinds_of_data() -> None:
+    model = functional()
+    model.compile("sgd", "mse")
+    (fit_dataset if tfdist.rank() else fit)(model, *arrays(), 10)
+    weights = [w.tolist() for w in model.get_weights()]
+    assert tfdist._world.control.all_gather_object(weights, "compare") == [weights] * tfdist.size()
+
+
 def case_logs_are_means_and_decisions_alike() -> None:
     x, y = arrays()
     model = functional()
