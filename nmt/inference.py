@@ -11,7 +11,7 @@ from nmt.errors import InputError
 from nmt.ranks import Ranks, from_root, together
 from nmt.train import checkpoint
 from nmt.translate.decode import TranslationModel
-from nmt.translate.infer import draw_attention, picked_lines, translate_file
+from nmt.translate.infer import draw_attention, parse_list, translate_file
 from nmt.translate.score import check_reference, score_files
 
 
@@ -29,7 +29,9 @@ def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: wir
     Raises:
         AgreedError: on every rank, for a user's mistake.
     """
-    picked = from_root(ranks, lambda: _check_texts(config))
+    if config.inference_ref_file:  # before all the work
+        files = str(config.inference_input_file), config.inference_ref_file
+        from_root(ranks, lambda: check_reference(*files))
     with together(ranks):
         path = config.ckpt or checkpoint.latest(str(config.out_dir))
         if path is None:
@@ -47,24 +49,17 @@ def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: wir
         checkpoint.restore(model.session, model.saver, path)
     files = str(config.inference_input_file), str(config.inference_output_file)
     lines = translate_file(model, *files, ranks, config.inference_list)
-    from_root(ranks, lambda: _tell(config, model, path, lines, picked))
+    from_root(ranks, lambda: _tell(config, model, path, lines))
 
 
-def _check_texts(config: Config) -> list[int] | None:
-    """The lines asked for, None for all. Refuses, before all the work, what could not be scored. On one rank."""
-    text = str(config.inference_input_file)
-    if config.inference_ref_file:
-        check_reference(text, config.inference_ref_file)
-    return None if config.inference_list is None else picked_lines(text, config.inference_list)[0]
-
-
-def _tell(config: Config, model: TranslationModel, path: str, lines: int, picked: list[int] | None) -> None:
+def _tell(config: Config, model: TranslationModel, path: str, lines: int) -> None:
     """Pictures and scores, and a line that says what was done. On one rank."""
     files = str(config.inference_input_file), str(config.inference_output_file)
     if config.inference_list is not None:
         for picture in draw_attention(model, *files, config.inference_list):
             print(f"# {picture}", flush=True)
     if config.inference_ref_file:
+        picked = None if config.inference_list is None else parse_list(config.inference_list)
         scores = score_files(
             files[1],
             config.inference_ref_file,

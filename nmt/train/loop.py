@@ -162,9 +162,8 @@ def train(
     window = Window(ranks)
     stats = Stats(first_step)
     over = False
-    if (
-        first_step >= cadence.num_train_steps
-    ):  # the end is evaluated again: a run may have been killed in the midst of it
+    if first_step >= cadence.num_train_steps:
+        # The end is evaluated again: a run may have been killed in the midst of it.
         outputs.say(f"# Step {first_step} is done and no step is left: raise --num_train_steps to train further.")
     else:
         scored = first_step > 0 and cadence.scores_due(first_step, feed.epoch_ended(first_step) > 0)
