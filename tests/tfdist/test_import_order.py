@@ -41,12 +41,15 @@ print("fine")
 """
 
 
-def test_imported_last_and_twice_and_taken_away(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    finished = mpirun(2, [str(script)], 60)
+def assert_fine(path: Path, script: str) -> None:
+    path.write_text(script)
+    finished = mpirun(2, [str(path)], 60)
     assert finished.code == 0, finished.errors
     assert finished.output.count("fine") == 2
+
+
+def test_imported_last_and_twice_and_taken_away(tmp_path: Path) -> None:
+    assert_fine(tmp_path / "script.py", SCRIPT)
 
 
 KERAS = """
@@ -85,8 +88,4 @@ print("fine")
 
 
 def test_imported_after_keras_and_its_model_and_taken_away(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(KERAS)
-    finished = mpirun(2, [str(script)], 60)
-    assert finished.code == 0, finished.errors
-    assert finished.output.count("fine") == 2
+    assert_fine(tmp_path / "script.py", KERAS)
