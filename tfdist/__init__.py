@@ -161,7 +161,7 @@ def broadcast_variables(variables: Any, root: int = 0) -> None:
 
     Training does so by itself before its first step, from rank 0; this is for what changes later.
 
-    Collective: all ranks, with variables of the same names, dtypes and shapes in the same order.
+    Collective: all ranks, with variables of the same dtypes and shapes in the same order.
 
     Args:
       variables: of ``tf.Variable`` or Keras, executing eagerly; or something that has ``weights``, such as a model.

@@ -16,17 +16,11 @@ def digest(lines: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-_REMEDY = (
-    "Every rank must build the same graph: look for a variable, shape or order that depends on the rank or on its data."
-)
-
-
-def check(plans: Sequence[Sequence[str]], remedy: str = _REMEDY) -> None:
+def check(plans: Sequence[Sequence[str]]) -> None:
     """Compare the ranks' plans.
 
     Args:
       plans: for each rank its lines, such as ``gradient w float32 [3, 4]``.
-      remedy: what to do.
 
     Raises:
       DisagreementError: naming the first line that differs and the ranks on both sides.
@@ -39,5 +33,6 @@ def check(plans: Sequence[Sequence[str]], remedy: str = _REMEDY) -> None:
         if len(ranks_of) > 1:
             sides = "; ".join(f"rank {', '.join(map(str, ranks))}: {line}" for line, ranks in ranks_of.items())
             raise DisagreementError(
-                f"the training graphs differ between ranks, first at exchange {index}: {sides}. {remedy}"
+                f"the training graphs differ between ranks, first at exchange {index}: {sides}. Every rank must build "
+                "the same graph: look for a variable, shape or order that depends on the rank or on its data."
             )

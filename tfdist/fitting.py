@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tfdist.batches import EqualBatches
 from tfdist.job import Job
@@ -37,8 +38,8 @@ class Fitting:
     def __init__(self, job: Job, programs: Programs) -> None:
         self._job = job
         self._programs = programs
-        self._batches: EqualBatches | None = None  # while the iterator of a training is awaited
-        self._equal_batches: EqualBatches | None = None
+        self._batches = EqualBatches(job)
+        self._awaiting = False  # the iterator of a training
         self._said_uncompiled = False
 
     def fit(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -51,12 +52,12 @@ class Fitting:
             self._shard(given)
         given["callbacks"] = self._around(given.get("callbacks"), model)
         self._quieten(given)
-        self._batches = self._equal_batches = self._equal_batches or EqualBatches(self._job)
         self._batches.begin(given)
+        self._awaiting = True
         try:
             return self._programs.failing_plainly(lambda: original(*bound.args, **bound.kwargs))
         finally:
-            self._batches = None
+            self._awaiting = False
 
     def one_voice(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Around ``evaluate`` and ``predict``, which are each rank's own."""
@@ -67,9 +68,9 @@ class Fitting:
     def epoch_iterator(self, original: Callable[..., Any], iterator: Any, *args: Any, **kwargs: Any) -> None:
         """Around the making of an epoch's iterator: the first one in ``fit`` is of the training data."""
         original(iterator, *args, **kwargs)
-        batches, self._batches = self._batches, None
-        if batches is not None:
-            batches.equalise(iterator)
+        if self._awaiting:
+            self._awaiting = False
+            self._batches.equalise(iterator)
 
     def make_train_function(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Around the making of the training step, which XLA cannot compile: it holds the exchange."""
@@ -133,8 +134,6 @@ def _package(model: Any) -> str:
 
 def _sharded(data: Any, name: str, rank: int, size: int) -> Any:
     """This rank's part of what ``fit`` takes: arrays in any structure, or a dataset of batches."""
-    import tensorflow as tf
-
     if isinstance(data, tf.data.Dataset):
         return shard(data, rank, size)
     leaves = tf.nest.flatten(data)
@@ -160,8 +159,8 @@ def averaged_logs(logs: dict[str, Any], place: str, job: Job) -> dict[str, Any]:
       DisagreementError: a rank has a name that another has not.
     """
     gathered: list[dict[str, Any]] = job.world.control.all_gather_object(logs, place)
-    names = {name: [r for r, other in enumerate(gathered) if name in other] for other in gathered for name in other}
-    for name, ranks in names.items():
+    for name in dict.fromkeys(name for other in gathered for name in other):
+        ranks = [rank for rank, other in enumerate(gathered) if name in other]
         if len(ranks) < len(gathered):
             raise DisagreementError(
                 f"{place}: {name!r} is logged on rank {', '.join(map(str, ranks))} only. All ranks must have the same "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tensorflow.python.eager import context
@@ -73,6 +73,13 @@ def include(inner: FunctionState) -> None:
         state.collectives.update(inner.collectives)
         state.marks += inner.marks
         state.applied |= inner.applied
+
+
+def apply_to(keys: Iterable[Hashable | None]) -> None:
+    """Gradients are applied to these variables in the function under construction; None stands for no variable."""
+    known = {key for key in keys if key is not None}
+    for state in around(ops.get_default_graph()):
+        state.applied |= known
 
 
 def current() -> ops.Graph | None:

@@ -234,23 +234,16 @@ def _sessions(patches: Patches, job: Job) -> None:
     def run(original: Callable[..., Any], self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
         return hook.around(self, fetches, lambda: original(self, fetches, *args, **kwargs))
 
+    def hooked(session: Any, fetches: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *feeds, **options: hook.around(session, fetches, lambda: plain(*feeds, **options))
+
     def make_callable(original: Callable[..., Any], self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
-        plain = original(self, fetches, *args, **kwargs)
-
-        def hooked(*feeds: Any, **options: Any) -> Any:
-            return hook.around(self, fetches, lambda: plain(*feeds, **options))
-
-        return hooked
+        return hooked(self, fetches, original(self, fetches, *args, **kwargs))
 
     def make_from_options(original: Callable[..., Any], self: Any, callable_options: Any) -> Any:
         """What Keras trains with in a session's graph: tf_keras/src/backend.py, ``GraphExecutionFunction``."""
-        plain = original(self, callable_options)
         fetches = [*callable_options.fetch, *callable_options.target]
-
-        def hooked(*feeds: Any, **options: Any) -> Any:
-            return hook.around(self, fetches, lambda: plain(*feeds, **options))
-
-        return hooked
+        return hooked(self, fetches, original(self, callable_options))
 
     unhooked = base.run
 

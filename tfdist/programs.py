@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
-from tfdist import agreement, functions, rewrite, tuning
+from tfdist import functions, rewrite, variables
 from tfdist.collectives import Collective
 from tfdist.job import Job
 from tfdist.rewrite import is_symbolic
@@ -222,14 +222,8 @@ class Programs:
     def open_together(self, collectives: Sequence[Collective]) -> None:
         """Give collectives their channels. Collective: the ranks that take part in each, in the same order."""
         for collective in collectives:
-            if collective.channel is not None:
-                continue
-            control = (collective.group or self._job.world).control
-            plan = [f"{line} in {collective.name}" for line in collective.plan]
-            agreement.check(control.all_gather_object(plan, "the first run of an exchange"))
-            if collective.shared_tensors:
-                tuning.ensure(self._job)
-            collective.open()
+            if collective.channel is None:
+                variables.open_in_agreement(collective, self._job)
 
 
 def _captured(graph: Any) -> list[Any]:

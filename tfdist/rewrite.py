@@ -178,9 +178,9 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
       job: the ranks and settings.
     """
     grads_and_vars = [(_tensor(gradient), variable) for gradient, variable in grads_and_vars]
-    inside = [] if functions.in_session() else list(functions.around(ops.get_default_graph()))
-    for around in inside:
-        around.applied |= {key for _, variable in grads_and_vars if (key := variable_key(variable)) is not None}
+    in_function = not functions.in_session()
+    if in_function:
+        functions.apply_to(variable_key(variable) for _, variable in grads_and_vars)
     state = make_state(ops.get_default_graph())
     behind: dict[Marker, None] = {}
     direct = []
@@ -205,7 +205,8 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
     applied = [g for g, _ in grads_and_vars]
     if direct:
         late = {variable_key(grads_and_vars[i][1]) for i in direct}
-        if inside and any(m.variable in late and not m.averaged for m in inside[0].marks):
+        marks = next(functions.around(ops.get_default_graph())).marks if in_function else []
+        if any(m.variable in late and not m.averaged for m in marks):
             warn_of_late_average("a tf.function or a loop inside this one")
         names = [variable_name(grads_and_vars[i][1]) for i in direct]
         own = [_dense_if_asked(applied[i], job) for i in direct]
@@ -243,8 +244,7 @@ def average_before(value: Any, job: Job) -> None:
         raise RuntimeError(
             f"a variable is assigned a value made of gradients that cannot be averaged, because {reason}"
         )
-    for around in functions.around(ops.get_default_graph()):
-        around.applied |= {m.variable for m in pending}
+    functions.apply_to(m.variable for m in pending)
     _rewire(pending, job)
 
 

@@ -35,7 +35,9 @@ def _count(text: str) -> int:
 
 
 def _switch(text: str) -> bool:
-    return {"0": False, "1": True, "False": False, "True": True}[text]
+    if text not in ("0", "1", "False", "True"):
+        raise ValueError
+    return text in ("1", "True")
 
 
 def _number_or_nothing(text: str) -> str:
@@ -139,7 +141,7 @@ class Settings:
                 raise SettingsError(f"{shown} is not a setting; the settings are: {names}")
             try:
                 values[name] = fields[name].metadata["parse"](text)
-            except (ValueError, KeyError):
+            except ValueError:
                 allowed = fields[name].metadata["allowed"]
                 raise SettingsError(f"{shown}={text!r} is out of range; it takes {allowed}") from None
         return dataclasses.replace(self, **values, origins={**self.origins, **origins})

@@ -207,10 +207,13 @@ def _settable(graph: Any) -> dict[str, Any]:
     }
 
 
-def _open_in_group(collective: Collective) -> None:
-    """Compare one collective's plans within its group, and open it. Collective: the group's ranks."""
-    assert collective.group is not None
-    agreement.check(collective.group.control.all_gather_object(collective.plan, f"the opening of {collective.name}"))
+def open_in_agreement(collective: Collective, job: Job) -> None:
+    """Compare one collective's plans between its ranks, and open it. Collective: its ranks."""
+    control = (collective.group or job.world).control
+    plan = [f"{line} in {collective.name}" for line in collective.plan]
+    agreement.check(control.all_gather_object(plan, "the first run of an exchange"))
+    if collective.shared_tensors:
+        tuning.ensure(job)
     collective.open()
 
 
@@ -299,7 +302,7 @@ class SessionHook:
                 self._warn_of_order(reach.unordered)
         for collective in reach.group_collectives:
             if collective.channel is None:
-                _open_in_group(collective)
+                open_in_agreement(collective, self._job)
         try:
             result = call()
         except tf.errors.OpError:
