@@ -22,18 +22,18 @@ from tfdist.communication import (
     new_group,
     reduce_scatter,
 )
-from tfdist.job import BroadcastSwitch as _BroadcastSwitch
-from tfdist.job import alone as _alone
-from tfdist.learning_rate import Rule as _Rule
-from tfdist.learning_rate import scaled as _scaled
-from tfdist.presence import PeerError
-from tfdist.settings import SettingsError
-from tfdist.shards import Remainder as _Remainder
-from tfdist.shards import shard as _shard
-from tfdist.world import DisagreementError
+from tfdist.core.settings import SettingsError
+from tfdist.graph.job import BroadcastSwitch as _BroadcastSwitch
+from tfdist.graph.job import alone as _alone
+from tfdist.training.data_shard import Remainder as _Remainder
+from tfdist.training.data_shard import shard as _shard
+from tfdist.training.learning_rate import Rule as _Rule
+from tfdist.training.learning_rate import scaled as _scaled
+from tfdist.transport._stall_detection import PeerError
+from tfdist.transport.interfaces import DisagreementError
 
 if TYPE_CHECKING:
-    from tfdist.rows import Way as _Way
+    from tfdist.engine.sparse_rows import Way as _Way
 
 __version__ = "0.1.0"
 
@@ -141,7 +141,7 @@ def join() -> int:
     Raises:
       RuntimeError: a graph communicates in a way that needs this rank's data (a broadcast in a step, say).
     """
-    from tfdist.joining import join
+    from tfdist.training.join import join
 
     return join(_job)
 
@@ -170,7 +170,7 @@ def broadcast_variables(variables: Any, root: int = 0) -> None:
     Raises:
       DisagreementError: the ranks have different variables.
     """
-    from tfdist.sharing import variables_of
+    from tfdist.training.eager_variables import variables_of
 
     _job.take_values(variables_of(variables), root)
 
@@ -187,7 +187,7 @@ def average_variables(variables: Any) -> None:
     Raises:
       DisagreementError: the ranks have different variables.
     """
-    from tfdist.sharing import average_values, variables_of
+    from tfdist.training.eager_variables import average_values, variables_of
 
     average_values(variables_of(variables, "non_trainable_weights"), _job)
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 import tfdist
-from tfdist import tuning
-from tfdist.job import Tuning
-from tfdist.settings import Settings, launch
+from tfdist.core.settings import Settings, launch
+from tfdist.engine import autotune
+from tfdist.graph.job import Tuning
 
 _TEST_SECONDS = 1.0
 
@@ -23,14 +23,14 @@ def main() -> int:
     """Print the report on rank 0; 0 if the collectives work."""
     job = tfdist._job
     wrong = _wrong_results(time.monotonic() + _TEST_SECONDS)
-    measured = tuning.measure(job) if job.world.size > 1 else None
+    measured = autotune.measure(job) if job.world.size > 1 else None
     everywhere = job.world.control.all_gather_object(wrong, "the report")
     if job.world.rank == 0:
         print("\n".join(_report(everywhere, measured)), flush=True)
     return 1 if any(everywhere) else 0
 
 
-def _report(wrong: list[list[str]], measured: tuning.Measurement | None) -> Iterator[str]:
+def _report(wrong: list[list[str]], measured: autotune.Measurement | None) -> Iterator[str]:
     import tensorflow as tf
 
     world = tfdist._world
@@ -51,7 +51,7 @@ def _report(wrong: list[list[str]], measured: tuning.Measurement | None) -> Iter
         yield f"{'TFDIST_' + name.upper():<29} {value!s:<10} {origin:<20} {what}"
     yield ""
     if measured:
-        yield "measured, ms:   " + "".join(f"{size // 1024:>9} KiB" for size in tuning.SIZES_BYTES)
+        yield "measured, ms:   " + "".join(f"{size // 1024:>9} KiB" for size in autotune.SIZES_BYTES)
         for name, times in (("MPI", measured.private), ("own way", measured.own)):
             yield f"{name:<16}" + "".join(f"{seconds * 1e3:>13.3f}" for seconds in times)
         for way, seconds in measured.ways:

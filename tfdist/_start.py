@@ -9,12 +9,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from tfdist import failure, placement, timeline, world
-from tfdist.job import Job
-from tfdist.settings import Settings, SettingsError, launch, log
+from tfdist.core import devices, timeline
+from tfdist.core.settings import Settings, SettingsError, launch, log
+from tfdist.graph.job import Job
+from tfdist.hooks import exceptions
+from tfdist.transport import interfaces
 
 if TYPE_CHECKING:
-    from tfdist.patch import Patches
+    from tfdist.hooks.install import Patches
 
 
 class Process:
@@ -23,13 +25,13 @@ class Process:
     def __init__(self, job: Job) -> None:
         self.job = job
         self._patches: Patches | None = None
-        self._hook = failure.FailureHook(job.world)
+        self._hook = exceptions.FailureHook(job.world)
 
     def install(self) -> None:
         """Hook into TensorFlow and into uncaught exceptions."""
-        from tfdist import patch
+        from tfdist.hooks import install
 
-        self._patches = patch.install(self.job)
+        self._patches = install.install(self.job)
         self._hook.install()
 
     def uninstall(self) -> None:
@@ -60,7 +62,7 @@ class Process:
 
     def abort(self, message: str, exit_code: int) -> None:
         """See ``tfdist.abort``."""
-        failure.abort(self.job.world, message, exit_code)
+        exceptions.abort(self.job.world, message, exit_code)
 
 
 @functools.cache
@@ -69,8 +71,8 @@ def process() -> Process:
     started = launch()
     try:
         settings = Settings.from_environment()
-        ranks = world.connect(started, settings)
-    except (SettingsError, world.SetupError) as error:
+        ranks = interfaces.connect(started, settings)
+    except (SettingsError, interfaces.SetupError) as error:
         # The ranks of a machine are in the same case, and there may be no MPI to agree through: the first speaks.
         if started is None or not started.local_rank:
             sys.stderr.write(f"tfdist on {platform.node()}: {error}\n")
@@ -78,7 +80,7 @@ def process() -> Process:
     recorder = timeline.Recording() if settings.timeline else timeline.Silent()
     begun = Process(Job(ranks, settings, recorder=recorder))
     if ranks.size > 1:
-        placement.take_share(ranks)
+        devices.take_share(ranks)
         begun.install()
         atexit.register(begun.end)  # also after uninstall: the others may still wait for it
     return begun

@@ -7,11 +7,11 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tfdist._start import process
-from tfdist.combining import Op
+from tfdist.core.reduce_ops import Op
 
 if TYPE_CHECKING:
-    from tfdist.values import Collectives
-    from tfdist.world import Group
+    from tfdist.graph.tensor_collectives import Collectives
+    from tfdist.transport.interfaces import Group
 
 _job = process().job
 _world = _job.world
@@ -19,7 +19,7 @@ _world = _job.world
 
 @functools.cache
 def _collectives_of(group: Hashable) -> Collectives:
-    from tfdist.values import Collectives  # imports TensorFlow: not before it is needed
+    from tfdist.graph.tensor_collectives import Collectives  # imports TensorFlow: not before it is needed
 
     return Collectives(_job, cast("Group", group))
 

@@ -11,8 +11,8 @@ from typing import Any
 import keras
 
 import tfdist
-from tfdist.fitting import averaged_logs
-from tfdist.learning_rate import Rule, factor
+from tfdist.training.fit import averaged_logs
+from tfdist.training.learning_rate import Rule, factor
 
 
 def scale_learning_rate(learning_rate: Any, rule: Rule = "linear", warmup_steps: int = 0) -> Any:

@@ -20,13 +20,13 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.cases_law import OPTIMIZERS, clipped_model
 from tests.multirank.oracle import assert_law, v1
-from tfdist import adding, rows
-from tfdist.collectives import Collective
-from tfdist.exchanges import Reduction
-from tfdist.graphs import make_state
-from tfdist.job import Tuning
-from tfdist.rows import Rows, Table
-from tfdist.settings import SettingsError
+from tfdist.core.settings import SettingsError
+from tfdist.engine import _direct_engine, sparse_rows
+from tfdist.engine.all_reduce import Reduction
+from tfdist.engine.collective import Collective
+from tfdist.engine.sparse_rows import Rows, Table
+from tfdist.graph.graph_state import make_state
+from tfdist.graph.job import Tuning
 
 SIZE, RANK = tfdist.size(), tfdist.rank()
 
@@ -118,7 +118,7 @@ def case_many_tensors_in_many_blocks() -> None:
     """More parts than one call reads, and slices of several blocks."""
     if SIZE == 1:
         return
-    kept, adding._BLOCK_BYTES = adding._BLOCK_BYTES, 1 << 17
+    kept, _direct_engine._BLOCK_BYTES = _direct_engine._BLOCK_BYTES, 1 << 17
     try:
         shapes = [(1,)] * 3000 + [(100_003,), (2, 5)]
         every = [[brought(r, s, "float32") + n % 7 for n, s in enumerate(shapes)] for r in range(SIZE)]
@@ -133,7 +133,7 @@ def case_many_tensors_in_many_blocks() -> None:
                         np.testing.assert_allclose(result, np.mean(contributions, axis=0), rtol=1e-5, atol=1e-6)
                     assert same_everywhere(np.concatenate([f.reshape(-1) for f in found]))
     finally:
-        adding._BLOCK_BYTES = kept
+        _direct_engine._BLOCK_BYTES = kept
 
 
 def case_a_static_shape_that_is_not_true() -> None:
@@ -245,9 +245,9 @@ def case_rows_are_the_same_whichever_way_they_travel() -> None:
             np.testing.assert_allclose(values.astype(np.float64), dense[union] / SIZE, rtol=tolerance, atol=tolerance)
             rows_sent = sum(len(i) for i, _ in every)
             expected_bytes = (
-                rows.gathered_bytes(rows_sent, width, values.dtype.itemsize)
+                sparse_rows.gathered_bytes(rows_sent, width, values.dtype.itemsize)
                 if exchange.ways == ["gather"]
-                else rows.dense_bytes(vocabulary, width, values.dtype.itemsize)
+                else sparse_rows.dense_bytes(vocabulary, width, values.dtype.itemsize)
             )
             assert exchange.received_bytes == [expected_bytes]
             assert same_everywhere(values)
@@ -286,7 +286,7 @@ def case_sparse_as_dense_hands_out_dense_gradients() -> None:
 
 def case_a_refusal_of_shared_memory_falls_back() -> None:
     """With /dev/shm too small, the gradients go through MPI."""
-    from tfdist import mpi
+    from tfdist.transport import _mpi_world
 
     if SIZE == 1:
         return
@@ -295,7 +295,7 @@ def case_a_refusal_of_shared_memory_falls_back() -> None:
     class Full:
         f_bavail, f_frsize = 0, full.f_frsize
 
-    kept, mpi.os.statvfs = mpi.os.statvfs, lambda path: Full  # type: ignore
+    kept, _mpi_world.os.statvfs = _mpi_world.os.statvfs, lambda path: Full  # type: ignore
     try:
         with settings(Tuning(0, 20 << 20)):  # more than what is left of any window
             elements = 100_000
@@ -305,7 +305,7 @@ def case_a_refusal_of_shared_memory_falls_back() -> None:
             (found,) = reduce(collective, 0, [np.full(elements, RANK + 1, np.float32)])
             assert (found == sum(range(1, SIZE + 1))).all()
     finally:
-        mpi.os.statvfs = kept  # type: ignore[attr-defined]
+        _mpi_world.os.statvfs = kept  # type: ignore[attr-defined]
 
 
 def case_collectives_at_once_and_in_graphs() -> None:

@@ -364,14 +364,14 @@ def case_two_models_in_turn_and_evaluation_alone() -> None:
 @contextlib.contextmanager
 def said() -> Iterator[list[str]]:
     """What rank 0's log gets meanwhile."""
-    from tfdist import batches
+    from tfdist.training import fit_batches
 
     lines: list[str] = []
-    before, batches.log = batches.log, lines.append  # type: ignore[assignment]
+    before, fit_batches.log = fit_batches.log, lines.append  # type: ignore[assignment]
     try:
         yield lines
     finally:
-        batches.log = before
+        fit_batches.log = before
 
 
 def shuffled(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.multirank.oracle import data, mine, model, v1
-from tfdist.graphs import make_state
+from tfdist.graph.graph_state import make_state
 
 
 def graph_with_model(seed: int, **options: Any) -> tuple[tf.Graph, Any]:

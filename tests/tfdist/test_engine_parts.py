@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tfdist import buckets, combining, rows, timeline
-from tfdist.job import Tuning
-from tfdist.peers import Peers, address
-from tfdist.settings import Settings, SettingsError
-from tfdist.shared import Segments
-from tfdist.topology import Topology, layout
-from tfdist.tuning import SIZES_BYTES, Measurement
+from tfdist.core import reduce_ops, timeline
+from tfdist.core.settings import Settings, SettingsError
+from tfdist.core.topology import Topology, layout
+from tfdist.engine import buckets, sparse_rows
+from tfdist.engine.autotune import SIZES_BYTES, Measurement
+from tfdist.graph.job import Tuning
+from tfdist.transport._shared_memory import Segments
+from tfdist.transport.process_memory import Peers, address
 
 
 class TestLines:
@@ -92,7 +93,7 @@ class TestPieces:
     @pytest.mark.parametrize("elements", [0, 1, 15, 16, 17, 1000])
     def test_slices_cover_all_and_begin_on_cache_lines(self, elements: int) -> None:
         for parts in (1, 2, 3, 7):
-            cut = combining.slices(elements, parts, 4)
+            cut = reduce_ops.slices(elements, parts, 4)
             assert len(cut) == parts and cut[0].start == 0 and cut[-1].stop == elements
             assert all(
                 a.stop == b.start and (b.start % 16 == 0 or b.start == elements) for a, b in itertools.pairwise(cut)
@@ -103,26 +104,26 @@ class TestCombining:
     def test_blocks_are_invisible(self) -> None:
         values = [np.random.RandomState(r).randn(200_003).astype(np.float32) for r in range(3)]
         out = np.empty_like(values[0])
-        combining.combine("mean", values, out, 3)
+        reduce_ops.combine("mean", values, out, 3)
         np.testing.assert_array_equal(out, ((values[0] + values[1]) + values[2]) / np.float32(3))
 
     @pytest.mark.parametrize("place", [0, 1])
     def test_in_the_place_of_one_of_the_first_two(self, place: int) -> None:
         values = [np.random.RandomState(r).randn(100_003).astype(np.float32) for r in range(3)]
         expected = ((values[0] + values[1]) + values[2]) / np.float32(3)
-        combining.combine("mean", values, values[place], 3)
+        reduce_ops.combine("mean", values, values[place], 3)
         np.testing.assert_array_equal(values[place], expected)
 
     def test_float16_is_added_in_float32(self) -> None:
         values = [np.full(5, x, np.float16) for x in (2048, 1, 1)]  # in float16, 2048 + 1 is 2048
         out = np.empty_like(values[0])
-        combining.combine("sum", values, out)
+        reduce_ops.combine("sum", values, out)
         assert (out == 2050).all()
 
     def test_nobody_contributes(self) -> None:
         for op, dtype, expected in (("sum", "int32", 0), ("min", "float32", np.inf), ("max", "uint8", 0)):
             out = np.full(3, 7, dtype)
-            combining.combine(op, [], out)  # type: ignore[arg-type]
+            reduce_ops.combine(op, [], out)  # type: ignore[arg-type]
             assert (out == expected).all()
 
 
@@ -148,15 +149,15 @@ class TestRows:
         and 5,000 target tokens of a worker.
         """
         vocabulary, width, tokens = 33_708, 1024, 10_000
-        gathered = rows.gathered_bytes(64 * (vocabulary + tokens), width)
-        assert gathered / rows.dense_bytes(vocabulary, width) == pytest.approx(82, rel=0.02)
+        gathered = sparse_rows.gathered_bytes(64 * (vocabulary + tokens), width)
+        assert gathered / sparse_rows.dense_bytes(vocabulary, width) == pytest.approx(82, rel=0.02)
         assert gathered == pytest.approx(11.446e9, rel=0.01)
 
     def test_auto_follows_the_bytes(self) -> None:
-        few = rows.choose("auto", 100, 32_000, 512, 4, 8)
-        many = rows.choose("auto", 70_000, 32_000, 512, 4, 8)
+        few = sparse_rows.choose("auto", 100, 32_000, 512, 4, 8)
+        many = sparse_rows.choose("auto", 70_000, 32_000, 512, 4, 8)
         assert (few, many) == ("gather", "dense")
-        assert rows.choose("dense", 1, None, 512, 4, 8) == "gather"  # the number of rows is not known
+        assert sparse_rows.choose("dense", 1, None, 512, 4, 8) == "gather"  # the number of rows is not known
 
 
 class TestTuning:

@@ -232,10 +232,10 @@ def test_configuring_ranks_differently(tmp_path: Path) -> None:
 
 def test_a_rank_whose_memory_cannot_be_read_any_more(tmp_path: Path) -> None:
     body = """
-        from tfdist.peers import Peers
+        from tfdist.transport.process_memory import Peers
         start()
         session.run(step)
-        assert tfdist._job.tuning == tfdist.job.Tuning(0, 0)
+        assert tfdist._job.tuning == tfdist.graph.job.Tuning(0, 0)
         if rank == 1:
             Peers.addresses = lambda self, index: np.full(9, 8)
         session.run(step)

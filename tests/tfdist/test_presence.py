@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tfdist import presence
-from tfdist.presence import PeerError, Presence
-from tfdist.settings import Settings
+from tfdist.core.settings import Settings
+from tfdist.transport import _stall_detection
+from tfdist.transport._stall_detection import PeerError, Presence
 
 
 class Post:
@@ -41,8 +41,8 @@ class After:
 
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "_ANNOUNCE_SECONDS", 0.02)
-    monkeypatch.setattr(presence, "_ENTANGLED_SECONDS", 0.1)
+    monkeypatch.setattr(_stall_detection, "_ANNOUNCE_SECONDS", 0.02)
+    monkeypatch.setattr(_stall_detection, "_ENTANGLED_SECONDS", 0.1)
 
 
 def rank_0(size: int = 3, stall: float = 0.1, abort: float = 0.3) -> tuple[Presence, Post]:

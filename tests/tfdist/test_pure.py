@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist import agreement, buckets, learning_rate
-from tfdist.placement import gpu_of, threads_of
-from tfdist.settings import Launch, Settings, SettingsError, launch
-from tfdist.shards import shard
-from tfdist.world import DisagreementError
+from tfdist.core.devices import gpu_of, threads_of
+from tfdist.core.settings import Launch, Settings, SettingsError, launch
+from tfdist.engine import buckets
+from tfdist.training import learning_rate
+from tfdist.training.data_shard import shard
+from tfdist.transport import agreement
+from tfdist.transport.interfaces import DisagreementError
 
 MB = 2**20
 

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from tests.launch import ROOT, Finished, run
-from tfdist import hosts, launchers, settings
-from tfdist.hosts import Host, LaunchError
-from tfdist.launchers import Launcher, Plan
-from tfdist.prefix import Lines
-from tfdist.run import _binding
+from tfdist.core import settings
+from tfdist.launch import hosts, launchers
+from tfdist.launch._rank_prefix import Lines
+from tfdist.launch.command import _binding
+from tfdist.launch.hosts import Host, LaunchError
+from tfdist.launch.launchers import Launcher, Plan
 
 HYDRA = Launcher("/mpi/mpirun", "MPICH", 5)
 PRRTE = Launcher("/mpi/mpirun", "Open MPI", 5)
@@ -26,7 +27,7 @@ TWO = (Host("a", 2), Host("b", 1))
 
 
 def tfdist_run(*arguments: str, environment: Mapping[str, str] | None = None, seconds: float = 90) -> Finished:
-    return run([sys.executable, "-m", "tfdist.run", *arguments], seconds, environment)
+    return run([sys.executable, "-m", "tfdist.launch.command", *arguments], seconds, environment)
 
 
 def line(launcher: Launcher, **plan: Any) -> str:
@@ -159,7 +160,7 @@ def test_usage(arguments: list[str], said: str) -> None:
 def test_inside_a_job_and_in_a_batch_system(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tfdist.run import main
+    from tfdist.launch.command import main
 
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert main(["python", "-V"]) == 2
@@ -275,7 +276,7 @@ def start(tmp_path: Path) -> subprocess.Popen[str]:
     """A job of three ranks that wait; returns when they do."""
     script = tmp_path / "wait.py"
     script.write_text(WAITING)
-    command = [sys.executable, "-m", "tfdist.run", "-n", "3", "python", str(script)]
+    command = [sys.executable, "-m", "tfdist.launch.command", "-n", "3", "python", str(script)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     assert sorted(process.stdout.readline() for _ in range(3)) == [f"[{rank}] ready\n" for rank in range(3)]

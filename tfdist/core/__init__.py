@@ -1,0 +1,1 @@
+"""What everything else stands on: settings, environment, log, timeline, topology, reduce operations. Knows nobody."""

@@ -1,0 +1,209 @@
+"""Rows of IndexedSlices over the ranks: the union of the rows touched on any rank, each once, averaged.
+
+How rows travel changes no more of the result than its rounding: every rank's rows one after the other, added in the
+order of the ranks (gather), or a dense array with a mark for each row that is touched, added by MPI (dense).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from tfdist.core import reduce_ops
+from tfdist.engine.collective import Turn
+
+Way = Literal["auto", "dense", "gather"]
+
+
+def gathered_bytes(rows: int, width: int, value_bytes: int = 4, index_bytes: int = 8) -> int:
+    """What every rank receives if rows travel as they are.
+
+    Args:
+      rows: of all ranks together, each rank's without duplicates.
+      width: elements of a row.
+      value_bytes: of an element.
+      index_bytes: of a row's number.
+    """
+    return rows * (width * value_bytes + index_bytes)
+
+
+def dense_bytes(vocabulary: int, width: int, value_bytes: int = 4) -> int:
+    """What every rank receives if all rows travel, touched or not, each with its mark.
+
+    Args:
+      vocabulary: rows of the variable.
+      width: elements of a row.
+      value_bytes: of an element.
+    """
+    return vocabulary * (width + 1) * value_bytes
+
+
+def choose(way: Way, rows: int, vocabulary: int | None, width: int, value_bytes: int, index_bytes: int) -> Way:
+    """How rows travel in one step: as they are, unless a dense sum is less work.
+
+    An all-reduce moves every byte twice, to be added and as the sum.
+    """
+    if way != "auto":
+        return "gather" if vocabulary is None else way
+    if vocabulary is None:
+        return "gather"
+    dense = 2 * dense_bytes(vocabulary, width, value_bytes)
+    return "dense" if gathered_bytes(rows, width, value_bytes, index_bytes) > dense else "gather"
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """One variable whose gradient is slices.
+
+    Attributes:
+      name: in words.
+      vocabulary: its number of rows; None if it is not known.
+      way: the setting.
+      index_dtype: of the rows' numbers.
+      dtype: of the values on the wire.
+      row_shape: static shape of a row; () for scalars.
+    """
+
+    name: str
+    vocabulary: int | None
+    way: Way
+    index_dtype: np.dtype
+    dtype: np.dtype
+    row_shape: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Elements of a row."""
+        return int(np.prod(self.row_shape))
+
+
+class Rows:
+    """Exchange of the slices of several variables.
+
+    Args:
+      what: in words.
+      tables: the variables.
+
+    Attributes:
+      received_bytes: by this rank in the last step, for each table.
+      ways: that were chosen in the last step.
+    """
+
+    shared_tensors = 0
+
+    def __init__(self, what: str, tables: Sequence[Table]) -> None:
+        self.what = what
+        self._tables = tables
+        self.received_bytes: list[int] = []
+        self.ways: list[Way] = []
+
+    def open(self, turn: Turn) -> None:
+        """Nothing to prepare."""
+
+    def load(self, arrays: Sequence[np.ndarray]) -> None:
+        """Take (indices [rows], values [rows, …]) of each table; rows occur once."""
+        self._indices = list(arrays[::2])
+        self._values = [a.reshape(len(a), table.width) for a, table in zip(arrays[1::2], self._tables, strict=True)]
+
+    def load_nothing(self) -> None:
+        """No rows."""
+        self._indices = [np.empty(0, t.index_dtype) for t in self._tables]
+        self._values = [np.empty((0, t.width), t.dtype) for t in self._tables]
+
+    def communicate(self, turn: Turn) -> None:
+        """Arrive, count, choose, exchange."""
+        with turn.span("wait", self.what):
+            turn.arrive(self.what)
+        with turn.span("reduce", self.what):
+            if not turn.contributes:
+                self.load_nothing()
+            counts = self._counts(turn)
+            tables = list(enumerate(self._tables))
+            self.ways = [
+                choose(t.way, int(counts[:, i].sum()), t.vocabulary, t.width, t.dtype.itemsize, t.index_dtype.itemsize)
+                for i, t in tables
+            ]
+            self.received_bytes = [0] * len(tables)
+            gathered = [i for i, way in enumerate(self.ways) if way == "gather"]
+            self._gather(turn, gathered, counts)
+            for i, way in enumerate(self.ways):
+                if way == "dense":
+                    self._reduce(turn, i)
+
+    def results(self) -> list[np.ndarray]:
+        """(indices, values) of each table: ascending rows, each once."""
+        results = []
+        for table, indices, values in zip(self._tables, self._indices, self._values, strict=True):
+            results += [indices, values.reshape(len(indices), *table.row_shape)]
+        return results
+
+    def _counts(self, turn: Turn) -> np.ndarray:
+        own = np.array([len(i) for i in self._indices], np.int64)
+        return np.stack([part.view(np.int64) for part in turn.channel.all_gather(own.view(np.uint8))])
+
+    def _gather(self, turn: Turn, chosen: Sequence[int], counts: np.ndarray) -> None:
+        if not chosen:
+            return
+        own = [self._indices[i] for i in chosen] + [self._values[i] for i in chosen]
+        parts = turn.channel.all_gather(np.concatenate([a.reshape(-1).view(np.uint8) for a in own]))
+        unpacked = [self._unpacked(part, chosen, rows) for part, rows in zip(parts, counts, strict=True)]
+        for i in chosen:
+            contributions = [by_table[i] for by_table in unpacked]
+            self.received_bytes[i] = sum(a.nbytes + b.nbytes for a, b in contributions)
+            self._indices[i], self._values[i] = merged(contributions, len(turn.present))
+
+    def _unpacked(
+        self, part: np.ndarray, chosen: Sequence[int], rows: np.ndarray
+    ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """One rank's (indices, values) of each table: first all indices, then all values, as they were packed."""
+        start, arrays = 0, []
+        for dtypes, widths in (
+            ([self._tables[i].index_dtype for i in chosen], [1] * len(chosen)),
+            ([self._tables[i].dtype for i in chosen], [self._tables[i].width for i in chosen]),
+        ):
+            for i, dtype, width in zip(chosen, dtypes, widths, strict=True):
+                stop = start + int(rows[i]) * width * dtype.itemsize
+                arrays.append(part[start:stop].view(dtype))  # NumPy reads it even if it is not aligned
+                start = stop
+        indices, values = arrays[: len(chosen)], arrays[len(chosen) :]
+        return {
+            i: (a, b.reshape(len(a), self._tables[i].width)) for i, a, b in zip(chosen, indices, values, strict=True)
+        }
+
+    def _reduce(self, turn: Turn, i: int) -> None:
+        table, indices = self._tables[i], self._indices[i]
+        rows = table.vocabulary or 0
+        whole = np.zeros(rows * (table.width + 1), table.dtype)
+        marks, values = whole[:rows], whole[rows:].reshape(rows, table.width)
+        marks[indices] = 1
+        values[indices] = self._values[i]
+        turn.channel.all_reduce(whole, "mean", len(turn.present))
+        self.received_bytes[i] = whole.nbytes
+        touched = np.flatnonzero(marks != 0)
+        self._indices[i] = touched.astype(table.index_dtype)
+        self._values[i] = values[touched]
+
+
+def merged(contributions: Sequence[tuple[np.ndarray, np.ndarray]], divisor: int) -> tuple[np.ndarray, np.ndarray]:
+    """Add the ranks' rows in the order of the ranks.
+
+    Args:
+      contributions: (indices [rows], values [rows, width]) of each rank, every index once.
+      divisor: of the sums.
+
+    Returns:
+      indices [distinct rows], ascending, and values [distinct rows, width].
+    """
+    dtype = contributions[0][1].dtype
+    union = np.unique(np.concatenate([indices for indices, _ in contributions]))
+    wide = np.float32 if reduce_ops.is_narrow(dtype) else dtype
+    total = np.zeros((len(union), contributions[0][1].shape[1]), wide)
+    places = [np.searchsorted(union, indices) for indices, _ in contributions]
+    total[places[0]] = contributions[0][1]
+    for place, (_, values) in zip(places[1:], contributions[1:], strict=True):
+        total[place] += values.astype(wide, copy=False)
+    reduce_ops.scale(total, divisor)
+    return union, total.astype(dtype, copy=False)

@@ -1,0 +1,1 @@
+"""Collectives as TensorFlow operations: gradient markers, the state of graphs and functions, op builder, average."""

@@ -1,0 +1,105 @@
+"""What tfdist knows of a ``tf.function``: its communication, functions called inside it included.
+
+A function is traced again for other shapes, which may happen on some ranks only; so its collectives are not numbered
+as those of a session's graph are, but known by what they exchange, and one that is traced again is the same one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.framework import func_graph, ops
+
+if TYPE_CHECKING:
+    from tfdist.engine.collective import Collective
+    from tfdist.training.gradient_rewrite import Marker
+
+_ATTRIBUTE = "_tfdist_function"
+
+
+class FunctionState:
+    """The communication of one function's graph.
+
+    Attributes:
+      collectives: in the order of construction.
+      last: the operations after which the next collective may begin.
+      marks: gradients with respect to variables.
+      applied: the variables that gradients are applied to, by their keys (``gradient_rewrite.variable_key``).
+      counts: how often each collective stands in this very graph.
+    """
+
+    def __init__(self) -> None:
+        self.collectives: dict[Collective, None] = {}
+        self.last: list[ops.Operation] = []
+        self.marks: list[Marker] = []
+        self.applied: set[Hashable] = set()
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def trained(self) -> set[Hashable]:
+        """The variables that the function is to train, by their keys."""
+        return self.applied | {mark.variable for mark in self.marks}
+
+
+def in_session() -> bool:
+    """Whether what is built now is run by a session, and not by calling a function or at once."""
+    return not ops.executing_eagerly_outside_functions()
+
+
+def function_state(graph: Any) -> FunctionState | None:
+    """Of a function's graph; None if it neither communicates nor computes gradients with respect to variables."""
+    return getattr(graph, _ATTRIBUTE, None)
+
+
+def around(graph: Any) -> Iterator[FunctionState]:
+    """The states of a function under construction, and of those around it, made if need be."""
+    while isinstance(graph, func_graph.FuncGraph):
+        state = getattr(graph, _ATTRIBUTE, None)
+        if state is None:
+            state = FunctionState()
+            setattr(graph, _ATTRIBUTE, state)
+        yield state
+        graph = graph.outer_graph
+
+
+def include(inner: FunctionState) -> None:
+    """A function is called inside the one under construction."""
+    for state in around(ops.get_default_graph()):
+        state.collectives.update(inner.collectives)
+        state.marks += inner.marks
+        state.applied |= inner.applied
+
+
+def apply_to(keys: Iterable[Hashable | None]) -> None:
+    """Gradients are applied to these variables in the function under construction; None stands for no variable."""
+    known = {key for key in keys if key is not None}
+    for state in around(ops.get_default_graph()):
+        state.applied |= known
+
+
+def current() -> ops.Graph | None:
+    """The graph of the function under construction; None when executing eagerly."""
+    return None if context.executing_eagerly() else ops.get_default_graph()
+
+
+def check_not_compiled() -> None:
+    """Refuse communication in functions that XLA compiles.
+
+    Raises:
+      RuntimeError: a function that is being traced has ``jit_compile=True``.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, polymorphic_function.Function) and owner._jit_compile:
+            raise RuntimeError(
+                f"tf.function {owner.python_function.__name__} has jit_compile=True, and applies gradients: XLA cannot "
+                "compile the exchange between the ranks. Leave jit_compile out of the function that applies gradients; "
+                "a function inside it that computes the loss may have it"
+            )
+        frame = frame.f_back  # type: ignore[assignment]

@@ -1,0 +1,231 @@
+"""What tfdist knows of one TensorFlow graph: its communication, and which fetches reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from tensorflow.python.client import session as tf_session
+from tensorflow.python.framework import ops
+from tensorflow.python.types import core
+
+if TYPE_CHECKING:
+    from tfdist.engine.collective import Collective
+    from tfdist.training.gradient_rewrite import Marker
+
+_ATTRIBUTE = "_tfdist_state"
+_ASSIGNING = ("Assign", "Scatter", "ResourceScatter")
+_RESTORE_OPS = {"RestoreV2", "Restore", "RestoreSlice"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Reach:
+    """What a run with certain fetches will do.
+
+    Attributes:
+      collectives: communication operations of all ranks that it executes.
+      group_collectives: those of some ranks.
+      unordered: names of two collectives of which neither depends on the other; empty if there are none.
+      initialised: names of the variables that it gives the same values on all ranks.
+      assigned: names of the variables that it assigns to, outside such initialisers.
+      overwrites: it gives trainable variables values that the other ranks may not have.
+    """
+
+    collectives: tuple[Collective, ...]
+    group_collectives: tuple[Collective, ...]
+    unordered: tuple[str, ...]
+    initialised: frozenset[str]
+    assigned: frozenset[str]
+    overwrites: bool
+
+
+class GraphState:
+    """The communication of one graph, functions inside it included.
+
+    Attributes:
+      collectives: in the order of construction, equal on all ranks.
+      broadcasts: whether rank 0's values are to be sent before the first step: some average wants it.
+      markers: gradients with respect to variables, by the operation that marks them.
+      ran_version: ``graph.version`` when a session last ran it; what is older cannot be rewired any more.
+      synchronised: sessions in which all ranks have rank 0's values.
+      own: for a session in which one initialiser has given all ranks the same values of all variables: the names of
+        those that this rank has assigned to since.
+      overwritten: synchronised sessions in which this rank alone may have got other values since.
+      failure: what went wrong inside a communication operation, to be raised instead of TensorFlow's wrapping.
+    """
+
+    def __init__(self, graph: ops.Graph) -> None:
+        self._graph = weakref.ref(graph)
+        self.collectives: list[Collective] = []
+        self.broadcasts = False
+        self.markers: dict[ops.Operation, Marker] = {}
+        self.ran_version = -1
+        self.synchronised: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.own: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+        self.overwritten: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.failure: BaseException | None = None
+        self._by_op: dict[ops.Operation, Collective] = {}
+        self._by_function: dict[str, list[Collective]] = {}
+        self._init_ops: dict[ops.Operation, frozenset[str]] = {}
+        self._reaches: dict[tuple[str, ...], Reach] = {}
+
+    def add_collective(self, collective: Collective, broadcasts: bool) -> None:
+        """Register a communication operation under construction in the current default graph."""
+        self.broadcasts |= broadcasts
+        self.collectives.append(collective)
+        graph = ops.get_default_graph()
+        while getattr(graph, "outer_graph", None) is not None:  # a function body: reached through who calls it
+            self._by_function.setdefault(graph.name, []).append(collective)
+            graph = graph.outer_graph
+
+    @property
+    def world_collectives(self) -> list[Collective]:
+        """Those of all ranks, in the order of construction."""
+        return [c for c in self.collectives if c.group is None]
+
+    def add_op(self, op: ops.Operation, collective: Collective) -> None:
+        """Register one graph operation that carries a collective out."""
+        self._by_op[op] = collective
+        self._reaches.clear()
+
+    def add_init_op(self, op: ops.Operation, names: Iterable[str]) -> None:
+        """Register an initialiser that already gives all ranks the same values of the variables with these names."""
+        self._init_ops[op] = frozenset(names)
+        self._reaches.clear()
+
+    def reach(self, fetches: Any) -> Reach:
+        """What a run with these fetches (any structure that ``Session.run`` takes) does; cached."""
+        graph = self._graph()
+        assert graph is not None
+        with graph.as_default():  # strings and variables are looked up there
+            mapper = tf_session._FetchMapper.for_fetch(fetches)
+        key = tuple(f if isinstance(f, str) else f.name for f in mapper.unique_fetches())
+        if key not in self._reaches:
+            elements = [graph.as_graph_element(f, allow_tensor=True, allow_operation=True) for f in key]
+            self._reaches[key] = self._walk([getattr(e, "op", e) for e in elements])
+        return self._reaches[key]
+
+    def _walk(self, fetched: list[ops.Operation]) -> Reach:
+        graph = self._graph()
+        assert graph is not None
+        initializers = {
+            v.initializer for v in graph.get_collection(ops.GraphKeys.TRAINABLE_VARIABLES) if hasattr(v, "initializer")
+        }
+        found: dict[Collective, None] = {}
+        overwrites = False
+        initialised: frozenset[str] = frozenset()
+        assigned = set()
+        for op in ancestors(fetched, stop=self._init_ops.__contains__):
+            if op in self._by_op:
+                found[self._by_op[op]] = None
+            for name in _called_functions(op) if self._by_function else ():
+                found.update(dict.fromkeys(self._by_function.get(name, ())))
+            overwrites |= op in initializers or op.type in _RESTORE_OPS
+            initialised |= self._init_ops.get(op, frozenset())
+            if op.type.startswith(_ASSIGNING) and op.inputs:
+                assigned.add(op.inputs[0].op.name)
+        everyone = tuple(c for c in found if c.group is None)
+        grouped = tuple(c for c in found if c.group is not None)
+        return Reach(everyone, grouped, self._unordered(tuple(found)), initialised, frozenset(assigned), overwrites)
+
+    def _unordered(self, collectives: tuple[Collective, ...]) -> tuple[str, ...]:
+        """Two that may begin in any order: no operation of one depends on an operation of the other."""
+        ops_of: dict[Collective, list[ops.Operation]] = {c: [] for c in collectives}
+        for op, collective in self._by_op.items():
+            if collective in ops_of:
+                ops_of[collective].append(op)
+        behind = {c: {self._by_op.get(op) for op in ancestors(own)} for c, own in ops_of.items()}
+        for number, first in enumerate(collectives):
+            for second in collectives[number + 1 :]:
+                if first not in behind[second] and second not in behind[first]:
+                    return first.name, second.name
+        return ()
+
+
+def state_of(graph: ops.Graph) -> GraphState | None:
+    """The state of a graph or of the graph a function body belongs to; None if tfdist has done nothing in it."""
+    return getattr(outermost(graph), _ATTRIBUTE, None)
+
+
+def make_state(graph: ops.Graph) -> GraphState:
+    """The state of a graph, made if need be."""
+    graph = outermost(graph)
+    state = getattr(graph, _ATTRIBUTE, None)
+    if state is None:
+        state = GraphState(graph)
+        setattr(graph, _ATTRIBUTE, state)
+    return state
+
+
+def outermost(graph: ops.Graph) -> ops.Graph:
+    """The graph that a session runs, or that is called: for a function body inside it, the one around it."""
+    while (outer := getattr(graph, "outer_graph", None)) is not None:
+        if not hasattr(outer, "outer_graph") and ops.executing_eagerly_outside_functions():
+            break  # of nobody's: TensorFlow's default graph, which is there when it executes eagerly, too
+        graph = outer
+    return graph
+
+
+def ancestors(
+    start: Iterable[ops.Operation],
+    stop: Callable[[ops.Operation], bool] = lambda op: False,
+    control: bool = True,
+) -> Iterator[ops.Operation]:
+    """Operations that ``start`` depends on, itself included, nearest first.
+
+    Args:
+      start: where to begin.
+      stop: an operation that is still told, but not looked behind.
+      control: follow control dependencies too.
+    """
+    queue = list(dict.fromkeys(start))
+    seen = set(queue)
+    for op in queue:  # grows while it is walked
+        yield op
+        if stop(op):
+            continue
+        behind = [tensor.op for tensor in map(outside, op.inputs) if is_symbolic(tensor)]
+        for other in behind + list(op.control_inputs) if control else behind:
+            if other not in seen:
+                seen.add(other)
+                queue.append(other)
+
+
+def outside(tensor: Any) -> Any:
+    """The tensor that a function body has captured from the graph around it, or the tensor itself."""
+    while is_symbolic(tensor) and tensor.op.type == "Placeholder" and hasattr(tensor.graph, "captures"):
+        external = next((external for external, internal in tensor.graph.captures if internal is tensor), None)
+        if external is None:
+            break
+        tensor = external
+    return tensor
+
+
+def is_symbolic(tensor: Any) -> bool:
+    """Whether a tensor stands in a graph, and is not one that has a value."""
+    return not isinstance(tensor, core.Value)
+
+
+def _called_functions(op: ops.Operation) -> Iterator[str]:
+    for value in op.node_def.attr.values():
+        if value.HasField("func"):
+            yield value.func.name
+        for func in value.list.func:
+            yield func.name
+
+
+@contextlib.contextmanager
+def unconstrained(graph: ops.Graph, beside: ops.Operation | None = None) -> Iterator[None]:
+    """Build without the caller's control dependencies and colocation, which could close a cycle.
+
+    Args:
+      graph: where.
+      beside: the operation in whose v1 ``cond`` or ``while_loop`` to build; None: in the present one.
+    """
+    context = graph._get_control_flow_context() if beside is None else beside._get_control_flow_context()
+    with graph.control_dependencies(None), ops.colocate_with(None, ignore_existing=True):
+        graph._set_control_flow_context(context)
+        yield

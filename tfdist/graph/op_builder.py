@@ -1,0 +1,203 @@
+"""Builds the operations of a collective, chained in one order: in a session's graph, in a function, or at once.
+
+A session's graph is the same on all ranks, so the exchanges of one collective are chained with control dependencies and
+need no negotiation; each collective has a channel of its own, so that two of them may run in any order within a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.engine.collective import Collective, Exchange, Worker
+from tfdist.graph import function_state
+from tfdist.graph.graph_state import GraphState, make_state
+
+
+class _Site(Protocol):
+    """Where a collective is built: in a session's graph, in a function, or nowhere, to be executed at once."""
+
+    collective: Collective
+
+    def before(self) -> list[tf.Operation]:
+        """What must be done before the collective begins."""
+
+    def add(self, results: Sequence[tf.Tensor]) -> None:
+        """One operation of it has been built."""
+
+    def built(self, last: Sequence[tf.Tensor]) -> None:
+        """All have been; these are the results of those that end it."""
+
+    def failed(self, error: BaseException) -> None:
+        """Something has gone wrong inside it, to be raised instead of TensorFlow's wrapping."""
+
+
+class _InSession:
+    """In a graph that a session runs."""
+
+    def __init__(self, collective: Collective, broadcasts: bool) -> None:
+        self.collective = collective
+        self._state: GraphState = make_state(tf.compat.v1.get_default_graph())
+        self._state.add_collective(collective, broadcasts)
+
+    def before(self) -> list[tf.Operation]:
+        return []
+
+    def add(self, results: Sequence[tf.Tensor]) -> None:
+        self._state.add_op(results[0].op, self.collective)
+
+    def built(self, last: Sequence[tf.Tensor]) -> None:
+        pass
+
+    def failed(self, error: BaseException) -> None:
+        self._state.failure = error
+
+
+class _InProgram:
+    """In a function, or executed at once."""
+
+    def __init__(self, collective: Collective) -> None:
+        self._graph = function_state.current()
+        settings = collective.job.settings
+        # All that its exchanges are made by.
+        key = "\n".join([collective.name, *collective.plan, repr((settings.bucket_mb, settings.compression))])
+        number = 0
+        if self._graph is not None:
+            function_state.check_not_compiled()
+            # Two that exchange the same in one function may be at work at the same time: each has its own.
+            own = next(function_state.around(self._graph))
+            number = own.counts[key]
+            own.counts[key] += 1
+        self.collective = collective.job.programs.setdefault(f"{key}\n{number}", collective)
+        for state in function_state.around(self._graph):
+            state.collectives[self.collective] = None
+
+    def before(self) -> list[tf.Operation]:
+        if self._graph is None:
+            self.collective.job.open_together([self.collective])
+            return []
+        return list(next(function_state.around(self._graph)).last)
+
+    def add(self, results: Sequence[tf.Tensor]) -> None:
+        assert self._graph is not None
+        # TensorFlow would put it after whatever has an effect and was built before, such as a print of the average.
+        # (A loop's body is first tried in a graph without a manager, to be thrown away.)
+        if self._graph.experimental_acd_manager is not None:
+            self._graph.experimental_acd_manager.run_independently(results[0].op)
+
+    def built(self, last: Sequence[tf.Tensor]) -> None:
+        if self._graph is not None:
+            next(function_state.around(self._graph)).last = [tensor.op for tensor in last]
+
+    def failed(self, error: BaseException) -> None:
+        self.collective.job.failure = error
+
+
+class Exchanges:
+    """Builds the chained operations of one collective where TensorFlow is building now, or executes them."""
+
+    def __init__(self, collective: Collective, broadcasts: bool) -> None:
+        self._site: _Site = (
+            _InSession(collective, broadcasts) if function_state.in_session() else _InProgram(collective)
+        )
+        self._collective = self._site.collective
+        self._arguments: list[Sequence[tf.Tensor]] = []
+        self._outputs: list[Sequence[tf.TensorSpec]] = []
+        self._span = collective.job.recorder.spans(collective)
+
+    def add(self, exchange: Exchange, tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]) -> None:
+        """One exchange after those added before.
+
+        Args:
+          exchange: what is done.
+          tensors: its arguments.
+          outputs: dtypes and static shapes of its results.
+        """
+        if len(self._arguments) == len(self._collective.exchanges):  # else it is known from an earlier trace
+            self._collective.exchanges.append(exchange)
+        self._arguments.append(tensors)
+        self._outputs.append(outputs)
+
+    def build(self) -> list[list[tf.Tensor]]:
+        """The operations; the results of each exchange."""
+        # TensorFlow's Python ops have kernels on the host only.
+        with tf.device("/device:CPU:0"), tf.control_dependencies(self._site.before()):
+            results = self._fused() if len(self._arguments) == 1 else self._split()
+        self._site.built([of_one[0] for of_one in results if of_one])
+        return results
+
+    def _fused(self) -> list[list[tf.Tensor]]:
+        (exchange,) = self._collective.exchanges
+
+        def call(*arrays: np.ndarray) -> list[np.ndarray]:
+            with self._guarded():
+                exchange.load(arrays)
+                self._collective.communicate(0)
+                return exchange.results()
+
+        return [self._operation(call, self._arguments[0], self._outputs[0])]
+
+    def _split(self) -> list[list[tf.Tensor]]:
+        worker = self._collective.worker
+        starts: list[tf.Tensor] = []
+        for number, tensors in enumerate(self._arguments):
+            with tf.control_dependencies(starts[-1:]):
+                starts += self._operation(self._start(worker, number), tensors, [tf.TensorSpec([], tf.bool)])
+        with tf.control_dependencies(starts):
+            return [self._operation(self._finish(worker, n), [], spec) for n, spec in enumerate(self._outputs)]
+
+    def _start(self, worker: Worker, number: int) -> Callable[..., list[np.ndarray]]:
+        exchange = self._collective.exchanges[number]
+
+        def call(*arrays: np.ndarray) -> list[np.ndarray]:
+            with self._guarded():
+                worker.wait_for(number)  # of a step that was given up between start and finish
+                exchange.load(arrays)
+                worker.submit(number)
+                return [np.array(True)]
+
+        return call
+
+    def _finish(self, worker: Worker, number: int) -> Callable[[], list[np.ndarray]]:
+        exchange = self._collective.exchanges[number]
+
+        def call() -> list[np.ndarray]:
+            with self._guarded():
+                with self._span("held up", exchange.what):
+                    worker.wait_for(number)
+                return exchange.results()
+
+        return call
+
+    def _operation(
+        self, call: Callable[..., Any], tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]
+    ) -> list[tf.Tensor]:
+        results = tf.numpy_function(call, tensors, [spec.dtype for spec in outputs], stateful=True)
+        results = list(results) if isinstance(results, list | tuple) else [results]
+        if not tf.executing_eagerly():
+            self._site.add(results)
+            for result, spec in zip(results, outputs, strict=True):
+                result.set_shape(spec.shape)
+        return results
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            if self._collective.channel is None:
+                raise RuntimeError(
+                    f"{self._collective.name} was run before the ranks agreed on it; run it with a "
+                    "tf.compat.v1.Session, or by calling the tf.function that holds it"
+                )
+            yield
+        except BaseException as error:
+            self._site.failed(error)
+            raise
+
+
+def signature(kind: str, name: str, tensor: tf.Tensor) -> str:
+    """A plan's line for one tensor."""
+    return f"{kind} {name} {tensor.dtype.name} {tensor.shape}"

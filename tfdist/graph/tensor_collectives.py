@@ -1,0 +1,192 @@
+"""Collectives for the user's own tensors and values: in a graph, or at once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from tfdist.core import reduce_ops
+from tfdist.core.reduce_ops import OPS, Op
+from tfdist.engine.all_reduce import Plain
+from tfdist.engine.collective import Collective, Exchange
+from tfdist.graph.gradient_average import reduction
+from tfdist.graph.graph_state import make_state, unconstrained
+from tfdist.graph.job import Job
+from tfdist.graph.op_builder import Exchanges, signature
+from tfdist.transport.interfaces import Channel, Group
+
+Function = Callable[[Channel, Sequence[np.ndarray]], list[np.ndarray]]
+
+
+class Collectives:
+    """What a group of ranks can do with tensors and values; see the functions of the same names in ``tfdist``.
+
+    Args:
+      job: the ranks and settings.
+      group: who takes part.
+    """
+
+    def __init__(self, job: Job, group: Group) -> None:
+        self._job = job
+        self._group = group
+        self._calls = 0
+
+    def all_reduce(self, value: Any, op: Op) -> Any:
+        """See ``tfdist.all_reduce``."""
+        value = _tensor_of(value)
+        if op not in OPS:
+            raise ValueError(f"op={op!r}; it is one of {', '.join(map(repr, OPS))}")
+        dtype = np.dtype(value.dtype.as_numpy_dtype) if isinstance(value, tf.Tensor) else np.asarray(value).dtype
+        if op == "mean" and dtype.kind in "iub":
+            raise ValueError(f"the mean of {dtype.name} is not one; use op='sum', or cast to a float")
+        if _in_graph(value) and self._group.size > 1:
+            exchange = reduction("tensor", op, [value])
+            output = tf.TensorSpec(value.shape, value.dtype)
+            return self._in_graph("all_reduce", exchange, [value], [output], [value])[0]
+        return self._run(f"all_reduce ({op})", functools.partial(_all_reduce, op), [value], True)[0]
+
+    def broadcast(self, value: Any, root: int) -> Any:
+        """See ``tfdist.broadcast``."""
+        value = _tensor_of(value)
+        self._check_root(root)
+        if isinstance(value, tf.Tensor):
+            return self._run("broadcast", functools.partial(_broadcast, root), [value], True, [value.shape])[0]
+        return self._group.control.broadcast_object(value, self._place("broadcast"), root)
+
+    def all_gather(self, value: Any) -> Any:
+        """See ``tfdist.all_gather``."""
+        shape = [None, *value.shape[1:]] if _in_graph(value) else None
+        return self._run("all_gather", _all_gather, [value], False, [shape])[0]
+
+    def reduce_scatter(self, value: Any, op: Op) -> Any:
+        """See ``tfdist.reduce_scatter``."""
+        shape = [None, *value.shape[1:]] if _in_graph(value) else None
+        return self._run(f"reduce_scatter ({op})", functools.partial(_reduce_scatter, op), [value], True, [shape])[0]
+
+    def all_to_all(self, value: Any, splits: Any) -> tuple[Any, Any]:
+        """See ``tfdist.all_to_all``."""
+        shape = [None, *value.shape[1:]] if _in_graph(value) else None
+        if splits is None:
+            first = tf.shape(value)[0] if _in_graph(value) else np.shape(value)[0]
+            splits = _even(first, self._group.size)
+        splits = tf.cast(splits, tf.int64) if _in_graph(value) else np.asarray(splits, np.int64)
+        received, counts = self._run("all_to_all", _all_to_all, [value, splits], False, [shape, [self._group.size]])
+        return received, counts
+
+    def barrier(self) -> None:
+        """See ``tfdist.barrier``."""
+        self._group.control.arrive(self._place("barrier"))
+
+    def _check_root(self, root: int) -> None:
+        if not 0 <= root < self._group.size:
+            raise ValueError(f"root={root} is none of the {self._group.size} ranks of the group")
+
+    def _place(self, kind: str) -> str:
+        self._calls += 1
+        return f"tfdist.{kind}, call {self._calls}"
+
+    def _run(
+        self, kind: str, function: Function, values: Sequence[Any], same_size: bool, shapes: Sequence[Any] = (None,)
+    ) -> list[Any]:
+        values = [_tensor_of(v) for v in values]
+        if any(_in_graph(v) for v in values):
+            tensors = [tf.convert_to_tensor(v) for v in values]
+            if self._group.size == 1:
+                return [tf.identity(t) for t in tensors]
+            outputs = [
+                tf.TensorSpec(s if s is not None else t.shape, t.dtype) for t, s in zip(tensors, shapes, strict=True)
+            ]
+            compared = tensors if same_size else [tf.TensorSpec([None, *t.shape[1:]], t.dtype) for t in tensors]
+            return self._in_graph(kind, Plain("tensor", function, same_size), tensors, outputs, compared)
+        arrays = [np.array(v.numpy() if isinstance(v, tf.Tensor) else v, order="C", copy=True) for v in values]
+        # Another shape or dtype would be added or taken apart wrongly: they are part of where the ranks meet.
+        shape = list(arrays[0].shape) if same_size else ["rows", *arrays[0].shape[1:]]
+        place = self._place(f"{kind} of {arrays[0].dtype.name} {shape}")
+        self._group.control.arrive(place, size_bytes=arrays[0].nbytes if same_size else 0)
+        results = function(self._group.control, arrays)
+        return [
+            tf.constant(r, v.dtype) if isinstance(v, tf.Tensor) else r for r, v in zip(results, values, strict=True)
+        ]
+
+    def _in_graph(
+        self,
+        kind: str,
+        exchange: Exchange,
+        tensors: Sequence[tf.Tensor],
+        outputs: Sequence[tf.TensorSpec],
+        compared: Sequence[Any],
+    ) -> list[tf.Tensor]:
+        graph = ops.get_default_graph()
+        group = None if self._group is self._job.world else self._group
+        # Graphs of ranks that are in different groups differ; the name must not.
+        number = len(make_state(graph).world_collectives) if group is None else ""
+        name = f"{kind} {number} of {tensors[0].op.name}"
+        lines = [signature(kind, tensors[0].op.name, t) for t in compared]
+        with unconstrained(graph), tf.name_scope(f"tfdist/{kind.split()[0]}"):
+            exchanges = Exchanges(Collective(name, lines, self._job, group), broadcasts=False)
+            exchanges.add(exchange, tensors, outputs)
+            return exchanges.build()[0]
+
+
+def _tensor_of(value: Any) -> Any:
+    return tf.convert_to_tensor(value) if isinstance(value, tf.Variable) else value
+
+
+def _in_graph(value: Any) -> bool:
+    return isinstance(value, tf.Tensor) and not hasattr(value, "numpy")
+
+
+def _even(rows: Any, parts: int) -> Any:
+    """So many rows in nearly equal parts, the first ones longer: a tensor's rows give a tensor."""
+    if isinstance(rows, tf.Tensor):
+        return rows // parts + tf.cast(tf.range(parts) < rows % parts, rows.dtype)
+    return [rows // parts + (i < rows % parts) for i in range(parts)]
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _rows(parts: Sequence[np.ndarray], like: np.ndarray) -> list[np.ndarray]:
+    return [np.frombuffer(p.tobytes(), like.dtype).reshape(-1, *like.shape[1:]) for p in parts]
+
+
+def _all_reduce(op: Op, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    (array,) = arrays
+    flat = array.reshape(-1)
+    channel.all_reduce(flat, op, channel.size if op == "mean" else 1)
+    return [flat.reshape(array.shape) if array.shape else flat[0]]
+
+
+def _broadcast(root: int, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    channel.broadcast(arrays[0].reshape(-1), root)
+    return list(arrays)
+
+
+def _all_gather(channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    (array,) = arrays
+    return [np.concatenate(_rows(channel.all_gather(_bytes(array)), array))]
+
+
+def _reduce_scatter(op: Op, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    (array,) = arrays
+    received = _rows(channel.all_to_all([_bytes(p) for p in np.array_split(array, channel.size)]), array)
+    own = np.empty_like(received[0])
+    divisor = channel.size if op == "mean" else 1
+    reduce_ops.combine(op, [r.reshape(-1) for r in received], own.reshape(-1), divisor)
+    return [own]
+
+
+def _all_to_all(channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    array, splits = arrays
+    if splits.shape != (channel.size,) or splits.sum() != len(array) or (splits < 0).any():
+        raise ValueError(
+            f"splits={splits.tolist()} must be {channel.size} counts, one a rank, that add up to the {len(array)} rows"
+        )
+    received = _rows(channel.all_to_all([_bytes(p) for p in np.split(array, np.cumsum(splits)[:-1])]), array)
+    return [np.concatenate(received), np.array([len(r) for r in received], np.int64)]

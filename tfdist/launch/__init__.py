@@ -1,0 +1,1 @@
+"""``tfdist-run``: finds the MPI's mpirun, binds ranks, asks the hosts, prefixes lines, passes signals on."""

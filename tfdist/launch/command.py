@@ -1,0 +1,203 @@
+"""``tfdist-run``: start a program's ranks with the mpirun that belongs to the MPI in use.
+
+    tfdist-run -n 4 python script.py
+    tfdist-run -H host1:2,host2:2 python script.py
+    tfdist-run -n 4 script.py             with tfdist imported for it
+    tfdist-run -n 4 -m package.module     likewise
+
+It is not one of the ranks, and must never start MPI itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfdist.core import devices, settings
+from tfdist.launch import hosts, launchers
+from tfdist.launch.hosts import Host, LaunchError
+from tfdist.launch.supervision import supervise
+
+_USAGE_ERROR = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command.
+
+    Args:
+      arguments: after its name; None for this process's.
+
+    Returns:
+      The job's exit code; 2 if it could not be started.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except LaunchError as error:
+        _say(str(error))
+        return _USAGE_ERROR
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tfdist-run",
+        usage="tfdist-run [-n N] [-H host1:2,host2:2] [options] (COMMAND | script.py | -m MODULE) [arguments]",
+        description="Start N ranks of a program with the mpirun that belongs to the MPI that mpi4py uses. "
+        "A script.py or -m MODULE gets tfdist imported; any other command is run as it stands.",
+        epilog="SIGINT, SIGTERM, SIGUSR1 and SIGHUP go on to mpirun (Open MPI's passes on SIGUSR1 alone, and ends the "
+        "ranks with the others); a second SIGINT ends the job within seconds. The exit code is the job's.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "-n", "-np", type=_ranks, metavar="N", help="ranks (default: as many as -H has; else one a GPU)"
+    )
+    parser.add_argument("-H", "--hosts", metavar="HOSTS", help="machines and their ranks: host1:2,host2:2")
+    parser.add_argument("--no-bind", action="store_true", help="do not bind each rank to its share of the cores")
+    parser.add_argument("--no-prefix", action="store_true", help="do not put the rank in front of each line")
+    parser.add_argument("--no-check", action="store_true", help="do not ask the hosts for their versions first")
+    parser.add_argument("--ssh", default="", metavar="COMMAND", help="how to reach other hosts (default: ssh)")
+    parser.add_argument("--dry-run", action="store_true", help="print the command line, and end")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say what was found")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="and its arguments")
+    return parser
+
+
+def _ranks(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks; it takes 1 or more")
+    return int(text)
+
+
+def _run(options: argparse.Namespace) -> int:
+    launched = settings.launch()
+    if launched and launched.size != 1:
+        raise LaunchError("mpirun or srun has started this already; start tfdist-run once, or the program without it")
+    command, python = _command(options)
+    machines, ranks = _machines(options)
+    facts = hosts.facts_here(python)
+    launcher = launchers.find(facts, python)
+    if options.verbose:
+        _say(f"{facts['mpi']} ({facts['mpi_file']}), started by {launcher.path}")
+        _say(f"here: {_described(facts)}")
+    others = [host.name for host in machines if not hosts.is_here(host.name)]
+    ssh = tuple(shlex.split(options.ssh))
+    known = {host.name: facts for host in machines if hosts.is_here(host.name)}
+    handed_on = settings.handed_on()
+    if others and not options.no_check:
+        known |= hosts.check(others, facts, python, ssh or ("ssh",), handed_on)
+        if options.verbose:
+            for name in others:
+                _say(f"{name}: {_described(known[name])}")
+    system = settings.batch_system()
+    if system and not machines:
+        cores_each, crowded, reason = None, False, f"{system} shares the cores out"
+    else:
+        # Hosts that were not asked are taken to be like this one.
+        cores_each, crowded, reason = _binding([(known.get(h.name, facts), h.ranks) for h in machines or _here(ranks)])
+    if options.no_bind:
+        cores_each, reason = 0, ""
+    plan = launchers.Plan(
+        ranks,
+        command,
+        hosts=machines,
+        cores_each=cores_each,
+        crowded=crowded,
+        prefix=not options.no_prefix,
+        variables=settings.rank_defaults(),
+        handed_on=tuple(handed_on) if others or system else (),
+        ssh=ssh,
+        root=os.geteuid() == 0,
+    )
+    line = launchers.command_line(launcher, plan)
+    if reason:
+        _say(f"ranks are not bound to cores: {reason}")
+    _say(shlex.join(line))
+    if options.dry_run:
+        return 0
+    try:
+        return supervise(line, launchers.marked_lines(launcher) if plan.prefix else None)
+    except OSError as error:
+        raise LaunchError(f"{launcher.path}: cannot be started ({error.strerror})") from None
+
+
+def _command(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
+    """What each rank runs, and the Python whose MPI it uses."""
+    words = [*options.command]
+    if words[:1] == ["--"]:
+        del words[0]
+    if options.module is not None:
+        if not options.module or words:
+            raise LaunchError("-m: no module is named; write tfdist-run -n 4 -m package.module")
+        return (sys.executable, "-m", "tfdist.launch.script", "-m", *options.module), sys.executable
+    if not words:
+        raise LaunchError("no program given; write tfdist-run -n 4 python script.py")
+    program = words[0]
+    if program.endswith(".py"):
+        if not Path(program).is_file():
+            raise LaunchError(f"{program}: there is no such file; give the script's path")
+        return (sys.executable, "-m", "tfdist.launch.script", *words), sys.executable
+    found = shutil.which(program)
+    if found is None:
+        raise LaunchError(f"{program}: there is no such command on PATH; give its path")
+    # Another program may start any Python: this one's MPI is the best guess.
+    return tuple(words), found if re.fullmatch(r"python[\d.]*", Path(program).name) else sys.executable
+
+
+def _machines(options: argparse.Namespace) -> tuple[tuple[Host, ...], int]:
+    """The hosts with their ranks (none without -H), and the number of ranks."""
+    if options.hosts is not None:
+        machines = hosts.shared_out(options.n, hosts.parse(options.hosts))
+        return machines, sum(host.ranks for host in machines)
+    if options.n is not None:
+        return (), options.n
+    if settings.batch_system():
+        raise LaunchError(
+            "-n is missing: in a batch system's job say how many ranks there are; write tfdist-run -n 4 …"
+        )
+    gpus = devices.gpus_of_machine()
+    _say(f"{gpus or 1} rank{'s' * (gpus > 1)}, {'one a GPU' if gpus else 'since there is no GPU'}; -n N says how many")
+    return (), gpus or 1
+
+
+def _here(ranks: int) -> tuple[Host, ...]:
+    return (Host("localhost", ranks),)
+
+
+def _binding(machines: Sequence[tuple[Mapping[str, Any], int]]) -> tuple[int, bool, str]:
+    """How many cores each rank is bound to.
+
+    Args:
+      machines: each one's facts and number of ranks.
+
+    Returns:
+      The number, 0 for not at all; whether some machine has more ranks than cores; the reason, if not bound.
+    """
+    for facts, ranks in machines:
+        if ranks > facts["cores"]:
+            return 0, True, f"{ranks} ranks share {facts['cores']} cores"
+    if not all(facts["all_cores"] for facts, _ in machines):
+        # Launchers count the machine's cores, and would leave those that taskset or a container has given.
+        return 0, False, "only some of the machine's cores are given to this process"
+    return min(facts["cores"] // ranks for facts, ranks in machines), False, ""
+
+
+def _described(facts: Mapping[str, Any]) -> str:
+    names = ("python", "tfdist", "tensorflow", "mpi4py", "cores")
+    return ", ".join(f"{name} {facts[name]}" for name in names)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"tfdist-run: {text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

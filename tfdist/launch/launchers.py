@@ -1,0 +1,224 @@
+"""Which mpirun belongs to the MPI that mpi4py uses, and how each kind of mpirun wants to be called.
+
+``command_line`` is pure: facts in, arguments out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfdist.launch._rank_prefix import Lines
+from tfdist.launch.hosts import Host, LaunchError
+
+_VERSION_SECONDS = 20.0
+# By what libraries say in MPI_Get_library_version and launchers with --version; MVAPICH's launcher is MPICH's, and
+# Intel's names Hydra, too, so that it comes first.
+_FAMILIES = {
+    "Intel MPI": ("Intel(R) MPI",),
+    "Open MPI": ("Open MPI", "OpenRTE"),
+    "MPICH": ("MPICH", "MVAPICH", "HYDRA"),
+}
+# Debian's names, where "mpirun" is the one of several MPIs that the administrator has chosen, come before it.
+_NAMES = {
+    "Intel MPI": ("mpiexec.hydra", "mpirun"),
+    "Open MPI": ("mpirun.openmpi", "mpirun", "mpiexec"),
+    "MPICH": ("mpiexec.hydra", "mpirun.mpich", "mpirun", "mpiexec"),
+}
+_WITHOUT_LAUNCHER = "CRAY"  # an MPICH that only the batch system starts
+
+
+@dataclasses.dataclass(frozen=True)
+class Launcher:
+    """An mpirun.
+
+    Attributes:
+      path: the program.
+      family: ``MPICH``, ``Open MPI`` or ``Intel MPI``.
+      major: its version's first number; 0 if it does not say.
+    """
+
+    path: str
+    family: str
+    major: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A job, as far as a launcher must know it.
+
+    Attributes:
+      ranks: of the whole job.
+      command: what each rank runs.
+      hosts: with their ranks; empty: this machine, or the batch system's allocation.
+      cores_each: to which each rank is bound; 0: not bound; None: left to the launcher.
+      crowded: there are more ranks than cores somewhere.
+      prefix: name the rank in front of each line.
+      variables: set for the ranks.
+      handed_on: names of variables that ranks on other machines must get from here.
+      ssh: the user's own way to other machines; empty: the launcher's.
+      root: this is the superuser, to whom Open MPI wants to be told that it is meant.
+    """
+
+    ranks: int
+    command: tuple[str, ...]
+    hosts: tuple[Host, ...] = ()
+    cores_each: int | None = None
+    crowded: bool = False
+    prefix: bool = True
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    handed_on: tuple[str, ...] = ()
+    ssh: tuple[str, ...] = ()
+    root: bool = False
+
+
+def family_of(version: str) -> str:
+    """The family of a library or launcher by what it says of itself; empty for one that is not known."""
+    return next((family for family, words in _FAMILIES.items() if any(word in version for word in words)), "")
+
+
+def find(facts: Mapping[str, Any], python: str) -> Launcher:
+    """The launcher that belongs to the MPI in use.
+
+    Args:
+      facts: the probe's, of this machine.
+      python: that they were asked with, for messages.
+
+    Raises:
+      LaunchError: there is no MPI, or no launcher of it.
+    """
+    library = facts["mpi"]
+    if not library:
+        raise LaunchError(
+            f"{python}: mpi4py finds no MPI there ({facts['error']}); pip install mpich, or load the machine's MPI"
+        )
+    family = family_of(library)
+    if not family or _WITHOUT_LAUNCHER in library:
+        raise LaunchError(
+            f"{library}: no mpirun of this MPI is known; start with the site's own: srun -n 4 python script.py"
+        )
+    seen = []
+    for path in _candidates(family, facts["mpi_file"], facts["prefix"]):
+        version = _version(path)
+        launcher = Launcher(path, family_of(version), _major(version))
+        # Open MPI 5 has another runtime than 4: neither starts the other's ranks.
+        same = family != "Open MPI" or not launcher.major or launcher.major == _major(library)
+        if launcher.family == family and same:
+            return launcher
+        seen.append(f"{path} is of {' '.join(version.split())[:40] or 'an MPI that does not say which'}")
+    others = f" ({'; '.join(seen)})" if seen else ""
+    raise LaunchError(
+        f"{library}: mpi4py uses this MPI, and no mpirun of it lies beside {facts['mpi_file'] or 'it'}, in "
+        f"{facts['prefix']}/bin or on PATH{others}; put that MPI's own bin first on PATH"
+    )
+
+
+def _candidates(family: str, library: str, prefix: str) -> Iterator[str]:
+    directories = [Path(prefix, "bin")]
+    if library:  # lib/libmpi.so, lib/release/libmpi.so, lib/x86_64-linux-gnu/libmpich.so
+        directories = [parent / "bin" for parent in list(Path(library).parents)[1:3]] + directories
+    for directory in dict.fromkeys(map(str, directories)):
+        found = (shutil.which(name, path=directory) for name in _NAMES[family])
+        yield from filter(None, found)
+    yield from filter(None, map(shutil.which, _NAMES[family]))
+
+
+def _version(path: str) -> str:
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_VERSION_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + done.stderr
+
+
+def _major(version: str) -> int:
+    match = re.search(r"(\d+)\.\d+", version)
+    return int(match.group(1)) if match else 0
+
+
+def command_line(launcher: Launcher, plan: Plan) -> list[str]:
+    """The launcher with its arguments.
+
+    Raises:
+      LaunchError: this launcher cannot do it.
+    """
+    arguments = {"MPICH": _mpich, "Open MPI": _open_mpi, "Intel MPI": _intel_mpi}[launcher.family]
+    return [launcher.path, "-n", str(plan.ranks), *arguments(launcher, plan), *plan.command]
+
+
+def marked_lines(launcher: Launcher) -> Callable[[], Lines] | None:
+    """What puts the lines of a stream together that ``command_line`` has asked a prefix for; None if none must."""
+    if launcher.family == "MPICH":
+        return lambda: Lines(re.compile(rb"<rank (\d+)>"), b"<")
+    if launcher.family == "Open MPI":
+        tag = rb"\[(\d+)\]<std\w+>: ?" if launcher.major >= 5 else rb"\[\d+,(\d+)\]<std\w+>:"
+        return lambda: Lines(re.compile(tag), b"[")
+    return None
+
+
+def _mpich(launcher: Launcher, plan: Plan) -> Iterator[str]:
+    if plan.hosts:
+        yield from ("-hosts", ",".join(f"{host.name}:{host.ranks}" for host in plan.hosts))
+    if plan.cores_each:
+        yield from ("-bind-to", f"core:{plan.cores_each}", "-map-by", f"core:{plan.cores_each}")
+    elif plan.cores_each == 0:
+        yield from ("-bind-to", "none")
+    if plan.prefix:
+        yield from ("-prepend-pattern", "<rank %r>")  # not -prepend-rank: see Lines
+    yield from _hydra(plan)
+
+
+def _intel_mpi(launcher: Launcher, plan: Plan) -> Iterator[str]:
+    if plan.hosts:
+        counts = {host.ranks for host in plan.hosts}
+        if len(counts) > 1:
+            raise LaunchError(
+                f"-H {','.join(f'{h.name}:{h.ranks}' for h in plan.hosts)}: Intel's mpirun takes as many ranks on "
+                "each host; make them equal, or start with mpirun -machinefile"
+            )
+        yield from ("-hosts", ",".join(host.name for host in plan.hosts), "-ppn", str(counts.pop()))
+    if plan.cores_each == 0:  # else it gives each rank its share of the cores by itself
+        yield from ("-genv", "I_MPI_PIN", "0")
+    if plan.prefix:
+        yield "-prepend-rank"
+    yield from _hydra(plan)
+
+
+def _hydra(plan: Plan) -> Iterator[str]:
+    """What is common to MPICH's and Intel's; both hand the whole environment on."""
+    if plan.ssh and plan.hosts:
+        if len(plan.ssh) > 1:
+            raise LaunchError(
+                f"--ssh {' '.join(map(repr, plan.ssh))}: this mpirun takes a program without arguments; "
+                "write a script of one line, or an entry in ~/.ssh/config"
+            )
+        yield from ("-launcher", "ssh", "-launcher-exec", *plan.ssh)
+    for name, value in plan.variables.items():
+        yield from ("-genv", name, value)
+
+
+def _open_mpi(launcher: Launcher, plan: Plan) -> Iterator[str]:
+    prrte = launcher.major >= 5
+    if plan.root:
+        yield "--allow-run-as-root"
+    if plan.hosts:
+        yield from ("--host", ",".join(f"{host.name}:{host.ranks}" for host in plan.hosts))
+    if plan.cores_each:
+        yield from ("--map-by", f"slot:PE={plan.cores_each}", "--bind-to", "core")
+    elif plan.cores_each == 0:
+        yield from ("--map-by", "slot:OVERSUBSCRIBE") if plan.crowded else ()
+        yield from ("--bind-to", "none")
+    if plan.prefix:
+        yield from ("--output", "rank") if prrte else ("--tag-output",)
+    if plan.ssh and plan.hosts:
+        agent: Sequence[str] = ("--prtemca", "plm_ssh_agent") if prrte else ("--mca", "plm_rsh_agent")
+        yield from (*agent, " ".join(plan.ssh))
+    for name in plan.handed_on:
+        yield from ("-x", name)
+    for name, value in plan.variables.items():
+        yield from ("-x", f"{name}={value}")

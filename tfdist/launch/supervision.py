@@ -1,0 +1,135 @@
+"""A launcher's process while the job runs: signals to it, lines from it, its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tfdist.launch._rank_prefix import Lines
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+_SECOND_INTERRUPT_SECONDS = 10.0  # interrupts closer than this mean: at once
+_KILL_SECONDS = 3.0  # for the launcher to end the ranks after the second
+_OUTPUT_SECONDS = 5.0  # for the last lines: a process that outlives the launcher may hold its pipe
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_BLOCK_BYTES = 1 << 16
+
+
+def supervise(command: Sequence[str], lines: Callable[[], Lines] | None) -> int:
+    """Run a launcher to its end.
+
+    SIGINT, SIGTERM, SIGUSR1 and SIGHUP go on to it. What it makes of them is its own: MPICH's and Intel's mpirun hand
+    SIGINT, SIGTERM and SIGUSR1 to the ranks and end with SIGHUP; Open MPI's hands SIGUSR1 on and ends the ranks with
+    the others. A second SIGINT that ends nothing within seconds kills it.
+
+    Args:
+      command: the launcher and its arguments.
+      lines: makes what puts the lines of one stream together; None to leave the output alone.
+
+    Returns:
+      The launcher's exit code; 128 + n if signal n has ended it, as shells have it.
+
+    Raises:
+      OSError: it cannot be started.
+    """
+    forwarding = _Forwarding()
+    pipe = None if lines is None else subprocess.PIPE
+    libc = ctypes.CDLL(None)
+
+    def end_with_parent() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # a killed tfdist-run leaves no job behind
+
+    # In a session of its own, where a terminal's Ctrl-C does not arrive a second time; from there it could not read
+    # the terminal either (it would get an error, or be stopped).
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None,
+        stdout=pipe,
+        stderr=pipe,
+        start_new_session=True,
+        preexec_fn=end_with_parent,
+    )
+    forwarding.begin(process)
+    readers = []
+    if lines is not None:
+        for source, target in ((process.stdout, 1), (process.stderr, 2)):
+            readers.append(threading.Thread(target=_pass_on, args=(source, target, lines()), daemon=True))
+    for reader in readers:
+        reader.start()
+    code = process.wait()
+    forwarding.finish()
+    deadline = time.monotonic() + _OUTPUT_SECONDS
+    for reader in readers:
+        reader.join(max(0.0, deadline - time.monotonic()))
+    return code if code >= 0 else 128 - code
+
+
+class _Forwarding:
+    """Hands signals on, those too that came before there was a process."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[Any] | None = None
+        self._early: list[int] = []
+        self._interrupted = float("-inf")
+        self._killer: threading.Timer | None = None
+        for number in _FORWARDED:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets it
+                signal.signal(number, self._receive)
+
+    def begin(self, process: subprocess.Popen[Any]) -> None:
+        """From now on there is one."""
+        self._process = process
+        for number in self._early:
+            process.send_signal(number)
+
+    def finish(self) -> None:
+        """It has ended."""
+        if self._killer is not None:
+            self._killer.cancel()
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._process is None:
+            self._early.append(number)
+            return
+        self._process.send_signal(number)
+        if number != signal.SIGINT:
+            return
+        now = time.monotonic()
+        if now - self._interrupted < _SECOND_INTERRUPT_SECONDS and self._killer is None:
+            self._killer = threading.Timer(_KILL_SECONDS, _kill_session, [self._process.pid])
+            self._killer.daemon = True
+            self._killer.start()
+        self._interrupted = now
+
+
+def _kill_session(leader: int) -> None:
+    # Open MPI's ranks belong to its mpirun's session and would outlive it; MPICH's notice that it is gone.
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                pid = int(entry.name)
+                if os.getsid(pid) == leader:
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _pass_on(source: Any, target: int, lines: Lines) -> None:
+    # A reader that has gone (``| head``) closes the pipe here, too, and so reaches the launcher.
+    with source, contextlib.suppress(BrokenPipeError):
+        while data := os.read(source.fileno(), _BLOCK_BYTES):
+            _write(target, lines.feed(data))
+        _write(target, lines.end())
+
+
+def _write(target: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(target, data) :]

@@ -1,0 +1,1 @@
+"""What data-parallel training does to a program: gradient rewrite, first step, join, data shards, learning rate."""

@@ -1,0 +1,220 @@
+"""Keras's ``model.fit`` on many ranks: one start, the same number of steps, one voice.
+
+Weights and optimizer state are rank 0's when training begins; all ranks end an epoch together; what is logged at its
+end is the mean over the ranks, so that callbacks decide alike; and rank 0 alone shows progress and writes files.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.core.settings import log
+from tfdist.graph.job import Job
+from tfdist.training.data_shard import shard
+from tfdist.training.eager_variables import native, random_state
+from tfdist.training.fit_batches import EqualBatches
+from tfdist.training.function_step import Programs
+from tfdist.transport.interfaces import DisagreementError
+
+# Those that write files, or send what one rank should send.
+_ON_RANK_0 = ("ModelCheckpoint", "CSVLogger", "TensorBoard", "BackupAndRestore", "RemoteMonitor", "OrbaxCheckpoint")
+
+
+class Fitting:
+    """What happens around ``fit`` and its relatives.
+
+    Args:
+      job: the ranks and settings.
+      programs: gives variables rank 0's values.
+    """
+
+    def __init__(self, job: Job, programs: Programs) -> None:
+        self._job = job
+        self._programs = programs
+        self._batches = EqualBatches(job)
+        self._awaiting = False  # the iterator of a training
+        self._said_uncompiled = False
+
+    def fit(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around ``Model.fit``. Collective: all ranks, unless inside ``alone``."""
+        if self._job.alone_depth:
+            return original(model, *args, **kwargs)
+        bound = inspect.signature(original).bind(model, *args, **kwargs)
+        given = bound.arguments
+        if self._job.settings.autoshard:
+            self._shard(given)
+        given["callbacks"] = self._around(given.get("callbacks"), model)
+        self._quieten(given)
+        self._batches.begin(given)
+        self._awaiting = True
+        try:
+            return self._programs.failing_plainly(lambda: original(*bound.args, **bound.kwargs))
+        finally:
+            self._awaiting = False
+
+    def one_voice(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around ``evaluate`` and ``predict``, which are each rank's own."""
+        bound = inspect.signature(original).bind(model, *args, **kwargs)
+        self._quieten(bound.arguments)
+        return original(*bound.args, **bound.kwargs)
+
+    def epoch_iterator(self, original: Callable[..., Any], iterator: Any, *args: Any, **kwargs: Any) -> None:
+        """Around the making of an epoch's iterator: the first one in ``fit`` is of the training data."""
+        original(iterator, *args, **kwargs)
+        if self._awaiting:
+            self._awaiting = False
+            self._batches.equalise(iterator)
+
+    def make_train_function(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the making of the training step, which XLA cannot compile: it holds the exchange."""
+        compiled = model.jit_compile
+        if not compiled:
+            return original(model, *args, **kwargs)
+        model.jit_compile = False
+        try:
+            if self._job.world.rank == 0 and not self._said_uncompiled:
+                log("model.fit trains without XLA (jit_compile), which cannot compile the exchange between the ranks")
+            self._said_uncompiled = True
+            return original(model, *args, **kwargs)
+        finally:
+            model.jit_compile = compiled
+
+    def _quieten(self, given: dict[str, Any]) -> None:
+        if self._job.world.rank:
+            given["verbose"] = 0
+
+    def _shard(self, given: dict[str, Any]) -> None:
+        world = self._job.world
+        for name in ("x", "y", "sample_weight"):
+            if given.get(name) is not None:
+                given[name] = _sharded(given[name], name, world.rank, world.size)
+
+    def _around(self, callbacks: Any, model: Any) -> Any:
+        """The callbacks of this rank, between those that make the ranks agree."""
+        package = importlib.import_module(_package(model)).callbacks
+        begin, end = _agreeing(package.Callback)
+        if isinstance(callbacks, package.CallbackList):
+            inside = callbacks.callbacks
+            if not any(isinstance(c, begin) for c in inside):
+                inside[:] = self._surrounded(inside, begin, end, package)
+                callbacks.set_model(model)
+            return callbacks
+        return self._surrounded(_flat(callbacks), begin, end, package)
+
+    def _surrounded(self, callbacks: Sequence[Any], begin: Any, end: Any, package: Any) -> list[Any]:
+        own = list(callbacks)
+        if self._job.world.rank:
+            writing = tuple(getattr(package, name) for name in _ON_RANK_0 if hasattr(package, name))
+            own = [c for c in own if not isinstance(c, writing)]
+            for callback in own:
+                if getattr(callback, "verbose", 0):
+                    callback.verbose = 0
+        return [begin(self._job), *own, end(self._job, self._programs)]
+
+
+def _flat(callbacks: Any) -> list[Any]:
+    """Callbacks in any lists."""
+    if isinstance(callbacks, list | tuple):
+        return [one for part in callbacks for one in _flat(part)]
+    return [] if callbacks is None else [callbacks]
+
+
+def _package(model: Any) -> str:
+    """``keras`` or ``tf_keras``: the one that the model's class comes from."""
+    modules = [cls.__module__.split(".")[0] for cls in type(model).__mro__]
+    return next(module for module in modules if module in ("keras", "tf_keras"))
+
+
+def _sharded(data: Any, name: str, rank: int, size: int) -> Any:
+    """This rank's part of what ``fit`` takes: arrays in any structure, or a dataset of batches."""
+    if isinstance(data, tf.data.Dataset):
+        return shard(data, rank, size)
+    leaves = tf.nest.flatten(data)
+    if not all(hasattr(leaf, "shape") and hasattr(leaf, "__getitem__") for leaf in leaves):
+        raise ValueError(
+            f"TFDIST_AUTOSHARD=1 shards arrays and tf.data datasets, and {name} is {type(data).__name__}: give each "
+            "rank its own part of it, and leave the setting out"
+        )
+    return tf.nest.pack_sequence_as(data, [shard(leaf, rank, size) for leaf in leaves])
+
+
+def averaged_logs(logs: dict[str, Any], place: str, job: Job) -> dict[str, Any]:
+    """The mean of each number over the ranks.
+
+    Collective: all ranks.
+
+    Args:
+      logs: by name; all ranks have the same names.
+      place: where this is, in words.
+      job: the ranks.
+
+    Raises:
+      DisagreementError: a rank has a name that another has not.
+    """
+    gathered: list[dict[str, Any]] = job.world.control.all_gather_object(logs, place)
+    for name in dict.fromkeys(name for other in gathered for name in other):
+        ranks = [rank for rank, other in enumerate(gathered) if name in other]
+        if len(ranks) < len(gathered):
+            raise DisagreementError(
+                f"{place}: {name!r} is logged on rank {', '.join(map(str, ranks))} only. All ranks must have the same "
+                "metrics, and validation data if any has them."
+            )
+    return {name: _mean([other[name] for other in gathered], logs[name]) for name in logs}
+
+
+def _mean(values: Sequence[Any], own: Any) -> Any:
+    """Of numbers or arrays of them; anything else stays as it is."""
+    arrays = [np.asarray(value) for value in values]
+    if arrays[0].dtype.kind not in "fiub" or len({a.shape for a in arrays}) > 1:
+        return own
+    mean = np.mean(arrays, axis=0)
+    return mean if mean.shape else float(mean)
+
+
+@functools.cache
+def _agreeing(callback: Any) -> tuple[Any, Any]:
+    """Two classes of callbacks: that before all others, and that after them."""
+
+    class Begin(callback):  # type: ignore[misc]
+        """What is logged at the end of an epoch is the mean over the ranks before anybody looks at it."""
+
+        def __init__(self, job: Job) -> None:
+            super().__init__()
+            self._job = job
+
+        def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+            if logs is not None:
+                logs.update(averaged_logs(dict(logs), f"the end of epoch {epoch + 1} of model.fit", self._job))
+
+    class End(callback):  # type: ignore[misc]
+        """Training begins with rank 0's weights, also if a callback has restored them, and ends on all ranks."""
+
+        def __init__(self, job: Job, programs: Programs) -> None:
+            super().__init__()
+            self._job = job
+            self._programs = programs
+
+        def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+            optimizer = getattr(self.model, "optimizer", None)
+            state = getattr(optimizer, "variables", [])
+            known = [*self.model.weights, *(state() if callable(state) else state)]
+            if self._job.broadcasts:
+                self._programs.take([native(v) for v in known if not random_state(v)])
+            place = "the beginning of model.fit"
+            epoch = getattr(self.model, "_initial_epoch", None)  # set by BackupAndRestore
+            self.model._initial_epoch = self._job.world.control.broadcast_object(epoch, place)
+
+        def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+            stops = self._job.world.control.all_gather_object(
+                bool(self.model.stop_training), f"the end of epoch {epoch + 1} of model.fit, whether to go on"
+            )
+            self.model.stop_training = any(stops)
+
+    return Begin, End

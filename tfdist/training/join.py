@@ -1,0 +1,62 @@
+"""Ranks whose data end early take part in the others' steps with nothing."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+from tfdist.engine.collective import Collective
+from tfdist.graph.graph_state import make_state
+from tfdist.graph.job import Job
+from tfdist.training import session_step
+
+
+def join(job: Job) -> int:
+    """See ``tfdist.join``. Collective: all ranks, each when its data end."""
+    if job.world.size == 1:
+        return 0
+    training = job.training and job.training()
+    if training is None:
+        raise RuntimeError("tfdist.join stands for a rank in the steps of a training session; run one step before it")
+    session = training.session
+    collectives = [c for c in make_state(session.graph).world_collectives if c.channel is not None]
+    trained = max(c.step for c in collectives)
+    job.world.announce("joined")
+    _stand_in_for_all(collectives)
+    job.world.announce("running")
+    steps: list[int] = job.world.control.all_gather_object(trained, "the end of tfdist.join")
+    last = steps.index(max(steps))
+    session_step.take_from(last, session, training.run, job)
+    return last
+
+
+def _stand_in_for_all(collectives: list[Collective]) -> None:
+    # Each has its own channel, and the others may run them in any order.
+    ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def run(collective: Collective) -> None:
+        try:
+            _stand_in(collective)
+            ended.put(None)
+        except BaseException as error:
+            ended.put(error)
+
+    for collective in collectives:
+        threading.Thread(target=run, args=[collective], name=f"tfdist join {collective.name}", daemon=True).start()
+    for _ in collectives:
+        error = ended.get()
+        if error is not None:
+            raise error
+
+
+def _stand_in(collective: Collective) -> None:
+    """Take part until nobody trains any more."""
+    collective.absent = True
+    while True:
+        for number, exchange in enumerate(collective.exchanges):
+            exchange.load_nothing()
+            collective.communicate(number)
+            exchange.results()
+            if not collective.present:
+                collective.absent = False
+                return

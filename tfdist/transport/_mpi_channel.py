@@ -1,0 +1,231 @@
+"""An ordered line of operations over an MPI communicator, and the node's part in it: see ``interfaces``."""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from tfdist.core import reduce_ops
+from tfdist.core.reduce_ops import Op
+from tfdist.transport._shared_memory import Segments
+from tfdist.transport._stall_detection import Presence
+from tfdist.transport.interfaces import DisagreementError, Meeting, Node, Sharing
+from tfdist.transport.process_memory import Peers
+
+# MPI counts are C ints, and some libraries count bytes in them.
+_PIECE_BYTES = 1 << 30
+_OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "product": MPI.PROD}
+_LOGICAL = {"sum": MPI.LOR, "max": MPI.LOR, "min": MPI.LAND, "product": MPI.LAND}
+
+
+class MpiChannel:
+    """A communicator of its own; see ``tfdist.transport.interfaces.Channel``.
+
+    Args:
+      comm: of the group; this channel alone uses it.
+      presence: this rank's knowledge of the others.
+      ranks: of the group in the job.
+      node: the shared memory.
+    """
+
+    def __init__(self, comm: Any, presence: Presence, ranks: Sequence[int], node: MpiNode | None = None) -> None:
+        self._comm = comm
+        self._presence = presence
+        self._ranks = ranks
+        self._node = node
+        self.node: Node | None = node
+        self.rank = comm.rank
+        self.size = comm.size
+
+    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
+        own = (zlib.crc32(place.encode()), size_bytes, flags)
+        if self._node is not None and self._node.alone:
+            brought = self._node.bring(own, place)[:, :3]
+        else:
+            brought = np.empty((self.size, 3), np.int64)
+            request = self._comm.Iallgather(np.array(own, np.int64), brought)
+            self._presence.wait(request, place, self._ranks)
+        rows = brought.tolist()
+        if any(row[:2] != rows[0][:2] for row in rows):
+            raise DisagreementError(self._difference(place, size_bytes))
+        return [row[2] for row in rows]
+
+    def _difference(self, place: str, size_bytes: int) -> str:
+        # All ranks have seen the same numbers, so all come here together.
+        brought = self._comm.allgather((place, size_bytes))
+        other = next(r for r, what in enumerate(brought) if what != brought[0])
+        (place_0, bytes_0), (place_1, bytes_1) = brought[0], brought[other]
+        first, second = self._ranks[0], self._ranks[other]
+        if place_0 != place_1:
+            return (
+                f"rank {first} is in {place_0}, but rank {second} in {place_1}. All ranks must run the same "
+                "operations in the same order: look for a call that depends on the rank."
+            )
+        return (
+            f"rank {first} brings {bytes_0} bytes to {place_0}, but rank {second} {bytes_1} bytes. "
+            "Every rank must have tensors of the same shape and dtype there."
+        )
+
+    def all_reduce(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> None:
+        _all_reduce(self._comm, array, op, divisor)
+
+    def broadcast(self, array: np.ndarray, root: int = 0) -> None:
+        _broadcast(self._comm, array, root)
+
+    def all_gather(self, array: np.ndarray) -> list[np.ndarray]:
+        return _all_gather(self._comm, array)
+
+    def all_to_all(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return _all_to_all(self._comm, parts)
+
+    def all_gather_object(self, value: Any, place: str) -> list[Any]:
+        self.arrive(place)
+        return [pickle.loads(part.tobytes()) for part in _all_gather(self._comm, _pickled(value))]
+
+    def broadcast_object(self, value: Any, place: str, root: int = 0) -> Any:
+        self.arrive(place)
+        own = _pickled(value) if self.rank == root else np.empty(0, np.uint8)
+        size = np.array([own.nbytes], np.int64)
+        self._comm.Bcast(size, root)
+        buffer = np.empty(int(size[0]), np.uint8)
+        if self.rank == root:
+            buffer[:] = own
+        _broadcast(self._comm, buffer, root)
+        return pickle.loads(buffer.tobytes())
+
+
+class _Meeting:
+    """See ``tfdist.transport.interfaces.Meeting``."""
+
+    def __init__(self, segments: Segments, presence: Presence, ranks: Sequence[int]) -> None:
+        self._lines = segments.lines()
+        self._presence = presence
+        self._ranks = ranks
+
+    def enter(self) -> None:
+        self._lines.enter(())
+
+    def wait(self, place: str) -> None:
+        if not self._lines.Test():
+            self._presence.wait(self._lines, place, self._ranks)
+
+
+class MpiNode:
+    """The shared memory of a channel; see ``tfdist.transport.interfaces.Node``.
+
+    Args:
+      segments: the memory.
+      presence: this rank's knowledge of the others.
+      ranks: of this node.
+      lanes: slices of its sums.
+      lane: this rank's slice.
+      between: the ranks of this lane on all nodes; None if there is one node.
+      sharing: what the channel uses.
+      pids: of this node's ranks.
+    """
+
+    def __init__(
+        self,
+        segments: Segments,
+        presence: Presence,
+        ranks: Sequence[int],
+        lanes: int,
+        lane: int | None,
+        between: Any,
+        sharing: Sharing,
+        pids: Sequence[int],
+    ) -> None:
+        self._lines = segments.lines()
+        self._presence = presence
+        self._between = between
+        self.ranks = ranks
+        self.index = segments.index
+        self.lanes = lanes
+        self.lane = lane
+        self.alone = between is None
+        # The meetings come first: their memory must be zero, and only a window's beginning is.
+        self.copied: Meeting = _Meeting(segments, presence, ranks)
+        self.added: Meeting = _Meeting(segments, presence, ranks)
+        piece, count = sharing.piece_bytes, sharing.addresses
+        tables = [memory.view(np.int64) for memory in segments.each(8 * count)]
+        self.peers = Peers(pids, tables, segments.index) if count else None
+        self.inputs: Sequence[Sequence[np.ndarray]] = [segments.each(piece) for _ in range(2)]
+        self.sums: Sequence[np.ndarray] = [segments.each(piece)[0] for _ in range(2)]
+
+    def bring(self, numbers: Sequence[int], place: str) -> np.ndarray:
+        """Wait for the node's ranks; what each has brought: int64 [ranks, …]."""
+        self._lines.enter(numbers)
+        self._presence.wait(self._lines, place, self.ranks)
+        return self._lines.read()
+
+    def exchange(self, array: np.ndarray, op: Op, divisor: int, place: str) -> None:
+        # A rank that fails in its node's sum must not leave those of other nodes in MPI's blocking call.
+        self._presence.wait(self._between.Ibarrier(), place)
+        _all_reduce(self._between, array, op, divisor)
+
+
+def _all_reduce(comm: Any, array: np.ndarray, op: Op, divisor: int) -> None:
+    # MPI adds float16 coarsely and bfloat16 not at all, and Open MPI 5 clips sums of small integers to their range.
+    if array.itemsize <= 2 and array.dtype.kind != "b":
+        _all_reduce_here(comm, array, op, divisor)
+        return
+    operation = _LOGICAL[op] if array.dtype.kind == "b" else _OPS[op]
+    for piece in _pieces(array):
+        comm.Allreduce(MPI.IN_PLACE, piece, operation)
+    reduce_ops.scale(array, divisor)
+
+
+def _all_reduce_here(comm: Any, array: np.ndarray, op: Op, divisor: int) -> None:
+    """MPI carries, each rank combines a slice."""
+    parts = reduce_ops.slices(array.size, comm.size, array.itemsize)
+    received = _all_to_all(comm, [array[part].view(np.uint8) for part in parts])
+    own = array[parts[comm.rank]]
+    reduce_ops.combine(op, [r.view(array.dtype) for r in received], own, divisor)
+    for part, gathered in zip(parts, _all_gather(comm, own.view(np.uint8)), strict=True):
+        array[part] = gathered.view(array.dtype)
+
+
+def _broadcast(comm: Any, array: np.ndarray, root: int) -> None:
+    for piece in _pieces(array.reshape(-1).view(np.uint8)):
+        comm.Bcast(piece, root)
+
+
+def _all_gather(comm: Any, array: np.ndarray) -> list[np.ndarray]:
+    counts = np.zeros(comm.size, np.int64)
+    comm.Allgather(np.array([array.nbytes], np.int64), counts)
+    gathered = np.empty(int(counts.sum()), np.uint8)
+    parts = np.split(gathered, np.cumsum(counts)[:-1])
+    if gathered.nbytes < _PIECE_BYTES:
+        comm.Allgatherv(array, [gathered, counts])
+    else:
+        for root, part in enumerate(parts):
+            if root == comm.rank:
+                part[:] = array
+            _broadcast(comm, part, root)
+    return parts
+
+
+def _all_to_all(comm: Any, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    sending = np.array([p.nbytes for p in parts], np.int64)
+    receiving = np.empty(comm.size, np.int64)
+    comm.Alltoall(sending, receiving)
+    received = np.empty(int(receiving.sum()), np.uint8)
+    packed = np.concatenate(parts) if parts else np.empty(0, np.uint8)
+    comm.Alltoallv([packed, sending], [received, receiving])
+    return np.split(received, np.cumsum(receiving)[:-1])
+
+
+def _pickled(value: Any) -> np.ndarray:
+    return np.frombuffer(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), np.uint8)
+
+
+def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+    flat = array.reshape(-1)
+    step = max(1, _PIECE_BYTES // max(1, flat.itemsize))
+    for start in range(0, flat.size, step):
+        yield flat[start : start + step]

