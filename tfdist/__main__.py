@@ -12,18 +12,19 @@ from typing import Any
 import numpy as np
 
 import tfdist
-from tfdist.core.settings import Settings, launch
+from tfdist._start import process
+from tfdist.core.environment import launch
+from tfdist.core.settings import Settings, allowed
 from tfdist.engine import autotune
-from tfdist.graph.job import Tuning
 
 _TEST_SECONDS = 1.0
 
 
 def main() -> int:
     """Print the report on rank 0; 0 if the collectives work."""
-    job = tfdist._job
+    job = process().job
     wrong = _wrong_results(time.monotonic() + _TEST_SECONDS)
-    measured = autotune.measure(job) if job.world.size > 1 else None
+    measured = job.engines.measure() if job.world.size > 1 else None
     everywhere = job.world.control.all_gather_object(wrong, "the report")
     if job.world.rank == 0:
         print("\n".join(_report(everywhere, measured)), flush=True)
@@ -33,7 +34,8 @@ def main() -> int:
 def _report(wrong: list[list[str]], measured: autotune.Measurement | None) -> Iterator[str]:
     import tensorflow as tf
 
-    world = tfdist._world
+    job = process().job
+    world = job.world
     yield f"tfdist      {tfdist.__version__}"
     yield f"tensorflow  {tf.__version__}"
     yield f"numpy       {np.__version__}"
@@ -44,29 +46,23 @@ def _report(wrong: list[list[str]], measured: autotune.Measurement | None) -> It
     yield f"processors  {len(os.sched_getaffinity(0))} for rank 0, of {os.cpu_count()}"
     yield ""
     yield "setting                       value      from                 meaning (allowed)"
-    settings = tfdist._job.settings
+    settings = job.switches.settings
     for name, field in Settings.fields().items():
         value, origin = getattr(settings, name), settings.origins.get(name, "default")
-        what = f"{field.metadata['meaning']} ({field.metadata['allowed']})"
+        what = f"{field.metadata['meaning']} ({allowed(field)})"
         yield f"{'TFDIST_' + name.upper():<29} {value!s:<10} {origin:<20} {what}"
     yield ""
     if measured:
         yield "measured, ms:   " + "".join(f"{size // 1024:>9} KiB" for size in autotune.SIZES_BYTES)
-        for name, times in (("MPI", measured.private), ("own way", measured.own)):
+        for name, times in (("MPI", measured.base), ("fastest", measured.fastest)):
             yield f"{name:<16}" + "".join(f"{seconds * 1e3:>13.3f}" for seconds in times)
-        for way, seconds in measured.ways:
-            yield f"{_named(way)}: 32 MiB in {seconds * 1e3:.1f} ms"
-        chosen = measured.tuning
-        yield f"chosen          MPI below {chosen.crossover_bytes / 1024:g} KiB, else {_named(chosen)}"
+        for engine, seconds in measured.tried:
+            yield f"{engine}: 32 MiB in {seconds * 1e3:.1f} ms"
+        chosen = measured.choice
+        yield f"chosen          MPI below {chosen.crossover_bytes / 1024:g} KiB, else {chosen.engine}"
         yield ""
     problems = [f"rank {rank}: {problem}" for rank, found in enumerate(wrong) for problem in found]
     yield "self-test   " + ("; ".join(problems) if problems else "all collectives give the right results")
-
-
-def _named(way: Tuning) -> str:
-    if way.piece_bytes:
-        return f"through shared memory in pieces of {way.piece_bytes // 1024} KiB"
-    return "each other's memory read where it lies"
 
 
 def _wrong_results(until: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""The collectives of ``tfdist``, for all ranks or for some."""
+"""The collectives of a script: all-reduce, broadcast, all-gather, all-to-all …, for all ranks or a process group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfdist._start import process
 from tfdist.core.reduce_ops import Op
 
 if TYPE_CHECKING:
-    from tfdist.graph.tensor_collectives import Collectives
+    from tfdist.graph.tensor_collectives import TensorCollectives
     from tfdist.transport.interfaces import Group
 
 _job = process().job
@@ -18,10 +18,10 @@ _world = _job.world
 
 
 @functools.cache
-def _collectives_of(group: Hashable) -> Collectives:
-    from tfdist.graph.tensor_collectives import Collectives  # imports TensorFlow: not before it is needed
+def _collectives_of(group: Hashable) -> TensorCollectives:
+    from tfdist.graph.tensor_collectives import TensorCollectives  # imports TensorFlow: not before it is needed
 
-    return Collectives(_job, cast("Group", group))
+    return TensorCollectives(_job, cast("Group", group))
 
 
 class Ranks:
@@ -143,7 +143,7 @@ def new_group(ranks: Sequence[int]) -> Ranks:
     return Ranks(ranks)
 
 
-def _collectives(group: Ranks | None) -> Collectives:
+def _collectives(group: Ranks | None) -> TensorCollectives:
     if group is None:
         return _collectives_of(_world)
     if group._collectives is None:

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 import tfdist
+from tfdist._start import process
 from tfdist.training.fit import averaged_logs
 from tfdist.training.learning_rate import Rule, factor
 
@@ -105,7 +106,7 @@ def average_metrics(logs: dict[str, Any], what: str = "metrics") -> dict[str, fl
     Raises:
       DisagreementError: a rank has a name that another has not.
     """
-    return averaged_logs({name: float(value) for name, value in logs.items()}, what, tfdist._job)
+    return averaged_logs({name: float(value) for name, value in logs.items()}, what, process().job)
 
 
 class BroadcastVariables(keras.callbacks.Callback):  # type: ignore[misc]

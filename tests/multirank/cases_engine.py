@@ -22,37 +22,50 @@ from tests.multirank.cases_law import OPTIMIZERS, clipped_model
 from tests.multirank.oracle import assert_law, v1
 from tfdist.core.settings import SettingsError
 from tfdist.engine import _direct_engine, sparse_rows
-from tfdist.engine.all_reduce import Reduction
+from tfdist.engine._direct_engine import DirectEngine
+from tfdist.engine._shared_engine import SharedEngine
+from tfdist.engine.all_reduce import AllReduce
+from tfdist.engine.autotune import BASE
 from tfdist.engine.collective import Collective
+from tfdist.engine.engines import Bucket, Choice
 from tfdist.engine.sparse_rows import Rows, Table
 from tfdist.graph.graph_state import make_state
-from tfdist.graph.job import Tuning
 
 SIZE, RANK = tfdist.size(), tfdist.rank()
 
 
-STAGED, PRIVATE = Tuning(0, 1 << 16), Tuning(math.inf, 0)
-WAYS = [STAGED, PRIVATE, *([Tuning(0, 0)] if tfdist._world.direct else [])]
+STAGED, PRIVATE = Choice(SharedEngine(1 << 16), 0, BASE), Choice(BASE, math.inf, BASE)
+WAYS = [
+    STAGED,
+    PRIVATE,
+    *([Choice(DirectEngine(), 0, BASE)] if not tfdist._start.process().job.world.process_memory_obstacle() else []),
+]
 
 
 @contextlib.contextmanager
-def settings(way: Tuning | None = None, **values: Any) -> Iterator[None]:
+def settings(way: Choice | None = None, **values: Any) -> Iterator[None]:
     """Other settings for a while."""
-    job = tfdist._job
-    previous = job.settings, job.tuning, job.sparse_as_dense, dict(job.sparse_ways)
-    job.settings = job.settings.configured(**values)
-    job.tuning = way or previous[1]
+    job = tfdist._start.process().job
+    kept = job.switches
+    previous = kept.settings, job.engines.choice, kept.sparse_as_dense, dict(kept.sparse_ways)
+    kept.settings = kept.settings.configured(**values)
+    job.engines.choice = way or previous[1]
     try:
         yield
     finally:
-        job.settings, job.tuning, job.sparse_as_dense, job.sparse_ways = previous
+        kept.settings, job.engines.choice, kept.sparse_as_dense, kept.sparse_ways = previous
+
+
+def Reduction(what, op, dtype, sizes, shared=False):
+    return AllReduce(Bucket(what, op, dtype, None if sizes is None else tuple(sizes)), [], shared)
 
 
 def opened(*exchanges: Any) -> Collective:
     """A collective outside any graph."""
-    collective = Collective("a test", [], tfdist._job)
-    collective.exchanges += exchanges
-    collective.open()
+    job = tfdist._start.process().job
+    collective = Collective("a test", exchanges, job.world, job.recorder)
+    choice = job.engines.choice or Choice(BASE, math.inf, BASE)
+    collective.open(choice)
     return collective
 
 
@@ -70,7 +83,7 @@ def brought(rank: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def same_everywhere(array: np.ndarray) -> bool:
-    return len(set(tfdist._world.control.all_gather_object(array.tobytes(), "comparison"))) == 1
+    return len(set(tfdist._start.process().job.world.control.all_gather_object(array.tobytes(), "comparison"))) == 1
 
 
 def case_every_dtype_and_operation_on_every_way() -> None:
@@ -95,9 +108,11 @@ def case_every_dtype_and_operation_on_every_way() -> None:
                     if numpy_dtype.kind in "iub" or op in ("min", "max"):
                         np.testing.assert_array_equal(result, expected)
                     else:
-                        tolerance = {2: 0.1 if len(tfdist._world.topology.nodes) > 1 else 1e-2, 4: 1e-5, 8: 1e-12}[
-                            numpy_dtype.itemsize if dtype != "complex64" else 4
-                        ]
+                        tolerance = {
+                            2: 0.1 if len(tfdist._start.process().job.world.topology.nodes) > 1 else 1e-2,
+                            4: 1e-5,
+                            8: 1e-12,
+                        }[numpy_dtype.itemsize if dtype != "complex64" else 4]
                         np.testing.assert_allclose(
                             result.astype(np.complex128), expected.astype(np.complex128), rtol=tolerance, atol=tolerance
                         )
@@ -216,7 +231,7 @@ def case_compressed_gradients_are_added_in_float32() -> None:
                 session.run(step)
                 found, doubles = session.run([w, d])
             # Between nodes the nodes' sums are rounded too.
-            tolerance = 0.05 if len(tfdist._world.topology.nodes) > 1 else 1e-6
+            tolerance = 0.05 if len(tfdist._start.process().job.world.topology.nodes) > 1 else 1e-6
             np.testing.assert_allclose(-found, expected, rtol=1e-6, atol=tolerance)
             np.testing.assert_allclose(-doubles, np.mean([1 + 1e-12 * r for r in range(SIZE)]), rtol=1e-14)
 
@@ -297,7 +312,7 @@ def case_a_refusal_of_shared_memory_falls_back() -> None:
 
     kept, _mpi_world.os.statvfs = _mpi_world.os.statvfs, lambda path: Full  # type: ignore
     try:
-        with settings(Tuning(0, 20 << 20)):  # more than what is left of any window
+        with settings(Choice(SharedEngine(20 << 20), 0, BASE)):  # more than what is left of any window
             elements = 100_000
             exchange = Reduction("x", "sum", np.dtype(np.float32), [elements], shared=True)
             collective = opened(exchange)
@@ -365,7 +380,7 @@ def case_join() -> None:
         _join(way)
 
 
-def _join(way: Tuning) -> None:
+def _join(way: Choice) -> None:
     """Rank r has data for 3 + 2 r steps; the mean is over those that still train, and all end with the same."""
     steps = [3 + 2 * r for r in range(SIZE)]
     expected = np.float32(1)
@@ -404,7 +419,10 @@ def case_no_threads_pile_up() -> None:
 def case_settings_are_kept() -> None:
     with settings():
         tfdist.configure(bucket_mb=3)
-        assert tfdist._job.settings.bucket_mb == 3 and tfdist._job.settings.origins["bucket_mb"] == "tfdist.configure"
+        assert (
+            tfdist._start.process().job.switches.settings.bucket_mb == 3
+            and tfdist._start.process().job.switches.settings.origins["bucket_mb"] == "tfdist.configure"
+        )
     with settings(), pytest.raises(SettingsError, match="engine is read when tfdist is imported: set TFDIST_ENGINE"):
         tfdist.configure(engine="shared")
 
@@ -420,7 +438,7 @@ def case_memory_is_bounded_and_does_not_grow() -> None:
         memory_of(way)
 
 
-def memory_of(way: Tuning) -> None:
+def memory_of(way: Choice) -> None:
     sizes = [1 << 20, 3 << 20, 5 << 20, 1000]
     with settings(way), tf.Graph().as_default() as graph, v1.Session() as session:
         variables = [v1.get_variable(f"w{n}", [s // 4], initializer=v1.ones_initializer()) for n, s in enumerate(sizes)]
@@ -436,7 +454,7 @@ def memory_of(way: Tuning) -> None:
         state = make_state(graph)
         if SIZE > 1:
             owned = [a.nbytes for e in state.collectives[0].exchanges for a in e._buffers._owned]  # type: ignore[attr-defined]
-            assert sum(owned) + 4 * way.piece_bytes <= 3 * sum(sizes), owned
+            assert sum(owned) + 4 * getattr(way.engine, "piece_bytes", 0) <= 3 * sum(sizes), owned
         for _ in range(20):
             session.run(both_steps)
             session.run(large_step)

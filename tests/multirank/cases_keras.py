@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import io
 import sys
 import tempfile
@@ -203,7 +204,7 @@ def case_state_from_rank_0() -> None:
             variable.assign(np.full(variable.shape, 0.5))
     fit(model, x, y, BATCH // tfdist.size())
     found = [w.tolist() for w in (*model.get_weights(), *(np.asarray(v) for v in model.optimizer.variables))]
-    assert tfdist._world.control.all_gather_object(found, "compare") == [found] * tfdist.size()
+    assert tfdist._start.process().job.world.control.all_gather_object(found, "compare") == [found] * tfdist.size()
 
 
 def case_a_model_that_only_rank_0_has_loaded() -> None:
@@ -228,7 +229,7 @@ def case_a_model_that_only_rank_0_has_loaded() -> None:
     tfdist.barrier()
     fit(model, x, y, BATCH // tfdist.size())
     found = [w.tolist() for w in (*model.get_weights(), *(np.asarray(v) for v in model.optimizer.variables))]
-    assert tfdist._world.control.all_gather_object(found, "compare") == [found] * tfdist.size()
+    assert tfdist._start.process().job.world.control.all_gather_object(found, "compare") == [found] * tfdist.size()
 
 
 def case_metrics_that_are_vectors() -> None:
@@ -265,7 +266,7 @@ def case_ranks_that_feed_other_kinds_of_data() -> None:
     model.compile("sgd", "mse")
     (fit_dataset if tfdist.rank() else fit)(model, *arrays(), 10)
     weights = [w.tolist() for w in model.get_weights()]
-    assert tfdist._world.control.all_gather_object(weights, "compare") == [weights] * tfdist.size()
+    assert tfdist._start.process().job.world.control.all_gather_object(weights, "compare") == [weights] * tfdist.size()
 
 
 def case_logs_are_means_and_decisions_alike() -> None:
@@ -283,7 +284,7 @@ def case_logs_are_means_and_decisions_alike() -> None:
     whole = np.abs(np.asarray(model.predict(arrays(share=False)[0], verbose=0)) - arrays(share=False)[1]).mean()
     np.testing.assert_allclose(history["mae"], whole, rtol=1e-4)
     assert seen == history["mae"] and len(seen) == 2  # an epoch without improvement
-    assert tfdist._world.control.all_gather_object(history, "compare") == [history] * tfdist.size()
+    assert tfdist._start.process().job.world.control.all_gather_object(history, "compare") == [history] * tfdist.size()
 
 
 class Board(keras.callbacks.TensorBoard):
@@ -364,14 +365,14 @@ def case_two_models_in_turn_and_evaluation_alone() -> None:
 @contextlib.contextmanager
 def said() -> Iterator[list[str]]:
     """What rank 0's log gets meanwhile."""
-    from tfdist.training import fit_batches
-
     lines: list[str] = []
-    before, fit_batches.log = fit_batches.log, lines.append  # type: ignore[assignment]
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("tfdist").addHandler(handler)
     try:
         yield lines
     finally:
-        fit_batches.log = before
+        logging.getLogger("tfdist").removeHandler(handler)
 
 
 def shuffled(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
@@ -382,10 +383,10 @@ def case_equal_data_are_told_and_sharded_on_demand() -> None:
     import dataclasses
 
     x, y = arrays(share=False)
-    job = tfdist._job
-    settings = job.settings
+    job = tfdist._start.process().job
+    settings = job.switches.settings
     for autoshard in (False, True):
-        job.settings = dataclasses.replace(settings, autoshard=autoshard)
+        job.switches.settings = dataclasses.replace(settings, autoshard=autoshard)
         try:
             for run in (fit, shuffled, fit_dataset, fit_generator):
                 if autoshard and run is fit_generator:
@@ -397,7 +398,7 @@ def case_equal_data_are_told_and_sharded_on_demand() -> None:
                 told = [line for line in lines if "tfdist.shard" in line]
                 assert len(told) == (tfdist.rank() == 0 and tfdist.size() > 1 and not autoshard), (run, lines)
         finally:
-            job.settings = settings
+            job.switches.settings = settings
 
 
 def case_a_metric_of_one_rank_is_told() -> None:
@@ -418,7 +419,7 @@ def case_moving_statistics_can_be_averaged() -> None:
     x = np.full([12, 5], float(tfdist.rank()), np.float32) + np.arange(12)[:, None]
     model.fit(x, x, 4, verbose=0)
     mean = np.asarray(model.layers[0].moving_mean)
-    every = np.stack(tfdist._world.control.all_gather_object(mean, "compare"))
+    every = np.stack(tfdist._start.process().job.world.control.all_gather_object(mean, "compare"))
     tfdist.average_variables(model)
     np.testing.assert_allclose(np.asarray(model.layers[0].moving_mean), every.mean(0), rtol=1e-6)
 

@@ -244,12 +244,12 @@ def case_large_and_many_tensors() -> None:
             total += tf.reduce_mean(tf.reduce_sum(inputs["x"] @ v1.get_variable(f"w{k}", shape), 1) ** 2)
         return clipped(OPTIMIZERS["momentum"](), total * 1e-2, v1.trainable_variables())
 
-    settings = tfdist._job.settings
+    settings = tfdist._start.process().job.switches.settings
     try:
-        tfdist._job.settings = type(settings)(bucket_mb=0.001)
+        tfdist._start.process().job.switches.settings = type(settings)(bucket_mb=0.001)
         assert_law(build)
     finally:
-        tfdist._job.settings = settings
+        tfdist._start.process().job.switches.settings = settings
 
 
 def case_without_the_rewriting_the_ranks_differ() -> None:
@@ -259,13 +259,13 @@ def case_without_the_rewriting_the_ranks_differ() -> None:
     feeds = data()
     with without_tfdist():
         found = train(lambda: OPTIMIZERS["momentum"]().minimize(model()[0]), [mine(f) for f in feeds])
-    everyone = tfdist._world.control.all_gather_object(found, "test")
+    everyone = tfdist._start.process().job.world.control.all_gather_object(found, "test")
     assert all(np.max(np.abs(everyone[0]["w:0"] - other["w:0"])) > 1e-3 for other in everyone[1:])
 
 
 def case_results_are_bit_identical_on_all_ranks() -> None:
     found = train(lambda: clipped(OPTIMIZERS["adam"](), *model()), [mine(f) for f in data()], seed=tfdist.rank())
-    for other in tfdist._world.control.all_gather_object(found, "test"):
+    for other in tfdist._start.process().job.world.control.all_gather_object(found, "test"):
         for name, value in other.items():
             np.testing.assert_array_equal(value, found[name])
 

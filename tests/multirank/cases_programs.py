@@ -106,7 +106,7 @@ def refusal(call: Callable[[], Any]) -> str:
 
 
 def assert_equal_everywhere(values: dict[str, np.ndarray]) -> None:
-    for other in tfdist._world.control.all_gather_object(values, "test"):
+    for other in tfdist._start.process().job.world.control.all_gather_object(values, "test"):
         for name, value in other.items():
             np.testing.assert_array_equal(value, values[name], err_msg=name)
 
@@ -368,12 +368,12 @@ def case_twins_in_one_function() -> None:
             both({n: tf.constant(v) for n, v in feed.items()})
         return {f"{k}{n}": v for k, m in enumerate(models) for n, v in m.values().items()}
 
-    settings = tfdist._job.settings
+    settings = tfdist._start.process().job.switches.settings
     try:
-        tfdist._job.settings = settings.configured(bucket_mb=0.0001)
+        tfdist._start.process().job.switches.settings = settings.configured(bucket_mb=0.0001)
         assert_program_law(train)
     finally:
-        tfdist._job.settings = settings
+        tfdist._start.process().job.switches.settings = settings
 
 
 def case_variables_made_in_a_function_under_an_eager_tape() -> None:

@@ -66,7 +66,7 @@ def case_shards_are_disjoint_and_equally_long() -> None:
     rank, size = tfdist.rank(), tfdist.size()
     everything = list(range(size * 3 + size - 1))  # all but one of a further round
     own = tfdist.shard(everything)
-    gathered = tfdist._world.control.all_gather_object(own, "shards")
+    gathered = tfdist._start.process().job.world.control.all_gather_object(own, "shards")
     assert sorted(sum(gathered, [])) == everything[: size * 3]
     padded = tfdist.shard(np.array(everything), remainder="pad")
     assert len(padded) == (3 if size == 1 else 4)

@@ -30,7 +30,7 @@ def values(session: v1.Session) -> dict[str, np.ndarray]:
 
 
 def assert_equal_on_all_ranks(found: dict[str, np.ndarray]) -> None:
-    everyone = tfdist._world.control.all_gather_object(found, "comparison")
+    everyone = tfdist._start.process().job.world.control.all_gather_object(found, "comparison")
     for other in everyone:
         assert other.keys() == everyone[0].keys()
         for name, value in other.items():
@@ -38,7 +38,7 @@ def assert_equal_on_all_ranks(found: dict[str, np.ndarray]) -> None:
 
 
 def assert_different_on_the_ranks(found: dict[str, np.ndarray]) -> None:
-    everyone = tfdist._world.control.all_gather_object(found["w:0"], "comparison")
+    everyone = tfdist._start.process().job.world.control.all_gather_object(found["w:0"], "comparison")
     assert all(np.any(other != everyone[0]) for other in everyone[1:])
 
 
@@ -86,7 +86,7 @@ def case_aliases_and_partial_initialisers_have_the_node_too() -> None:
         with graph.as_default(), v1.Session() as session:
             session.run(build())
             found = dict(zip("wbse", session.run(v1.trainable_variables()), strict=True))
-            everyone = tfdist._world.control.all_gather_object(found, "comparison")
+            everyone = tfdist._start.process().job.world.control.all_gather_object(found, "comparison")
             np.testing.assert_array_equal(found["w"], everyone[0]["w"])
 
 
@@ -252,9 +252,9 @@ def case_disabled_broadcast_leaves_the_ranks_their_values() -> None:
             init = v1.global_variables_initializer()
             assert len(nodes(graph)) == before
         with tfdist.enable_broadcast():
-            assert tfdist._job.broadcasts
-        assert not tfdist._job.broadcasts
-    assert tfdist._job.broadcasts
+            assert tfdist._start.process().job.switches.broadcasts
+        assert not tfdist._start.process().job.switches.broadcasts
+    assert tfdist._start.process().job.switches.broadcasts
     with v1.Session(graph=graph) as session:
         session.run(init)
         start = values(session)
@@ -262,9 +262,9 @@ def case_disabled_broadcast_leaves_the_ranks_their_values() -> None:
         session.run(step, feed())
         assert_different_on_the_ranks(values(session))
     tfdist.disable_bcast()
-    assert not tfdist._job.broadcasts
+    assert not tfdist._start.process().job.switches.broadcasts
     tfdist.enable_bcast()
-    assert tfdist._job.broadcasts
+    assert tfdist._start.process().job.switches.broadcasts
 
     with tf.Graph().as_default(), v1.Session() as session:  # the same gradient is applied to different values
         with tfdist.disable_broadcast():

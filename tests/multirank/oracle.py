@@ -25,7 +25,7 @@ def without_tfdist() -> Iterator[None]:
         yield
     finally:
         if tfdist.size() > 1:
-            tfdist._process.install()
+            tfdist._start.process().install()
 
 
 def one_process(compute: Callable[[], Any]) -> Any:
@@ -35,7 +35,7 @@ def one_process(compute: Callable[[], Any]) -> Any:
         if tfdist.rank() == 0:
             with tfdist.alone("what one process gets"):
                 result = compute()
-    return tfdist._world.control.broadcast_object(result, "what one process gets")
+    return tfdist._start.process().job.world.control.broadcast_object(result, "what one process gets")
 
 
 def data(dtype: str = "float32", steps: int = 10) -> list[Feed]:

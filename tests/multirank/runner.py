@@ -40,7 +40,7 @@ def main(report: Path, wanted: list[str]) -> None:
         except Exception:
             failure = traceback.format_exc()
             sys.stderr.write(f"rank {tfdist.rank()}: {name} failed:\n{failure}")  # should the others wait for this rank
-        failures = tfdist._world.control.all_gather_object(failure, f"the end of {name}")
+        failures = tfdist._start.process().job.world.control.all_gather_object(failure, f"the end of {name}")
         text = "\n".join(f"rank {rank}:\n{f}" for rank, f in enumerate(failures) if f)
         if output:
             line = {"case": name, "seconds": round(time.monotonic() - start, 2), "failure": text}

@@ -17,11 +17,13 @@ import pytest
 from tfdist.core import reduce_ops, timeline
 from tfdist.core.settings import Settings, SettingsError
 from tfdist.core.topology import Topology, layout
-from tfdist.engine import buckets, sparse_rows
-from tfdist.engine.autotune import SIZES_BYTES, Measurement
-from tfdist.graph.job import Tuning
+from tfdist.engine import _layout, sparse_rows
+from tfdist.engine._direct_engine import DirectEngine
+from tfdist.engine._shared_engine import SharedEngine
+from tfdist.engine.autotune import BASE, SIZES_BYTES, Measurement
+from tfdist.engine.engines import Choice
 from tfdist.transport._shared_memory import Segments
-from tfdist.transport.process_memory import Peers, address
+from tfdist.transport.process_memory import ProcessMemory, address
 
 
 class TestLines:
@@ -67,7 +69,7 @@ class TestPieces:
         sizes = [5, 0, 17, 1, 8]
         for room in (1, 3, 8, 100):
             seen: list[tuple[int, int]] = []
-            for piece in buckets.pack(sizes, room):
+            for piece in _layout.pack(sizes, room):
                 assert piece[0][2].start == 0 and piece[-1][2].stop <= room
                 assert [p[2].stop for p in piece[:-1]] == [p[2].start for p in piece[1:]]
                 seen += [(tensor, i) for tensor, part, _ in piece for i in range(part.start, part.stop)]
@@ -75,12 +77,12 @@ class TestPieces:
 
     def test_a_stretch_of_a_buffer(self) -> None:
         sizes = [5, 0, 17, 1, 8]
-        places = buckets.offsets(sizes, np.dtype(np.float32))
+        places = _layout.offsets(sizes, np.dtype(np.float32))
         assert places == [0, 16, 16, 48, 64, 80]
         every = [(t, i, places[t] + i) for t, size in enumerate(sizes) for i in range(size)]
         for room in (1, 3, 8, 100):
             for start, stop in ((0, 80), (16, 50), (5, 6), (20, 70), (81, 90)):
-                pieces = buckets.cut(sizes, places[:-1], slice(start, stop), room)
+                pieces = _layout.cut(sizes, places[:-1], slice(start, stop), room)
                 assert all(piece and piece[-1][2].stop - piece[0][2].start <= room for piece in pieces)
                 seen = [
                     (tensor, i, place.start + i - part.start)
@@ -161,16 +163,16 @@ class TestRows:
 
 
 class TestTuning:
-    WAYS = ((Tuning(0, 1 << 20), 0.5), (Tuning(0, 0), 0.3), (Tuning(0, 1 << 22), 0.4))
+    WAYS = ((SharedEngine(1 << 20), 0.5), (DirectEngine(), 0.3), (SharedEngine(1 << 22), 0.4))
 
     def test_one_outlier_does_not_decide(self) -> None:
         private = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
         own = (2.0, 2.0, 0.5, 0.5, 1.05, 0.5)
-        assert Measurement(self.WAYS, private, own).tuning == Tuning(SIZES_BYTES[2], 0)
+        assert Measurement(self.WAYS, private, own).choice == Choice(DirectEngine(), SIZES_BYTES[2], BASE)
 
     def test_never_faster(self) -> None:
-        assert Measurement(self.WAYS, (1.0,) * 6, (2.0,) * 6).tuning.crossover_bytes == float("inf")
-        assert Measurement((), (1.0,) * 6, ()).tuning.crossover_bytes == float("inf")
+        assert Measurement(self.WAYS, (1.0,) * 6, (2.0,) * 6).choice.crossover_bytes == float("inf")
+        assert Measurement((), (1.0,) * 6, ()).choice.crossover_bytes == float("inf")
 
 
 class TestPeers:
@@ -178,7 +180,7 @@ class TestPeers:
 
     def test_many_parts(self) -> None:
         table = np.zeros(2, np.int64)
-        peers = Peers([os.getpid()], [table], 0)
+        peers = ProcessMemory([os.getpid()], [table], 0)
         source, target = np.arange(3000, dtype=np.float32), np.zeros(3000, np.float32)
         peers.publish([address(source), 7])
         assert peers.addresses(0).tolist() == [address(source), 7]
@@ -190,7 +192,7 @@ class TestPeers:
         np.testing.assert_array_equal(target, source)
 
     def test_memory_that_is_not_there(self) -> None:
-        peers = Peers([os.getpid()], [np.zeros(1, np.int64)], 0)
+        peers = ProcessMemory([os.getpid()], [np.zeros(1, np.int64)], 0)
         with pytest.raises(OSError, match=rf"memory of process {os.getpid()}: Bad address"):
             peers.write(0, np.zeros(3), 8)
 
@@ -198,7 +200,7 @@ class TestPeers:
         child = subprocess.Popen(["true"])
         child.wait()
         with pytest.raises(OSError, match="No such process"):
-            Peers([child.pid], [], 0).write(0, np.zeros(3), 8)
+            ProcessMemory([child.pid], [], 0).write(0, np.zeros(3), 8)
 
 
 class TestSettings:

@@ -232,12 +232,13 @@ def test_configuring_ranks_differently(tmp_path: Path) -> None:
 
 def test_a_rank_whose_memory_cannot_be_read_any_more(tmp_path: Path) -> None:
     body = """
-        from tfdist.transport.process_memory import Peers
+        from tfdist.transport.process_memory import ProcessMemory
         start()
         session.run(step)
-        assert tfdist._job.tuning == tfdist.graph.job.Tuning(0, 0)
+        from tfdist.engine._direct_engine import DirectEngine
+        assert tfdist._start.process().job.engines.choice.engine == DirectEngine()
         if rank == 1:
-            Peers.addresses = lambda self, index: np.full(9, 8)
+            ProcessMemory.addresses = lambda self, index: np.full(9, 8)
         session.run(step)
         """
     finished = job(tmp_path, body, TFDIST_ENGINE="direct")
@@ -261,7 +262,7 @@ def test_memory_of_other_ranks_that_may_not_be_read(tmp_path: Path) -> None:
         start()
         session.run(step)
         assert np.allclose(session.run(w), 1 - 0.1 * 0.5), session.run(w)
-        assert tfdist._job.tuning.piece_bytes
+        assert tfdist._start.process().job.engines.choice.engine.piece_bytes
         """
     finished = job(tmp_path, body, PYTHONPATH=f"{tmp_path}:{ROOT}", TFDIST_ENGINE="direct")
     assert finished.code == 0, finished

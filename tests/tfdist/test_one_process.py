@@ -26,8 +26,8 @@ def test_every_call_works() -> None:
     np.testing.assert_array_equal(tfdist.all_reduce(np.ones(3)), np.ones(3))
     tfdist.barrier()
     with tfdist.alone("nothing"), tfdist.disable_broadcast():
-        assert not tfdist._job.broadcasts
-    assert tfdist._job.broadcasts
+        assert not tfdist._start.process().job.switches.broadcasts
+    assert tfdist._start.process().job.switches.broadcasts
     assert tfdist.scale_learning_rate(0.1, warmup_steps=5) == 0.1
     tfdist.uninstall()
 

@@ -10,7 +10,8 @@ import pytest
 
 from tfdist.core.settings import Settings
 from tfdist.transport import _stall_detection
-from tfdist.transport._stall_detection import PeerError, Presence
+from tfdist.transport._stall_detection import StallDetector
+from tfdist.transport.interfaces import PeerError
 
 
 class Post:
@@ -45,9 +46,9 @@ def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_stall_detection, "_ENTANGLED_SECONDS", 0.1)
 
 
-def rank_0(size: int = 3, stall: float = 0.1, abort: float = 0.3) -> tuple[Presence, Post]:
+def rank_0(size: int = 3, stall: float = 0.1, abort: float = 0.3) -> tuple[StallDetector, Post]:
     post = Post(0, size)
-    return Presence(post, Settings(stall_seconds=stall, stall_abort_seconds=abort)), post
+    return StallDetector(post, Settings(stall_seconds=stall, stall_abort_seconds=abort)), post
 
 
 def test_a_short_wait_tells_nobody() -> None:
@@ -72,7 +73,7 @@ def test_the_missing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_only_the_lowest_waiting_rank_reports(capsys: pytest.CaptureFixture[str]) -> None:
     post = Post(2, 3)
-    ranks = Presence(post, Settings(stall_seconds=0.05, stall_abort_seconds=9))
+    ranks = StallDetector(post, Settings(stall_seconds=0.05, stall_abort_seconds=9))
     post.inbox = [(0, ("waiting", "step 1"))]
     ranks.wait(After(0.2), "step 1")
     assert capsys.readouterr().err == ""

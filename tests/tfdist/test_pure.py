@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.core import memory
 from tfdist.core.devices import gpu_of, threads_of
-from tfdist.core.settings import Launch, Settings, SettingsError, launch
-from tfdist.engine import buckets
+from tfdist.core.environment import Launch, launch
+from tfdist.core.settings import Settings, SettingsError
+from tfdist.engine import _buffers, buckets
 from tfdist.training import learning_rate
 from tfdist.training.data_shard import shard
 from tfdist.transport import agreement
@@ -36,15 +38,15 @@ class TestBuckets:
         assert all(len(b) == 1 or sum(items[i].size_bytes for i in b) <= 20 for b in plan)
 
     def test_parts_are_aligned_and_separate(self) -> None:
-        whole, parts = buckets.Buffers().take([3, 0, 17, 1], np.dtype("float64"))
+        whole, parts = _buffers.Buffers().take([3, 0, 17, 1], np.dtype("float64"))
         assert [p.size for p in parts] == [3, 0, 17, 1]
-        assert all(p.ctypes.data % buckets.ALIGNMENT_BYTES == 0 for p in parts if p.size)
+        assert all(p.ctypes.data % memory.ALIGNMENT_BYTES == 0 for p in parts if p.size)
         for number, part in enumerate(parts):
             part[:] = number + 1
         assert whole.sum() == 3 * 1 + 17 * 3 + 4
 
     def test_memory_is_used_again_only_when_nobody_holds_it(self) -> None:
-        buffers = buckets.Buffers()
+        buffers = _buffers.Buffers()
         whole, parts = buffers.take([100], np.dtype("float32"))
         address = whole.ctypes.data
         del whole, parts

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.launch import ROOT, Finished, run
-from tfdist.core import settings
+from tfdist.core import environment
 from tfdist.launch import hosts, launchers
 from tfdist.launch._rank_prefix import Lines
 from tfdist.launch.command import _binding
@@ -114,11 +114,11 @@ def test_share_of_the_cores() -> None:
 
 
 def test_the_environment() -> None:
-    environment = {"TFDIST_ENGINE": "mpi", "TF_X": "1", "OMP_NUM_THREADS": "2", "PYTHONPATH": "/p", "PATH": "/b"}
-    assert settings.handed_on({**environment, "HOME": "/h", "SECRET": "s"}) == environment
-    assert settings.rank_defaults({}) == {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
-    assert settings.rank_defaults({"GLIBC_TUNABLES": "mine"}) == {}
-    assert settings.batch_system({"SLURM_JOB_ID": "7"}) == "Slurm" and settings.batch_system({}) == ""
+    given = {"TFDIST_ENGINE": "mpi", "TF_X": "1", "OMP_NUM_THREADS": "2", "PYTHONPATH": "/p", "PATH": "/b"}
+    assert environment.handed_on({**given, "HOME": "/h", "SECRET": "s"}) == given
+    assert environment.rank_defaults({}) == {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
+    assert environment.rank_defaults({"GLIBC_TUNABLES": "mine"}) == {}
+    assert environment.batch_system({"SLURM_JOB_ID": "7"}) == "Slurm" and environment.batch_system({}) == ""
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tfdist.core import settings
-from tfdist.transport.interfaces import World
+from tfdist.core import environment
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
@@ -45,15 +44,20 @@ def threads_of(own: frozenset[int], all_ranks: Sequence[frozenset[int]]) -> int:
     return max(1, math.floor(sum(1 / sum(core in cores for cores in all_ranks) for core in own) + 1e-9))
 
 
-def take_share(world: World) -> None:
+def take_share(local_rank: int, local_size: int, affinities: Callable[[frozenset[int]], list[frozenset[int]]]) -> None:
     """Set the defaults that TensorFlow reads when its first session or context starts.
 
     Collective: all ranks.
+
+    Args:
+      local_rank: this rank's number on its machine.
+      local_size: ranks on the machine.
+      affinities: tells the machine's ranks the cores that this one may use, and this one theirs; collective.
     """
     gpus = gpus_of_machine()
-    settings.overwrite("CUDA_VISIBLE_DEVICES", lambda v: gpu_of(world.local_rank, world.local_size, v, gpus))
+    environment.overwrite("CUDA_VISIBLE_DEVICES", lambda v: gpu_of(local_rank, local_size, v, gpus))
     own = frozenset(os.sched_getaffinity(0))
-    threads = threads_of(own, world.local_affinities(own))
+    threads = threads_of(own, affinities(own))
     if not gpus:
         # Read in tensorflow/core/common_runtime/local_device.cc, where a session's own setting comes first.
-        settings.set_default("TF_NUM_INTRAOP_THREADS", str(threads))
+        environment.set_default("TF_NUM_INTRAOP_THREADS", str(threads))

@@ -1,19 +1,20 @@
-"""What the environment says: TFDIST_* settings, the launcher, and defaults handed on to TensorFlow.
-
-The only module that reads or writes ``os.environ``.
-"""
+"""The settings: ``TFDIST_*`` variables and ``tfdist.configure``, each with its default, check and meaning."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tfdist.core.environment import variables
+
 _PREFIX = "TFDIST_"
 _OPTIONS = "TFDIST_OPTIONS"
+
+
+# Beside "auto" the engines there are; the table of ``tfdist.engine.engines`` adds its names.
+ENGINES = ["auto"]
 
 
 class SettingsError(ValueError):
@@ -52,7 +53,7 @@ def _size_or_nothing(text: str) -> str:
     return text
 
 
-def _one_of(*allowed: str) -> Callable[[str], str]:
+def _one_of(allowed: Sequence[str]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in allowed:
             raise ValueError
@@ -61,12 +62,18 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
-def _setting(default: Any, parse: Callable[[str], Any], allowed: str, meaning: str) -> Any:
+def _setting(default: Any, parse: Callable[[str], Any], allowed: str | Sequence[str], meaning: str) -> Any:
     return dataclasses.field(default=default, metadata={"parse": parse, "allowed": allowed, "meaning": meaning})
 
 
 def _choice(default: str, allowed: Sequence[str], meaning: str) -> Any:
-    return _setting(default, _one_of(*allowed), " | ".join(allowed), meaning)
+    return _setting(default, _one_of(allowed), allowed, meaning)
+
+
+def allowed(field: dataclasses.Field[Any]) -> str:
+    """What a setting takes, in words."""
+    values = field.metadata["allowed"]
+    return values if isinstance(values, str) else " | ".join(values)
 
 
 def _seconds(default: float, meaning: str) -> Any:
@@ -82,7 +89,7 @@ class Settings:
     """
 
     bucket_mb: float = _setting(64.0, _positive, "a number above 0", "MiB at which gradients fuse into one message")
-    engine: str = _choice("auto", ("auto", "mpi", "shared", "direct"), "how a machine's ranks add; auto measures")
+    engine: str = _choice("auto", ENGINES, "how a machine's ranks add; auto measures")
     shared_from_kb: str = _setting("", _number_or_nothing, "a number, or inf", "KiB below which MPI adds")
     piece_kb: str = _setting("", _size_or_nothing, "a number from 1 on", "KiB added at a time in shared memory")
     compression: str = _choice("none", ("none", "bf16", "fp16"), "dtype in which float32 gradients travel")
@@ -106,7 +113,7 @@ class Settings:
         Raises:
           SettingsError: naming the setting, its value and what is allowed.
         """
-        environment = os.environ if environment is None else environment
+        environment = variables() if environment is None else environment
         found = {}
         for entry in environment.get(_OPTIONS, "").replace(",", " ").split():
             name, _, text = entry.partition("=")
@@ -142,8 +149,8 @@ class Settings:
             try:
                 values[name] = fields[name].metadata["parse"](text)
             except ValueError:
-                allowed = fields[name].metadata["allowed"]
-                raise SettingsError(f"{shown}={text!r} is out of range; it takes {allowed}") from None
+                takes = allowed(fields[name])
+                raise SettingsError(f"{shown}={text!r} is out of range; it takes {takes}") from None
         return dataclasses.replace(self, **values, origins={**self.origins, **origins})
 
 
@@ -165,92 +172,3 @@ def settings_difference(ranks: Sequence[Settings]) -> str:
                     "same (Open MPI's mpirun hands variables on to other machines with -x)"
                 )
     return ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Launch:
-    """What the launcher put into this process's environment.
-
-    Attributes:
-      size: processes started together; None where the launcher does not say.
-      rank: this process's number among them, likewise.
-      local_rank: its number among those of its machine; the rank where the launcher does not say.
-    """
-
-    size: int | None
-    rank: int | None
-    local_rank: int | None = None
-
-
-# Set by: Open MPI's mpirun; MPICH's, Intel's and MVAPICH's Hydra and Slurm's PMI plug-ins; Slurm itself, per step.
-# Only a started step has SLURM_STEP_NUM_TASKS with SLURM_PROCID inside srun; the batch script itself is one process.
-_LAUNCHERS = (
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID"),
-    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"),
-)
-
-
-def launch(environment: Mapping[str, str] | None = None) -> Launch | None:
-    """How this process was started: None without a launcher (a plain ``python script.py``)."""
-    environment = os.environ if environment is None else environment
-    for size, rank, local_rank in _LAUNCHERS:
-        if size in environment and rank in environment:
-            number = int(environment[rank])
-            return Launch(int(environment[size]), number, int(environment.get(local_rank, number)))
-    if "PMIX_RANK" in environment:  # a PMIx launcher (prterun, srun --mpi=pmix) that tells the size through MPI only
-        number = int(environment["PMIX_RANK"])
-        return Launch(None, number, number)
-    return None
-
-
-# What a rank must get from here on a machine that mpirun reaches through ssh, where a login shell sets its own.
-_HANDED_ON = ("TFDIST_", "TF_", "XLA_", "OMP_", "PYTHON")
-_HANDED_ON_NAMES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-_BATCH_SYSTEMS = {"SLURM_JOB_ID": "Slurm", "PBS_NODEFILE": "PBS", "LSB_JOBID": "LSF", "PE_HOSTFILE": "Grid Engine"}
-
-
-def handed_on(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables of this environment that ranks on other machines need, by name."""
-    environment = os.environ if environment is None else environment
-    return {
-        name: environment[name]
-        for name in sorted(environment)
-        if name.startswith(_HANDED_ON) or name in _HANDED_ON_NAMES
-    }
-
-
-def rank_defaults(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Variables that a launcher sets for the ranks unless the user has."""
-    environment = os.environ if environment is None else environment
-    # From this size on (256 KiB) glibc copies past the caches, which makes the copies of gradients faster. The C
-    # library reads it before main: an import cannot set it. Elsewhere than on x86 it is ignored.
-    defaults = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
-    return {name: value for name, value in defaults.items() if name not in environment}
-
-
-def batch_system(environment: Mapping[str, str] | None = None) -> str:
-    """The batch system whose allocation this process runs in; empty if there is none."""
-    environment = os.environ if environment is None else environment
-    return next((system for variable, system in _BATCH_SYSTEMS.items() if variable in environment), "")
-
-
-def set_default(variable: str, value: str) -> bool:
-    """Set an environment variable for the libraries of this process unless the user has; tells whether it did."""
-    if variable in os.environ:
-        return False
-    os.environ[variable] = value
-    return True
-
-
-def overwrite(variable: str, choose: Callable[[str | None], str | None]) -> None:
-    """Replace a variable by what ``choose`` makes of it; None leaves it alone."""
-    chosen = choose(os.environ.get(variable))
-    if chosen is not None:
-        os.environ[variable] = chosen
-
-
-def log(message: str) -> None:
-    """One line to stderr, at once."""
-    sys.stderr.write(f"tfdist: {message}\n")
-    sys.stderr.flush()

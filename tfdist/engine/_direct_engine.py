@@ -1,76 +1,92 @@
-"""How the ranks of a node add what they bring: each a slice, where tensors lie or through a staging area."""
+"""Process-memory engine: each rank of a node reads the others' tensors, and writes the results, where they lie."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 
 from tfdist.core import reduce_ops
-from tfdist.core.reduce_ops import Op
-from tfdist.engine import buckets
-from tfdist.engine.collective import Turn
-from tfdist.transport._stall_detection import PeerError
-from tfdist.transport.interfaces import Node
-from tfdist.transport.process_memory import Peers, address
+from tfdist.core.log import announce
+from tfdist.core.settings import Settings
+from tfdist.engine import _layout, _shared_engine
+from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine
+from tfdist.transport.interfaces import Channel, Node, NodeMemory, PeerError, World
+from tfdist.transport.process_memory import ProcessMemory, address
 
 # Read from another rank, added and divided while it stays in a core's second-level cache.
 _BLOCK_BYTES = 1 << 19
 
 
-class Adding(Protocol):
-    """Combines tensors of one dtype over the ranks.
+@dataclasses.dataclass(frozen=True)
+class DirectEngine:
+    """See ``engines.Engine``."""
 
-    Args:
-      what: in words.
-      node: the ranks.
-      op: how.
-      dtype: of all tensors.
-      sizes: elements of each.
-    """
+    name: ClassVar[str] = "direct"
+    device: ClassVar[str] = "/device:CPU:0"
 
-    def __init__(self, what: str, node: Node, op: Op, dtype: np.dtype, sizes: Sequence[int]) -> None: ...
+    def needs(self, tensors: int) -> NodeMemory | None:
+        return NodeMemory(0, tensors + 1)  # also published: the buffer of the results
 
-    def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
-        """Before this rank arrives: these are its tensors, flat, and the buffer for the results."""
+    def open(self, bucket: Bucket, channel: Channel) -> BucketAllReduce | None:
+        node = channel.node
+        memory = node and node.process_memory
+        return _Direct(bucket, node, memory) if node and memory else None
 
-    def run(
-        self, turn: Turn, sources: Sequence[np.ndarray], whole: np.ndarray, targets: Sequence[np.ndarray], divisor: int
-    ) -> None:
-        """After all have arrived: put the results into the buffer's parts. Collective: all ranks."""
+    def settings(self) -> str:
+        return "engine=direct"
+
+    def __str__(self) -> str:
+        return "each other's memory read where it lies"
 
 
-class Direct:
-    """Each rank reads its slice of the others' tensors where they lie, and writes the result where they want it.
+def candidates(world: World, settings: Settings) -> Sequence[Engine]:
+    """One, where the system lets the ranks of a node reach each other's memory; if it was asked for and does not, the
+    shared-memory engine. Collective: all ranks."""
+    obstacle = world.process_memory_obstacle()
+    if not obstacle:
+        return [DirectEngine()]
+    if settings.engine != "direct":
+        return ()
+    announce(f"the ranks of a machine cannot read each other's memory ({obstacle}): they use shared memory instead")
+    return _shared_engine.candidates(world, settings)
+
+
+class _Direct:
+    """See ``engines.BucketAllReduce``. Each rank reads its slice of the others' tensors, and writes the result into
+    their buffers.
 
     One meeting orders it: nobody hands out results, or writes tensors again, before all have read and written. (That
     tensors may be read, and buffers written, is what the arrival says.)
     """
 
-    def __init__(self, what: str, node: Node, op: Op, dtype: np.dtype, sizes: Sequence[int]) -> None:
-        assert node.peers is not None
-        self._what, self._node, self._op, self._dtype = what, node, op, dtype
-        self._peers: Peers = node.peers
-        offsets = buckets.offsets(sizes, dtype)
+    def __init__(self, bucket: Bucket, node: Node, memory: ProcessMemory) -> None:
+        self._what, self._node, self._op, self._dtype = bucket.what, node, bucket.op, bucket.dtype
+        self._memory = memory
+        sizes, dtype = bucket.sizes or (), bucket.dtype
+        offsets = _layout.offsets(sizes, dtype)
         self._slices = reduce_ops.slices(offsets[-1], node.lanes, dtype.itemsize)
         room = _BLOCK_BYTES // dtype.itemsize
         own = slice(0, 0) if node.lane is None else self._slices[node.lane]
-        pieces = buckets.cut(sizes, offsets[:-1], own, room)
+        pieces = _layout.cut(sizes, offsets[:-1], own, room)
         self._blocks = _blocks(pieces, dtype.itemsize)
         self._vectors = _Vectors(pieces, dtype.itemsize)
         self._landing = np.empty((max(0, len(node.ranks) - 2), room), dtype)
 
     def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
-        """Tell where they lie."""
-        self._peers.publish([address(whole), *map(address, sources)])
+        self._memory.publish([address(whole), *map(address, sources)])
 
     def run(
-        self, turn: Turn, sources: Sequence[np.ndarray], whole: np.ndarray, targets: Sequence[np.ndarray], divisor: int
+        self,
+        turn: AllReduceTurn,
+        sources: Sequence[np.ndarray],
+        whole: np.ndarray,
+        targets: Sequence[np.ndarray],
+        divisor: int,
     ) -> None:
-        """See ``Adding``."""
         with turn.span("reduce", self._what):
             self._add(turn, sources, whole, divisor)
             self._node.copied.enter()
@@ -78,7 +94,7 @@ class Direct:
             self._node.copied.wait(turn.place(f"{self._what}, copied"))
 
     @contextlib.contextmanager
-    def _reaching(self, turn: Turn, index: int) -> Iterator[None]:
+    def _reaching(self, turn: AllReduceTurn, index: int) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -88,7 +104,7 @@ class Direct:
                 "else TFDIST_ENGINE=shared avoids this"
             ) from error
 
-    def _add(self, turn: Turn, sources: Sequence[np.ndarray], whole: np.ndarray, divisor: int) -> None:
+    def _add(self, turn: AllReduceTurn, sources: Sequence[np.ndarray], whole: np.ndarray, divisor: int) -> None:
         node = self._node
         if node.lane is None:
             return
@@ -96,7 +112,7 @@ class Direct:
         contributing = [i for i, rank in enumerate(node.ranks) if rank in present]
         others = [i for i in contributing if i != node.index]
         vectors = self._vectors
-        theirs = {i: vectors.sources(self._peers.addresses(i)[1:]) for i in others}
+        theirs = {i: vectors.sources(self._memory.addresses(i)[1:]) for i in others}
         # The first of the others lands where the sum will be: it is among the first two that are added.
         ours = dict(zip(others, [vectors.places(whole), *map(vectors.landings, self._landing)], strict=False))
         for block in self._blocks:
@@ -104,7 +120,7 @@ class Direct:
             landed = dict(zip(others, [area, *self._landing], strict=False))
             for i in others:
                 with self._reaching(turn, i):
-                    self._peers.read(i, theirs[i][block.vectors], ours[i][block.vectors], block.size_bytes)
+                    self._memory.read(i, theirs[i][block.vectors], ours[i][block.vectors], block.size_bytes)
             for tensor, part, here in block.parts:
                 contributions = [sources[tensor][part] if i == node.index else landed[i][here] for i in contributing]
                 reduce_ops.combine(self._op, contributions, area[here], divisor if node.alone else 1)
@@ -115,12 +131,12 @@ class Direct:
             node.exchange(whole[own], self._op, divisor, turn.place(f"{self._what}, nodes"))
             self._hand_out(turn, whole, own)
 
-    def _hand_out(self, turn: Turn, whole: np.ndarray, part: slice) -> None:
+    def _hand_out(self, turn: AllReduceTurn, whole: np.ndarray, part: slice) -> None:
         for i in range(len(self._node.ranks)):
             if i != self._node.index:
                 with self._reaching(turn, i):
-                    buffer = int(self._peers.addresses(i)[0])
-                    self._peers.write(i, whole[part], buffer + part.start * self._dtype.itemsize)
+                    buffer = int(self._memory.addresses(i)[0])
+                    self._memory.write(i, whole[part], buffer + part.start * self._dtype.itemsize)
 
 
 @dataclasses.dataclass
@@ -140,7 +156,7 @@ class _Block:
     size_bytes: int
 
 
-def _blocks(pieces: Sequence[buckets.Piece], itemsize: int) -> list[_Block]:
+def _blocks(pieces: Sequence[_layout.Piece], itemsize: int) -> list[_Block]:
     blocks = []
     seen = 0
     for piece in pieces:
@@ -159,7 +175,7 @@ def _moved(place: slice, whole: slice) -> slice:
 class _Vectors:
     """Addresses and sizes (struct iovec) of all parts of all blocks, int64 [parts, 2]."""
 
-    def __init__(self, pieces: Sequence[buckets.Piece], itemsize: int) -> None:
+    def __init__(self, pieces: Sequence[_layout.Piece], itemsize: int) -> None:
         parts = [(*part, piece[0][2].start) for piece in pieces for part in piece]
         self._tensors = np.array([tensor for tensor, _, _, _ in parts], np.int64)
         self._starts = np.array([part.start for _, part, _, _ in parts], np.int64) * itemsize
@@ -178,69 +194,3 @@ class _Vectors:
     def landings(self, area: np.ndarray) -> np.ndarray:
         """In an area that holds one block."""
         return np.stack([address(area) + self._landings, self._sizes], axis=1)
-
-
-class Staged:
-    """Piece by piece through shared memory: copied in, added by slices, copied out.
-
-    Staging areas take turns. One may be copied into again two pieces later: by then all ranks have met as having
-    copied in the piece between, which they do after they have added this one; and likewise for its sums.
-    """
-
-    def __init__(self, what: str, node: Node, op: Op, dtype: np.dtype, sizes: Sequence[int]) -> None:
-        self._what, self._node, self._op = what, node, op
-        self._narrow = reduce_ops.is_narrow(dtype)
-        self._inputs = [[x.view(dtype) for x in area] for area in node.inputs]
-        self._sums = [x.view(dtype) for x in node.sums]
-        self._pieces = buckets.pack(sizes, self._sums[0].size)
-
-    def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
-        """Nothing."""
-
-    def run(
-        self, turn: Turn, sources: Sequence[np.ndarray], whole: np.ndarray, targets: Sequence[np.ndarray], divisor: int
-    ) -> None:
-        """See ``Adding``."""
-        before, after = (1, divisor) if self._narrow else (divisor, 1)  # before saves a pass, but rounds
-        pieces = self._pieces
-        for number, piece in enumerate(pieces):
-            if number == 0:
-                self._copy_in(turn, number, piece, sources, before)
-            self._add(turn, number, piece[-1][2].stop, after)
-            # In between two meetings there is always something to copy: a little delay of one rank holds nobody up.
-            if number + 1 < len(pieces):
-                self._copy_in(turn, number + 1, pieces[number + 1], sources, before)
-            self._copy_out(turn, number, piece, targets)
-
-    def _copy_in(
-        self, turn: Turn, number: int, piece: buckets.Piece, sources: Sequence[np.ndarray], divisor: int
-    ) -> None:
-        own = self._inputs[number % 2][self._node.index]
-        with turn.span("copy in", self._what):
-            for tensor, part, staged in piece:
-                reduce_ops.copy(sources[tensor][part], own[staged], divisor)
-            self._node.copied.enter()
-
-    def _add(self, turn: Turn, number: int, elements: int, divisor: int) -> None:
-        node, sums = self._node, self._sums[number % 2]
-        with turn.span("wait for copies", self._what):
-            node.copied.wait(turn.place(f"{self._what}, copied"))
-        with turn.span("reduce", self._what):
-            if node.lane is not None:
-                own = reduce_ops.slices(elements, node.lanes, sums.itemsize)[node.lane]
-                present = set(turn.present)
-                contributions = [
-                    self._inputs[number % 2][i][own] for i, rank in enumerate(node.ranks) if rank in present
-                ]
-                reduce_ops.combine(self._op, contributions, sums[own], divisor if node.alone else 1)
-                if not node.alone:
-                    node.exchange(sums[own], self._op, divisor, turn.place(f"{self._what}, nodes"))
-            node.added.enter()
-
-    def _copy_out(self, turn: Turn, number: int, piece: buckets.Piece, targets: Sequence[np.ndarray]) -> None:
-        sums = self._sums[number % 2]
-        with turn.span("wait for sums", self._what):
-            self._node.added.wait(turn.place(f"{self._what}, added"))
-        with turn.span("copy out", self._what):
-            for tensor, part, staged in piece:
-                np.copyto(targets[tensor][part], sums[staged])

@@ -1,4 +1,4 @@
-"""Which way is fastest on this machine, and in pieces of what size: measured when the first gradients are to travel."""
+"""Autotune: which engine is fastest on this machine, and from what size on; measured at the first gradients."""
 
 from __future__ import annotations
 
@@ -10,19 +10,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdist.core.settings import SettingsError, log, settings_difference
-from tfdist.core.timeline import Silent
-from tfdist.engine.all_reduce import Reduction
+from tfdist.core.log import announce
+from tfdist.core.settings import Settings, SettingsError, settings_difference
+from tfdist.core.timeline import Recorder, Silent
+from tfdist.engine import _direct_engine, _mpi_engine, _shared_engine, engines
+from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
-from tfdist.graph.job import Job, Tuning
-from tfdist.transport._shared_memory import aligned
+from tfdist.engine.engines import Bucket, Choice, Engine
+from tfdist.transport import agreement
+from tfdist.transport.interfaces import World
 
+# The table of engines, in the order in which they are tried.
+engines.register("direct", _direct_engine.candidates)
+engines.register("shared", _shared_engine.candidates)
+engines.register("mpi", _mpi_engine.candidates)
+
+BASE: Engine = _mpi_engine.MpiEngine()
 SIZES_BYTES = (1 << 12, 1 << 15, 1 << 18, 1 << 21, 1 << 23, 1 << 25)
-PIECES_BYTES = (1 << 18, 1 << 20, 1 << 22, 1 << 24)
-_WAYS_PAYLOAD_BYTES = 1 << 25
+_PAYLOAD_BYTES = 1 << 25
 _REPETITIONS = 5
-_LARGE_BYTES = 1 << 22
-_PRIVATELY = Tuning(math.inf, 0)
+_BASE_ALONE = Choice(BASE, math.inf, BASE)
+_PLACE = "the measurement of the engine"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,114 +38,145 @@ class Measurement:
     """Rank 0's medians in seconds.
 
     Attributes:
-      ways: of a node's own that were tried, and how long each took for 32 MiB; empty if there is none.
-      private: through MPI, for each of ``SIZES_BYTES``.
-      own: in the fastest of the ways, likewise.
+      tried: the engines beside the base, and how long each took for 32 MiB; empty if there is none.
+      base: through MPI, for each of ``SIZES_BYTES``.
+      fastest: by the fastest of those tried, likewise.
     """
 
-    ways: tuple[tuple[Tuning, float], ...]
-    private: tuple[float, ...]
-    own: tuple[float, ...]
+    tried: tuple[tuple[Engine, float], ...]
+    base: tuple[float, ...]
+    fastest: tuple[float, ...]
 
     @property
-    def tuning(self) -> Tuning:
-        """What follows: the fastest way, and the size from which on it is faster than MPI."""
-        if not self.ways:
-            return _PRIVATELY
-        rows = list(zip(SIZES_BYTES, self.private, self.own, strict=True))
+    def choice(self) -> Choice:
+        """What follows: the fastest engine, and the size from which on it is faster than MPI."""
+        if not self.tried:
+            return _BASE_ALONE
+        rows = list(zip(SIZES_BYTES, self.base, self.fastest, strict=True))
         # The choice that loses least over all sizes: a single measurement may be off.
         losses = {
-            crossover: sum((own if size >= crossover else p) / min(p, own) for size, p, own in rows)
+            crossover: sum((own if size >= crossover else base) / min(base, own) for size, base, own in rows)
             for crossover in (0, *SIZES_BYTES[1:], math.inf)
         }
-        return dataclasses.replace(fastest(self.ways), crossover_bytes=min(losses, key=losses.__getitem__))
+        return Choice(_fastest(self.tried), min(losses, key=losses.__getitem__), BASE)
 
 
-def fastest(ways: Sequence[tuple[Tuning, float]]) -> Tuning:
-    """The one that took least."""
-    return min(ways, key=lambda way: way[1])[0]
+def _fastest(tried: Sequence[tuple[Engine, float]]) -> Engine:
+    return min(tried, key=lambda each: each[1])[0]
 
 
-def ensure(job: Job) -> None:
-    """Set ``job.tuning``, as the settings say or by measurement. Collective: all ranks at its first call."""
-    if job.tuning is not None:
-        return
-    settings = job.settings
-    difference = settings_difference(job.world.control.all_gather_object(settings, "the comparison of settings"))
-    if difference:
-        raise SettingsError(difference)
-    candidates = _candidates(job)
-    if not candidates:
-        job.tuning = _PRIVATELY
-    elif settings.engine != "auto" and len(candidates) == 1:
-        job.tuning = dataclasses.replace(candidates[0], crossover_bytes=_shared_from(job, 0.0))
-    else:
-        found = measure(job).tuning
+class Engines:
+    """The engines of a job, and the one in use.
+
+    Args:
+      world: the ranks.
+      settings: as they were at the start.
+      recorder: of what happens when.
+
+    Attributes:
+      choice: None until the first gradients are to travel.
+    """
+
+    def __init__(self, world: World, settings: Settings, recorder: Recorder) -> None:
+        self._world = world
+        self._settings = settings
+        self.recorder = recorder
+        self.choice: Choice | None = None
+
+    @property
+    def device(self) -> str:
+        """Where tensors must lie to travel: in a graph that is built before an engine has been chosen, too."""
+        return (self.choice.engine if self.choice else BASE).device
+
+    def choose(self) -> Choice:
+        """As the settings say, or by measurement. Collective: all ranks at the first call.
+
+        Raises:
+          SettingsError: the ranks' settings differ.
+        """
+        if self.choice is None:
+            settings = self._settings
+            difference = settings_difference(
+                self._world.control.all_gather_object(settings, "the comparison of settings")
+            )
+            if difference:
+                raise SettingsError(difference)
+            self.choice = self._chosen(engines.candidates(self._world, settings))
+        return self.choice
+
+    def _chosen(self, candidates: Sequence[Engine]) -> Choice:
+        settings = self._settings
+        if not candidates:
+            return _BASE_ALONE
+        if settings.engine != "auto" and len(candidates) == 1:
+            return Choice(candidates[0], self._crossover_bytes(0.0), BASE)
+        found = self._measured(candidates).choice
         default = found.crossover_bytes if settings.engine == "auto" else 0.0
-        job.tuning = dataclasses.replace(found, crossover_bytes=_shared_from(job, default))
-        if job.world.rank == 0:
-            log(f"the engine was measured; TFDIST_OPTIONS={_pinned(job.tuning)} pins what was found")
+        choice = dataclasses.replace(found, crossover_bytes=self._crossover_bytes(default))
+        announce(f"the engine was measured; TFDIST_OPTIONS={_pinned(choice)} pins what was found")
+        return choice
 
+    def _crossover_bytes(self, default: float) -> float:
+        given = self._settings.shared_from_kb
+        return float(given) * 1024 if given else default
 
-def _candidates(job: Job) -> list[Tuning]:
-    """The ways of a node's own that the settings and the system allow."""
-    settings = job.settings
-    direct = [Tuning(0, 0)] if job.world.direct else []
-    pieces = [aligned(int(float(settings.piece_kb) * 1024))] if settings.piece_kb else PIECES_BYTES
-    # Large pieces take much of /dev/shm, and only to be tried where there is a better way.
-    staged = [
-        Tuning(0, piece) for piece in pieces if not (direct and settings.engine == "auto" and piece > _LARGE_BYTES)
-    ]
-    return {"mpi": [], "direct": direct or staged, "shared": staged, "auto": direct + staged}[settings.engine]
+    def measure(self) -> Measurement:
+        """Time the engines. Collective: all ranks; a fraction of a second."""
+        return self._measured(engines.candidates(self._world, self._settings))
 
+    def _measured(self, candidates: Sequence[Engine]) -> Measurement:
+        timed = [(engine, self._times(Choice(engine, 0, BASE), [_PAYLOAD_BYTES])[0]) for engine in candidates]
+        usable = [(engine, seconds) for engine, seconds in timed if seconds < math.inf]
+        tried = tuple(self._world.control.broadcast_object(usable, _PLACE))  # all must do alike
+        base = tuple(self._times(_BASE_ALONE, SIZES_BYTES))
+        fastest = tuple(self._times(Choice(_fastest(tried), 0, BASE), SIZES_BYTES)) if tried else ()
+        measurement: Measurement = self._world.control.broadcast_object(Measurement(tried, base, fastest), _PLACE)
+        return measurement
 
-def _shared_from(job: Job, default: float) -> float:
-    return float(job.settings.shared_from_kb) * 1024 if job.settings.shared_from_kb else default
-
-
-def _pinned(tuning: Tuning) -> str:
-    if math.isinf(tuning.crossover_bytes):
-        return "engine=mpi"
-    from_kb = f"shared_from_kb={tuning.crossover_bytes / 1024:g}"
-    if tuning.piece_bytes:
-        return f"engine=shared,{from_kb},piece_kb={tuning.piece_bytes / 1024:g}"
-    return f"engine=direct,{from_kb}"
-
-
-def measure(job: Job) -> Measurement:
-    """Time the ways. Collective: all ranks; a fraction of a second."""
-    place = "the measurement of the engine"
-    timed = [(way, _times(job, way, [_WAYS_PAYLOAD_BYTES], _REPETITIONS)[0]) for way in _candidates(job)]
-    own_ways = [(way, seconds) for way, seconds in timed if seconds < math.inf]
-    ways = tuple(job.world.control.broadcast_object(own_ways, place))  # all must do alike
-    private = tuple(_times(job, _PRIVATELY, SIZES_BYTES, _REPETITIONS))
-    own = tuple(_times(job, fastest(ways), SIZES_BYTES, _REPETITIONS)) if ways else ()
-    return job.world.control.broadcast_object(Measurement(ways, private, own), place)
-
-
-def _times(job: Job, tuning: Tuning, sizes_bytes: Sequence[int], repetitions: int) -> list[float]:
-    previous, job.tuning = job.tuning, tuning
-    recorder, job.recorder = job.recorder, Silent()  # these are not the training's steps
-    try:
-        collective = Collective("the measurement of the engine", [], job)
+    def _times(self, choice: Choice, sizes_bytes: Sequence[int]) -> list[float]:
+        """Median seconds for a bucket of each size; infinite if the engine cannot be had, on all ranks."""
         arrays = [np.ones(size // 4, np.float32) for size in sizes_bytes]
-        for array in arrays:
-            collective.exchanges.append(Reduction(f"{array.nbytes} bytes", "mean", array.dtype, [array.size], True))
-        collective.open()
-        if (
-            collective.channel is not None
-            and collective.channel.node is None
-            and not math.isinf(tuning.crossover_bytes)
-        ):
-            return [math.inf] * len(sizes_bytes)  # on all ranks
+        buckets = [Bucket(f"{a.nbytes} bytes", "mean", a.dtype, (a.size,)) for a in arrays]
+        exchanges = [AllReduce(bucket, tuned=True) for bucket in buckets]
+        collective = Collective(_PLACE, exchanges, self._world, Silent())  # these are not the training's steps
+        collective.open(choice)
+        if exchanges[0].engine != choice.engine and not math.isinf(choice.crossover_bytes):
+            return [math.inf] * len(sizes_bytes)
         times: list[list[float]] = [[] for _ in sizes_bytes]
-        for _ in range(1 + repetitions):
-            for number, (exchange, array) in enumerate(zip(collective.exchanges, arrays, strict=True)):
+        for _ in range(1 + _REPETITIONS):
+            for number, (exchange, array) in enumerate(zip(exchanges, arrays, strict=True)):
                 start = time.perf_counter()
                 exchange.load([array])
                 collective.communicate(number)
                 exchange.results()
                 times[number].append(time.perf_counter() - start)
-    finally:
-        job.tuning, job.recorder = previous, recorder
-    return [statistics.median(t[1:]) for t in times]  # the first touches new memory
+        return [statistics.median(t[1:]) for t in times]  # the first touches new memory
+
+
+def _pinned(choice: Choice) -> str:
+    if math.isinf(choice.crossover_bytes):
+        return choice.base.settings()
+    engine, *more = choice.engine.settings().split(",")
+    return ",".join([engine, f"shared_from_kb={choice.crossover_bytes / 1024:g}", *more])
+
+
+def open_together(collectives: Sequence[Collective], used: Engines) -> None:
+    """Compare the plans of collectives that have no channel yet between their ranks, and open them.
+
+    Collective: the ranks of each, in the same order.
+
+    Args:
+      collectives: of one group or several; those that are open already are left out.
+      used: the job's engines.
+
+    Raises:
+      DisagreementError: the ranks' plans differ.
+    """
+    closed = [c for c in collectives if c.channel is None]
+    for group in dict.fromkeys(c.group for c in closed):
+        members = [c for c in closed if c.group is group]
+        plan = [f"{line} in {c.name}" for c in members for line in c.plan]
+        agreement.agree(group.control, plan, "the first run of an exchange")
+        for collective in members:
+            tuned = collective.everyone and collective.tuned_tensors
+            collective.open(used.choose() if tuned else used.choice or _BASE_ALONE)

@@ -1,4 +1,4 @@
-"""Rows of IndexedSlices over the ranks: the union of the rows touched on any rank, each once, averaged.
+"""Sparse rows (IndexedSlices) over the ranks as one exchange: each row that any rank touched, once, averaged.
 
 How rows travel changes no more of the result than its rounding: every rank's rows one after the other, added in the
 order of the ranks (gather), or a dense array with a mark for each row that is touched, added by MPI (dense).
@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from tfdist.core import reduce_ops
-from tfdist.engine.collective import Turn
+from tfdist.engine.exchange import Turn
 
 Way = Literal["auto", "dense", "gather"]
 
@@ -81,21 +81,26 @@ class Table:
 
 
 class Rows:
-    """Exchange of the slices of several variables.
+    """See ``exchange.Exchange``. The slices of several variables.
 
     Args:
       what: in words.
       tables: the variables.
+      lines: of their slices.
 
     Attributes:
       received_bytes: by this rank in the last step, for each table.
       ways: that were chosen in the last step.
     """
 
-    shared_tensors = 0
+    tuned_tensors = 0
 
-    def __init__(self, what: str, tables: Sequence[Table]) -> None:
+    def __init__(self, what: str, tables: Sequence[Table], lines: Sequence[str] = ()) -> None:
         self.what = what
+        self.lines: Sequence[str] = [
+            *lines,
+            *(f"{t.name}: mean of {t.dtype.name}, rows travel by {t.way}" for t in tables),
+        ]
         self._tables = tables
         self.received_bytes: list[int] = []
         self.ways: list[Way] = []

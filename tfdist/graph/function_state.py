@@ -1,4 +1,4 @@
-"""What tfdist knows of a ``tf.function``: its communication, functions called inside it included.
+"""Function state: what tfdist knows of a ``tf.function``, its communication, functions called inside it included.
 
 A function is traced again for other shapes, which may happen on some ranks only; so its collectives are not numbered
 as those of a session's graph are, but known by what they exchange, and one that is traced again is the same one.
@@ -9,15 +9,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import func_graph, ops
 
-if TYPE_CHECKING:
-    from tfdist.engine.collective import Collective
-    from tfdist.training.gradient_rewrite import Marker
+from tfdist.engine.collective import Collective
+from tfdist.graph.markers import Marker
 
 _ATTRIBUTE = "_tfdist_function"
 
@@ -29,7 +28,7 @@ class FunctionState:
       collectives: in the order of construction.
       last: the operations after which the next collective may begin.
       marks: gradients with respect to variables.
-      applied: the variables that gradients are applied to, by their keys (``gradient_rewrite.variable_key``).
+      applied: the variables that gradients are applied to, by their keys (``markers.variable_key``).
       counts: how often each collective stands in this very graph.
     """
 

@@ -1,4 +1,4 @@
-"""A list of gradients -> their averages over the ranks, in the form they came in: None, dense, or slices.
+"""Gradient average: gradients -> their averages over the ranks, fused into buckets, in the form they came in.
 
 Slices stay slices: the union of the rows touched on any rank, each once. A dense average in their place would change
 the training, since the sparse updates of momentum and RMSProp leave untouched rows alone.
@@ -7,76 +7,113 @@ the training, since the sparse updates of momentum and RMSProp leave untouched r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+from typing import cast
 
 import numpy as np
 import tensorflow as tf
 
+from tfdist.core.reduce_ops import Op
 from tfdist.engine import buckets
-from tfdist.engine.all_reduce import Reduction
+from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
+from tfdist.engine.engines import Bucket
 from tfdist.engine.sparse_rows import Rows, Table, Way
-from tfdist.graph.job import Job
-from tfdist.graph.op_builder import Exchanges, signature
-
-Gradient: TypeAlias = Any  # tf.Tensor | tf.IndexedSlices
+from tfdist.graph import function_state
+from tfdist.graph.graph_state import make_state
+from tfdist.graph.job import Job, Reducer
+from tfdist.graph.markers import Gradient
+from tfdist.graph.op_builder import Part, build, signature
+from tfdist.transport.interfaces import Group
 
 _COMPRESSED = {"none": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 
 
-def average(gradients: Sequence[Gradient], names: Sequence[str], name: str, job: Job) -> list[Gradient]:
-    """Build one fused, ordered average in the current default graph.
+class Average:
+    """The reducer of every job that has not chosen another: the mean over the ranks, as one process would have it.
 
     Args:
-      gradients: in the same order on all ranks; tensors of any float or complex dtype, or IndexedSlices.
-      names: of their variables.
-      name: of the whole, unique in its graph.
       job: the ranks and settings.
-
-    Returns:
-      The averages, with the dtypes and static shapes of the arguments; slices merged.
     """
-    dense = [i for i, g in enumerate(gradients) if isinstance(g, tf.Tensor)]
-    sparse = [i for i, g in enumerate(gradients) if not isinstance(g, tf.Tensor)]
-    plan = [signature("gradient", names[i], gradients[i]) for i in dense]
-    plan += [signature("slices for", names[i], _rows(gradients[i])) for i in sparse]
-    exchanges = Exchanges(Collective(name, plan, job, averages=True), job.broadcasts)
 
-    wire = {i: _to_wire(gradients[i], job) for i in dense}
-    items = [buckets.Item(wire[i].dtype.name, _size_bytes(wire[i])) for i in dense]
-    groups = [[dense[i] for i in b] for b in buckets.plan(items, int(job.settings.bucket_mb * 2**20))]
-    for number, members in enumerate(groups):
-        tensors = [wire[i] for i in members]
-        what = f"bucket {number} ({few([names[i] for i in members])})"
-        exchanges.add(reduction(what, "mean", tensors, shared=True), tensors, [_spec(t) for t in tensors])
-    if sparse:
-        merged = [merge(gradients[i]) for i in sparse]
-        flat = [t for s in merged for t in (s.indices, _to_wire(s.values, job))]
-        tables = [_table(names[i], gradients[i], flat[2 * k + 1], job) for k, i in enumerate(sparse)]
-        what = f"rows of {few([names[i] for i in sparse])}"
-        exchanges.add(Rows(what, tables), flat, [_unknown_rows(t) for t in flat])
+    def __init__(self, job: Job) -> None:
+        self._job = job
 
-    built = exchanges.build()
-    results: dict[int, Gradient] = {}
-    for members, averages in zip(groups, built, strict=False):
-        results.update({i: tf.cast(t, gradients[i].dtype) for i, t in zip(members, averages, strict=True)})
-    for k, i in enumerate(sparse):
-        indices, values = built[-1][2 * k : 2 * k + 2]
-        results[i] = tf.IndexedSlices(tf.cast(values, gradients[i].dtype), indices, gradients[i].dense_shape)
-    return [results[i] for i in range(len(gradients))]
+    def reduce(self, gradients: Sequence[Gradient], names: Sequence[str], group: Group) -> list[Gradient]:
+        """Build one fused, ordered average where TensorFlow is building now, or execute it. See ``job.Reducer``.
+
+        Slices are merged: each row that any rank touched, once.
+        """
+        job = self._job
+        dense = [i for i, g in enumerate(gradients) if isinstance(g, tf.Tensor)]
+        sparse = [i for i, g in enumerate(gradients) if not isinstance(g, tf.Tensor)]
+        wire = {i: _to_wire(gradients[i], job) for i in dense}
+        items = [buckets.Item(wire[i].dtype.name, _size_bytes(wire[i])) for i in dense]
+        bucket_bytes = int(job.switches.settings.bucket_mb * 2**20)
+        members = [[dense[i] for i in b] for b in buckets.plan(items, bucket_bytes)]
+        parts = []
+        for number, of_bucket in enumerate(members):
+            what = f"bucket {number} ({_few([names[i] for i in of_bucket])})"
+            tensors = [wire[i] for i in of_bucket]
+            lines = [signature("gradient", names[i], gradients[i]) for i in of_bucket]
+            parts.append(
+                Part(all_reduce(what, "mean", tensors, lines, tuned=True), tensors, [_spec(t) for t in tensors])
+            )
+        if sparse:
+            parts.append(self._rows([gradients[i] for i in sparse], [names[i] for i in sparse]))
+
+        exchanges = [part.exchange for part in parts]
+        everyone = group is job.world
+        collective = Collective(self._name(names), exchanges, group, job.recorder, everyone, averages=True)
+        built = build(collective, parts, job, job.switches.broadcasts)
+        results: dict[int, Gradient] = {}
+        for of_bucket, averages in zip(members, built, strict=False):
+            results.update({i: tf.cast(t, gradients[i].dtype) for i, t in zip(of_bucket, averages, strict=True)})
+        for k, i in enumerate(sparse):
+            indices, values = built[-1][2 * k : 2 * k + 2]
+            results[i] = tf.IndexedSlices(tf.cast(values, gradients[i].dtype), indices, gradients[i].dense_shape)
+        return [results[i] for i in range(len(gradients))]
+
+    def _rows(self, slices: Sequence[tf.IndexedSlices], names: Sequence[str]) -> Part:
+        merged = [merge(s) for s in slices]
+        flat = [t for s in merged for t in (s.indices, _to_wire(s.values, self._job))]
+        tables = [
+            _table(name, s, flat[2 * k + 1], self._job) for k, (name, s) in enumerate(zip(names, slices, strict=True))
+        ]
+        # The number of rows differs between ranks, their shape must not.
+        lines = [signature("slices for", name, _unknown_rows(s.values)) for name, s in zip(names, slices, strict=True)]
+        return Part(Rows(f"rows of {_few(names)}", tables, lines), flat, [_unknown_rows(t) for t in flat])
+
+    def _name(self, names: Sequence[str]) -> str:
+        """Unique in a session's graph; functions are traced again, and find the same."""
+        if function_state.in_session():
+            return f"average of gradients {len(make_state(tf.compat.v1.get_default_graph()).world_collectives)}"
+        return f"average of gradients ({_few(names)})"
 
 
-def reduction(what: str, op: Any, tensors: Sequence[tf.Tensor], shared: bool = False) -> Reduction:
-    """The exchange of tensors of one dtype."""
+def reducer_of(job: Job) -> Reducer:
+    """What becomes of gradients now."""
+    return job.switches.reducer or Average(job)
+
+
+def all_reduce(what: str, op: Op, tensors: Sequence[tf.Tensor], lines: Sequence[str], tuned: bool = False) -> AllReduce:
+    """The exchange that combines tensors of one dtype.
+
+    Args:
+      what: in words.
+      op: how.
+      tensors: of one dtype.
+      lines: that describe them.
+      tuned: by the engine that was found fastest.
+    """
     sizes = [t.shape.num_elements() for t in tensors]
-    known = [s for s in sizes if s is not None]
+    known = tuple(s for s in sizes if s is not None)
     dtype = np.dtype(tensors[0].dtype.as_numpy_dtype)
-    return Reduction(what, op, dtype, known if len(known) == len(sizes) else None, shared)
+    return AllReduce(Bucket(what, op, dtype, known if len(known) == len(sizes) else None), lines, tuned)
 
 
 def _to_wire(tensor: tf.Tensor, job: Job) -> tf.Tensor:
     """The tensor in the dtype in which it travels; narrow ones are added in float32."""
-    return tf.cast(tensor, _COMPRESSED[job.settings.compression]) if tensor.dtype == tf.float32 else tensor
+    return tf.cast(tensor, _COMPRESSED[job.switches.settings.compression]) if tensor.dtype == tf.float32 else tensor
 
 
 def _table(name: str, slices: tf.IndexedSlices, values: tf.Tensor, job: Job) -> Table:
@@ -84,7 +121,7 @@ def _table(name: str, slices: tf.IndexedSlices, values: tf.Tensor, job: Job) -> 
     return Table(
         name,
         None if shape is None else int(shape[0]),
-        job.sparse_ways.get(name, _way(job)),
+        job.switches.sparse_ways.get(name, _way(job)),
         np.dtype(slices.indices.dtype.as_numpy_dtype),
         np.dtype(values.dtype.as_numpy_dtype),
         tuple(slices.values.shape[1:].as_list()),
@@ -92,7 +129,7 @@ def _table(name: str, slices: tf.IndexedSlices, values: tf.Tensor, job: Job) -> 
 
 
 def _way(job: Job) -> Way:
-    return cast("Way", job.settings.sparse)
+    return cast("Way", job.switches.settings.sparse)
 
 
 def _spec(tensor: tf.Tensor) -> tf.TensorSpec:
@@ -118,15 +155,10 @@ def merge(slices: tf.IndexedSlices) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
-def _rows(slices: Any) -> tf.Tensor:
-    """A stand-in for the plan: the number of rows differs between ranks, their shape must not."""
-    return tf.TensorSpec([None, *slices.values.shape[1:]], slices.values.dtype)
-
-
 def _size_bytes(tensor: tf.Tensor) -> int:
     return (tensor.shape.num_elements() or 0) * tensor.dtype.size
 
 
-def few(names: Sequence[str]) -> str:
+def _few(names: Sequence[str]) -> str:
     """So many names as a message can hold."""
     return ", ".join(names) if len(names) <= 3 else f"{names[0]}, …, {names[-1]}"

@@ -1,20 +1,18 @@
-"""What tfdist knows of one TensorFlow graph: its communication, and which fetches reach it."""
+"""Graph state: what tfdist knows of one TensorFlow graph, its communication, and which fetches reach it."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from tensorflow.python.client import session as tf_session
 from tensorflow.python.framework import ops
-from tensorflow.python.types import core
 
-if TYPE_CHECKING:
-    from tfdist.engine.collective import Collective
-    from tfdist.training.gradient_rewrite import Marker
+from tfdist.engine.collective import Collective
+from tfdist.graph.markers import Marker
+from tfdist.graph.traversal import ancestors, outermost
 
 _ATTRIBUTE = "_tfdist_state"
 _ASSIGNING = ("Assign", "Scatter", "ResourceScatter")
@@ -84,7 +82,7 @@ class GraphState:
     @property
     def world_collectives(self) -> list[Collective]:
         """Those of all ranks, in the order of construction."""
-        return [c for c in self.collectives if c.group is None]
+        return [c for c in self.collectives if c.everyone]
 
     def add_op(self, op: ops.Operation, collective: Collective) -> None:
         """Register one graph operation that carries a collective out."""
@@ -127,8 +125,8 @@ class GraphState:
             initialised |= self._init_ops.get(op, frozenset())
             if op.type.startswith(_ASSIGNING) and op.inputs:
                 assigned.add(op.inputs[0].op.name)
-        everyone = tuple(c for c in found if c.group is None)
-        grouped = tuple(c for c in found if c.group is not None)
+        everyone = tuple(c for c in found if c.everyone)
+        grouped = tuple(c for c in found if not c.everyone)
         return Reach(everyone, grouped, self._unordered(tuple(found)), initialised, frozenset(assigned), overwrites)
 
     def _unordered(self, collectives: tuple[Collective, ...]) -> tuple[str, ...]:
@@ -160,72 +158,9 @@ def make_state(graph: ops.Graph) -> GraphState:
     return state
 
 
-def outermost(graph: ops.Graph) -> ops.Graph:
-    """The graph that a session runs, or that is called: for a function body inside it, the one around it."""
-    while (outer := getattr(graph, "outer_graph", None)) is not None:
-        if not hasattr(outer, "outer_graph") and ops.executing_eagerly_outside_functions():
-            break  # of nobody's: TensorFlow's default graph, which is there when it executes eagerly, too
-        graph = outer
-    return graph
-
-
-def ancestors(
-    start: Iterable[ops.Operation],
-    stop: Callable[[ops.Operation], bool] = lambda op: False,
-    control: bool = True,
-) -> Iterator[ops.Operation]:
-    """Operations that ``start`` depends on, itself included, nearest first.
-
-    Args:
-      start: where to begin.
-      stop: an operation that is still told, but not looked behind.
-      control: follow control dependencies too.
-    """
-    queue = list(dict.fromkeys(start))
-    seen = set(queue)
-    for op in queue:  # grows while it is walked
-        yield op
-        if stop(op):
-            continue
-        behind = [tensor.op for tensor in map(outside, op.inputs) if is_symbolic(tensor)]
-        for other in behind + list(op.control_inputs) if control else behind:
-            if other not in seen:
-                seen.add(other)
-                queue.append(other)
-
-
-def outside(tensor: Any) -> Any:
-    """The tensor that a function body has captured from the graph around it, or the tensor itself."""
-    while is_symbolic(tensor) and tensor.op.type == "Placeholder" and hasattr(tensor.graph, "captures"):
-        external = next((external for external, internal in tensor.graph.captures if internal is tensor), None)
-        if external is None:
-            break
-        tensor = external
-    return tensor
-
-
-def is_symbolic(tensor: Any) -> bool:
-    """Whether a tensor stands in a graph, and is not one that has a value."""
-    return not isinstance(tensor, core.Value)
-
-
 def _called_functions(op: ops.Operation) -> Iterator[str]:
     for value in op.node_def.attr.values():
         if value.HasField("func"):
             yield value.func.name
         for func in value.list.func:
             yield func.name
-
-
-@contextlib.contextmanager
-def unconstrained(graph: ops.Graph, beside: ops.Operation | None = None) -> Iterator[None]:
-    """Build without the caller's control dependencies and colocation, which could close a cycle.
-
-    Args:
-      graph: where.
-      beside: the operation in whose v1 ``cond`` or ``while_loop`` to build; None: in the present one.
-    """
-    context = graph._get_control_flow_context() if beside is None else beside._get_control_flow_context()
-    with graph.control_dependencies(None), ops.colocate_with(None, ignore_existing=True):
-        graph._set_control_flow_context(context)
-        yield

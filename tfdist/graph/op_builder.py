@@ -1,4 +1,4 @@
-"""Builds the operations of a collective, chained in one order: in a session's graph, in a function, or at once.
+"""Op builder: the operations of a collective, chained in one order, in a session's graph, in a function, or at once.
 
 A session's graph is the same on all ranks, so the exchanges of one collective are chained with control dependencies and
 need no negotiation; each collective has a channel of its own, so that two of them may run in any order within a step.
@@ -7,15 +7,50 @@ need no negotiation; each collective has a channel of its own, so that two of th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from tfdist.engine.collective import Collective, Exchange, Worker
+from tfdist.engine._worker import Worker
+from tfdist.engine.autotune import open_together
+from tfdist.engine.collective import Collective
+from tfdist.engine.exchange import Exchange
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import GraphState, make_state
+from tfdist.graph.job import Job
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One exchange of a collective, as it is built.
+
+    Attributes:
+      exchange: what is done.
+      tensors: its arguments.
+      outputs: dtypes and static shapes of its results.
+    """
+
+    exchange: Exchange
+    tensors: Sequence[tf.Tensor]
+    outputs: Sequence[tf.TensorSpec]
+
+
+def build(collective: Collective, parts: Sequence[Part], job: Job, broadcasts: bool = False) -> list[list[tf.Tensor]]:
+    """Build a collective where TensorFlow is building now, or execute it.
+
+    Args:
+      collective: of the parts' exchanges.
+      parts: in their order.
+      job: whose it is.
+      broadcasts: the variables that its results train are to begin with rank 0's values.
+
+    Returns:
+      The results of each part.
+    """
+    return _Builder(collective, parts, job, broadcasts).build()
 
 
 class _Site(Protocol):
@@ -57,14 +92,13 @@ class _InSession:
         self._state.failure = error
 
 
-class _InProgram:
+class _OutsideSessions:
     """In a function, or executed at once."""
 
-    def __init__(self, collective: Collective) -> None:
+    def __init__(self, collective: Collective, job: Job) -> None:
         self._graph = function_state.current()
-        settings = collective.job.settings
-        # All that its exchanges are made by.
-        key = "\n".join([collective.name, *collective.plan, repr((settings.bucket_mb, settings.compression))])
+        self._job = job
+        key = "\n".join([collective.name, *collective.plan])
         number = 0
         if self._graph is not None:
             function_state.check_not_compiled()
@@ -72,13 +106,14 @@ class _InProgram:
             own = next(function_state.around(self._graph))
             number = own.counts[key]
             own.counts[key] += 1
-        self.collective = collective.job.programs.setdefault(f"{key}\n{number}", collective)
+        # A function that is traced again, and the next eager step, find theirs.
+        self.collective = job.functions.by_key.setdefault(f"{key}\n{number}", collective)
         for state in function_state.around(self._graph):
             state.collectives[self.collective] = None
 
     def before(self) -> list[tf.Operation]:
         if self._graph is None:
-            self.collective.job.open_together([self.collective])
+            open_together([self.collective], self._job.engines)
             return []
         return list(next(function_state.around(self._graph)).last)
 
@@ -94,39 +129,21 @@ class _InProgram:
             next(function_state.around(self._graph)).last = [tensor.op for tensor in last]
 
     def failed(self, error: BaseException) -> None:
-        self.collective.job.failure = error
+        self._job.functions.failure = error
 
 
-class Exchanges:
-    """Builds the chained operations of one collective where TensorFlow is building now, or executes them."""
-
-    def __init__(self, collective: Collective, broadcasts: bool) -> None:
-        self._site: _Site = (
-            _InSession(collective, broadcasts) if function_state.in_session() else _InProgram(collective)
-        )
+class _Builder:
+    def __init__(self, collective: Collective, parts: Sequence[Part], job: Job, broadcasts: bool) -> None:
+        in_session = function_state.in_session()
+        self._site: _Site = _InSession(collective, broadcasts) if in_session else _OutsideSessions(collective, job)
         self._collective = self._site.collective
-        self._arguments: list[Sequence[tf.Tensor]] = []
-        self._outputs: list[Sequence[tf.TensorSpec]] = []
-        self._span = collective.job.recorder.spans(collective)
-
-    def add(self, exchange: Exchange, tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]) -> None:
-        """One exchange after those added before.
-
-        Args:
-          exchange: what is done.
-          tensors: its arguments.
-          outputs: dtypes and static shapes of its results.
-        """
-        if len(self._arguments) == len(self._collective.exchanges):  # else it is known from an earlier trace
-            self._collective.exchanges.append(exchange)
-        self._arguments.append(tensors)
-        self._outputs.append(outputs)
+        self._parts = parts
+        self._device = job.engines.device
+        self._span = job.recorder.spans(self._collective)
 
     def build(self) -> list[list[tf.Tensor]]:
-        """The operations; the results of each exchange."""
-        # TensorFlow's Python ops have kernels on the host only.
-        with tf.device("/device:CPU:0"), tf.control_dependencies(self._site.before()):
-            results = self._fused() if len(self._arguments) == 1 else self._split()
+        with tf.device(self._device), tf.control_dependencies(self._site.before()):
+            results = self._fused() if len(self._parts) == 1 else self._split()
         self._site.built([of_one[0] for of_one in results if of_one])
         return results
 
@@ -139,16 +156,16 @@ class Exchanges:
                 self._collective.communicate(0)
                 return exchange.results()
 
-        return [self._operation(call, self._arguments[0], self._outputs[0])]
+        return [self._operation(call, self._parts[0].tensors, self._parts[0].outputs)]
 
     def _split(self) -> list[list[tf.Tensor]]:
         worker = self._collective.worker
         starts: list[tf.Tensor] = []
-        for number, tensors in enumerate(self._arguments):
+        for number, part in enumerate(self._parts):
             with tf.control_dependencies(starts[-1:]):
-                starts += self._operation(self._start(worker, number), tensors, [tf.TensorSpec([], tf.bool)])
+                starts += self._operation(self._start(worker, number), part.tensors, [tf.TensorSpec([], tf.bool)])
         with tf.control_dependencies(starts):
-            return [self._operation(self._finish(worker, n), [], spec) for n, spec in enumerate(self._outputs)]
+            return [self._operation(self._finish(worker, n), [], part.outputs) for n, part in enumerate(self._parts)]
 
     def _start(self, worker: Worker, number: int) -> Callable[..., list[np.ndarray]]:
         exchange = self._collective.exchanges[number]

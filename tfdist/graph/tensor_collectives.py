@@ -1,4 +1,4 @@
-"""Collectives for the user's own tensors and values: in a graph, or at once."""
+"""Tensor collectives: all-reduce, broadcast, all-gather … of the script's own values, in a graph or at once."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from tensorflow.python.framework import ops
 
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import OPS, Op
-from tfdist.engine.all_reduce import Plain
-from tfdist.engine.collective import Collective, Exchange
-from tfdist.graph.gradient_average import reduction
-from tfdist.graph.graph_state import make_state, unconstrained
+from tfdist.engine.collective import Collective
+from tfdist.engine.collective_call import CollectiveCall
+from tfdist.engine.exchange import Exchange
+from tfdist.graph.gradient_average import all_reduce
+from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
-from tfdist.graph.op_builder import Exchanges, signature
+from tfdist.graph.op_builder import Part, build, signature
+from tfdist.graph.traversal import unconstrained
 from tfdist.transport.interfaces import Channel, Group
 
 Function = Callable[[Channel, Sequence[np.ndarray]], list[np.ndarray]]
 
 
-class Collectives:
+class TensorCollectives:
     """What a group of ranks can do with tensors and values; see the functions of the same names in ``tfdist``.
 
     Args:
@@ -45,9 +47,9 @@ class Collectives:
         if op == "mean" and dtype.kind in "iub":
             raise ValueError(f"the mean of {dtype.name} is not one; use op='sum', or cast to a float")
         if _in_graph(value) and self._group.size > 1:
-            exchange = reduction("tensor", op, [value])
+            exchange = all_reduce("tensor", op, [value], self._lines("all_reduce", [value], [value]))
             output = tf.TensorSpec(value.shape, value.dtype)
-            return self._in_graph("all_reduce", exchange, [value], [output], [value])[0]
+            return self._in_graph("all_reduce", exchange, [value], [output])[0]
         return self._run(f"all_reduce ({op})", functools.partial(_all_reduce, op), [value], True)[0]
 
     def broadcast(self, value: Any, root: int) -> Any:
@@ -102,7 +104,8 @@ class Collectives:
                 tf.TensorSpec(s if s is not None else t.shape, t.dtype) for t, s in zip(tensors, shapes, strict=True)
             ]
             compared = tensors if same_size else [tf.TensorSpec([None, *t.shape[1:]], t.dtype) for t in tensors]
-            return self._in_graph(kind, Plain("tensor", function, same_size), tensors, outputs, compared)
+            exchange = CollectiveCall("tensor", self._lines(kind, tensors, compared), function, same_size)
+            return self._in_graph(kind, exchange, tensors, outputs)
         arrays = [np.array(v.numpy() if isinstance(v, tf.Tensor) else v, order="C", copy=True) for v in values]
         # Another shape or dtype would be added or taken apart wrongly: they are part of where the ranks meet.
         shape = list(arrays[0].shape) if same_size else ["rows", *arrays[0].shape[1:]]
@@ -119,18 +122,18 @@ class Collectives:
         exchange: Exchange,
         tensors: Sequence[tf.Tensor],
         outputs: Sequence[tf.TensorSpec],
-        compared: Sequence[Any],
     ) -> list[tf.Tensor]:
         graph = ops.get_default_graph()
-        group = None if self._group is self._job.world else self._group
+        everyone = self._group is self._job.world
         # Graphs of ranks that are in different groups differ; the name must not.
-        number = len(make_state(graph).world_collectives) if group is None else ""
+        number = len(make_state(graph).world_collectives) if everyone else ""
         name = f"{kind} {number} of {tensors[0].op.name}"
-        lines = [signature(kind, tensors[0].op.name, t) for t in compared]
+        collective = Collective(name, [exchange], self._group, self._job.recorder, everyone)
         with unconstrained(graph), tf.name_scope(f"tfdist/{kind.split()[0]}"):
-            exchanges = Exchanges(Collective(name, lines, self._job, group), broadcasts=False)
-            exchanges.add(exchange, tensors, outputs)
-            return exchanges.build()[0]
+            return build(collective, [Part(exchange, tensors, outputs)], self._job)[0]
+
+    def _lines(self, kind: str, tensors: Sequence[tf.Tensor], compared: Sequence[Any]) -> list[str]:
+        return [signature(kind, tensors[0].op.name, t) for t in compared]
 
 
 def _tensor_of(value: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Assignments to other packages, and the way back.
+"""Hooks as patches of other packages: the only assignments to them, and the way back.
 
-A seam names a function of another package, the arguments it must have, and what stands around it. One whose signature
+A hook names a function of another package, the arguments it must have, and what stands around it. One whose signature
 has changed fails at import with the versions and a remedy instead of training wrongly.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ from tensorflow.python.autograph.impl import api
 TESTED = "2.16 to 2.21"
 
 
-class SeamError(ImportError):
+class HookError(ImportError):
     """TensorFlow has changed where tfdist hooks in."""
 
 
@@ -40,12 +41,12 @@ class Patches:
           first: the names that the original's first parameters must have.
 
         Raises:
-          SeamError: they have others.
+          HookError: they have others.
         """
         original = inspect.getattr_static(owner, name)
         found = tuple(inspect.signature(inspect.unwrap(original)).parameters)[: len(first)]
         if found != first:
-            raise SeamError(
+            raise HookError(
                 f"{owner.__name__}.{name} of TensorFlow {tf.__version__} takes {found}, not {first}; "
                 f"tfdist supports TensorFlow {TESTED}"
             )
@@ -113,3 +114,19 @@ def with_subclasses(cls: Any) -> Iterator[Any]:
     yield cls
     for subclass in cls.__subclasses__():
         yield from with_subclasses(subclass)
+
+
+class Outermost(threading.local):
+    """Runs a wrapper at the outermost of nested calls only (``super()``, recursion), per thread."""
+
+    active = False
+
+    def call(self, wrapper: Callable[[], Any], plain: Callable[[], Any]) -> Any:
+        """``wrapper()``, or ``plain()`` while a wrapper is at work."""
+        if self.active:
+            return plain()
+        self.active = True
+        try:
+            return wrapper()
+        finally:
+            self.active = False

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfdist.core import devices, settings
+from tfdist.core import devices, environment
 from tfdist.launch import hosts, launchers
 from tfdist.launch.hosts import Host, LaunchError
 from tfdist.launch.supervision import supervise
@@ -77,7 +77,7 @@ def _ranks(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    launched = settings.launch()
+    launched = environment.launch()
     if launched and launched.size != 1:
         raise LaunchError("mpirun or srun has started this already; start tfdist-run once, or the program without it")
     command, python = _command(options)
@@ -90,13 +90,13 @@ def _run(options: argparse.Namespace) -> int:
     others = [host.name for host in machines if not hosts.is_here(host.name)]
     ssh = tuple(shlex.split(options.ssh))
     known = {host.name: facts for host in machines if hosts.is_here(host.name)}
-    handed_on = settings.handed_on()
+    handed_on = environment.handed_on()
     if others and not options.no_check:
         known |= hosts.check(others, facts, python, ssh or ("ssh",), handed_on)
         if options.verbose:
             for name in others:
                 _say(f"{name}: {_described(known[name])}")
-    system = settings.batch_system()
+    system = environment.batch_system()
     if system and not machines:
         cores_each, crowded, reason = None, False, f"{system} shares the cores out"
     else:
@@ -111,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
         cores_each=cores_each,
         crowded=crowded,
         prefix=not options.no_prefix,
-        variables=settings.rank_defaults(),
+        variables=environment.rank_defaults(),
         handed_on=tuple(handed_on) if others or system else (),
         ssh=ssh,
         root=os.geteuid() == 0,
@@ -158,7 +158,7 @@ def _machines(options: argparse.Namespace) -> tuple[tuple[Host, ...], int]:
         return machines, sum(host.ranks for host in machines)
     if options.n is not None:
         return (), options.n
-    if settings.batch_system():
+    if environment.batch_system():
         raise LaunchError(
             "-n is missing: in a batch system's job say how many ranks there are; write tfdist-run -n 4 …"
         )

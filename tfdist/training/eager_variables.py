@@ -1,4 +1,4 @@
-"""Variables that exist outside sessions: what all ranks must have alike of them, and one rank's values for all."""
+"""Eager variables, outside sessions: what all ranks must have alike of them, and one rank's values for all."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from tfdist.graph.job import Job
-from tfdist.training import session_step
-from tfdist.training.gradient_rewrite import variable_name
+from tfdist.graph.markers import variable_name
+from tfdist.training import first_step
 from tfdist.transport import agreement
 
-MEETING = "the exchange of variables before a first step"
 # The states of Keras's and TensorFlow's random generators: the ranks draw different numbers, as one process does for
 # the different parts of a batch.
 _RANDOM = re.compile(r"seed_generator_state|StateVar")
@@ -24,6 +23,30 @@ def described(variable: Any) -> str:
     return f"variable {variable_name(variable)} {variable.dtype.name} {variable.shape}"
 
 
+class EagerVariables:
+    """Variables outside sessions, by their position; see ``first_step.Variables``.
+
+    (By position: what Keras calls an optimizer's variables depends on what else a rank has built.)
+    """
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self._variables = variables
+
+    @property
+    def plan(self) -> list[str]:
+        """What all ranks must have alike."""
+        return [f"variable {n}, {v.dtype.name} {v.shape}" for n, v in enumerate(self._variables)]
+
+    def read(self) -> dict[str, np.ndarray]:
+        """All values."""
+        return {str(n): np.asarray(v.numpy()) for n, v in enumerate(self._variables)}
+
+    def load(self, values: first_step.Values) -> None:
+        """Assign them."""
+        for n, variable in enumerate(self._variables):
+            variable.assign(values[str(n)])
+
+
 def take_values(wanted: Sequence[Any], root: int, job: Job) -> None:
     """One rank's values of variables on every rank.
 
@@ -32,14 +55,8 @@ def take_values(wanted: Sequence[Any], root: int, job: Job) -> None:
     Raises:
       DisagreementError: the ranks have different variables.
     """
-    # By position: what Keras calls an optimizer's variables depends on what else a rank has built.
-    plan = [f"variable {n}, {v.dtype.name} {v.shape}" for n, v in enumerate(wanted)]
-    agreement.check(job.world.control.all_gather_object(plan, MEETING))
-    own = {str(n): np.asarray(v.numpy()) for n, v in enumerate(wanted)} if job.world.rank == root else {}
-    received = session_step.send(job, own, root)
-    if job.world.rank != root:
-        for n, variable in enumerate(wanted):
-            variable.assign(received[str(n)])
+    variables = EagerVariables(wanted)
+    first_step.begin(job.world.control, first_step.Visitor("values", variables.plan, root=root), variables)
 
 
 def average_values(wanted: Sequence[Any], job: Job) -> None:
@@ -47,7 +64,7 @@ def average_values(wanted: Sequence[Any], job: Job) -> None:
     wanted = [v for v in wanted if v.dtype.is_floating]
     plan = [described(v) for v in wanted]
     control = job.world.control
-    agreement.check(control.all_gather_object(plan, "the averaging of variables"))
+    agreement.agree(control, plan, "the averaging of variables")
     for variable in wanted:
         value = np.array(variable.numpy(), order="C")
         wide = value.astype(np.float32 if value.itemsize < 4 else value.dtype).reshape(-1)

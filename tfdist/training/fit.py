@@ -1,4 +1,4 @@
-"""Keras's ``model.fit`` on many ranks: one start, the same number of steps, one voice.
+"""``model.fit`` of Keras on many ranks: one start, the same number of steps, one voice.
 
 Weights and optimizer state are rank 0's when training begins; all ranks end an epoch together; what is logged at its
 end is the mean over the ranks, so that callbacks decide alike; and rank 0 alone shows progress and writes files.
@@ -15,47 +15,47 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.core.settings import log
+from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.training.data_shard import shard
 from tfdist.training.eager_variables import native, random_state
 from tfdist.training.fit_batches import EqualBatches
-from tfdist.training.function_step import Programs
+from tfdist.training.function_step import FunctionSteps
 from tfdist.transport.interfaces import DisagreementError
 
 # Those that write files, or send what one rank should send.
 _ON_RANK_0 = ("ModelCheckpoint", "CSVLogger", "TensorBoard", "BackupAndRestore", "RemoteMonitor", "OrbaxCheckpoint")
 
 
-class Fitting:
+class FitSteps:
     """What happens around ``fit`` and its relatives.
 
     Args:
       job: the ranks and settings.
-      programs: gives variables rank 0's values.
+      functions: gives variables rank 0's values.
     """
 
-    def __init__(self, job: Job, programs: Programs) -> None:
+    def __init__(self, job: Job, functions: FunctionSteps) -> None:
         self._job = job
-        self._programs = programs
+        self._functions = functions
         self._batches = EqualBatches(job)
         self._awaiting = False  # the iterator of a training
         self._said_uncompiled = False
 
     def fit(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Around ``Model.fit``. Collective: all ranks, unless inside ``alone``."""
-        if self._job.alone_depth:
+        if self._job.switches.alone_depth:
             return original(model, *args, **kwargs)
         bound = inspect.signature(original).bind(model, *args, **kwargs)
         given = bound.arguments
-        if self._job.settings.autoshard:
+        if self._job.switches.settings.autoshard:
             self._shard(given)
         given["callbacks"] = self._around(given.get("callbacks"), model)
         self._quieten(given)
         self._batches.begin(given)
         self._awaiting = True
         try:
-            return self._programs.failing_plainly(lambda: original(*bound.args, **bound.kwargs))
+            return self._functions.failing_plainly(lambda: original(*bound.args, **bound.kwargs))
         finally:
             self._awaiting = False
 
@@ -79,8 +79,10 @@ class Fitting:
             return original(model, *args, **kwargs)
         model.jit_compile = False
         try:
-            if self._job.world.rank == 0 and not self._said_uncompiled:
-                log("model.fit trains without XLA (jit_compile), which cannot compile the exchange between the ranks")
+            if not self._said_uncompiled:
+                announce(
+                    "model.fit trains without XLA (jit_compile), which cannot compile the exchange between the ranks"
+                )
             self._said_uncompiled = True
             return original(model, *args, **kwargs)
         finally:
@@ -116,7 +118,7 @@ class Fitting:
             for callback in own:
                 if getattr(callback, "verbose", 0):
                     callback.verbose = 0
-        return [begin(self._job), *own, end(self._job, self._programs)]
+        return [begin(self._job), *own, end(self._job, self._functions)]
 
 
 def _flat(callbacks: Any) -> list[Any]:
@@ -196,17 +198,17 @@ def _agreeing(callback: Any) -> tuple[Any, Any]:
     class End(callback):  # type: ignore[misc]
         """Training begins with rank 0's weights, also if a callback has restored them, and ends on all ranks."""
 
-        def __init__(self, job: Job, programs: Programs) -> None:
+        def __init__(self, job: Job, functions: FunctionSteps) -> None:
             super().__init__()
             self._job = job
-            self._programs = programs
+            self._functions = functions
 
         def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
             optimizer = getattr(self.model, "optimizer", None)
             state = getattr(optimizer, "variables", [])
             known = [*self.model.weights, *(state() if callable(state) else state)]
-            if self._job.broadcasts:
-                self._programs.take([native(v) for v in known if not random_state(v)])
+            if self._job.switches.broadcasts:
+                self._functions.take([native(v) for v in known if not random_state(v)])
             place = "the beginning of model.fit"
             epoch = getattr(self.model, "_initial_epoch", None)  # set by BackupAndRestore
             self.model._initial_epoch = self._job.world.control.broadcast_object(epoch, place)

@@ -1,4 +1,4 @@
-"""An epoch of ``model.fit`` has the same number of batches on every rank, and other ones."""
+"""Batches of ``model.fit``: an epoch has the same number of batches on every rank, and other ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfdist.core.settings import log
+from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.transport.interfaces import Channel
 
@@ -61,8 +61,7 @@ class EqualBatches:
             return
         known = [n for n in numbers if n is not None]
         if len(set(known)) > 1:
-            if world.rank == 0:
-                log(f"the ranks have {known} batches an epoch: it ends after {min(known)} on all (see tfdist.shard)")
+            announce(f"the ranks have {known} batches an epoch: it ends after {min(known)} on all (see tfdist.shard)")
             iterator.data_adapter = _Shorter(adapter, min(known))
             iterator._num_batches = min(known)
             dataset = dataset.take(min(known))
@@ -133,8 +132,8 @@ class _FirstBatch:
     def compared(self, digests: Sequence[int | None]) -> None:
         """What all ranks have is known."""
         self._compared = True
-        if self.job.world.rank == 0 and len(set(digests)) == 1:
-            log(
+        if len(set(digests)) == 1:
+            announce(
                 "all ranks feed model.fit the same first batch, and so probably the same data: give each its own, "
                 "by tfdist.shard(x) and tfdist.shard(y), or tfdist.shard(dataset); or set TFDIST_AUTOSHARD=1"
             )
@@ -165,8 +164,8 @@ class _Agreeing:
         flags = self._first.channel.arrive("the next batch of model.fit", int(element is None))
         if any(flags):
             ended = [rank for rank, flag in enumerate(flags) if flag]
-            if self._first.job.world.rank == 0 and len(ended) < len(flags):
-                log(f"rank {', '.join(map(str, ended))} has no batch left: the epoch ends here on all ranks")
+            if len(ended) < len(flags):
+                announce(f"rank {', '.join(map(str, ended))} has no batch left: the epoch ends here on all ranks")
             raise tf.errors.OutOfRangeError(None, None, "the epoch has ended")  # as TensorFlow's own iterators do
         leaves = [x for x in tf.nest.flatten(element, expand_composites=True) if _has_bytes(x)]
         self._first.compare(*[x.numpy() for x in leaves])

@@ -1,4 +1,4 @@
-"""Functions and eager code that train: all ranks agree on what is exchanged, and begin with rank 0's values.
+"""Function step: functions and eager code that train; all ranks agree, and begin with rank 0's values.
 
 A session has a first step, before which everything is agreed on. Here it is the first call of a function that
 communicates, or the first tape that is opened eagerly: whatever variables that step can see, and no step before it
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -17,19 +16,21 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
-from tfdist.core.settings import log
-from tfdist.engine.collective import Collective
+from tfdist.core.log import announce
+from tfdist.engine.autotune import open_together
 from tfdist.graph import function_state
 from tfdist.graph.job import Job
-from tfdist.training import gradient_rewrite, session_step
-from tfdist.training.eager_variables import MEETING, described, native, random_state, take_values
-from tfdist.training.gradient_rewrite import is_symbolic
+from tfdist.graph.markers import variable_key
+from tfdist.graph.traversal import is_symbolic
+from tfdist.training import first_step, gradient_rewrite
+from tfdist.training.eager_variables import described, native, random_state, take_values
+from tfdist.transport import agreement
 
 _TAPE = "a GradientTape that is opened eagerly (what one rank does for itself belongs in tfdist.alone)"
 _APPLIED = "gradients that are applied eagerly"
 
 
-class Programs:
+class FunctionSteps:
     """What happens around functions, tapes and new variables.
 
     Args:
@@ -46,19 +47,17 @@ class Programs:
         self._ready: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs of functions that need no more than to be run
         self._tapes = 0
         self._said: set[str] = set()
-        if not job.installed:  # what is made while tfdist is uninstalled is none of its business
-            job.installed = True
-            for variable in _existing_variables():
-                self.created(variable)
+        for variable in _existing_variables():
+            self.created(variable)
 
     def created(self, variable: Any) -> None:
         """A variable has been made. Collective, if a tape records eagerly, whose step may use it: all ranks."""
         if is_symbolic(variable.handle):
             return
         self._by_handle[variable.handle._id] = variable
-        if not self._job.broadcasts:
+        if not self._job.switches.broadcasts:
             return
-        if self._tapes and not self._job.alone_depth and tf.executing_eagerly():
+        if self._tapes and not self._job.switches.alone_depth and tf.executing_eagerly():
             self.share([variable])
         else:
             self._new.append((described(variable), weakref.ref(variable)))
@@ -69,7 +68,7 @@ class Programs:
         Collective, if the function communicates, or computes gradients that may be applied outside: all ranks.
         """
         state = function_state.function_state(function.graph)
-        if state is None or self._job.alone_depth:
+        if state is None or self._job.switches.alone_depth:
             return call()
         if not tf.executing_eagerly():
             return self._call_inside(state, call)
@@ -80,11 +79,11 @@ class Programs:
     def _prepare(self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any]) -> None:
         """Collective: all ranks, as far as anything is new."""
         self._check(graph)
-        self.open_together(list(state.collectives))
+        open_together(list(state.collectives), self._job.engines)
         trained = {_of_argument(key, graph, inputs) for key in state.trained}
         self._leaving |= {_of_argument(mark.variable, graph, inputs) for mark in state.marks if not mark.averaged}
         # Not what is new on this rank alone: metrics of its own, or a trace for other shapes.
-        if self._job.broadcasts and not trained <= self._trained:
+        if self._job.switches.broadcasts and not trained <= self._trained:
             self._trained |= trained
             arguments = [self._by_handle.get(t._id) for t in inputs if t.dtype == tf.resource]
             used = [*_captured(graph), *(v for v in arguments if v is not None)]
@@ -117,7 +116,7 @@ class Programs:
 
     def assigned(self, value: Any) -> None:
         """A variable is about to be assigned a value, of which a function may have made gradients a part."""
-        if not tf.executing_eagerly() and not self._job.alone_depth and not function_state.in_session():
+        if not tf.executing_eagerly() and not self._job.switches.alone_depth and not function_state.in_session():
             gradient_rewrite.average_before(value, self._job)
 
     def averaged(self, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -125,12 +124,12 @@ class Programs:
 
         Collective when executing eagerly: all ranks, unless inside ``alone``.
         """
-        if self._job.alone_depth:
+        if self._job.switches.alone_depth:
             return list(pairs)
         if not tf.executing_eagerly():
             return gradient_rewrite.averaged(pairs, self._job)
         gradients, sources = zip(*pairs, strict=True) if pairs else ((), ())
-        if "late" not in self._said and any(gradient_rewrite.variable_key(v) in self._leaving for v in sources):
+        if "late" not in self._said and any(variable_key(v) in self._leaving for v in sources):
             self._said.add("late")
             gradient_rewrite.warn_of_late_average("a tf.function and are applied outside")
         # Those of a tape are averages already, of which this is the average; those of a tf.function are not.
@@ -148,11 +147,11 @@ class Programs:
         result = list(gradients)
         if not known:
             return result
-        unknown = self._job.broadcasts and any(v._unique_id not in self._same for v in known)
+        unknown = self._job.switches.broadcasts and any(v._unique_id not in self._same for v in known)
         if any(self._job.world.control.arrive(place, int(unknown))):
             self.take(known)
-            if "first" not in self._said and not self._job.world.rank:
-                log("the first gradients are rank 0's alone, because their variables were made in that very step")
+            if "first" not in self._said:
+                announce("the first gradients are rank 0's alone, because their variables were made in that very step")
             self._said.add("first")
             factor = 0 if self._job.world.rank else self._job.world.size
             result = [None if g is None else _times(g, factor) for g in result]
@@ -163,7 +162,7 @@ class Programs:
         try:
             return call()
         except tf.errors.OpError:
-            failure, self._job.failure = self._job.failure, None
+            failure = self._job.functions.take_failure()
             if failure is not None:
                 raise failure from None
             raise
@@ -173,7 +172,7 @@ class Programs:
 
         Collective: all ranks, unless inside ``alone``.
         """
-        if not self._job.alone_depth:
+        if not self._job.switches.alone_depth:
             self._tapes += 1
             self.share_new(_TAPE)
 
@@ -182,22 +181,27 @@ class Programs:
 
         Collective: all ranks.
         """
-        if not any(self._job.world.control.arrive(place, int(bool(self._new)))):
+        control = self._job.world.control
+        if not any(control.arrive(place, int(bool(self._new)))):
             return
         new, self._new = self._new, []
-        common = self._common([what for what, _ in new])
+        common = agreement.common(control, [what for what, _ in new], first_step.PLACE)
         same = [reference() for what, reference in new if what in common]
         # Which of them have been dropped since depends on when each rank's memory is cleaned up.
-        there = self._job.world.control.all_gather_object([v is not None for v in same], MEETING)
+        there = control.all_gather_object([v is not None for v in same], first_step.PLACE)
         self.share(v for v, *everywhere in zip(same, *there, strict=True) if all(everywhere))
 
     def others_record(self, tape: Any) -> bool:
         """Whether another tape than this one records eagerly: what it sees is differentiated once more."""
         return self._tapes - int(tape._recording) > 0
 
+    def uninstalled(self) -> None:
+        """Tapes that are open now will not be seen to end."""
+        self._tapes = 0
+
     def tape_closed(self) -> None:
         """It ends."""
-        if not self._job.alone_depth:
+        if not self._job.switches.alone_depth:
             self._tapes = max(0, self._tapes - 1)
 
     def share(self, candidates: Iterable[Any]) -> None:
@@ -207,24 +211,13 @@ class Programs:
         """
         wanted = [v for v in candidates if v._unique_id not in self._same and not random_state(v)]
         wanted = [v for v in wanted if v.is_initialized()]
-        common = self._common([described(v) for v in wanted])
+        common = agreement.common(self._job.world.control, [described(v) for v in wanted], first_step.PLACE)
         self.take([v for v in wanted if described(v) in common])
 
     def take(self, wanted: Sequence[Any], root: int = 0) -> None:
         """See ``take_values``."""
         take_values(wanted, root, self._job)
         self._same |= {v._unique_id for v in wanted}
-
-    def _common(self, lines: Sequence[str]) -> set[str]:
-        """Those that all ranks have equally often: metrics may differ, for example. Collective: all ranks."""
-        counts = [Counter(other) for other in self._job.world.control.all_gather_object(list(lines), MEETING)]
-        return {line for line in lines if len({count[line] for count in counts}) == 1}
-
-    def open_together(self, collectives: Sequence[Collective]) -> None:
-        """Give collectives their channels. Collective: the ranks that take part in each, in the same order."""
-        for collective in collectives:
-            if collective.channel is None:
-                session_step.open_in_agreement(collective, self._job)
 
 
 def _captured(graph: Any) -> list[Any]:
@@ -251,7 +244,7 @@ def _of_argument(key: Hashable, graph: Any, inputs: Sequence[Any]) -> Hashable:
 
 
 def _is_variable(x: Any) -> bool:
-    return gradient_rewrite.variable_key(x) is not None and hasattr(native(x), "_unique_id")
+    return variable_key(x) is not None and hasattr(native(x), "_unique_id")
 
 
 def _times(gradient: Any, factor: int) -> Any:

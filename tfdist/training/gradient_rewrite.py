@@ -1,4 +1,4 @@
-"""Mark, then rewire: gradients are averaged before anything else looks at them.
+"""Gradient rewrite: mark, then rewire, so that gradients are averaged before anything else looks at them.
 
 A script may clip between ``tf.gradients`` and ``apply_gradients``, and averaging what has been clipped is not the
 training of one process. So gradients with respect to variables are only marked when they are made; when an optimizer
@@ -8,74 +8,21 @@ and summaries. A graph without an optimizer gets no communication.
 
 from __future__ import annotations
 
-import dataclasses
-import re
-import threading
 import warnings
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, cast
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from tfdist.graph import function_state
-from tfdist.graph.gradient_average import Gradient, average, few
-from tfdist.graph.graph_state import GraphState, ancestors, is_symbolic, make_state, outside, unconstrained
+from tfdist.graph.gradient_average import reducer_of
+from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.job import Job
+from tfdist.graph.markers import Gradient, Marker, variable_key, variable_name
+from tfdist.graph.traversal import ancestors, unconstrained
 
-_VARIABLE_OPS = {"VarHandleOp", "VariableV2", "Variable", "TemporaryVariable"}
 _UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
-_READS = {"Identity", "ReadVariableOp", "Enter", "RefEnter"}
-
-
-@dataclasses.dataclass(eq=False)
-class Marker:
-    """A gradient with respect to a variable, passed through operations whose input can be replaced.
-
-    Attributes:
-      variable: identifies it: see ``variable_key``.
-      name: of the variable.
-      tensors: the marking operations' outputs: one for a dense gradient; values and indices for slices.
-      dense_shape: of slices.
-      version: ``graph.version`` when it was made.
-      averaged: its input has been replaced by the average.
-    """
-
-    variable: Hashable
-    name: str
-    tensors: tuple[tf.Tensor, ...]
-    dense_shape: tf.Tensor | None
-    version: int
-    averaged: bool = False
-
-    @property
-    def gradient(self) -> Gradient:
-        """What this rank computed."""
-        inputs = [t.op.inputs[0] for t in self.tensors]
-        return inputs[0] if len(inputs) == 1 else tf.IndexedSlices(inputs[0], inputs[1], self.dense_shape)
-
-    def replace(self, gradient: Gradient) -> None:
-        """Put another gradient behind the mark."""
-        new = (gradient,) if isinstance(gradient, tf.Tensor) else (gradient.values, gradient.indices)
-        for tensor, source in zip(self.tensors, new, strict=True):
-            tensor.op._update_input(0, source)
-        self.averaged = True
-
-
-class Outermost(threading.local):
-    """Runs a wrapper at the outermost of nested calls only (``super()``, recursion), per thread."""
-
-    active = False
-
-    def call(self, wrapper: Callable[[], Any], plain: Callable[[], Any]) -> Any:
-        """``wrapper()``, or ``plain()`` while a wrapper is at work."""
-        if self.active:
-            return plain()
-        self.active = True
-        try:
-            return wrapper()
-        finally:
-            self.active = False
 
 
 def marked(variables: Sequence[Any], gradients: Sequence[Gradient | None], job: Job) -> list[Gradient | None]:
@@ -113,7 +60,7 @@ def averaged_at_once(variables: Sequence[Any], gradients: Sequence[Gradient | No
 
 
 def _dense_if_asked(gradient: Gradient, job: Job) -> Gradient:
-    return tf.convert_to_tensor(gradient) if job.sparse_as_dense else gradient
+    return tf.convert_to_tensor(gradient) if job.switches.sparse_as_dense else gradient
 
 
 def _mark(key: Hashable, name: str, gradient: Gradient) -> Gradient:
@@ -137,37 +84,6 @@ def _mark(key: Hashable, name: str, gradient: Gradient) -> Gradient:
         for around in function_state.around(graph):
             around.marks.append(marker)
     return result
-
-
-def variable_key(x: Any) -> Hashable | None:
-    """What identifies the variable that ``x`` is, or is a plain reading of; None for other tensors.
-
-    The operation that holds it in a session's graph; the number of its handle where there is no such operation.
-    """
-    handle = getattr(x, "handle", None)
-    if handle is None and getattr(x, "dtype", None) == tf.resource:
-        return None
-    tensor = x if handle is None else handle
-    while tensor is not None:
-        tensor = outside(tensor)
-        if not is_symbolic(tensor):
-            return ("handle", tensor._id) if handle is not None or tensor is not x else None
-        op = tensor.op
-        if op.type in _VARIABLE_OPS or (op.type == "Placeholder" and tensor.dtype == tf.resource):
-            return cast("Hashable", op)  # the latter: an argument of a function
-        tensor = op.inputs[0] if op.type in _READS else None
-    return None
-
-
-def variable_name(x: Any) -> str:
-    """Its name: of the operation in a session's graph; else as Keras or TensorFlow has it, without the numbers that
-    depend on what else a rank has built."""
-    key = variable_key(x)
-    if isinstance(key, ops.Operation):
-        return str(key.name)
-    # Keras puts the model's name before a layer's where it has been built as a part of it, but not if it was loaded.
-    name = "/".join(str(x.path).split("/")[-2:]) if hasattr(x, "path") else getattr(x, "name", None) or "variable"
-    return re.sub(r"_\d+(?=[_/:]|$)", "", name)
 
 
 def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[Any, Any]]:
@@ -302,10 +218,8 @@ def _rewire(markers: Sequence[Marker], job: Job) -> None:
 def _build(
     gradients: Sequence[Gradient], names: Sequence[str], job: Job, beside: ops.Operation | None = None
 ) -> list[Gradient]:
+    reducer = reducer_of(job)
     if tf.executing_eagerly():
-        return average(gradients, names, f"average of gradients ({few(names)})", job)
-    graph = ops.get_default_graph()
-    with unconstrained(graph, beside), tf.name_scope("tfdist/average"):
-        if not function_state.in_session():
-            return average(gradients, names, f"average of gradients ({few(names)})", job)
-        return average(gradients, names, f"average of gradients {len(make_state(graph).world_collectives)}", job)
+        return reducer.reduce(gradients, names, job.world)
+    with unconstrained(ops.get_default_graph(), beside), tf.name_scope("tfdist/average"):
+        return reducer.reduce(gradients, names, job.world)

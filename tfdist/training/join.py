@@ -1,4 +1,4 @@
-"""Ranks whose data end early take part in the others' steps with nothing."""
+"""Join: ranks whose data end early take part in the others' steps with nothing."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import threading
 from tfdist.engine.collective import Collective
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
-from tfdist.training import session_step
+from tfdist.training import first_step
+from tfdist.training.session_step import SessionSteps
 
 
-def join(job: Job) -> int:
-    """See ``tfdist.join``. Collective: all ranks, each when its data end."""
-    if job.world.size == 1:
-        return 0
-    training = job.training and job.training()
-    if training is None:
+def join(job: Job, sessions: SessionSteps) -> int:
+    """See ``tfdist.join``. Collective: all ranks, each when its data end.
+
+    Args:
+      job: the ranks.
+      sessions: know which session trains.
+    """
+    session = sessions.trained
+    if session is None:
         raise RuntimeError("tfdist.join stands for a rank in the steps of a training session; run one step before it")
-    session = training.session
     collectives = [c for c in make_state(session.graph).world_collectives if c.channel is not None]
     trained = max(c.step for c in collectives)
     job.world.announce("joined")
@@ -26,7 +29,7 @@ def join(job: Job) -> int:
     job.world.announce("running")
     steps: list[int] = job.world.control.all_gather_object(trained, "the end of tfdist.join")
     last = steps.index(max(steps))
-    session_step.take_from(last, session, training.run, job)
+    first_step.begin(job.world.control, first_step.Visitor("join", [], root=last), sessions.variables(session))
     return last
 
 

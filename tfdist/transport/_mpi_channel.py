@@ -1,4 +1,4 @@
-"""An ordered line of operations over an MPI communicator, and the node's part in it: see ``interfaces``."""
+"""MPI channel: an ordered line of operations over a communicator of its own, and its node's part."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mpi4py import MPI
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
 from tfdist.transport._shared_memory import Segments
-from tfdist.transport._stall_detection import Presence
-from tfdist.transport.interfaces import DisagreementError, Meeting, Node, Sharing
-from tfdist.transport.process_memory import Peers
+from tfdist.transport._stall_detection import StallDetector
+from tfdist.transport.interfaces import DisagreementError, Node, NodeMemory, SplitBarrier
+from tfdist.transport.process_memory import ProcessMemory
 
 # MPI counts are C ints, and some libraries count bytes in them.
 _PIECE_BYTES = 1 << 30
@@ -24,18 +24,18 @@ _LOGICAL = {"sum": MPI.LOR, "max": MPI.LOR, "min": MPI.LAND, "product": MPI.LAND
 
 
 class MpiChannel:
-    """A communicator of its own; see ``tfdist.transport.interfaces.Channel``.
+    """A communicator of its own; see ``interfaces.Channel``.
 
     Args:
       comm: of the group; this channel alone uses it.
-      presence: this rank's knowledge of the others.
+      detector: this rank's knowledge of the others.
       ranks: of the group in the job.
       node: the shared memory.
     """
 
-    def __init__(self, comm: Any, presence: Presence, ranks: Sequence[int], node: MpiNode | None = None) -> None:
+    def __init__(self, comm: Any, detector: StallDetector, ranks: Sequence[int], node: MpiNode | None = None) -> None:
         self._comm = comm
-        self._presence = presence
+        self._detector = detector
         self._ranks = ranks
         self._node = node
         self.node: Node | None = node
@@ -49,7 +49,7 @@ class MpiChannel:
         else:
             brought = np.empty((self.size, 3), np.int64)
             request = self._comm.Iallgather(np.array(own, np.int64), brought)
-            self._presence.wait(request, place, self._ranks)
+            self._detector.wait(request, place, self._ranks)
         rows = brought.tolist()
         if any(row[:2] != rows[0][:2] for row in rows):
             raise DisagreementError(self._difference(place, size_bytes))
@@ -100,11 +100,11 @@ class MpiChannel:
 
 
 class _Meeting:
-    """See ``tfdist.transport.interfaces.Meeting``."""
+    """See ``interfaces.SplitBarrier``."""
 
-    def __init__(self, segments: Segments, presence: Presence, ranks: Sequence[int]) -> None:
+    def __init__(self, segments: Segments, detector: StallDetector, ranks: Sequence[int]) -> None:
         self._lines = segments.lines()
-        self._presence = presence
+        self._detector = detector
         self._ranks = ranks
 
     def enter(self) -> None:
@@ -112,15 +112,15 @@ class _Meeting:
 
     def wait(self, place: str) -> None:
         if not self._lines.Test():
-            self._presence.wait(self._lines, place, self._ranks)
+            self._detector.wait(self._lines, place, self._ranks)
 
 
 class MpiNode:
-    """The shared memory of a channel; see ``tfdist.transport.interfaces.Node``.
+    """The shared memory of a channel; see ``interfaces.Node``.
 
     Args:
       segments: the memory.
-      presence: this rank's knowledge of the others.
+      detector: this rank's knowledge of the others.
       ranks: of this node.
       lanes: slices of its sums.
       lane: this rank's slice.
@@ -132,16 +132,16 @@ class MpiNode:
     def __init__(
         self,
         segments: Segments,
-        presence: Presence,
+        detector: StallDetector,
         ranks: Sequence[int],
         lanes: int,
         lane: int | None,
         between: Any,
-        sharing: Sharing,
+        sharing: NodeMemory,
         pids: Sequence[int],
     ) -> None:
         self._lines = segments.lines()
-        self._presence = presence
+        self._detector = detector
         self._between = between
         self.ranks = ranks
         self.index = segments.index
@@ -149,23 +149,23 @@ class MpiNode:
         self.lane = lane
         self.alone = between is None
         # The meetings come first: their memory must be zero, and only a window's beginning is.
-        self.copied: Meeting = _Meeting(segments, presence, ranks)
-        self.added: Meeting = _Meeting(segments, presence, ranks)
+        self.copied: SplitBarrier = _Meeting(segments, detector, ranks)
+        self.added: SplitBarrier = _Meeting(segments, detector, ranks)
         piece, count = sharing.piece_bytes, sharing.addresses
         tables = [memory.view(np.int64) for memory in segments.each(8 * count)]
-        self.peers = Peers(pids, tables, segments.index) if count else None
+        self.process_memory = ProcessMemory(pids, tables, segments.index) if count else None
         self.inputs: Sequence[Sequence[np.ndarray]] = [segments.each(piece) for _ in range(2)]
         self.sums: Sequence[np.ndarray] = [segments.each(piece)[0] for _ in range(2)]
 
     def bring(self, numbers: Sequence[int], place: str) -> np.ndarray:
         """Wait for the node's ranks; what each has brought: int64 [ranks, …]."""
         self._lines.enter(numbers)
-        self._presence.wait(self._lines, place, self.ranks)
+        self._detector.wait(self._lines, place, self.ranks)
         return self._lines.read()
 
     def exchange(self, array: np.ndarray, op: Op, divisor: int, place: str) -> None:
         # A rank that fails in its node's sum must not leave those of other nodes in MPI's blocking call.
-        self._presence.wait(self._between.Ibarrier(), place)
+        self._detector.wait(self._between.Ibarrier(), place)
         _all_reduce(self._between, array, op, divisor)
 
 

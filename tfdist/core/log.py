@@ -1,0 +1,47 @@
+"""Logging: the logger ``tfdist``, to stderr, and one voice for what all ranks know alike.
+
+``logging.getLogger("tfdist")`` is Python's: its level and handlers can be changed as any other's. Until a script does
+so, a line goes to stderr at once, also under launchers that buffer.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+_LOGGER = logging.getLogger("tfdist")
+_OF_ALL_RANKS = logging.getLogger("tfdist.job")
+
+
+class _Stderr(logging.StreamHandler[Any]):
+    """To whatever ``sys.stderr`` is at the moment; not to that of the import."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr
+
+
+def speak_as(rank: int) -> None:
+    """From now on this process is a rank: of all, 0 alone says what ``announce`` is given."""
+    _OF_ALL_RANKS.disabled = rank != 0
+    if not _LOGGER.handlers:
+        handler = _Stderr()
+        handler.setFormatter(logging.Formatter("tfdist: %(message)s"))
+        _LOGGER.addHandler(handler)
+        _LOGGER.propagate = False  # the root's handler would say it again
+    if _LOGGER.level == logging.NOTSET:
+        _LOGGER.setLevel(logging.INFO)
+
+
+def log(message: str) -> None:
+    """This rank says a line."""
+    _LOGGER.info("%s", message)
+
+
+def announce(message: str) -> None:
+    """The job says a line: rank 0 does, for all."""
+    _OF_ALL_RANKS.info("%s", message)

@@ -1,0 +1,124 @@
+"""Shared-memory engine: a node's ranks add piece by piece in a staging area that all of them see."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from tfdist.core import reduce_ops
+from tfdist.core.memory import aligned
+from tfdist.core.settings import Settings
+from tfdist.engine import _layout
+from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine
+from tfdist.transport.interfaces import Channel, Node, NodeMemory, World
+
+PIECES_BYTES = (1 << 18, 1 << 20, 1 << 22, 1 << 24)
+_LARGE_BYTES = 1 << 22
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedEngine:
+    """See ``engines.Engine``.
+
+    Attributes:
+      piece_bytes: of staging, twice: how much is added at a time.
+    """
+
+    name: ClassVar[str] = "shared"
+    device: ClassVar[str] = "/device:CPU:0"
+
+    piece_bytes: int
+
+    def needs(self, tensors: int) -> NodeMemory | None:
+        return NodeMemory(self.piece_bytes, 0)
+
+    def open(self, bucket: Bucket, channel: Channel) -> BucketAllReduce | None:
+        return _Staged(bucket, channel.node) if channel.node else None
+
+    def settings(self) -> str:
+        return f"engine=shared,piece_kb={self.piece_bytes / 1024:g}"
+
+    def __str__(self) -> str:
+        return f"through shared memory in pieces of {self.piece_bytes // 1024} KiB"
+
+
+def candidates(world: World, settings: Settings) -> Sequence[Engine]:
+    """One for each size of piece. Collective: all ranks."""
+    pieces = [aligned(int(float(settings.piece_kb) * 1024))] if settings.piece_kb else PIECES_BYTES
+    # Large pieces take much of /dev/shm, and only to be tried where there is a better way.
+    better = settings.engine == "auto" and not world.process_memory_obstacle()
+    return [SharedEngine(piece) for piece in pieces if not (better and piece > _LARGE_BYTES)]
+
+
+class _Staged:
+    """See ``engines.BucketAllReduce``. Piece by piece through shared memory: copied in, added by slices, copied out.
+
+    Staging areas take turns. One may be copied into again two pieces later: by then all ranks have met as having
+    copied in the piece between, which they do after they have added this one; and likewise for its sums.
+    """
+
+    def __init__(self, bucket: Bucket, node: Node) -> None:
+        self._what, self._node, self._op = bucket.what, node, bucket.op
+        dtype = bucket.dtype
+        self._narrow = reduce_ops.is_narrow(dtype)
+        self._inputs = [[x.view(dtype) for x in area] for area in node.inputs]
+        self._sums = [x.view(dtype) for x in node.sums]
+        self._pieces = _layout.pack(bucket.sizes or (), self._sums[0].size)
+
+    def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
+        pass
+
+    def run(
+        self,
+        turn: AllReduceTurn,
+        sources: Sequence[np.ndarray],
+        whole: np.ndarray,
+        targets: Sequence[np.ndarray],
+        divisor: int,
+    ) -> None:
+        before, after = (1, divisor) if self._narrow else (divisor, 1)  # before saves a pass, but rounds
+        pieces = self._pieces
+        for number, piece in enumerate(pieces):
+            if number == 0:
+                self._copy_in(turn, number, piece, sources, before)
+            self._add(turn, number, piece[-1][2].stop, after)
+            # In between two meetings there is always something to copy: a little delay of one rank holds nobody up.
+            if number + 1 < len(pieces):
+                self._copy_in(turn, number + 1, pieces[number + 1], sources, before)
+            self._copy_out(turn, number, piece, targets)
+
+    def _copy_in(
+        self, turn: AllReduceTurn, number: int, piece: _layout.Piece, sources: Sequence[np.ndarray], divisor: int
+    ) -> None:
+        own = self._inputs[number % 2][self._node.index]
+        with turn.span("copy in", self._what):
+            for tensor, part, staged in piece:
+                reduce_ops.copy(sources[tensor][part], own[staged], divisor)
+            self._node.copied.enter()
+
+    def _add(self, turn: AllReduceTurn, number: int, elements: int, divisor: int) -> None:
+        node, sums = self._node, self._sums[number % 2]
+        with turn.span("wait for copies", self._what):
+            node.copied.wait(turn.place(f"{self._what}, copied"))
+        with turn.span("reduce", self._what):
+            if node.lane is not None:
+                own = reduce_ops.slices(elements, node.lanes, sums.itemsize)[node.lane]
+                present = set(turn.present)
+                contributions = [
+                    self._inputs[number % 2][i][own] for i, rank in enumerate(node.ranks) if rank in present
+                ]
+                reduce_ops.combine(self._op, contributions, sums[own], divisor if node.alone else 1)
+                if not node.alone:
+                    node.exchange(sums[own], self._op, divisor, turn.place(f"{self._what}, nodes"))
+            node.added.enter()
+
+    def _copy_out(self, turn: AllReduceTurn, number: int, piece: _layout.Piece, targets: Sequence[np.ndarray]) -> None:
+        sums = self._sums[number % 2]
+        with turn.span("wait for sums", self._what):
+            self._node.added.wait(turn.place(f"{self._what}, added"))
+        with turn.span("copy out", self._what):
+            for tensor, part, staged in piece:
+                np.copyto(targets[tensor][part], sums[staged])

@@ -1,0 +1,158 @@
+"""Engine: one way to combine arrays over the ranks, and the table of all there are.
+
+A new engine is a module like ``_shared_engine`` and a line, ``register(name, candidates)``: it can then be chosen by
+``TFDIST_ENGINE`` and is timed beside the others when that is ``auto``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from tfdist.core import settings
+from tfdist.core.reduce_ops import Op
+from tfdist.core.settings import Settings
+from tfdist.transport.interfaces import Channel, NodeMemory, World
+
+
+class AllReduceTurn(Protocol):
+    """What an engine must know of the exchange that it carries out; see ``exchange.Turn``."""
+
+    span: Any
+
+    @property
+    def present(self) -> list[int]: ...  # noqa: D102
+
+    @property
+    def contributes(self) -> bool: ...  # noqa: D102
+
+    def place(self, what: str) -> str: ...  # noqa: D102
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """Tensors of one dtype that are combined in one piece.
+
+    Attributes:
+      what: in words.
+      op: how.
+      dtype: of all tensors.
+      sizes: elements of each; None if they differ from step to step.
+    """
+
+    what: str
+    op: Op
+    dtype: np.dtype
+    sizes: tuple[int, ...] | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all tensors; 0 if it is not known."""
+        return sum(self.sizes or ()) * self.dtype.itemsize
+
+
+class BucketAllReduce(Protocol):
+    """All-reduce of one bucket by one engine."""
+
+    def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
+        """Before this rank arrives: these are its tensors, flat, and the buffer for the results."""
+
+    def run(
+        self,
+        turn: AllReduceTurn,
+        sources: Sequence[np.ndarray],
+        whole: np.ndarray,
+        targets: Sequence[np.ndarray],
+        divisor: int,
+    ) -> None:
+        """After all have arrived: put the results into the buffer's parts. Collective: all ranks."""
+
+
+class Engine(Protocol):
+    """One way to combine arrays over the ranks; engines that are equal work alike.
+
+    Attributes:
+      name: as ``TFDIST_ENGINE`` has it.
+      device: where its arrays live, as TensorFlow names devices.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def device(self) -> str: ...  # noqa: D102
+
+    def needs(self, tensors: int) -> NodeMemory | None:
+        """What it needs of a channel for buckets of so many tensors at most; None: nothing but messages."""
+
+    def open(self, bucket: Bucket, channel: Channel) -> BucketAllReduce | None:
+        """Ready for one bucket. Collective: the channel's group.
+
+        Returns:
+          None if the channel does not have what this engine needs: MPI does it then.
+        """
+
+    def settings(self) -> str:
+        """What chooses this very engine, as entries of ``TFDIST_OPTIONS``."""
+
+    def __str__(self) -> str:
+        """What it does, in words."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Which engine takes which bucket.
+
+    Attributes:
+      engine: takes buckets of known sizes from ``crossover_bytes`` on.
+      crossover_bytes: smaller ones go through ``base``.
+      base: takes the rest, and what ``engine`` cannot.
+    """
+
+    engine: Engine
+    crossover_bytes: float
+    base: Engine
+
+    def needs(self, tensors: int) -> NodeMemory | None:
+        """What a channel must have for buckets of so many tensors at most."""
+        return self.engine.needs(tensors) if tensors and self.crossover_bytes < float("inf") else None
+
+    def open(self, bucket: Bucket, channel: Channel, tuned: bool) -> tuple[Engine, BucketAllReduce]:
+        """The engine that takes a bucket, ready for it. Collective: the channel's group.
+
+        Args:
+          bucket: which.
+          channel: its own.
+          tuned: ``engine`` may take it.
+        """
+        large = bucket.sizes is not None and bucket.size_bytes >= self.crossover_bytes
+        for engine in [self.engine] * (tuned and large) + [self.base]:
+            opened = engine.open(bucket, channel)
+            if opened is not None:
+                return engine, opened
+        raise RuntimeError(f"{self.base} needs something that the channel of {bucket.what} does not have")
+
+
+Candidates = Callable[[World, Settings], Sequence[Engine]]
+_CANDIDATES: dict[str, Candidates] = {}
+
+
+def register(name: str, candidates: Candidates) -> None:
+    """Add an engine to the table.
+
+    Args:
+      name: for ``TFDIST_ENGINE``.
+      candidates: (world, settings) -> the engine in its variants as far as the system allows it; collective.
+    """
+    _CANDIDATES[name] = candidates
+    if name not in settings.ENGINES:
+        settings.ENGINES.append(name)
+
+
+def candidates(world: World, settings: Settings) -> list[Engine]:
+    """The engines that the settings and the system allow. Collective: all ranks."""
+    names = list(_CANDIDATES) if settings.engine == "auto" else [settings.engine]
+    return [engine for name in names for engine in _CANDIDATES[name](world, settings)]

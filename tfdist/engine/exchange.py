@@ -1,0 +1,74 @@
+"""Exchange: a part of a collective, one message or a few, and its turn among the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from tfdist.core.timeline import Span
+from tfdist.engine.engines import Choice
+from tfdist.transport.interfaces import Channel
+
+
+class Turn(Protocol):
+    """One exchange's place in its collective: how it meets the other ranks.
+
+    Attributes:
+      channel: the collective's.
+      choice: which engine takes which bucket.
+      span: for the timeline.
+    """
+
+    span: Span
+
+    @property
+    def channel(self) -> Channel: ...  # noqa: D102
+
+    @property
+    def choice(self) -> Choice: ...  # noqa: D102
+
+    @property
+    def present(self) -> list[int]:
+        """The ranks of the group whose tensors count in this step."""
+
+    @property
+    def contributes(self) -> bool:
+        """Whether this rank's do."""
+
+    def place(self, what: str) -> str:
+        """Where this is, in words."""
+
+    def arrive(self, what: str, size_bytes: int = 0) -> None:
+        """Wait for all ranks."""
+
+
+class Exchange(Protocol):
+    """A part of a collective.
+
+    Attributes:
+      what: in words.
+      lines: what it exchanges and how, a line for each tensor: must be the same on all ranks, and two exchanges with
+        the same lines are the same.
+      tuned_tensors: how many it hands to the engine that was found fastest; 0: it goes through MPI.
+    """
+
+    what: str
+    lines: Sequence[str]
+    tuned_tensors: int
+
+    def open(self, turn: Turn) -> None:
+        """The ranks have agreed, and there is a channel. Collective."""
+
+    def load(self, arrays: Sequence[np.ndarray]) -> None:
+        """Take the arguments: TensorFlow's memory, which may be read as long as they are held, and never written."""
+
+    def load_nothing(self) -> None:
+        """This rank has no arguments any more."""
+
+    def communicate(self, turn: Turn) -> None:
+        """Collective."""
+
+    def results(self) -> list[np.ndarray]:
+        """What TensorFlow gets."""

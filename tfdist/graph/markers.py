@@ -1,0 +1,83 @@
+"""Gradient markers: operations behind which an average can take a gradient's place; and which variable it is of."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Hashable
+from typing import Any, TypeAlias, cast
+
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from tfdist.graph.traversal import is_symbolic, outside
+
+Gradient: TypeAlias = Any  # tf.Tensor | tf.IndexedSlices
+
+_VARIABLE_OPS = {"VarHandleOp", "VariableV2", "Variable", "TemporaryVariable"}
+_READS = {"Identity", "ReadVariableOp", "Enter", "RefEnter"}
+
+
+@dataclasses.dataclass(eq=False)
+class Marker:
+    """A gradient with respect to a variable, passed through operations whose input can be replaced.
+
+    Attributes:
+      variable: identifies it: see ``variable_key``.
+      name: of the variable.
+      tensors: the marking operations' outputs: one for a dense gradient; values and indices for slices.
+      dense_shape: of slices.
+      version: ``graph.version`` when it was made.
+      averaged: its input has been replaced by the average.
+    """
+
+    variable: Hashable
+    name: str
+    tensors: tuple[tf.Tensor, ...]
+    dense_shape: tf.Tensor | None
+    version: int
+    averaged: bool = False
+
+    @property
+    def gradient(self) -> Gradient:
+        """What this rank computed."""
+        inputs = [t.op.inputs[0] for t in self.tensors]
+        return inputs[0] if len(inputs) == 1 else tf.IndexedSlices(inputs[0], inputs[1], self.dense_shape)
+
+    def replace(self, gradient: Gradient) -> None:
+        """Put another gradient behind the mark."""
+        new = (gradient,) if isinstance(gradient, tf.Tensor) else (gradient.values, gradient.indices)
+        for tensor, source in zip(self.tensors, new, strict=True):
+            tensor.op._update_input(0, source)
+        self.averaged = True
+
+
+def variable_key(x: Any) -> Hashable | None:
+    """What identifies the variable that ``x`` is, or is a plain reading of; None for other tensors.
+
+    The operation that holds it in a session's graph; the number of its handle where there is no such operation.
+    """
+    handle = getattr(x, "handle", None)
+    if handle is None and getattr(x, "dtype", None) == tf.resource:
+        return None
+    tensor = x if handle is None else handle
+    while tensor is not None:
+        tensor = outside(tensor)
+        if not is_symbolic(tensor):
+            return ("handle", tensor._id) if handle is not None or tensor is not x else None
+        op = tensor.op
+        if op.type in _VARIABLE_OPS or (op.type == "Placeholder" and tensor.dtype == tf.resource):
+            return cast("Hashable", op)  # the latter: an argument of a function
+        tensor = op.inputs[0] if op.type in _READS else None
+    return None
+
+
+def variable_name(x: Any) -> str:
+    """Its name: of the operation in a session's graph; else as Keras or TensorFlow has it, without the numbers that
+    depend on what else a rank has built."""
+    key = variable_key(x)
+    if isinstance(key, ops.Operation):
+        return str(key.name)
+    # Keras puts the model's name before a layer's where it has been built as a part of it, but not if it was loaded.
+    name = "/".join(str(x.path).split("/")[-2:]) if hasattr(x, "path") else getattr(x, "name", None) or "variable"
+    return re.sub(r"_\d+(?=[_/:]|$)", "", name)

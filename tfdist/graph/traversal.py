@@ -1,0 +1,73 @@
+"""Graph traversal: what an operation depends on, across functions, and building apart from the caller's context."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from tensorflow.python.framework import ops
+from tensorflow.python.types import core
+
+
+def outermost(graph: ops.Graph) -> ops.Graph:
+    """The graph that a session runs, or that is called: for a function body inside it, the one around it."""
+    while (outer := getattr(graph, "outer_graph", None)) is not None:
+        if not hasattr(outer, "outer_graph") and ops.executing_eagerly_outside_functions():
+            break  # of nobody's: TensorFlow's default graph, which is there when it executes eagerly, too
+        graph = outer
+    return graph
+
+
+def ancestors(
+    start: Iterable[ops.Operation],
+    stop: Callable[[ops.Operation], bool] = lambda op: False,
+    control: bool = True,
+) -> Iterator[ops.Operation]:
+    """Operations that ``start`` depends on, itself included, nearest first.
+
+    Args:
+      start: where to begin.
+      stop: an operation that is still told, but not looked behind.
+      control: follow control dependencies too.
+    """
+    queue = list(dict.fromkeys(start))
+    seen = set(queue)
+    for op in queue:  # grows while it is walked
+        yield op
+        if stop(op):
+            continue
+        behind = [tensor.op for tensor in map(outside, op.inputs) if is_symbolic(tensor)]
+        for other in behind + list(op.control_inputs) if control else behind:
+            if other not in seen:
+                seen.add(other)
+                queue.append(other)
+
+
+def outside(tensor: Any) -> Any:
+    """The tensor that a function body has captured from the graph around it, or the tensor itself."""
+    while is_symbolic(tensor) and tensor.op.type == "Placeholder" and hasattr(tensor.graph, "captures"):
+        external = next((external for external, internal in tensor.graph.captures if internal is tensor), None)
+        if external is None:
+            break
+        tensor = external
+    return tensor
+
+
+def is_symbolic(tensor: Any) -> bool:
+    """Whether a tensor stands in a graph, and is not one that has a value."""
+    return not isinstance(tensor, core.Value)
+
+
+@contextlib.contextmanager
+def unconstrained(graph: ops.Graph, beside: ops.Operation | None = None) -> Iterator[None]:
+    """Build without the caller's control dependencies and colocation, which could close a cycle.
+
+    Args:
+      graph: where.
+      beside: the operation in whose v1 ``cond`` or ``while_loop`` to build; None: in the present one.
+    """
+    context = graph._get_control_flow_context() if beside is None else beside._get_control_flow_context()
+    with graph.control_dependencies(None), ops.colocate_with(None, ignore_existing=True):
+        graph._set_control_flow_context(context)
+        yield

