@@ -21,9 +21,9 @@ import tfdist
 from tests.multirank.cases_law import OPTIMIZERS, clipped_model
 from tests.multirank.oracle import assert_law, v1
 from tfdist.core.settings import SettingsError
-from tfdist.engine import _direct_engine, sparse_rows
-from tfdist.engine._direct_engine import DirectEngine
-from tfdist.engine._shared_engine import SharedEngine
+from tfdist.engine import _process_memory_engine, sparse_rows
+from tfdist.engine._process_memory_engine import ProcessMemoryEngine
+from tfdist.engine._shared_memory_engine import SharedMemoryEngine
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.autotune import BASE
 from tfdist.engine.collective import Collective
@@ -34,11 +34,15 @@ from tfdist.graph.graph_state import make_state
 SIZE, RANK = tfdist.size(), tfdist.rank()
 
 
-STAGED, PRIVATE = Choice(SharedEngine(1 << 16), 0, BASE), Choice(BASE, math.inf, BASE)
+STAGED, PRIVATE = Choice(SharedMemoryEngine(1 << 16), 0, BASE), Choice(BASE, math.inf, BASE)
 WAYS = [
     STAGED,
     PRIVATE,
-    *([Choice(DirectEngine(), 0, BASE)] if not tfdist._start.process().job.world.process_memory_obstacle() else []),
+    *(
+        [Choice(ProcessMemoryEngine(), 0, BASE)]
+        if not tfdist._start.process().job.world.process_memory_obstacle()
+        else []
+    ),
 ]
 
 
@@ -133,7 +137,7 @@ def case_many_tensors_in_many_blocks() -> None:
     """More parts than one call reads, and slices of several blocks."""
     if SIZE == 1:
         return
-    kept, _direct_engine._BLOCK_BYTES = _direct_engine._BLOCK_BYTES, 1 << 17
+    kept, _process_memory_engine._BLOCK_BYTES = _process_memory_engine._BLOCK_BYTES, 1 << 17
     try:
         shapes = [(1,)] * 3000 + [(100_003,), (2, 5)]
         every = [[brought(r, s, "float32") + n % 7 for n, s in enumerate(shapes)] for r in range(SIZE)]
@@ -148,7 +152,7 @@ def case_many_tensors_in_many_blocks() -> None:
                         np.testing.assert_allclose(result, np.mean(contributions, axis=0), rtol=1e-5, atol=1e-6)
                     assert same_everywhere(np.concatenate([f.reshape(-1) for f in found]))
     finally:
-        _direct_engine._BLOCK_BYTES = kept
+        _process_memory_engine._BLOCK_BYTES = kept
 
 
 def case_a_static_shape_that_is_not_true() -> None:
@@ -312,7 +316,7 @@ def case_a_refusal_of_shared_memory_falls_back() -> None:
 
     kept, _mpi_world.os.statvfs = _mpi_world.os.statvfs, lambda path: Full  # type: ignore
     try:
-        with settings(Choice(SharedEngine(20 << 20), 0, BASE)):  # more than what is left of any window
+        with settings(Choice(SharedMemoryEngine(20 << 20), 0, BASE)):  # more than what is left of any window
             elements = 100_000
             exchange = Reduction("x", "sum", np.dtype(np.float32), [elements], shared=True)
             collective = opened(exchange)

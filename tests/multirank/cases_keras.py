@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import io
+import logging
 import sys
 import tempfile
 from collections.abc import Callable, Iterator

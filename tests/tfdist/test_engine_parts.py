@@ -18,8 +18,8 @@ from tfdist.core import reduce_ops, timeline
 from tfdist.core.settings import Settings, SettingsError
 from tfdist.core.topology import Topology, layout
 from tfdist.engine import _layout, sparse_rows
-from tfdist.engine._direct_engine import DirectEngine
-from tfdist.engine._shared_engine import SharedEngine
+from tfdist.engine._process_memory_engine import ProcessMemoryEngine
+from tfdist.engine._shared_memory_engine import SharedMemoryEngine
 from tfdist.engine.autotune import BASE, SIZES_BYTES, Measurement
 from tfdist.engine.engines import Choice
 from tfdist.transport._shared_memory import Segments
@@ -163,12 +163,12 @@ class TestRows:
 
 
 class TestTuning:
-    WAYS = ((SharedEngine(1 << 20), 0.5), (DirectEngine(), 0.3), (SharedEngine(1 << 22), 0.4))
+    WAYS = ((SharedMemoryEngine(1 << 20), 0.5), (ProcessMemoryEngine(), 0.3), (SharedMemoryEngine(1 << 22), 0.4))
 
     def test_one_outlier_does_not_decide(self) -> None:
         private = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
         own = (2.0, 2.0, 0.5, 0.5, 1.05, 0.5)
-        assert Measurement(self.WAYS, private, own).choice == Choice(DirectEngine(), SIZES_BYTES[2], BASE)
+        assert Measurement(self.WAYS, private, own).choice == Choice(ProcessMemoryEngine(), SIZES_BYTES[2], BASE)
 
     def test_never_faster(self) -> None:
         assert Measurement(self.WAYS, (1.0,) * 6, (2.0,) * 6).choice.crossover_bytes == float("inf")

@@ -235,8 +235,8 @@ def test_a_rank_whose_memory_cannot_be_read_any_more(tmp_path: Path) -> None:
         from tfdist.transport.process_memory import ProcessMemory
         start()
         session.run(step)
-        from tfdist.engine._direct_engine import DirectEngine
-        assert tfdist._start.process().job.engines.choice.engine == DirectEngine()
+        from tfdist.engine._process_memory_engine import ProcessMemoryEngine
+        assert tfdist._start.process().job.engines.choice.engine == ProcessMemoryEngine()
         if rank == 1:
             ProcessMemory.addresses = lambda self, index: np.full(9, 8)
         session.run(step)

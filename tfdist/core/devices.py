@@ -1,4 +1,4 @@
-"""Which share of the machine is this rank's: its GPU, its cores.
+"""Devices: which share of the machine is this rank's, its GPU, its cores.
 
 One process per GPU, as IBM's DDL has it. Without GPUs the cores are shared, so that ``mpirun -n 4`` does not start
 four times as many threads as there are cores. What the user has chosen stays.

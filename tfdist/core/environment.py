@@ -1,4 +1,4 @@
-"""The process's environment variables: what the launcher says, and defaults handed on to the libraries.
+"""Environment variables of this process: what the launcher says, and defaults handed on to the libraries.
 
 The only module that reads or writes ``os.environ``.
 """

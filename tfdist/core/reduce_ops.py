@@ -1,4 +1,4 @@
-"""The ranks' contributions -> one array, in the order of the ranks, block by block within the cache.
+"""Reduce operations: the ranks' contributions -> one array, in the order of the ranks, block by block within the cache.
 
 One order of additions, and each element computed once, is what makes results the same bits on all ranks.
 """

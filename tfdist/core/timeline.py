@@ -1,4 +1,4 @@
-"""What each rank does when: a Chrome trace, and a table of where the time went.
+"""Timeline: what each rank does when, as a Chrome trace, and a table of where the time went.
 
 The trace opens in Perfetto and in Chrome's about:tracing; its format is the JSON array of "complete" events described
 in the Trace Event Format document of the Chromium project.

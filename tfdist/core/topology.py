@@ -1,4 +1,4 @@
-"""Which ranks share a machine's memory: nodes, and the lanes between them."""
+"""Topology: which ranks share a machine's memory, nodes and the lanes between them."""
 
 from __future__ import annotations
 

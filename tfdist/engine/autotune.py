@@ -13,7 +13,7 @@ import numpy as np
 from tfdist.core.log import announce
 from tfdist.core.settings import Settings, SettingsError, settings_difference
 from tfdist.core.timeline import Recorder, Silent
-from tfdist.engine import _direct_engine, _mpi_engine, _shared_engine, engines
+from tfdist.engine import _mpi_engine, _process_memory_engine, _shared_memory_engine, engines
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket, Choice, Engine
@@ -21,8 +21,8 @@ from tfdist.transport import agreement
 from tfdist.transport.interfaces import World
 
 # The table of engines, in the order in which they are tried.
-engines.register("direct", _direct_engine.candidates)
-engines.register("shared", _shared_engine.candidates)
+engines.register("direct", _process_memory_engine.candidates)
+engines.register("shared", _shared_memory_engine.candidates)
 engines.register("mpi", _mpi_engine.candidates)
 
 BASE: Engine = _mpi_engine.MpiEngine()

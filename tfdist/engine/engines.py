@@ -1,7 +1,7 @@
 """Engine: one way to combine arrays over the ranks, and the table of all there are.
 
-A new engine is a module like ``_shared_engine`` and a line, ``register(name, candidates)``: it can then be chosen by
-``TFDIST_ENGINE`` and is timed beside the others when that is ``auto``.
+A new engine is a module like ``_shared_memory_engine`` and a line, ``register(name, candidates)``: it can then be
+chosen by ``TFDIST_ENGINE``, and is timed beside the others when that is ``auto``.
 """
 
 from __future__ import annotations

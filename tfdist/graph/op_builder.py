@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from tfdist.engine._worker import Worker
 from tfdist.engine.autotune import open_together
 from tfdist.engine.collective import Collective
 from tfdist.engine.exchange import Exchange
@@ -159,16 +158,15 @@ class _Builder:
         return [self._operation(call, self._parts[0].tensors, self._parts[0].outputs)]
 
     def _split(self) -> list[list[tf.Tensor]]:
-        worker = self._collective.worker
         starts: list[tf.Tensor] = []
         for number, part in enumerate(self._parts):
             with tf.control_dependencies(starts[-1:]):
-                starts += self._operation(self._start(worker, number), part.tensors, [tf.TensorSpec([], tf.bool)])
+                starts += self._operation(self._start(number), part.tensors, [tf.TensorSpec([], tf.bool)])
         with tf.control_dependencies(starts):
-            return [self._operation(self._finish(worker, n), [], part.outputs) for n, part in enumerate(self._parts)]
+            return [self._operation(self._finish(n), [], part.outputs) for n, part in enumerate(self._parts)]
 
-    def _start(self, worker: Worker, number: int) -> Callable[..., list[np.ndarray]]:
-        exchange = self._collective.exchanges[number]
+    def _start(self, number: int) -> Callable[..., list[np.ndarray]]:
+        exchange, worker = self._collective.exchanges[number], self._collective.worker
 
         def call(*arrays: np.ndarray) -> list[np.ndarray]:
             with self._guarded():
@@ -179,8 +177,8 @@ class _Builder:
 
         return call
 
-    def _finish(self, worker: Worker, number: int) -> Callable[[], list[np.ndarray]]:
-        exchange = self._collective.exchanges[number]
+    def _finish(self, number: int) -> Callable[[], list[np.ndarray]]:
+        exchange, worker = self._collective.exchanges[number], self._collective.worker
 
         def call() -> list[np.ndarray]:
             with self._guarded():

@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
+from tfdist.training._fit_batches import EqualBatches
 from tfdist.training.data_shard import shard
 from tfdist.training.eager_variables import native, random_state
-from tfdist.training.fit_batches import EqualBatches
 from tfdist.training.function_step import FunctionSteps
 from tfdist.transport.interfaces import DisagreementError
 

@@ -13,8 +13,8 @@ from tensorflow.python.framework import ops
 from tfdist.graph.graph_state import state_of
 from tfdist.graph.job import Job
 from tfdist.graph.traversal import unconstrained
+from tfdist.training._session_variables import array
 from tfdist.training.first_step import INITIALISER, Values, Visitor, meet
-from tfdist.training.session_variables import array
 from tfdist.transport.interfaces import DisagreementError
 
 _one_at_a_time = threading.Lock()

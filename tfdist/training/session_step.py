@@ -19,7 +19,7 @@ from tfdist.engine.autotune import open_together
 from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.job import Job
 from tfdist.training import first_step
-from tfdist.training.session_variables import SessionVariables, settable
+from tfdist.training._session_variables import SessionVariables, settable
 
 
 class SessionSteps:

@@ -1,4 +1,4 @@
-"""Finds the ranks that a launcher has started: MPI's, or one process alone."""
+"""Connect: find the ranks that a launcher has started, MPI's, or one process alone."""
 
 from __future__ import annotations
 

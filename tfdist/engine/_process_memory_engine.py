@@ -12,7 +12,7 @@ import numpy as np
 from tfdist.core import reduce_ops
 from tfdist.core.log import announce
 from tfdist.core.settings import Settings
-from tfdist.engine import _layout, _shared_engine
+from tfdist.engine import _layout, _shared_memory_engine
 from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine
 from tfdist.transport.interfaces import Channel, Node, NodeMemory, PeerError, World
 from tfdist.transport.process_memory import ProcessMemory, address
@@ -22,7 +22,7 @@ _BLOCK_BYTES = 1 << 19
 
 
 @dataclasses.dataclass(frozen=True)
-class DirectEngine:
+class ProcessMemoryEngine:
     """See ``engines.Engine``."""
 
     name: ClassVar[str] = "direct"
@@ -48,11 +48,11 @@ def candidates(world: World, settings: Settings) -> Sequence[Engine]:
     shared-memory engine. Collective: all ranks."""
     obstacle = world.process_memory_obstacle()
     if not obstacle:
-        return [DirectEngine()]
+        return [ProcessMemoryEngine()]
     if settings.engine != "direct":
         return ()
     announce(f"the ranks of a machine cannot read each other's memory ({obstacle}): they use shared memory instead")
-    return _shared_engine.candidates(world, settings)
+    return _shared_memory_engine.candidates(world, settings)
 
 
 class _Direct:

@@ -20,7 +20,7 @@ _LARGE_BYTES = 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
-class SharedEngine:
+class SharedMemoryEngine:
     """See ``engines.Engine``.
 
     Attributes:
@@ -50,7 +50,7 @@ def candidates(world: World, settings: Settings) -> Sequence[Engine]:
     pieces = [aligned(int(float(settings.piece_kb) * 1024))] if settings.piece_kb else PIECES_BYTES
     # Large pieces take much of /dev/shm, and only to be tried where there is a better way.
     better = settings.engine == "auto" and not world.process_memory_obstacle()
-    return [SharedEngine(piece) for piece in pieces if not (better and piece > _LARGE_BYTES)]
+    return [SharedMemoryEngine(piece) for piece in pieces if not (better and piece > _LARGE_BYTES)]
 
 
 class _Staged:
