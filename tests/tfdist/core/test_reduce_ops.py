@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 
 from tfdist import combining
+from tfdist.combining import Op
 
 
 class TestSlices:
     @pytest.mark.parametrize("elements", [0, 1, 15, 16, 17, 1000])
-    def test_slices_cover_all_and_begin_on_cache_lines(self, elements: int) -> None:
-        for parts in (1, 2, 3, 7):
-            cut = combining.slices(elements, parts, 4)
-            assert len(cut) == parts and cut[0].start == 0 and cut[-1].stop == elements
-            assert all(
-                a.stop == b.start and (b.start % 16 == 0 or b.start == elements) for a, b in itertools.pairwise(cut)
-            )
+    @pytest.mark.parametrize("parts", [1, 2, 3, 7])
+    def test_slices_cover_all_and_begin_on_cache_lines(self, elements: int, parts: int) -> None:
+        cut = combining.slices(elements, parts, 4)
+        assert len(cut) == parts and cut[0].start == 0 and cut[-1].stop == elements
+        assert all(a.stop == b.start and (b.start % 16 == 0 or b.start == elements) for a, b in itertools.pairwise(cut))
 
 
 class TestCombining:
@@ -41,8 +40,8 @@ class TestCombining:
         combining.combine("sum", values, out)
         assert (out == 2050).all()
 
-    def test_nobody_contributes(self) -> None:
-        for op, dtype, expected in (("sum", "int32", 0), ("min", "float32", np.inf), ("max", "uint8", 0)):
-            out = np.full(3, 7, dtype)
-            combining.combine(op, [], out)  # type: ignore[arg-type]
-            assert (out == expected).all()
+    @pytest.mark.parametrize(("op", "dtype", "expected"), [("sum", "i4", 0), ("min", "f4", np.inf), ("max", "u1", 0)])
+    def test_nobody_contributes(self, op: Op, dtype: str, expected: float) -> None:
+        out = np.full(3, 7, dtype)
+        combining.combine(op, [], out)
+        assert (out == expected).all()

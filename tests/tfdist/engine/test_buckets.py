@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tfdist import buckets
 
@@ -48,29 +49,29 @@ class TestBuckets:
 
 
 class TestPieces:
-    def test_every_element_once_and_in_order(self) -> None:
+    @pytest.mark.parametrize("room", [1, 3, 8, 100])
+    def test_every_element_once_and_in_order(self, room: int) -> None:
         sizes = [5, 0, 17, 1, 8]
-        for room in (1, 3, 8, 100):
-            seen: list[tuple[int, int]] = []
-            for piece in buckets.pack(sizes, room):
-                assert piece[0][2].start == 0 and piece[-1][2].stop <= room
-                assert [p[2].stop for p in piece[:-1]] == [p[2].start for p in piece[1:]]
-                seen += [(tensor, i) for tensor, part, _ in piece for i in range(part.start, part.stop)]
-            assert seen == [(tensor, i) for tensor, size in enumerate(sizes) for i in range(size)]
+        seen: list[tuple[int, int]] = []
+        for piece in buckets.pack(sizes, room):
+            assert piece[0][2].start == 0 and piece[-1][2].stop <= room
+            assert [p[2].stop for p in piece[:-1]] == [p[2].start for p in piece[1:]]
+            seen += [(tensor, i) for tensor, part, _ in piece for i in range(part.start, part.stop)]
+        assert seen == [(tensor, i) for tensor, size in enumerate(sizes) for i in range(size)]
 
-    def test_a_stretch_of_a_buffer(self) -> None:
+    @pytest.mark.parametrize(("start", "stop"), [(0, 80), (16, 50), (5, 6), (20, 70), (81, 90)])
+    @pytest.mark.parametrize("room", [1, 3, 8, 100])
+    def test_a_stretch_of_a_buffer(self, room: int, start: int, stop: int) -> None:
         sizes = [5, 0, 17, 1, 8]
         places = buckets.offsets(sizes, np.dtype(np.float32))
         assert places == [0, 16, 16, 48, 64, 80]
         every = [(t, i, places[t] + i) for t, size in enumerate(sizes) for i in range(size)]
-        for room in (1, 3, 8, 100):
-            for start, stop in ((0, 80), (16, 50), (5, 6), (20, 70), (81, 90)):
-                pieces = buckets.cut(sizes, places[:-1], slice(start, stop), room)
-                assert all(piece and piece[-1][2].stop - piece[0][2].start <= room for piece in pieces)
-                seen = [
-                    (tensor, i, place.start + i - part.start)
-                    for piece in pieces
-                    for tensor, part, place in piece
-                    for i in range(part.start, part.stop)
-                ]
-                assert seen == [e for e in every if start <= e[2] < stop]
+        pieces = buckets.cut(sizes, places[:-1], slice(start, stop), room)
+        assert all(piece and piece[-1][2].stop - piece[0][2].start <= room for piece in pieces)
+        seen = [
+            (tensor, i, place.start + i - part.start)
+            for piece in pieces
+            for tensor, part, place in piece
+            for i in range(part.start, part.stop)
+        ]
+        assert seen == [e for e in every if start <= e[2] < stop]
