@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+STARTUP = Path(__file__).parent / "startup"  # what processes started here do first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,7 @@ def mpirun(
 def run(command: Sequence[str], timeout_seconds: float, environment: Mapping[str, str] | None = None) -> Finished:
     """Run a command in the project's root."""
     start = time.monotonic()
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(STARTUP), str(ROOT), os.environ.get("PYTHONPATH")]))
     everything = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **(environment or {})}
     process = subprocess.Popen(
         command, cwd=ROOT, env=everything, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -45,11 +46,19 @@ def run(command: Sequence[str], timeout_seconds: float, environment: Mapping[str
         output, errors = process.communicate(timeout=timeout_seconds)
         code: int | None = process.returncode
     except subprocess.TimeoutExpired:
-        process.terminate()  # the launcher ends its ranks
-        try:
-            output, errors = process.communicate(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            output, errors = process.communicate()
+        output, errors = _ended(process)
         code = None
+    except BaseException:  # pytest is interrupted: the ranks are not to go on without it
+        _ended(process)
+        raise
     return Finished(code, output, errors, time.monotonic() - start)
+
+
+def _ended(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What a process had to say that is made to end; the launcher ends its ranks."""
+    process.terminate()
+    try:
+        return process.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()

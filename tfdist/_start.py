@@ -89,7 +89,9 @@ def process() -> Process:
         raise SystemExit(1) from None
     speak_as(world.rank)
     recorder = timeline.Recording() if settings.timeline else timeline.Silent()
-    begun = Process(Job(world, recorder, Engines(world, settings, recorder), Switches(settings)))
+    switches = Switches(settings)
+    engines = Engines(world, lambda: switches.settings, recorder)
+    begun = Process(Job(world, recorder, engines, switches))
     if world.size > 1:
         devices.take_share(world.local_rank, world.local_size, world.local_affinities)
         begun.install()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -19,58 +17,33 @@ import tensorflow as tf
 
 import tfdist
 from tests.multirank.cases_law import OPTIMIZERS, clipped_model
+from tests.multirank.inside import (
+    all_reduce,
+    blocks_of,
+    bytes_of_buffers,
+    current_settings,
+    direct,
+    no_room_in_shared_memory,
+    nodes,
+    opened,
+    reads_memory_of_other_ranks,
+    report,
+    settings,
+    staged,
+    through_mpi,
+)
 from tests.multirank.oracle import assert_law, v1
-from tfdist.core.settings import SettingsError
-from tfdist.engine import _process_memory_engine, sparse_rows
-from tfdist.engine._process_memory_engine import ProcessMemoryEngine
-from tfdist.engine._shared_memory_engine import SharedMemoryEngine
-from tfdist.engine.all_reduce import AllReduce
-from tfdist.engine.autotune import BASE
+from tests.named import turn
+from tfdist.engine import sparse_rows
 from tfdist.engine.collective import Collective
-from tfdist.engine.engines import Bucket, Choice
+from tfdist.engine.engines import Choice
 from tfdist.engine.sparse_rows import Rows, Table
-from tfdist.graph.graph_state import make_state
 
 SIZE, RANK = tfdist.size(), tfdist.rank()
 
 
-STAGED, PRIVATE = Choice(SharedMemoryEngine(1 << 16), 0, BASE), Choice(BASE, math.inf, BASE)
-WAYS = [
-    STAGED,
-    PRIVATE,
-    *(
-        [Choice(ProcessMemoryEngine(), 0, BASE)]
-        if not tfdist._start.process().job.world.process_memory_obstacle()
-        else []
-    ),
-]
-
-
-@contextlib.contextmanager
-def settings(way: Choice | None = None, **values: Any) -> Iterator[None]:
-    """Other settings for a while."""
-    job = tfdist._start.process().job
-    kept = job.switches
-    previous = kept.settings, job.engines.choice, kept.sparse_as_dense, dict(kept.sparse_ways)
-    kept.settings = kept.settings.configured(**values)
-    job.engines.choice = way or previous[1]
-    try:
-        yield
-    finally:
-        kept.settings, job.engines.choice, kept.sparse_as_dense, kept.sparse_ways = previous
-
-
-def Reduction(what, op, dtype, sizes, shared=False):
-    return AllReduce(Bucket(what, op, dtype, None if sizes is None else tuple(sizes)), [], shared)
-
-
-def opened(*exchanges: Any) -> Collective:
-    """A collective outside any graph."""
-    job = tfdist._start.process().job
-    collective = Collective("a test", exchanges, job.world, job.recorder)
-    choice = job.engines.choice or Choice(BASE, math.inf, BASE)
-    collective.open(choice)
-    return collective
+STAGED, PRIVATE = staged(), through_mpi()
+WAYS = [STAGED, PRIVATE, *([direct()] if reads_memory_of_other_ranks() else [])]
 
 
 def reduce(collective: Collective, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -87,12 +60,25 @@ def brought(rank: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def same_everywhere(array: np.ndarray) -> bool:
-    return len(set(tfdist._start.process().job.world.control.all_gather_object(array.tobytes(), "comparison"))) == 1
+    return len(set(report(array.tobytes(), "comparison"))) == 1
+
+
+def assert_result(result: np.ndarray, expected: np.ndarray, exact: bool) -> None:
+    """The expected values, to the last bit or to the dtype's rounding, and the same bits on all ranks."""
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+    assert same_everywhere(result)
+    if exact:
+        np.testing.assert_array_equal(result, expected)
+        return
+    # Between nodes the nodes' sums are rounded too.
+    tolerances = {2: 0.1 if nodes() > 1 else 1e-2, 4: 1e-5, 8: 1e-12}
+    tolerance = tolerances[4 if result.dtype == np.complex64 else result.dtype.itemsize]
+    np.testing.assert_allclose(
+        result.astype(np.complex128), expected.astype(np.complex128), rtol=tolerance, atol=tolerance
+    )
 
 
 def case_every_dtype_and_operation_on_every_way() -> None:
-    if SIZE == 1:
-        return
     functions: dict[str, Any] = {"sum": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply}
     for dtype in ("float32", "float64", "int32", "int64", "uint8", "bool", "complex64", "float16", ml_dtypes.bfloat16):
         numpy_dtype = np.dtype(dtype)
@@ -101,66 +87,49 @@ def case_every_dtype_and_operation_on_every_way() -> None:
             if op in ("min", "max") and numpy_dtype.kind == "c":
                 continue
             arrays = [[brought(r, s, dtype) for s in ((3, 5), (), (0,), (70_001,))] for r in range(SIZE)]
+            every = [
+                functools.reduce(function, [c.astype(wide) for c in contributions]).astype(numpy_dtype)
+                for contributions in zip(*arrays, strict=True)
+            ]
             for way in WAYS:
-                with settings(way):
-                    exchange = Reduction("x", op, numpy_dtype, [a.size for a in arrays[0]], shared=True)  # type: ignore[arg-type]
-                    found = reduce(opened(exchange), 0, arrays[RANK])
-                for result, contributions in zip(found, zip(*arrays, strict=True), strict=True):
-                    expected = functools.reduce(function, [c.astype(wide) for c in contributions]).astype(numpy_dtype)
-                    assert result.shape == contributions[0].shape and result.dtype == numpy_dtype
-                    assert same_everywhere(result)
-                    if numpy_dtype.kind in "iub" or op in ("min", "max"):
-                        np.testing.assert_array_equal(result, expected)
-                    else:
-                        tolerance = {
-                            2: 0.1 if len(tfdist._start.process().job.world.topology.nodes) > 1 else 1e-2,
-                            4: 1e-5,
-                            8: 1e-12,
-                        }[numpy_dtype.itemsize if dtype != "complex64" else 4]
-                        np.testing.assert_allclose(
-                            result.astype(np.complex128), expected.astype(np.complex128), rtol=tolerance, atol=tolerance
-                        )
+                with turn(numpy_dtype, op, way):
+                    with settings(way):
+                        exchange = all_reduce("x", op, numpy_dtype, [a.size for a in arrays[0]])  # type: ignore[arg-type]
+                        found = reduce(opened(exchange), 0, arrays[RANK])
+                    for result, expected in zip(found, every, strict=True):
+                        assert_result(result, expected, exact=numpy_dtype.kind in "iub" or op in ("min", "max"))
 
 
 def case_non_finite_values_pass_through_on_all_ranks_alike() -> None:
-    if SIZE == 1:
-        return
     own = np.array([1.0, np.nan if RANK == 0 else 2.0, np.inf if RANK == SIZE - 1 else 3.0], np.float32)
     for way in WAYS:
-        with settings(way):
-            (found,) = reduce(opened(Reduction("x", "mean", own.dtype, [3], shared=True)), 0, [own])
-        assert found[0] == 1 and np.isnan(found[1]) and np.isposinf(found[2])
-        assert same_everywhere(found)
+        with turn(way), settings(way):
+            (found,) = reduce(opened(all_reduce("x", "mean", own.dtype, [3])), 0, [own])
+            assert found[0] == 1 and np.isnan(found[1]) and np.isposinf(found[2])
+            assert same_everywhere(found)
 
 
 def case_many_tensors_in_many_blocks() -> None:
     """More parts than one call reads, and slices of several blocks."""
-    if SIZE == 1:
-        return
-    kept, _process_memory_engine._BLOCK_BYTES = _process_memory_engine._BLOCK_BYTES, 1 << 17
-    try:
+    with blocks_of(1 << 17):
         shapes = [(1,)] * 3000 + [(100_003,), (2, 5)]
         every = [[brought(r, s, "float32") + n % 7 for n, s in enumerate(shapes)] for r in range(SIZE)]
         for way in WAYS:
-            with settings(way):
+            with turn(way), settings(way):
                 sizes = [int(np.prod(s)) for s in shapes]
-                exchange = Reduction("x", "mean", np.dtype(np.float32), sizes, shared=True)
+                exchange = all_reduce("x", "mean", np.dtype(np.float32), sizes)
                 collective = opened(exchange)
                 for _ in range(3):
                     found = reduce(collective, 0, every[RANK])
                     for result, contributions in zip(found, zip(*every, strict=True), strict=True):
                         np.testing.assert_allclose(result, np.mean(contributions, axis=0), rtol=1e-5, atol=1e-6)
                     assert same_everywhere(np.concatenate([f.reshape(-1) for f in found]))
-    finally:
-        _process_memory_engine._BLOCK_BYTES = kept
 
 
 def case_a_static_shape_that_is_not_true() -> None:
-    if SIZE == 1:
-        return
     for way in WAYS:
-        with settings(way):
-            collective = opened(Reduction("bucket 0 (w)", "mean", np.dtype(np.float32), [1000], shared=True))
+        with turn(way), settings(way):
+            collective = opened(all_reduce("bucket 0 (w)", "mean", np.dtype(np.float32), [1000]))
             try:
                 reduce(collective, 0, [np.zeros(10, np.float32)])
             except ValueError as error:
@@ -175,7 +144,7 @@ def case_random_sizes_threads_and_delays() -> None:
     for way in (*WAYS, *(dataclasses.replace(w, crossover_bytes=1 << 12) for w in WAYS[2:])):
         for threads in (1, 2, 4):
             sizes = [int(shared_seed.randint(1, 4000)) for _ in range(int(shared_seed.randint(1, 9)))]
-            with settings(way, bucket_mb=0.004), tf.Graph().as_default():
+            with turn(way, threads), settings(way, bucket_mb=0.004), tf.Graph().as_default():
                 step, variables, factor = _delayed_step(sizes, own)
                 config = v1.ConfigProto(
                     intra_op_parallelism_threads=threads, inter_op_parallelism_threads=int(own.choice([1, 2, 3]))
@@ -213,19 +182,22 @@ def _delayed_step(sizes: Sequence[int], random: np.random.RandomState) -> tuple[
 
 def case_law_with_small_buckets_and_one_thread() -> None:
     for way in WAYS:
-        with settings(way, bucket_mb=1e-5):
+        with turn(way), settings(way, bucket_mb=1e-5):
             assert_law(functools.partial(clipped_model, OPTIMIZERS["momentum" if way == STAGED else "adam"]))
 
 
 def case_compressed_gradients_are_added_in_float32() -> None:
-    if SIZE == 1:
-        return
     for compression, dtype in (("bf16", ml_dtypes.bfloat16), ("fp16", np.float16)):
         for way in WAYS:
             gradients = [brought(r, (300,), "float32") for r in range(SIZE)]
             wire = [g.astype(dtype).astype(np.float32) for g in gradients]
             expected = (functools.reduce(np.add, wire) / np.float32(SIZE)).astype(dtype).astype(np.float32)
-            with settings(way, compression=compression), tf.Graph().as_default(), v1.Session() as session:
+            with (
+                turn(compression, way),
+                settings(way, compression=compression),
+                tf.Graph().as_default(),
+                v1.Session() as session,
+            ):
                 w = v1.get_variable("w", [300], initializer=v1.zeros_initializer())
                 d = v1.get_variable("d", [2], "float64", initializer=v1.zeros_initializer())
                 loss = tf.reduce_sum(w * gradients[RANK])
@@ -234,15 +206,13 @@ def case_compressed_gradients_are_added_in_float32() -> None:
                 session.run(v1.global_variables_initializer())
                 session.run(step)
                 found, doubles = session.run([w, d])
-            # Between nodes the nodes' sums are rounded too.
-            tolerance = 0.05 if len(tfdist._start.process().job.world.topology.nodes) > 1 else 1e-6
-            np.testing.assert_allclose(-found, expected, rtol=1e-6, atol=tolerance)
-            np.testing.assert_allclose(-doubles, np.mean([1 + 1e-12 * r for r in range(SIZE)]), rtol=1e-14)
+                # Between nodes the nodes' sums are rounded too.
+                tolerance = 0.05 if nodes() > 1 else 1e-6
+                np.testing.assert_allclose(-found, expected, rtol=1e-6, atol=tolerance)
+                np.testing.assert_allclose(-doubles, np.mean([1 + 1e-12 * r for r in range(SIZE)]), rtol=1e-14)
 
 
 def case_rows_are_the_same_whichever_way_they_travel() -> None:
-    if SIZE == 1:
-        return
     vocabulary, width = 23, 5
     for dtype in (np.float32, np.float64, ml_dtypes.bfloat16):
         every = []
@@ -278,7 +248,7 @@ def case_rows_are_the_same_whichever_way_they_travel() -> None:
 
 def case_sparse_settings_keep_the_law() -> None:
     for way in ("dense", "gather"):
-        with settings(sparse=way):
+        with turn(way), settings(sparse=way):
             assert_law(functools.partial(clipped_model, OPTIMIZERS["momentum"]))
     with settings():
         tfdist.configure(sparse_ways={"e": "dense"})
@@ -292,7 +262,7 @@ def case_sparse_as_dense_hands_out_dense_gradients() -> None:
             e = v1.get_variable("e", [7, 2], initializer=v1.zeros_initializer())
             loss = tf.reduce_sum(tf.nn.embedding_lookup(e, [RANK, RANK, 6]))
             (gradient,) = tf.gradients(loss, [e])
-            assert isinstance(gradient, tf.Tensor) or SIZE == 1
+            assert isinstance(gradient, tf.Tensor)
             step = v1.train.GradientDescentOptimizer(1.0).apply_gradients([(gradient, e)])
             session.run(v1.global_variables_initializer())
             session.run(step)
@@ -305,26 +275,13 @@ def case_sparse_as_dense_hands_out_dense_gradients() -> None:
 
 def case_a_refusal_of_shared_memory_falls_back() -> None:
     """With /dev/shm too small, the gradients go through MPI."""
-    from tfdist.transport import _mpi_world
-
-    if SIZE == 1:
-        return
-    full = os.statvfs("/dev/shm")
-
-    class Full:
-        f_bavail, f_frsize = 0, full.f_frsize
-
-    kept, _mpi_world.os.statvfs = _mpi_world.os.statvfs, lambda path: Full  # type: ignore
-    try:
-        with settings(Choice(SharedMemoryEngine(20 << 20), 0, BASE)):  # more than what is left of any window
-            elements = 100_000
-            exchange = Reduction("x", "sum", np.dtype(np.float32), [elements], shared=True)
-            collective = opened(exchange)
-            assert collective.channel is not None and collective.channel.node is None
-            (found,) = reduce(collective, 0, [np.full(elements, RANK + 1, np.float32)])
-            assert (found == sum(range(1, SIZE + 1))).all()
-    finally:
-        _mpi_world.os.statvfs = kept  # type: ignore[attr-defined]
+    with no_room_in_shared_memory(), settings(staged(20 << 20)):  # more than what is left of any window
+        elements = 100_000
+        exchange = all_reduce("x", "sum", np.dtype(np.float32), [elements])
+        collective = opened(exchange)
+        assert collective.channel is not None and collective.channel.node is None
+        (found,) = reduce(collective, 0, [np.full(elements, RANK + 1, np.float32)])
+        assert (found == sum(range(1, SIZE + 1))).all()
 
 
 def case_collectives_at_once_and_in_graphs() -> None:
@@ -349,7 +306,7 @@ def case_collectives_at_once_and_in_graphs() -> None:
         scatter = tfdist.reduce_scatter(tf.constant(equal[RANK]))
         greatest = tfdist.all_reduce(tf.constant(equal[RANK]), "max")
         chosen = tfdist.broadcast(tf.constant(equal[RANK]), root=SIZE - 1)
-        assert gathered.shape.as_list() == [6 if SIZE == 1 else None, 2]
+        assert gathered.shape.as_list() == [None, 2]
         for _ in range(2):
             results = session.run([gathered, parts, numbers, scatter, greatest, chosen])
         expected = [np.concatenate(every), exchanged, counts, scattered, np.max(equal, axis=0), equal[-1]]
@@ -381,7 +338,8 @@ def case_groups() -> None:
 
 def case_join() -> None:
     for way in WAYS:
-        _join(way)
+        with turn(way):
+            _join(way)
 
 
 def _join(way: Choice) -> None:
@@ -423,11 +381,12 @@ def case_no_threads_pile_up() -> None:
 def case_settings_are_kept() -> None:
     with settings():
         tfdist.configure(bucket_mb=3)
-        assert (
-            tfdist._start.process().job.switches.settings.bucket_mb == 3
-            and tfdist._start.process().job.switches.settings.origins["bucket_mb"] == "tfdist.configure"
-        )
-    with settings(), pytest.raises(SettingsError, match="engine is read when tfdist is imported: set TFDIST_ENGINE"):
+        found = current_settings()
+        assert (found.bucket_mb, found.origins["bucket_mb"]) == (3, "tfdist.configure")
+    with (
+        settings(),
+        pytest.raises(tfdist.SettingsError, match="engine is read when tfdist is imported: set TFDIST_ENGINE"),
+    ):
         tfdist.configure(engine="shared")
 
 
@@ -438,8 +397,9 @@ def resident_bytes() -> int:
 
 def case_memory_is_bounded_and_does_not_grow() -> None:
     """At most three times the gradients at the default settings, and the same after 1,000 steps."""
-    for way in WAYS if SIZE <= 2 else ():  # what a rank holds hangs little on their number, the time much
-        memory_of(way)
+    for way in WAYS:
+        with turn(way):
+            memory_of(way)
 
 
 def memory_of(way: Choice) -> None:
@@ -455,10 +415,8 @@ def memory_of(way: Choice) -> None:
         session.run(v1.global_variables_initializer())
         for _ in range(5):
             session.run(large_step)
-        state = make_state(graph)
-        if SIZE > 1:
-            owned = [a.nbytes for e in state.collectives[0].exchanges for a in e._buffers._owned]  # type: ignore[attr-defined]
-            assert sum(owned) + 4 * getattr(way.engine, "piece_bytes", 0) <= 3 * sum(sizes), owned
+        owned = bytes_of_buffers(graph)
+        assert sum(owned) + 4 * getattr(way.engine, "piece_bytes", 0) <= 3 * sum(sizes), owned
         for _ in range(20):
             session.run(both_steps)
             session.run(large_step)

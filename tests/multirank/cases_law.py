@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tests.multirank.inside import everywhere, settings
 from tests.multirank.oracle import (
     assert_law,
     data,
@@ -22,6 +23,7 @@ from tests.multirank.oracle import (
     v1,
     without_tfdist,
 )
+from tests.named import turn
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: v1.train.GradientDescentOptimizer(0.3),
@@ -47,15 +49,17 @@ def clipped(optimizer: v1.train.Optimizer, loss: Any, variables: list[Any], limi
 
 
 def case_minimize() -> None:
-    for make in OPTIMIZERS.values():
+    for name, make in OPTIMIZERS.items():
         for dtype in ("float32", "float64"):
-            assert_law(functools.partial(minimized, make, dtype), dtype)
+            with turn(name, dtype):
+                assert_law(functools.partial(minimized, make, dtype), dtype)
 
 
 def case_clipped_before_apply() -> None:
-    for make in OPTIMIZERS.values():
+    for name, make in OPTIMIZERS.items():
         for dtype in ("float32", "float64"):
-            assert_law(functools.partial(clipped_model, make, dtype), dtype)
+            with turn(name, dtype):
+                assert_law(functools.partial(clipped_model, make, dtype), dtype)
 
 
 def case_compute_and_apply_with_global_step() -> None:
@@ -71,7 +75,8 @@ def case_reference_and_resource_and_partitioned_variables() -> None:
     partitioner = v1.fixed_size_partitioner(2)
     for options in (dict[str, Any](use_resource=False), dict[str, Any](use_resource=True)):
         for name in ("momentum", "adam"):
-            assert_law(functools.partial(clipped_model, OPTIMIZERS[name], **options))
+            with turn(name, options):
+                assert_law(functools.partial(clipped_model, OPTIMIZERS[name], **options))
 
     def partitioned() -> Any:
         inputs = placeholders()
@@ -231,7 +236,7 @@ def case_reduced_precision() -> None:
     expected = one_process(lambda: train(build, feeds))
     found = train(build, [mine(f) for f in feeds], seed=tfdist.rank())
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name].astype("f4"), value.astype("f4"), atol=0.05)
+        np.testing.assert_allclose(found[name].astype("f4"), value.astype("f4"), atol=0.05, err_msg=name)
 
 
 def case_large_and_many_tensors() -> None:
@@ -244,30 +249,24 @@ def case_large_and_many_tensors() -> None:
             total += tf.reduce_mean(tf.reduce_sum(inputs["x"] @ v1.get_variable(f"w{k}", shape), 1) ** 2)
         return clipped(OPTIMIZERS["momentum"](), total * 1e-2, v1.trainable_variables())
 
-    settings = tfdist._start.process().job.switches.settings
-    try:
-        tfdist._start.process().job.switches.settings = type(settings)(bucket_mb=0.001)
+    with settings(bucket_mb=0.001):
         assert_law(build)
-    finally:
-        tfdist._start.process().job.switches.settings = settings
 
 
 def case_without_the_rewriting_the_ranks_differ() -> None:
     """The negative: what the other cases compare would not hold by itself."""
-    if tfdist.size() == 1:
-        return
     feeds = data()
     with without_tfdist():
         found = train(lambda: OPTIMIZERS["momentum"]().minimize(model()[0]), [mine(f) for f in feeds])
-    everyone = tfdist._start.process().job.world.control.all_gather_object(found, "test")
+    everyone = everywhere(found)
     assert all(np.max(np.abs(everyone[0]["w:0"] - other["w:0"])) > 1e-3 for other in everyone[1:])
 
 
 def case_results_are_bit_identical_on_all_ranks() -> None:
     found = train(lambda: clipped(OPTIMIZERS["adam"](), *model()), [mine(f) for f in data()], seed=tfdist.rank())
-    for other in tfdist._start.process().job.world.control.all_gather_object(found, "test"):
+    for other in everywhere(found):
         for name, value in other.items():
-            np.testing.assert_array_equal(value, found[name])
+            np.testing.assert_array_equal(value, found[name], err_msg=name)
 
 
 def case_slices_stay_slices() -> None:
@@ -284,9 +283,8 @@ def case_slices_stay_slices() -> None:
         indices, values, _ = session.run([gradient.indices, gradient.values, step])
         total = size * (size + 1) / 2
         expected = {40: 2 * total / size} | {r: 2 * (r + 1) / size for r in range(size)}
-        if size > 1:  # one process keeps TensorFlow's own duplicates
-            assert sorted(indices) == sorted(expected)
+        assert sorted(indices) == sorted(expected)
         dense = session.run(e)
         for row in range(50):
-            np.testing.assert_allclose(dense[row], -expected.get(row, 0.0), rtol=1e-6)
+            np.testing.assert_allclose(dense[row], -expected.get(row, 0.0), rtol=1e-6, err_msg=f"row {row}")
         assert values.shape[1] == 2

@@ -10,7 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tests.multirank.inside import everywhere, settings
 from tests.multirank.oracle import Feed, assert_close, data, merged, mine, one_process, v1
+from tests.named import turn
 
 Train = Callable[[list[Feed]], dict[str, np.ndarray]]
 Loss = Callable[[Feed], Any]
@@ -31,9 +33,8 @@ def assert_program_law(
         return train(batches)
 
     expected, alone = one_process(lambda: (seeded(feeds, 0), seeded([mine(f) for f in feeds], 0)))
-    if tfdist.size() > 1:
-        different = [n for n, v in expected.items() if np.abs(alone[n] - v).max() > 100 * tolerance * np.abs(v).max()]
-        assert different, "no negative"
+    different = [n for n, v in expected.items() if np.abs(alone[n] - v).max() > 100 * tolerance * np.abs(v).max()]
+    assert different, "no negative"
     assert_close(seeded([mine(f) for f in feeds], tfdist.rank()), expected, tolerance)
 
 
@@ -106,24 +107,27 @@ def refusal(call: Callable[[], Any]) -> str:
 
 
 def assert_equal_everywhere(values: dict[str, np.ndarray]) -> None:
-    for other in tfdist._start.process().job.world.control.all_gather_object(values, "test"):
+    for other in everywhere(values):
         for name, value in other.items():
             np.testing.assert_array_equal(value, values[name], err_msg=name)
 
 
 def case_tapes_in_functions() -> None:
-    for make in OPTIMIZERS.values():
-        assert_program_law(loop(make, function=True))
+    for name, make in OPTIMIZERS.items():
+        with turn(name):
+            assert_program_law(loop(make, function=True))
 
 
 def case_eager_loops() -> None:
-    for make in OPTIMIZERS.values():
-        assert_program_law(loop(make, function=False))
+    for name, make in OPTIMIZERS.items():
+        with turn(name):
+            assert_program_law(loop(make, function=False))
 
 
 def case_variables_made_in_the_first_step() -> None:
     for function in (True, False):
-        assert_program_law(loop(OPTIMIZERS["keras adam"], function, lazily=not function))
+        with turn("in a function" if function else "eagerly"):
+            assert_program_law(loop(OPTIMIZERS["keras adam"], function, lazily=not function))
 
 
 def case_v1_minimize_in_eager_mode() -> None:
@@ -314,7 +318,7 @@ def case_gradients_that_leave_a_function() -> None:
         assert_program_law(train(True))
         assert_program_law(train(False))
     told = {str(w.message) for w in caught if "after any clipping" in str(w.message)}
-    assert len(told) == (2 if tfdist.size() > 1 else 0)
+    assert len(told) == 2, told
 
 
 def case_gradients_accumulated_by_another_function() -> None:
@@ -368,12 +372,8 @@ def case_twins_in_one_function() -> None:
             both({n: tf.constant(v) for n, v in feed.items()})
         return {f"{k}{n}": v for k, m in enumerate(models) for n, v in m.values().items()}
 
-    settings = tfdist._start.process().job.switches.settings
-    try:
-        tfdist._start.process().job.switches.settings = settings.configured(bucket_mb=0.0001)
+    with settings(bucket_mb=0.0001):
         assert_program_law(train)
-    finally:
-        tfdist._start.process().job.switches.settings = settings
 
 
 def case_variables_made_in_a_function_under_an_eager_tape() -> None:
@@ -398,8 +398,6 @@ def case_training_alone() -> None:
 
 
 def case_updates_that_tfdist_does_not_know_are_refused() -> None:
-    if tfdist.size() == 1:
-        return
     model = Model()
 
     @tf.function
@@ -420,20 +418,17 @@ def case_collectives_in_functions() -> None:
     ranks = np.arange(tfdist.size(), dtype=np.float32)
     for k in range(3):
         found = run(tf.constant([tfdist.rank() + k, 1.0]))
-        np.testing.assert_allclose(found, [(ranks + k).sum() + 2 * (ranks + k).max(), tfdist.size() + 2.0])
+        expected = [(ranks + k).sum() + 2 * (ranks + k).max(), tfdist.size() + 2.0]
+        np.testing.assert_allclose(found, expected, err_msg=f"call {k}")
 
 
 def case_what_xla_cannot_compile_is_told() -> None:
-    if tfdist.size() == 1:
-        return
     model, optimizer, feed = Model(), OPTIMIZERS["keras sgd"](), data(steps=1)[0]
     told = refusal(lambda: tf.function(step, jit_compile=True)(model, optimizer, feed))
     assert "tf.function step has jit_compile=True" in told and "Leave jit_compile out" in told
 
 
 def case_models_that_differ_are_told() -> None:
-    if tfdist.size() == 1:
-        return
     for function in (True, False):
         variable = tf.Variable(tf.ones([2 + (tfdist.rank() if function else 0)]), name=f"in_function_{function}")
         other = tf.Variable(1.0)
@@ -446,4 +441,4 @@ def case_models_that_differ_are_told() -> None:
             optimizer.apply_gradients(list(zip(tape.gradient(loss, chosen), chosen, strict=True)))
 
         told = refusal(tf.function(run) if function else run)
-        assert told.startswith("DisagreementError") and "rank 0" in told, told
+        assert told.startswith("DisagreementError") and "rank 0" in told, (function, told)

@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tests.multirank.inside import broadcasts, everywhere, state_of
 from tests.multirank.oracle import data, mine, model, v1
-from tfdist.graph.graph_state import make_state
+from tests.named import turn
 
 
 def graph_with_model(seed: int, **options: Any) -> tuple[tf.Graph, Any]:
@@ -30,7 +31,7 @@ def values(session: v1.Session) -> dict[str, np.ndarray]:
 
 
 def assert_equal_on_all_ranks(found: dict[str, np.ndarray]) -> None:
-    everyone = tfdist._start.process().job.world.control.all_gather_object(found, "comparison")
+    everyone = everywhere(found)
     for other in everyone:
         assert other.keys() == everyone[0].keys()
         for name, value in other.items():
@@ -38,7 +39,7 @@ def assert_equal_on_all_ranks(found: dict[str, np.ndarray]) -> None:
 
 
 def assert_different_on_the_ranks(found: dict[str, np.ndarray]) -> None:
-    everyone = tfdist._start.process().job.world.control.all_gather_object(found["w:0"], "comparison")
+    everyone = everywhere(found["w:0"])
     assert all(np.any(other != everyone[0]) for other in everyone[1:])
 
 
@@ -75,19 +76,20 @@ def case_one_fused_node_behind_the_initialiser() -> None:
 
 
 def case_aliases_and_partial_initialisers_have_the_node_too() -> None:
-    for build in (
-        v1.initialize_all_variables,
-        v1.initializers.global_variables,
-        lambda: v1.variables_initializer(v1.trainable_variables()),
-        lambda: v1.initializers.variables(v1.trainable_variables()),
-        lambda: v1.initialize_variables(v1.trainable_variables()),
-    ):
+    builds: dict[str, Callable[[], Any]] = {
+        "initialize_all_variables": v1.initialize_all_variables,
+        "initializers.global_variables": v1.initializers.global_variables,
+        "variables_initializer": lambda: v1.variables_initializer(v1.trainable_variables()),
+        "initializers.variables": lambda: v1.initializers.variables(v1.trainable_variables()),
+        "initialize_variables": lambda: v1.initialize_variables(v1.trainable_variables()),
+    }
+    for name, build in builds.items():
         graph, _ = graph_with_model(tfdist.rank())
         with graph.as_default(), v1.Session() as session:
             session.run(build())
             found = dict(zip("wbse", session.run(v1.trainable_variables()), strict=True))
-            everyone = tfdist._start.process().job.world.control.all_gather_object(found, "comparison")
-            np.testing.assert_array_equal(found["w"], everyone[0]["w"])
+            everyone = everywhere(found)
+            np.testing.assert_array_equal(found["w"], everyone[0]["w"], err_msg=name)
 
 
 def case_local_variables_stay_local() -> None:
@@ -130,7 +132,8 @@ def case_only_rank_0_initialises() -> None:
             if tfdist.rank() == 0:
                 session.run([v.initializer for v in v1.global_variables()])
 
-        starts_alike(initialise, use_resource=use_resource)
+        with turn("use_resource", use_resource):
+            starts_alike(initialise, use_resource=use_resource)
 
 
 def case_rank_0_restores_while_the_others_initialise() -> None:
@@ -178,7 +181,7 @@ def case_rank_0_restores_late() -> None:
         session.run(step, feed(1))
         assert_equal_on_all_ranks(values(session))
         assert values(session)["global_step:0"] == 2
-        if tfdist.rank() == 0 and tfdist.size() > 1:
+        if tfdist.rank() == 0:
             with tf.Graph().as_default(), v1.Session() as alone:
                 v1.set_random_seed(0)
                 loss, variables = model()
@@ -243,8 +246,6 @@ def case_monitored_session_resumes_alike() -> None:
 
 def case_disabled_broadcast_leaves_the_ranks_their_values() -> None:
     """Neither node nor synchronisation, but averages; and the context restores the state."""
-    if tfdist.size() == 1:
-        return
     with tfdist.disable_broadcast():
         graph, step = graph_with_model(tfdist.rank())
         with graph.as_default():
@@ -252,9 +253,9 @@ def case_disabled_broadcast_leaves_the_ranks_their_values() -> None:
             init = v1.global_variables_initializer()
             assert len(nodes(graph)) == before
         with tfdist.enable_broadcast():
-            assert tfdist._start.process().job.switches.broadcasts
-        assert not tfdist._start.process().job.switches.broadcasts
-    assert tfdist._start.process().job.switches.broadcasts
+            assert broadcasts()
+        assert not broadcasts()
+    assert broadcasts()
     with v1.Session(graph=graph) as session:
         session.run(init)
         start = values(session)
@@ -262,9 +263,9 @@ def case_disabled_broadcast_leaves_the_ranks_their_values() -> None:
         session.run(step, feed())
         assert_different_on_the_ranks(values(session))
     tfdist.disable_bcast()
-    assert not tfdist._start.process().job.switches.broadcasts
+    assert not broadcasts()
     tfdist.enable_bcast()
-    assert tfdist._start.process().job.switches.broadcasts
+    assert broadcasts()
 
     with tf.Graph().as_default(), v1.Session() as session:  # the same gradient is applied to different values
         with tfdist.disable_broadcast():
@@ -304,7 +305,7 @@ def case_a_second_optimizer_after_the_first_run() -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             step = v1.train.GradientDescentOptimizer(1.0).apply_gradients([(gradient, w)])
-        assert (tfdist.size() == 1) or any("already run" in str(c.message) for c in caught)
+        assert any("already run" in str(c.message) for c in caught)
         before = session.run(w)
         session.run(step)
         np.testing.assert_allclose(session.run(w), before - (tfdist.size() - 1) / 2, rtol=1e-5)
@@ -390,8 +391,6 @@ def case_a_metric_built_without_broadcast_does_not_switch_it_off() -> None:
 
 
 def case_shapes_that_differ_at_run_time() -> None:
-    if tfdist.size() == 1:
-        return
     with tf.Graph().as_default(), v1.Session() as session:
         values = v1.placeholder("float32", [None])
         total = tfdist.all_reduce(values, "sum")
@@ -407,8 +406,6 @@ def case_shapes_that_differ_at_run_time() -> None:
 def case_two_unordered_updates_in_one_run_are_warned_of() -> None:
     import warnings
 
-    if tfdist.size() == 1:
-        return
     with tf.Graph().as_default(), v1.Session() as session:
         w, u, x = (v1.get_variable(name, [2], initializer=v1.ones_initializer()) for name in "wux")
         optimizer = v1.train.GradientDescentOptimizer(1.0)
@@ -417,7 +414,7 @@ def case_two_unordered_updates_in_one_run_are_warned_of() -> None:
             second = optimizer.minimize(tf.reduce_sum(u * tf.identity(w)), var_list=[u])
         third = optimizer.minimize(tf.reduce_sum(x), var_list=[x])
         session.run(v1.global_variables_initializer())
-        state = make_state(session.graph)
+        state = state_of(session.graph)
         assert state.reach([first]).unordered == () == state.reach([second]).unordered
         assert len(state.reach([first, third]).unordered) == 2
         assert len(state.reach([second, third]).unordered) == 2

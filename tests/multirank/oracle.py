@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tests.multirank import inside
 
 v1 = tf.compat.v1
 Feed = dict[str, np.ndarray]
@@ -24,8 +25,7 @@ def without_tfdist() -> Iterator[None]:
     try:
         yield
     finally:
-        if tfdist.size() > 1:
-            tfdist._start.process().install()
+        inside.install()
 
 
 def one_process(compute: Callable[[], Any]) -> Any:
@@ -35,7 +35,7 @@ def one_process(compute: Callable[[], Any]) -> Any:
         if tfdist.rank() == 0:
             with tfdist.alone("what one process gets"):
                 result = compute()
-    return tfdist._start.process().job.world.control.broadcast_object(result, "what one process gets")
+    return tfdist.broadcast(result)
 
 
 def data(dtype: str = "float32", steps: int = 10) -> list[Feed]:

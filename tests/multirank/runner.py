@@ -1,4 +1,4 @@
-"""Runs every case on all ranks of one launch: ``mpirun -n N python -m tests.multirank.runner REPORT``.
+"""Runs cases on all ranks of one launch: ``mpirun -n N python -m tests.multirank.runner REPORT MODULE.CASE...``.
 
 A case is a function ``case_*`` in a module ``cases_*`` beside this file. It is called on every rank; it fails if it
 raises on any. The report (rank 0 writes it) has one JSON line a case.
@@ -11,39 +11,33 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 
-def cases() -> dict[str, Callable[[], None]]:
-    """Every case by ``module.function``."""
-    found = {}
-    for path in sorted(Path(__file__).parent.glob("cases_*.py")):
-        module = importlib.import_module(f"tests.multirank.{path.stem}")
-        for name, function in vars(module).items():
-            if name.startswith("case_"):
-                found[f"{path.stem}.{name}"] = function
-    return found
-
-
-def main(report: Path, wanted: list[str]) -> None:
-    """Run the cases and write the report."""
+def main(report: Path, cases: Sequence[str]) -> None:
+    """Run the cases, in this order, and write the report."""
     import tfdist
+    from tests.multirank import inside
 
     output = report.open("w") if tfdist.rank() == 0 else None
-    for name, case in cases().items():
-        if wanted and not any(w in name for w in wanted):
-            continue
-        start, failure = time.monotonic(), ""
+    for case in cases:
+        module, _, name = case.partition(".")
+        start, processor_start, failure = time.monotonic(), time.process_time(), ""
         try:
-            case()
+            getattr(importlib.import_module(f"tests.multirank.{module}"), name)()
         except Exception:
             failure = traceback.format_exc()
-            sys.stderr.write(f"rank {tfdist.rank()}: {name} failed:\n{failure}")  # should the others wait for this rank
-        failures = tfdist._start.process().job.world.control.all_gather_object(failure, f"the end of {name}")
-        text = "\n".join(f"rank {rank}:\n{f}" for rank, f in enumerate(failures) if f)
+            sys.stderr.write(f"rank {tfdist.rank()}: {case} failed:\n{failure}")  # should the others wait for this rank
+        mine = failure, time.process_time() - processor_start
+        everyone = inside.report(mine, f"the end of {case}")
         if output:
-            line = {"case": name, "seconds": round(time.monotonic() - start, 2), "failure": text}
+            line = {
+                "case": case,
+                "seconds": round(time.monotonic() - start, 2),
+                "processor_seconds": round(sum(seconds for _, seconds in everyone), 2),
+                "failure": "\n".join(f"rank {rank}:\n{f}" for rank, (f, _) in enumerate(everyone) if f),
+            }
             output.write(json.dumps(line) + "\n")
             output.flush()
 

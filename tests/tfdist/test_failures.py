@@ -210,7 +210,10 @@ def test_mpirun_of_another_mpi() -> None:
 
 def test_mpirun_of_another_mpi_that_tells_no_size() -> None:
     """Rank 0 can be alone; rank 1 cannot, and its failure ends the job."""
-    ask = "from tfdist import mpi, settings; print('|'.join(mpi.problem(settings.Launch(None, r)) for r in (0, 1)))"
+    ask = (
+        "from tfdist.core.environment import Launch; from tfdist.transport._mpi_world import problem; "
+        "print('|'.join(problem(Launch(None, r)) for r in (0, 1)))"
+    )
     finished = run([sys.executable, "-c", ask], 60, {})
     assert finished.code == 0, finished
     assert finished.output.startswith("|the launcher started rank 1, but MPI sees a job of 1:")
@@ -235,8 +238,7 @@ def test_a_rank_whose_memory_cannot_be_read_any_more(tmp_path: Path) -> None:
         from tfdist.transport.process_memory import ProcessMemory
         start()
         session.run(step)
-        from tfdist.engine._process_memory_engine import ProcessMemoryEngine
-        assert tfdist._start.process().job.engines.choice.engine == ProcessMemoryEngine()
+        assert tfdist._start.process().job.engines.choice.engine.name == 'direct'
         if rank == 1:
             ProcessMemory.addresses = lambda self, index: np.full(9, 8)
         session.run(step)
@@ -262,7 +264,7 @@ def test_memory_of_other_ranks_that_may_not_be_read(tmp_path: Path) -> None:
         start()
         session.run(step)
         assert np.allclose(session.run(w), 1 - 0.1 * 0.5), session.run(w)
-        assert tfdist._start.process().job.engines.choice.engine.piece_bytes
+        assert tfdist._start.process().job.engines.choice.engine.name == 'shared'
         """
     finished = job(tmp_path, body, PYTHONPATH=f"{tmp_path}:{ROOT}", TFDIST_ENGINE="direct")
     assert finished.code == 0, finished

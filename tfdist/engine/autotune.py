@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -70,14 +70,14 @@ class Engines:
 
     Args:
       world: the ranks.
-      settings: as they were at the start.
+      settings: as they are now.
       recorder: of what happens when.
 
     Attributes:
       choice: None until the first gradients are to travel.
     """
 
-    def __init__(self, world: World, settings: Settings, recorder: Recorder) -> None:
+    def __init__(self, world: World, settings: Callable[[], Settings], recorder: Recorder) -> None:
         self._world = world
         self._settings = settings
         self.recorder = recorder
@@ -95,7 +95,7 @@ class Engines:
           SettingsError: the ranks' settings differ.
         """
         if self.choice is None:
-            settings = self._settings
+            settings = self._settings()
             difference = settings_difference(
                 self._world.control.all_gather_object(settings, "the comparison of settings")
             )
@@ -105,7 +105,7 @@ class Engines:
         return self.choice
 
     def _chosen(self, candidates: Sequence[Engine]) -> Choice:
-        settings = self._settings
+        settings = self._settings()
         if not candidates:
             return _BASE_ALONE
         if settings.engine != "auto" and len(candidates) == 1:
@@ -117,12 +117,12 @@ class Engines:
         return choice
 
     def _crossover_bytes(self, default: float) -> float:
-        given = self._settings.shared_from_kb
+        given = self._settings().shared_from_kb
         return float(given) * 1024 if given else default
 
     def measure(self) -> Measurement:
         """Time the engines. Collective: all ranks; a fraction of a second."""
-        return self._measured(engines.candidates(self._world, self._settings))
+        return self._measured(engines.candidates(self._world, self._settings()))
 
     def _measured(self, candidates: Sequence[Engine]) -> Measurement:
         timed = [(engine, self._times(Choice(engine, 0, BASE), [_PAYLOAD_BYTES])[0]) for engine in candidates]

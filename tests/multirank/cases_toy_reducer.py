@@ -1,0 +1,61 @@
+"""A reducer of one's own: what it takes to add one is this module and a line, ``switches.reducer = ...``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tests.multirank.inside import job, settings
+from tests.multirank.oracle import v1
+from tfdist.graph.gradient_average import Average
+
+
+class Clipped:
+    """The average, no entry of it above a limit; and a note of what it was given."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self.seen: list[tuple[str, ...]] = []
+
+    def reduce(self, gradients: Sequence[Any], names: Sequence[str], group: Any) -> list[Any]:
+        self.seen.append(tuple(names))
+        return [tf.minimum(g, self._limit) for g in Average(job()).reduce(gradients, names, group)]
+
+
+def own_and_mean(entries: int) -> tuple[np.ndarray, np.ndarray]:
+    """This rank's gradient, and the average that the limit 2 leaves."""
+    every = [np.arange(entries, dtype=np.float32) * (rank + 1) for rank in range(tfdist.size())]
+    return every[tfdist.rank()], np.minimum(np.mean(every, axis=0), 2) if tfdist.size() > 1 else every[0]
+
+
+def case_a_reducer_in_a_session() -> None:
+    own, expected = own_and_mean(5)
+    reducer = Clipped(2)
+    with settings(reducer=reducer), tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", [5], initializer=v1.zeros_initializer())
+        step = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(w * own))
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        np.testing.assert_allclose(-session.run(w), expected, rtol=1e-6)
+    assert reducer.seen == [("w",)] * (tfdist.size() > 1)
+
+
+def case_a_reducer_in_a_function_and_eagerly() -> None:
+    own, expected = own_and_mean(4)
+    reducer = Clipped(2)
+
+    def step(w: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w * own)
+        w.assign_sub(tape.gradient(loss, w))
+
+    with settings(reducer=reducer):
+        for name, run in (("function", tf.function(step)), ("eager", step)):
+            w = tf.Variable(np.zeros(4, np.float32))
+            run(w)
+            np.testing.assert_allclose(-w.numpy(), expected, rtol=1e-6, err_msg=name)
+    assert len(reducer.seen) == 2 * (tfdist.size() > 1)

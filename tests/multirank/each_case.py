@@ -1,0 +1,35 @@
+"""The test of one case in one launch; the cases of a launch share one job.
+
+Each test module here names some LAUNCHES and has this test for all their cases. They are several modules because
+``scripts/test`` hands whole modules to its two processes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+
+import pytest
+
+from tests.multirank.launches import Launch, results
+
+# What has to be installed for a module's cases, beside what tfdist itself requires.
+_NEEDS = {"cases_tf_keras": "tf_keras"}
+
+
+def test_case(
+    launch: Launch,
+    case: str,
+    selected: dict[Launch, list[str]],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Passes if the case has raised on no rank."""
+    needed = _NEEDS.get(case.partition(".")[0])
+    if needed and importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed")
+    cases, ending = results(launch, tuple(selected[launch]))
+    if case not in cases:
+        pytest.fail(f"{case} did not finish on {launch.ranks} ranks: {ending}")
+    record_property("processor_seconds", cases[case]["processor_seconds"])
+    if cases[case]["failure"]:
+        pytest.fail(cases[case]["failure"])

@@ -1,0 +1,174 @@
+"""All that the cases know of tfdist's inside: what no public call tells or changes, in one place.
+
+Whoever moves something inside tfdist finds here what tests hold on to. The public ways beside them (``everywhere``)
+are here so that the cases have one way to each thing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import pickle
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+import tfdist
+from tfdist._start import process
+from tfdist.core.settings import Settings
+from tfdist.engine._process_memory_engine import ProcessMemoryEngine
+from tfdist.engine._shared_memory_engine import SharedMemoryEngine
+from tfdist.engine.all_reduce import AllReduce
+from tfdist.engine.autotune import BASE
+from tfdist.engine.collective import Collective
+from tfdist.engine.engines import Bucket, Choice, Engine
+from tfdist.graph.job import Job, Reducer
+
+Value = TypeVar("Value")
+
+
+def everywhere(value: Value) -> list[Value]:
+    """What each rank has; in the order of ranks, on all of them. Collective: all ranks."""
+    own = np.frombuffer(pickle.dumps(value), np.uint8)
+    ends = np.cumsum(tfdist.all_gather(np.array([own.size])))
+    return [pickle.loads(part.tobytes()) for part in np.split(tfdist.all_gather(own), ends[:-1])]
+
+
+def report(value: Value, place: str) -> list[Value]:
+    """As ``everywhere``, on the way that tfdist's own agreements take: not by the collectives that are tested."""
+    return list(process().job.world.control.all_gather_object(value, place))
+
+
+def install() -> None:
+    """Hook into TensorFlow again, after ``tfdist.uninstall``."""
+    if tfdist.size() > 1:
+        process().install()
+
+
+def job() -> Job:
+    """This process's part in the job."""
+    return process().job
+
+
+def staged(piece_bytes: int = 1 << 16) -> Choice:
+    """Everything through shared memory, in pieces of this size."""
+    return by(SharedMemoryEngine(piece_bytes))
+
+
+def direct() -> Choice:
+    """Everything in the other ranks' memory."""
+    return by(ProcessMemoryEngine())
+
+
+def through_mpi() -> Choice:
+    """Everything through MPI."""
+    return Choice(BASE, math.inf, BASE)
+
+
+def by(engine: Engine, from_bytes: float = 0) -> Choice:
+    """Buckets of this size and more by an engine."""
+    return Choice(engine, from_bytes, BASE)
+
+
+def all_reduce(what: str, op: Any, dtype: Any, sizes: Any) -> AllReduce:
+    """The exchange of a bucket, which the chosen engine may take."""
+    return AllReduce(Bucket(what, op, np.dtype(dtype), None if sizes is None else tuple(sizes)), tuned=True)
+
+
+def opened(*exchanges: Any) -> Collective:
+    """A collective outside any graph."""
+    collective = Collective("a test", exchanges, job().world, job().recorder)
+    collective.open(job().engines.choice or through_mpi())
+    return collective
+
+
+def reads_memory_of_other_ranks() -> bool:
+    """Whether this system lets ranks read each other's memory."""
+    return not process().job.world.process_memory_obstacle()
+
+
+def nodes() -> int:
+    """Over how many machines, pretended ones too, the ranks are spread."""
+    return len(process().job.world.topology.nodes)
+
+
+def bytes_of_buffers(graph: Any) -> list[int]:
+    """What each exchange of the first collective of a graph keeps."""
+    return [exchange.memory_bytes for exchange in state_of(graph).collectives[0].exchanges]
+
+
+def state_of(graph: Any) -> Any:
+    """What tfdist knows about a graph."""
+    from tfdist.graph.graph_state import make_state
+
+    return make_state(graph)
+
+
+@contextlib.contextmanager
+def blocks_of(size_bytes: int) -> Iterator[None]:
+    """Memory of other ranks is read in blocks of this size meanwhile."""
+    from tfdist.engine import _process_memory_engine as engine
+
+    kept, engine._BLOCK_BYTES = engine._BLOCK_BYTES, size_bytes
+    try:
+        yield
+    finally:
+        engine._BLOCK_BYTES = kept
+
+
+@contextlib.contextmanager
+def no_room_in_shared_memory() -> Iterator[None]:
+    """What is asked says that /dev/shm is full."""
+
+    from tfdist.transport import _mpi_world
+
+    class Full:
+        f_bavail, f_frsize = 0, 4096
+
+    kept, _mpi_world.os.statvfs = _mpi_world.os.statvfs, lambda path: Full  # type: ignore
+    try:
+        yield
+    finally:
+        _mpi_world.os.statvfs = kept  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def said_in_fit() -> Iterator[list[str]]:
+    """What rank 0's log gets meanwhile from ``fit``."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("tfdist").addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logging.getLogger("tfdist").removeHandler(handler)
+
+
+def broadcasts() -> bool:
+    """Whether graphs that are built now get rank 0's initial values."""
+    return process().job.switches.broadcasts
+
+
+def current_settings() -> Settings:
+    """As they are for the graphs built from now on."""
+    return process().job.switches.settings
+
+
+@contextlib.contextmanager
+def settings(choice: Choice | None = None, reducer: Reducer | None = None, **values: Any) -> Iterator[None]:
+    """Other settings for a while; also those that only the environment has, how arrays travel, and what becomes of
+    gradients."""
+    kept, engines = process().job.switches, process().job.engines
+    previous = kept.settings, kept.sparse_as_dense, dict(kept.sparse_ways), kept.reducer
+    chosen = engines.choice
+    kept.settings, kept.reducer = dataclasses.replace(kept.settings, **values), reducer
+    engines.choice = choice or chosen
+    try:
+        yield
+    finally:
+        kept.settings, kept.sparse_as_dense, kept.sparse_ways, kept.reducer = previous
+        engines.choice = chosen

@@ -1,0 +1,124 @@
+"""The launches of the multi-rank cases: on how many ranks, with which settings, which cases; and running them."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.launch import mpirun
+
+# So much would mean a rank that computes for ever: a wait for another one gives up after a minute.
+TIMEOUT_SECONDS = 1800
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """One job that runs many cases.
+
+    Attributes:
+      name: in the names of tests.
+      ranks: how many.
+      wanted: the beginnings of the names of its cases.
+      long: of those that say little more here than elsewhere, and take their time; only ``--every-case`` runs them.
+      meaningless: of those that would assert nothing here.
+      settings: TFDIST_... beside those for all.
+      all_if_full: whether ``--every-case`` runs all cases here that are not meaningless.
+    """
+
+    name: str
+    ranks: int
+    wanted: tuple[str, ...]
+    long: tuple[str, ...] = ()
+    meaningless: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
+    all_if_full: bool = False
+
+    def cases(self, full: bool) -> list[str]:
+        """What runs here."""
+        everything = full and self.all_if_full
+        wanted = ("cases_",) if everything else self.wanted
+        left_out = self.meaningless if everything else self.meaningless + self.long
+        return [name for name in case_names() if name.startswith(wanted) and not name.startswith(left_out)]
+
+
+def _of(module: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"cases_{module}.case_{name}" for name in names)
+
+
+# What other layouts and engines could change.
+_ADDING = _of("engine", "every", "many", "random", "rows", "non_finite", "groups", "collectives", "join", "sparse_set")
+_DIRECT = ("TFDIST_OPTIONS", "engine=direct")
+_LAUNCHES = (
+    Launch("2", 2, ("cases_",)),
+    # What another number of ranks could change; they take long on two cores.
+    Launch(
+        "3",
+        3,
+        (
+            *(f"cases_{module}." for module in ("engine", "law", "values", "variables", "programs", "nmt")),
+            *_of("keras", "optimizers", "ways", "models", "uneven", "logs", "state"),
+            *_of("tf_keras", "fit_functional"),
+        ),
+        long=_of("engine", "memory"),  # what a rank holds hangs little on their number
+        meaningless=_of("nmt", "nmt_with"),  # 64 sentences are not to be divided
+        all_if_full=True,
+    ),
+    Launch(
+        "4",
+        4,
+        ("cases_engine.", *_of("nmt", "nmt_with_adam")),
+        long=_of("engine", "memory"),
+        all_if_full=True,
+    ),
+    # One rank has nothing to exchange, and nothing is installed: the public calls, and that graphs stay as they are.
+    Launch(
+        "1",
+        1,
+        (
+            "cases_values.",
+            *_of("variables", "one_fused", "number_of_nodes", "graphs_without"),
+            *_of("programs", "collectives"),
+        ),
+        meaningless=_of("values", "barrier"),
+    ),
+    Launch(
+        "two nodes of two",
+        4,
+        (*_ADDING, "cases_law."),
+        settings=(("TFDIST_NODE_SIZE", "2"), ("TFDIST_OPTIONS", "engine=direct,bucket_mb=0.001")),
+    ),
+    Launch("nodes of two and one", 3, _ADDING, settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT)),
+    # One of the larger node's ranks adds nothing: it has no slice.
+    Launch("nodes of three and two", 5, _ADDING, settings=(("TFDIST_NODE_SIZE", "3"), _DIRECT)),
+    Launch("through MPI alone", 2, _ADDING, settings=(("TFDIST_ENGINE", "mpi"),)),
+)
+LAUNCHES = {launch.name: launch for launch in _LAUNCHES}
+
+
+@functools.cache
+def case_names() -> tuple[str, ...]:
+    """The names in the case modules, without importing TensorFlow into the test process."""
+    return tuple(
+        f"{path.stem}.{node.name}"
+        for path in sorted(Path(__file__).parent.glob("cases_*.py"))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("case_")
+    )
+
+
+@functools.cache
+def results(launch: Launch, cases: tuple[str, ...]) -> tuple[dict[str, Any], str]:
+    """What the runner reports of each case, and how the job ended."""
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory) / "report"
+        settings = {"TFDIST_STALL_SECONDS": "10", "TFDIST_STALL_ABORT_SECONDS": "60", **dict(launch.settings)}
+        arguments = ["-m", "tests.multirank.runner", str(report), *cases]
+        job = mpirun(launch.ranks, arguments, TIMEOUT_SECONDS, settings)
+        lines = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
+    ending = f"exit code {job.code} after {job.seconds:.0f} s\n{job.output[-3000:]}\n{job.errors[-6000:]}"
+    return {line["case"]: line for line in lines}, ending

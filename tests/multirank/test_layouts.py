@@ -1,0 +1,7 @@
+"""On pretended nodes and through MPI alone: the cases that the way of the arrays could change."""
+
+from __future__ import annotations
+
+from tests.multirank.each_case import test_case  # noqa: F401 (a test for each case of these launches)
+
+LAUNCHES = ("two nodes of two", "nodes of two and one", "nodes of three and two", "through MPI alone")

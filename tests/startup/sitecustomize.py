@@ -1,0 +1,14 @@
+"""What Python does first in every process that ``tests.launch`` starts: it makes importing TensorFlow cheaper.
+
+A test run starts some two hundred ranks, and each imports TensorFlow: 3.8 s of processor time, of which 0.8 s is
+Matplotlib, that Keras imports where it finds it (ranks draw nothing, and users' machines need not have it), and 0.6 s
+are searches for garbage among modules that stay. Processes that tests start by themselves do without this.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+sys.modules["matplotlib"] = None  # type: ignore[assignment]  # as if it were not installed
+gc.set_threshold(50_000, 20, 100)

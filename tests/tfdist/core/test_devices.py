@@ -1,0 +1,37 @@
+"""A rank's share of its machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfdist.core.devices import gpu_of, threads_of
+
+
+class TestShareOfTheMachine:
+    @pytest.mark.parametrize(
+        ("local_rank", "local_size", "visible", "gpus", "expected"),
+        [
+            (1, 2, None, 0, None),
+            (1, 2, None, 4, "1"),
+            (1, 2, "4,6", 8, "6"),
+            (1, 2, "3", 8, None),  # the user's choice for each rank
+            (0, 1, None, 8, None),  # alone: all of them
+            (1, 2, "", 8, None),  # no GPU, by choice
+        ],
+    )
+    def test_gpu(self, local_rank: int, local_size: int, visible: str | None, gpus: int, expected: str | None) -> None:
+        assert gpu_of(local_rank, local_size, visible, gpus) == expected
+
+    @pytest.mark.parametrize(
+        ("own", "others", "expected"),
+        [
+            ({0, 1}, [{0, 1}], 1),
+            ({0, 1}, [], 2),
+            ({0, 1}, [{0, 1}] * 3, 1),
+            ({0, 1, 2, 3, 4, 5, 6, 7}, [set(range(8))] * 2, 2),
+            ({3}, [{0}, {1}, {2}], 1),
+            ({0, 1, 2}, [{3}], 3),
+        ],
+    )
+    def test_threads(self, own: set[int], others: list[set[int]], expected: int) -> None:
+        assert threads_of(frozenset(own), [frozenset(own), *map(frozenset, others)]) == expected

@@ -1,0 +1,71 @@
+"""Settings from the environment and from calls, and what launchers say."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfdist.core.environment import Launch, launch
+from tfdist.core.settings import Settings, SettingsError
+
+
+class TestValues:
+    def test_defaults_and_values(self) -> None:
+        assert Settings.from_environment({}) == Settings()
+        assert Settings.from_environment({"TFDIST_BUCKET_MB": "0.5", "HOME": "x"}).bucket_mb == 0.5
+
+    @pytest.mark.parametrize(
+        ("variable", "value", "said"),
+        [
+            ("TFDIST_BUCKET_MB", "-1", "TFDIST_BUCKET_MB='-1'"),
+            ("TFDIST_STALL_SECONDS", "soon", "a number above 0"),
+            ("TFDIST_STALL_SECONDS", "nan", "a number above 0"),
+            ("TFDIST_PIECE_KB", "0", "a number from 1 on"),
+            ("TFDIST_BUKET_MB", "1", "the settings are: TFDIST_BUCKET_MB"),
+        ],
+    )
+    def test_refusals(self, variable: str, value: str, said: str) -> None:
+        with pytest.raises(SettingsError, match=said):
+            Settings.from_environment({variable: value})
+
+    @pytest.mark.parametrize(
+        ("environment", "expected"),
+        [
+            ({}, None),
+            ({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4"}, None),  # inside a batch script, not started by srun
+            ({"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "2"}, Launch(3, 2, 2)),
+            ({"PMI_SIZE": "3", "PMI_RANK": "2", "MPI_LOCALRANKID": "0"}, Launch(3, 2, 0)),
+            ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}, Launch(2, 1, 1)),
+            ({"PMIX_RANK": "1"}, Launch(None, 1, 1)),
+        ],
+    )
+    def test_launchers(self, environment: dict[str, str], expected: Launch | None) -> None:
+        assert launch(environment) == expected
+
+
+class TestOptions:
+    def test_options_and_variables(self) -> None:
+        settings = Settings.from_environment(
+            {"TFDIST_OPTIONS": "engine=mpi, bucket_mb=7", "TFDIST_BUCKET_MB": "8", "HOME": "/"}
+        )
+        assert (settings.engine, settings.bucket_mb) == ("mpi", 8)
+        assert settings.origins == {"engine": "TFDIST_OPTIONS", "bucket_mb": "TFDIST_BUCKET_MB"}
+
+    @pytest.mark.parametrize(
+        ("environment", "said"),
+        [
+            ({"TFDIST_ENGINE": "fast"}, "TFDIST_ENGINE='fast' is out of range; it takes auto | mpi | shared"),
+            ({"TFDIST_OPTIONS": "speed=9"}, "TFDIST_OPTIONS: speed is not a setting; the settings are: TFDIST_BUCKET"),
+            ({"TFDIST_OPTIONS": "compression=int8"}, "none | bf16 | fp16"),
+            ({"TFDIST_NODE_SIZE": "-1"}, "TFDIST_NODE_SIZE='-1' is out of range; it takes a whole number"),
+        ],
+    )
+    def test_refusals(self, environment: dict[str, str], said: str) -> None:
+        with pytest.raises(SettingsError) as error:
+            Settings.from_environment(environment)
+        assert said in str(error.value)
+
+    def test_configured(self) -> None:
+        with pytest.raises(SettingsError, match="tfdist.configure: nonsense is not a setting"):
+            Settings().configured(nonsense=1)
+        with pytest.raises(SettingsError, match="stall_seconds is read when tfdist is imported"):
+            Settings().configured(stall_seconds=1)

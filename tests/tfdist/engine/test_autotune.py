@@ -1,0 +1,21 @@
+"""What is chosen from measured times."""
+
+from __future__ import annotations
+
+from tfdist.engine._process_memory_engine import ProcessMemoryEngine
+from tfdist.engine._shared_memory_engine import SharedMemoryEngine
+from tfdist.engine.autotune import BASE, SIZES_BYTES, Measurement
+from tfdist.engine.engines import Choice
+
+
+class TestChoice:
+    TRIED = ((SharedMemoryEngine(1 << 20), 0.5), (ProcessMemoryEngine(), 0.3), (SharedMemoryEngine(1 << 22), 0.4))
+
+    def test_one_outlier_does_not_decide(self) -> None:
+        private = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+        own = (2.0, 2.0, 0.5, 0.5, 1.05, 0.5)
+        assert Measurement(self.TRIED, private, own).choice == Choice(ProcessMemoryEngine(), SIZES_BYTES[2], BASE)
+
+    def test_never_faster(self) -> None:
+        assert Measurement(self.TRIED, (1.0,) * 6, (2.0,) * 6).choice.crossover_bytes == float("inf")
+        assert Measurement((), (1.0,) * 6, ()).choice.crossover_bytes == float("inf")

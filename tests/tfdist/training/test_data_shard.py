@@ -1,0 +1,61 @@
+"""A rank's share of the data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.training.data_shard import shard
+
+DATASETS = {
+    "known": lambda n: tf.data.Dataset.range(n),
+    "unknown": lambda n: tf.data.Dataset.range(n).filter(lambda _: True),
+}
+
+
+class TestShard:
+    @pytest.mark.parametrize("kind", [list, tuple, np.array, "known", "unknown"])
+    @pytest.mark.parametrize(("length", "size"), [(12, 1), (12, 3), (14, 3), (14, 4), (5, 5)])
+    def test_dropped_remainder(self, kind: object, length: int, size: int) -> None:
+        data = DATASETS[kind](length) if isinstance(kind, str) else kind(range(length))  # type: ignore[operator]
+        shares = [[int(x) for x in shard(data, rank, size)] for rank in range(size)]
+        assert shares == [list(range(length // size * size))[rank::size] for rank in range(size)]
+
+    @pytest.mark.parametrize("kind", [list, np.array, "known"])
+    def test_padded_remainder(self, kind: object) -> None:
+        data = DATASETS[kind](7) if isinstance(kind, str) else kind(range(7))  # type: ignore[operator]
+        shares = [[int(x) for x in shard(data, rank, 3, "pad")] for rank in range(3)]
+        assert shares == [[0, 3, 6], [1, 4, 0], [2, 5, 1]]
+
+    def test_structured_elements_of_unknown_number(self) -> None:
+        data = tf.data.Dataset.range(7).filter(lambda _: True)
+        pairs = shard(data.map(lambda x: (x, -x)), 1, 3)
+        assert [(int(a), int(b)) for a, b in pairs] == [(1, -1), (4, -4)]
+        named = shard(data.map(lambda x: {"a": x, "b": x * 2}), 2, 3)
+        assert [int(e["b"]) for e in named] == [4, 10]
+
+    @pytest.mark.parametrize("kind", ["known", "unknown"])
+    def test_in_a_graph(self, kind: str) -> None:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            share = shard(DATASETS[kind](8), 1, 3)
+            element = tf.compat.v1.data.make_one_shot_iterator(share).get_next()
+            assert [session.run(element), session.run(element)] == [1, 4]
+            with pytest.raises(tf.errors.OutOfRangeError):
+                session.run(element)
+
+    def test_infinite(self) -> None:
+        assert [int(x) for x in shard(tf.data.Dataset.range(4).repeat(), 1, 2).take(3)] == [1, 3, 1]
+
+    @pytest.mark.parametrize(
+        ("data", "remainder", "said"),
+        [
+            ([1, 2], "drop", "at most 2 ranks"),
+            (tf.data.Dataset.range(2), "pad", "at most 2 ranks"),
+            ([1, 2, 3], "wrap", "'drop' or 'pad'"),
+            (tf.data.Dataset.range(9).filter(lambda _: True), "pad", "assert_cardinality"),
+        ],
+    )
+    def test_refusals(self, data: object, remainder: str, said: str) -> None:
+        with pytest.raises(ValueError, match=said):
+            shard(data, 0, 3, remainder)  # type: ignore[arg-type]

@@ -1,0 +1,50 @@
+"""Shared memory, between threads that stand for ranks."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tfdist.transport._shared_memory import Segments
+
+
+class TestLines:
+    @pytest.mark.parametrize("ranks", [2, 3, 4])
+    def test_everybody_reads_what_everybody_brought_in_the_same_turn(self, ranks: int) -> None:
+        memory = [np.zeros(1024, np.uint8) for _ in range(ranks)]
+        wrong: list[str] = []
+
+        def run(rank: int) -> None:
+            lines = Segments(memory, rank, lambda: None).lines()
+            delays = random.Random(rank)
+            for turn in range(300):
+                lines.enter([turn, rank])
+                while not lines.Test():
+                    time.sleep(0)
+                expected = [[turn, r] for r in range(ranks)]
+                if lines.read()[:, :2].tolist() != expected:
+                    wrong.append(f"rank {rank}, turn {turn}: {lines.read()[:, :2].tolist()}")
+                if delays.random() < 0.05:
+                    time.sleep(0.001)
+
+        threads = [threading.Thread(target=run, args=[rank], daemon=True) for rank in range(ranks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=30)
+        assert not any(thread.is_alive() for thread in threads)
+        assert wrong == []
+
+    def test_segments_do_not_overlap(self) -> None:
+        memory = [np.zeros(4096, np.uint8) for _ in range(2)]
+        segments = Segments(memory, 0, lambda: None)
+        taken = [segments.each(size)[0] for size in (100, 1, 64)]
+        for number, part in enumerate(taken, 1):
+            part[:] = number
+        assert [sorted(set(part.tolist())) for part in taken] == [[1], [2], [3]]
+        assert all((part.ctypes.data - memory[0].ctypes.data) % 64 == 0 for part in taken)
+        assert segments.free_bytes == 4096 - 128 - 64 - 64
