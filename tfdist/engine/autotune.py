@@ -21,9 +21,9 @@ from tfdist.transport import agreement
 from tfdist.transport.interfaces import World
 
 # The table of engines, in the order in which they are tried.
-engines.register("direct", _process_memory_engine.candidates)
-engines.register("shared", _shared_memory_engine.candidates)
 engines.register("mpi", _mpi_engine.candidates)
+engines.register("shared", _shared_memory_engine.candidates)
+engines.register("direct", _process_memory_engine.candidates)
 
 BASE: Engine = _mpi_engine.MpiEngine()
 SIZES_BYTES = (1 << 12, 1 << 15, 1 << 18, 1 << 21, 1 << 23, 1 << 25)
