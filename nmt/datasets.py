@@ -26,9 +26,9 @@ from pathlib import Path
 
 from absl import flags
 
-from nmt.command_line import run
-from nmt.errors import InputError
-from nmt.files import make_directory, replace_atomically
+from nmt.core.errors import InputError
+from nmt.core.files import make_directory, replace_atomically
+from nmt.options.command import run
 
 _MOST_TOKENS = 80  # longer sentences are left out of WMT's training text
 

@@ -18,19 +18,19 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from nmt.config import FIELDS, Config
-from nmt.configure import help_text, parse, read_file, read_saved, resolve
-from nmt.errors import InputError
-from nmt.files import DISK_FULL, unwritable
-from nmt.inference import infer
-from nmt.ranks import AgreedError, Ranks, from_root
-from nmt.training import HPARAMS, train_model
+from nmt.core.errors import InputError
+from nmt.core.files import DISK_FULL, unwritable
+from nmt.core.ranks import AgreedError, Ranks, from_root
+from nmt.options.config import FIELDS, Config
+from nmt.options.resolve import help_text, parse, read_file, read_saved, resolve
+from nmt.runs.training_run import HPARAMS, train_model
+from nmt.runs.translation_run import infer
 
 Value = TypeVar("Value")
 
 
 class Processes:
-    """The ranks that tfdist has found; implements `nmt.ranks.Ranks`."""
+    """The ranks that tfdist has found; implements `nmt.core.ranks.Ranks`."""
 
     def __init__(self) -> None:
         self.rank: int = tfdist.rank()

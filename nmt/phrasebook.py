@@ -23,10 +23,9 @@ from typing import NamedTuple
 
 from absl import flags
 
-from nmt.command_line import run
-from nmt.errors import InputError
-from nmt.files import make_directory, replace_atomically
-from nmt.numerals import (
+from nmt.core.errors import InputError
+from nmt.core.files import make_directory, replace_atomically
+from nmt.demo.number_words import (
     LARGEST,
     english_number,
     english_ordinal,
@@ -35,6 +34,7 @@ from nmt.numerals import (
     german_ordinal,
     german_year,
 )
+from nmt.options.command import run
 
 HELD_OUT_PAIRS = 500  # in each of dev and test
 

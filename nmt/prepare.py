@@ -23,9 +23,9 @@ from pathlib import Path
 
 from absl import flags
 
-from nmt.command_line import run
-from nmt.errors import InputError
-from nmt.files import make_directory, replace_atomically
+from nmt.core.errors import InputError
+from nmt.core.files import make_directory, replace_atomically
+from nmt.options.command import run
 from nmt.text.corpus import open_parallel
 from nmt.text.lines import TextFile
 from nmt.text.subwords import BytePairs, SentencePieces, Subwords

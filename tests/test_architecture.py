@@ -37,17 +37,14 @@ TFDIST_LAYERS = [
 ]
 NMT_LAYERS = [
     {"nmt", "prepare", "phrasebook", "datasets"},
-    {"training", "inference"},
-    {"wiring"},
-    {"configure"},
-    {"checks"},
-    {"config"},
-    {"train"},
-    {"translate"},
+    {"runs"},
+    {"options"},
+    {"train", "scoring"},
+    {"keeping", "translate"},
+    {"reporting"},
     {"model"},
-    {"text"},
-    {"command_line", "numerals", "ranks"},
-    {"errors", "files"},
+    {"text", "demo"},
+    {"core"},
 ]
 
 

@@ -7,9 +7,9 @@ from typing import Any, Generic, TypeVar
 
 import tensorflow as tf
 
-from nmt.model.architecture import Architecture
-from nmt.model.initializers import Initializer
-from nmt.model.translator import Translator
+from nmt.model.interface import Translator
+from nmt.model.lstm.architecture import Architecture
+from nmt.model.parts.initializers import Initializer
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
 Settings = TypeVar("Settings")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from nmt.errors import InputError
+from nmt.core.errors import InputError
 from nmt.text.lines import TextFile
 
 __all__ = ["ParallelCorpus", "TextFile", "open_parallel"]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nmt.errors import InputError
+from nmt.core.errors import InputError
 
 _CHUNK_BYTES = 1 << 22  # bounds the temporary arrays of a pass, which take up to ten times as much
 _NEWLINE, _RETURN, _SPACE = b"\n\r "

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nmt.errors import InputError
+from nmt.core.errors import InputError
 
 _WIDTH_WITHOUT_LIMIT = 10  # tokens; a bucket's width where no limit of length tells one
 

@@ -15,8 +15,8 @@ from typing import Protocol
 
 import numpy as np
 
-from nmt.errors import InputError
-from nmt.files import make_directory, replace_atomically
+from nmt.core.errors import InputError
+from nmt.core.files import make_directory, replace_atomically
 from nmt.text.lines import TextFile
 
 UNK = "<unk>"

@@ -15,17 +15,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nmt.ranks import Ranks
+from nmt.core.ranks import Ranks
+from nmt.keeping import checkpoint
+from nmt.keeping.best import BestScore
+from nmt.keeping.store import AVERAGE, Storing, best_name
+from nmt.reporting.heatmap import heatmap
+from nmt.reporting.outputs import RunOutputs, Stats
+from nmt.scoring.perplexity import LikelihoodModel
+from nmt.scoring.score import score
 from nmt.text.corpus import ParallelCorpus
 from nmt.text.tokens import reference_text
-from nmt.train import checkpoint
-from nmt.train.best import BestScore
-from nmt.train.likelihood import LikelihoodModel
-from nmt.train.outputs import RunOutputs, Stats
-from nmt.train.store import AVERAGE, Storing, best_name
-from nmt.translate.decode import TranslationModel, translate_shared
-from nmt.translate.heatmap import heatmap
-from nmt.translate.score import score
+from nmt.translate.translation_model import TranslationModel, translate_shared
 
 
 class Evaluation(Protocol):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nmt.errors import InputError
+from nmt.core.errors import InputError
 from nmt.text.batches import Batch, make_batch
 from nmt.text.corpus import ParallelCorpus
 from nmt.text.plan import epoch_plan, rank_slice, steps_per_epoch

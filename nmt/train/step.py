@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from nmt.model.architecture import Architecture
-from nmt.model.initializers import Initializer
-from nmt.model.translator import Translator
+from nmt.model.interface import Translator
+from nmt.model.lstm.architecture import Architecture
+from nmt.model.parts.initializers import Initializer
 from nmt.text.batches import Batch
 from nmt.train.loss import per_sentence
 from nmt.train.schedule import Schedule
@@ -34,7 +34,7 @@ class Optimization:
         schedule: the learning rate of each step.
         max_gradient_norm: gradients are clipped to this global norm.
         dropout: probability that an input of a cell is dropped.
-        num_sampled_softmax: words that the softmax is taken over (`nmt.model.sampled_softmax`); 0 for all. The
+        num_sampled_softmax: words that the softmax is taken over (`nmt.model.parts.sampled_softmax`); 0 for all. The
             loss, and the perplexity printed in training, are then those of the sample.
         colocate_gradients_with_ops: whether gradients are computed on the device of what they are gradients of.
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nmt.ranks import Ranks
+from nmt.core.ranks import Ranks
 
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from nmt.model.translator import Translator
+from nmt.model.interface import Translator
 from nmt.translate.search import any_batch, repeated
 
 

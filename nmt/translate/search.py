@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from nmt.model.encoder import Memory
-from nmt.model.translator import Translator
+from nmt.model.interface import Translator
+from nmt.model.lstm.encoder import Memory
 
 # (logits [batch, vocabulary], time, an int32 scalar from 0) -> the next words, int32 [batch]
 Choice = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]

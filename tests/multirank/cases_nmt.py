@@ -10,20 +10,20 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from nmt.model.architecture import Architecture
-from nmt.model.embeddings import given_vectors
-from nmt.model.initializers import Initializer, initializer
+from nmt.keeping.checkpoint import Checkpoints, restore
+from nmt.model.lstm.architecture import Architecture
+from nmt.model.parts.embedding_tables import given_vectors
+from nmt.model.parts.initializers import Initializer, initializer
 from nmt.model.trained import TrainedModel
 from nmt.nmt import Processes
+from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
-from nmt.train.checkpoint import Checkpoints, restore
 from nmt.train.feed import Feed, FeedSettings
-from nmt.train.likelihood import LikelihoodModel, LikelihoodSettings
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, TrainStep, dropout_seed
-from nmt.translate.decode import SearchSettings, TranslationModel
-from nmt.translate.infer import translate_file
+from nmt.translate.translate_file import translate_file
+from nmt.translate.translation_model import SearchSettings, TranslationModel
 from tests.multirank.oracle import assert_close, one_process, v1
 
 GLOBAL_BATCH = 64

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.architecture import Architecture
-from nmt.model.initializers import initializer
-from nmt.model.translator import Translator
+from nmt.model.interface import Translator
+from nmt.model.lstm.architecture import Architecture
+from nmt.model.parts.initializers import initializer
 from tests.nmt import graphs
 from tests.nmt.graphs import EOS, SOS, v1
 from tests.nmt.slopes import assert_gradients_are_slopes

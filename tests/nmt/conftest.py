@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt.model.architecture import Architecture
+from nmt.model.lstm.architecture import Architecture
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
 

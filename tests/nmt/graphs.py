@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from nmt.model.architecture import Architecture
-from nmt.model.initializers import initializer
-from nmt.model.translator import Translator
+from nmt.model.interface import Translator
+from nmt.model.lstm.architecture import Architecture
+from nmt.model.parts.initializers import initializer
 from tests.nmt.oracle_model import OracleModel
 
 v1 = tf.compat.v1

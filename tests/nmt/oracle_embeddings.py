@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nmt.model.architecture import Architecture
+from nmt.model.lstm.architecture import Architecture
 
 Array = np.ndarray
 Weights = Mapping[str, Array]

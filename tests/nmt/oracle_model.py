@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nmt.model.architecture import Architecture
+from nmt.model.lstm.architecture import Architecture
 from tests.nmt.oracle_embeddings import source_vectors, target_vector
 
 Array = np.ndarray

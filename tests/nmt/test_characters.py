@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.characters import CharacterEmbedding
-from nmt.model.initializers import Initializer, initializer
-from nmt.model.translator import Translator
+from nmt.keeping.checkpoint import Checkpoints, restore
+from nmt.model.interface import Translator
+from nmt.model.parts.character_convolution import CharacterEmbedding
+from nmt.model.parts.initializers import Initializer, initializer
+from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from nmt.text.batches import make_batch, source_batch
-from nmt.text.characters import NUM_CHARACTERS, WORD_LENGTH, CharacterVocabulary
-from nmt.train.checkpoint import Checkpoints, restore
-from nmt.train.likelihood import LikelihoodModel, LikelihoodSettings
+from nmt.text.character_vocabulary import NUM_CHARACTERS, WORD_LENGTH, CharacterVocabulary
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, TrainStep
-from nmt.translate.decode import SearchSettings, TranslationModel
+from nmt.translate.translation_model import SearchSettings, TranslationModel
 from tests.nmt import graphs
 from tests.nmt.graphs import EOS, SOS, architecture, v1
 from tests.nmt.oracle_embeddings import character_vector

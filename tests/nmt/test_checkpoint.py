@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from nmt.errors import InputError
-from nmt.train.checkpoint import Checkpoints, check_exists, latest, restore, step_of
+from nmt.core.errors import InputError
+from nmt.keeping.checkpoint import Checkpoints, check_exists, latest, restore, step_of
 
 v1 = tf.compat.v1
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import nmt
-from nmt.config import FIELDS, Config
-from nmt.configure import help_text, parse, read_file, read_saved, resolve
-from nmt.errors import InputError
-from nmt.model.initializers import INIT_OPS
+from nmt.core.errors import InputError
+from nmt.model.parts.initializers import INIT_OPS
+from nmt.options.config import FIELDS, Config
+from nmt.options.resolve import help_text, parse, read_file, read_saved, resolve
 from nmt.train.schedule import DECAY_SCHEMES, WARMUP_SCHEMES
 
 NEEDED = {

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.architecture import ATTENTIONS, Architecture
-from nmt.model.initializers import Initializer
-from nmt.model.translator import Translator
+from nmt.model.interface import Translator
+from nmt.model.lstm.architecture import ATTENTIONS, Architecture
+from nmt.model.parts.initializers import Initializer
 from nmt.translate.beam import beam_search
 from tests.nmt.graphs import v1
 

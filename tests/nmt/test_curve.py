@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt.train.curve import History, draw
+from nmt.reporting.curve import History, draw
 
 
 def test_a_run_that_continues_has_one_curve(tmp_path: Path) -> None:

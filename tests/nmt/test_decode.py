@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.ranks import Ranks
-from nmt.translate.decode import SearchSettings, TranslationModel, translate_shared
+from nmt.core.ranks import Ranks
+from nmt.translate.translation_model import SearchSettings, TranslationModel, translate_shared
 from tests.nmt.thread_ranks import outcomes
 
 LINES = ["a b c", "", "d", "   ", "g f e d c b a", "b unknown", "a b c", *(" ".join("abcdefg"[i:]) for i in range(7))]

@@ -1,4 +1,4 @@
-"""nmt.model.embeddings: shared, partitioned and pretrained embeddings, and models without a source."""
+"""nmt.model.parts.embedding_tables: shared, partitioned and pretrained embeddings, and models without a source."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.architecture import Architecture
-from nmt.model.embeddings import given_vectors
-from nmt.model.initializers import Initializer, initializer
-from nmt.model.translator import Translator
+from nmt.keeping.checkpoint import Checkpoints, restore
+from nmt.model.interface import Translator
+from nmt.model.lstm.architecture import Architecture
+from nmt.model.parts.embedding_tables import given_vectors
+from nmt.model.parts.initializers import Initializer, initializer
+from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from nmt.text.batches import Batch, make_batch
-from nmt.train.checkpoint import Checkpoints, restore
-from nmt.train.likelihood import LikelihoodModel, LikelihoodSettings
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, TrainStep
 from nmt.translate.beam import beam_search

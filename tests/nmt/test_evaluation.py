@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from nmt.ranks import OneProcess
+from nmt.core.ranks import OneProcess
+from nmt.keeping.store import Store
+from nmt.reporting.outputs import NoOutputs, Stats
 from nmt.train.evaluation import Evaluator
-from nmt.train.outputs import NoOutputs, Stats
-from nmt.train.store import Store
 
 v1 = tf.compat.v1
 

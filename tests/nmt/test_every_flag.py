@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from nmt import wiring
-from nmt.config import FIELDS
-from nmt.configure import resolve
+from nmt.options.config import FIELDS
+from nmt.options.resolve import resolve
+from nmt.runs import wiring
 from nmt.text.vocabulary import write_vocabulary
 from tests.nmt.test_configure import NEEDED
 from tests.nmt.test_flags import WITHOUT_EFFECT
@@ -158,7 +158,7 @@ def test_depths() -> None:
 
 
 def test_initial_weights() -> None:
-    from nmt.training import initial_weights
+    from nmt.runs.training_run import initial_weights
 
     shape = architecture()
     drawn = initial_weights(resolve(NEEDED | {"init_weight": 0.5, "random_seed": 3}), shape, wiring.Vectors())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.errors import InputError
+from nmt.core.errors import InputError
 from nmt.text.batches import Batch
 from nmt.text.corpus import open_parallel
 from nmt.train.feed import Feed, FeedSettings

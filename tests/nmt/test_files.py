@@ -1,4 +1,4 @@
-"""nmt.files: a file is replaced whole or not at all."""
+"""nmt.core.files: a file is replaced whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nmt.errors import InputError
-from nmt.files import append, check_writable, make_directory, replace_atomically
+from nmt.core.errors import InputError
+from nmt.core.files import append, check_writable, make_directory, replace_atomically
 
 
 def test_new_content_appears_at_the_end_of_the_block(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.config import FIELDS, Config
-from nmt.configure import resolve
+from nmt.keeping.checkpoint import latest
 from nmt.nmt import main
-from nmt.train.checkpoint import latest
-from nmt.wiring import session_settings
+from nmt.options.config import FIELDS, Config
+from nmt.options.resolve import resolve
+from nmt.runs.wiring import session_settings
 from tests.nmt.test_configure import NEEDED
 from tests.nmt.test_nmt import refused, values
 

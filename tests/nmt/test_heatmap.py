@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from nmt.translate.heatmap import heatmap, image_summary
+from nmt.reporting.heatmap import heatmap, image_summary
 
 ODD = ["$x^2$", "\\frac{", "$", "漢字", "العربية", "👍", "\t", "\x00", "a\u2028b", "_^{}", "", "e\u0301", "w" * 500]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from nmt.errors import InputError
-from nmt.ranks import AgreedError, Ranks
-from nmt.translate.infer import draw_attention, parse_list, picked_lines, translate_file
+from nmt.core.errors import InputError
+from nmt.core.ranks import AgreedError, Ranks
+from nmt.translate.translate_file import draw_attention, parse_list, picked_lines, translate_file
 from tests.nmt.test_decode import LINES, model_of
 from tests.nmt.thread_ranks import outcomes
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from nmt.train.likelihood import LikelihoodModel, LikelihoodSettings
+from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from tests.nmt.thread_ranks import outcomes
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt.errors import InputError
+from nmt.core.errors import InputError
 from nmt.text import lines
 from nmt.text.corpus import TextFile, open_parallel
 from nmt.text.tokens import split

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nmt.keeping.checkpoint import latest, step_of
 from nmt.nmt import main
-from nmt.train.checkpoint import latest, step_of
 from tests.launch import mpirun
 from tests.nmt.test_nmt import values
 from tests.nmt.test_nmt_ranks import program

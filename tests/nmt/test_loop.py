@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.ranks import AgreedError, OneProcess
+from nmt.core.ranks import AgreedError, OneProcess
+from nmt.reporting.outputs import NoOutputs, Stats
 from nmt.train.evaluation import NoEvaluation
 from nmt.train.loop import Cadence, Window, train
-from nmt.train.outputs import NoOutputs, Stats
 from nmt.train.step import StepResult
 from nmt.train.stopping import NoStop, Stop
 

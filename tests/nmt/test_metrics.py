@@ -1,4 +1,4 @@
-"""nmt.translate.metrics: golden scores that can be worked out by hand, and what must hold for any text."""
+"""nmt.scoring.metrics: golden scores that can be worked out by hand, and what must hold for any text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from nmt.errors import InputError
-from nmt.translate.metrics import METRICS, accuracy, bleu, check_metrics, common_subsequence, rouge, word_accuracy
+from nmt.core.errors import InputError
+from nmt.scoring.metrics import METRICS, accuracy, bleu, check_metrics, common_subsequence, rouge, word_accuracy
 
 
 def texts(seed: int, lines: int = 40, longest: int = 12) -> list[str]:

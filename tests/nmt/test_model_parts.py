@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.dropout import Dropout
-from nmt.model.initializers import initializer
-from nmt.model.output import cross_entropy_sum
-from nmt.model.translator import Translator
+from nmt.model.interface import Translator
+from nmt.model.parts.dropout import Dropout
+from nmt.model.parts.initializers import initializer
+from nmt.model.parts.softmax_cross_entropy import cross_entropy_sum
 from nmt.train.loss import per_sentence, perplexity
 from tests.nmt.graphs import architecture, v1
 

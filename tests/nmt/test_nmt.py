@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from nmt.keeping.checkpoint import latest
 from nmt.nmt import main
-from nmt.train.checkpoint import latest
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from nmt.keeping.checkpoint import latest
 from nmt.nmt import main
-from nmt.train.checkpoint import latest
 from tests.launch import Finished, mpirun
 from tests.nmt.test_nmt import values
 

@@ -1,4 +1,4 @@
-"""nmt.numerals: numbers in words, by hand."""
+"""nmt.demo.number_words: numbers in words, by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nmt.numerals import (
+from nmt.demo.number_words import (
     english_number,
     english_ordinal,
     english_year,

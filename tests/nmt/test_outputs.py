@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.errors import InputError
-from nmt.train.outputs import NoOutputs, Outputs, Stats
-from nmt.translate.heatmap import heatmap
+from nmt.core.errors import InputError
+from nmt.reporting.heatmap import heatmap
+from nmt.reporting.outputs import NoOutputs, Outputs, Stats
 
 STATS = Stats(
     step=200,

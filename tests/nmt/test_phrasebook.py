@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nmt import phrasebook as book
-from nmt.numerals import german_number, german_ordinal, german_year
+from nmt.demo.number_words import german_number, german_ordinal, german_year
 from nmt.phrasebook import Pair, held_out_numbers, main, phrasebook
 
 # Every number of a German sentence is one word.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.errors import InputError
+from nmt.core.errors import InputError
 from nmt.text.plan import epoch_plan, rank_slice, steps_per_epoch
 
 SHAPE: dict[str, Any] = {"global_batch_size": 8, "num_buckets": 5, "src_max_len": 50, "tgt_max_len": 50}

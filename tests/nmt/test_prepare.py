@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nmt.errors import InputError
+from nmt.core.errors import InputError
 from nmt.phrasebook import phrasebook
 from nmt.prepare import main, prepare
 from nmt.text.subwords import BytePairs, SentencePieces

@@ -1,4 +1,4 @@
-"""nmt.text.embeddings: files of word vectors."""
+"""nmt.text.vector_file: files of word vectors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt.errors import InputError
-from nmt.text.embeddings import read_embeddings
+from nmt.core.errors import InputError
+from nmt.text.vector_file import read_embeddings
 from nmt.text.vocabulary import Vocabulary
 
 WORDS = Vocabulary("vocab", ("<unk>", "<s>", "</s>", "a", "b\u2028", "ü"))

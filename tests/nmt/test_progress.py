@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from nmt.train.progress import Bar, Lines, progress
+from nmt.reporting.progress import Bar, Lines, progress
 
 
 class Terminal(io.StringIO):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nmt.errors import InputError
-from nmt.ranks import AgreedError, OneProcess, Ranks, check_equal, from_root, together
+from nmt.core.errors import InputError
+from nmt.core.ranks import AgreedError, OneProcess, Ranks, check_equal, from_root, together
 from tests.nmt.thread_ranks import outcomes
 
 

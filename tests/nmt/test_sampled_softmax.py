@@ -1,4 +1,4 @@
-"""nmt.model.sampled_softmax: the sample, the loss over it, and a training that uses it."""
+"""nmt.model.parts.sampled_softmax: the sample, the loss over it, and a training that uses it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.initializers import Initializer, initializer
-from nmt.model.output import cross_entropy_sum
-from nmt.model.sampled_softmax import expected_counts, log_uniform, log_uniform_sample, sampled_cross_entropy_sum
-from nmt.model.translator import Translator
+from nmt.model.interface import Translator
+from nmt.model.parts.initializers import Initializer, initializer
+from nmt.model.parts.sampled_softmax import expected_counts, log_uniform, log_uniform_sample, sampled_cross_entropy_sum
+from nmt.model.parts.softmax_cross_entropy import cross_entropy_sum
 from nmt.text.batches import make_batch
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, TrainStep

@@ -1,4 +1,4 @@
-"""nmt.translate.score: scores of texts and files, and sacreBLEU's figures with their signatures."""
+"""nmt.scoring.score: scores of texts and files, and sacreBLEU's figures with their signatures."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nmt.errors import InputError
-from nmt.translate.metrics import METRICS, bleu
-from nmt.translate.score import chrf, sacre_bleu, score, score_files
+from nmt.core.errors import InputError
+from nmt.scoring.metrics import METRICS, bleu
+from nmt.scoring.score import chrf, sacre_bleu, score, score_files
 
 
 def test_sacrebleu_agrees_where_every_order_matches() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.architecture import Architecture
-from nmt.model.initializers import Initializer
+from nmt.model.lstm.architecture import Architecture
+from nmt.model.parts.initializers import Initializer
 from nmt.text.batches import Batch, make_batch
 from nmt.text.plan import rank_slice
 from nmt.train.schedule import Schedule

@@ -9,7 +9,7 @@ import signal
 import numpy as np
 import pytest
 
-from nmt.ranks import OneProcess
+from nmt.core.ranks import OneProcess
 from nmt.train.stopping import NoStop, StopBySignal
 
 

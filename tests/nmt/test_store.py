@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.errors import InputError
-from nmt.train.best import BestModel, BestScore
-from nmt.train.store import NoStore, Store
+from nmt.core.errors import InputError
+from nmt.keeping.best import BestModel, BestScore
+from nmt.keeping.store import NoStore, Store
 
 v1 = tf.compat.v1
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.architecture import ATTENTIONS
-from nmt.model.initializers import initializer
-from nmt.model.translator import Translator
+from nmt.model.interface import Translator
+from nmt.model.lstm.architecture import ATTENTIONS
+from nmt.model.parts.initializers import initializer
 from tests.nmt import graphs
 from tests.nmt.comparisons import (
     Batch,

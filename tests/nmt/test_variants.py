@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from nmt.model.initializers import initializer
-from nmt.model.placement import Placement
-from nmt.model.translator import Translator
+from nmt.model.interface import Translator
+from nmt.model.parts.initializers import initializer
+from nmt.model.parts.placement import Placement
 from tests.nmt import graphs
 from tests.nmt.comparisons import (
     Batch,

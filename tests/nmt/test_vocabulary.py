@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt.errors import InputError
+from nmt.core.errors import InputError
 from nmt.text.vocabulary import Vocabulary, complete_vocabulary, read_vocabulary, write_vocabulary
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nmt import wiring
-from nmt.configure import resolve
+from nmt.options.resolve import resolve
+from nmt.runs import wiring
 from nmt.train.feed import Feed
 from tests.nmt.test_configure import NEEDED
 from tests.nmt.test_schedule import rates

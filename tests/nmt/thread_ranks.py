@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nmt.ranks import AgreedError, Ranks
+from nmt.core.ranks import AgreedError, Ranks
 
 
 class Thread:
