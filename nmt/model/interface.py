@@ -1,17 +1,24 @@
-"""The whole model: source and target ids -> loss, and the same variables step by step for search.
+"""The interface between an encoder-decoder (sequence-to-sequence) model and everything else.
 
-Attention-based encoder-decoder (Sutskever et al. 2014; Luong et al. 2015) in TensorFlow 1 graph code. Tensors
-are time-major. Every variable is named as in the TensorFlow NMT tutorial's standard models.
+    encode       source ids -> `Memory`, once for a batch of sentences
+    decoder      `Memory` -> `StepDecoder`: target ids in, logits out, step by step, for search
+    loss_sum     source and target ids -> cross-entropy, over all target positions at once, for training and perplexity
+    architecture the shapes
+
+Training, evaluation and translation ask a model by these alone. A model family is a subclass of `Translator` that says
+how source vectors become a memory (`_read`) and how a decoder reads it (`_over`, which gives a `Decoding`); words
+become vectors, and vectors logits, in the same way for all: both are done here. TensorFlow 1 graph code; tensors are
+time-major. `nmt.model.registry` lists the families.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
 import tensorflow as tf
 
-from nmt.model.lstm.architecture import Architecture
-from nmt.model.lstm.decoder import BoundDecoder, Decoder, DecoderState
-from nmt.model.lstm.encoder import Encoder, Memory
-from nmt.model.lstm.gnmt_decoder import GNMTDecoder
+from nmt.model.architecture import Architecture
 from nmt.model.parts.dropout import Dropout
 from nmt.model.parts.embedding_tables import Lookup, make_embeddings
 from nmt.model.parts.initializers import Initializer
@@ -22,16 +29,57 @@ from nmt.model.parts.softmax_cross_entropy import cross_entropy_sum
 _SAMPLE = 2**31 - 1  # folded into the seed for the sampled softmax; dropout folds in small numbers
 
 
-class Translator:
+class Memory(NamedTuple):
+    """What a decoder knows of a batch of source sentences.
+
+    Attributes:
+        outputs: of the encoder's top layer, [time, batch, width], zero past each sentence's end.
+        lengths: int32 [batch].
+        state: whatever else the family hands on, nested tensors [batch, ...].
+    """
+
+    outputs: tf.Tensor
+    lengths: tf.Tensor
+    state: Any
+
+
+class Decoding(ABC):
+    """A family's decoder with one memory: target vectors in, output vectors out.
+
+    Attributes:
+        initial_state: before the first target word; nested tensors [batch, ...], so that search can pick sentences.
+    """
+
+    initial_state: Any
+
+    @abstractmethod
+    def all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
+        """The outputs [time, batch, num_units] for given target words [time, batch, target_size], with dropout."""
+
+    @abstractmethod
+    def step(self, embedded: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
+        """One step without dropout.
+
+        Args:
+            embedded: the target words just written, [batch, target_size].
+            state: before them.
+
+        Returns:
+            the output [batch, num_units], the state after them, and the attention's weights [batch, source time]
+            (None without attention).
+        """
+
+
+class Translator(ABC):
     """A model in the current default graph.
 
     Making a second one in the same graph shares the variables of the first. The variables' type is that of
     the current variable scope (float32 unless set otherwise).
 
     Args:
-        architecture: the model.
+        architecture: the model's shape, of the family's own kind.
         initializer: what the weights start from; biases and the attention's scales have fixed starts.
-        dropout: the probability to drop an input of a cell; 0 for evaluation and search.
+        dropout: the probability to drop an input of a layer; 0 for evaluation and search.
         dropout_seed: int32 [2], wanted with dropout and with a sampled softmax; feed another one in each step.
             Equal seeds, equal masks and samples.
         num_gpus: over how many GPUs the layers are spread; 0 for the CPU.
@@ -39,18 +87,16 @@ class Translator:
 
     def __init__(
         self,
-        architecture: Architecture,
+        architecture: Any,
         initializer: Initializer,
         dropout: float = 0.0,
         dropout_seed: tf.Tensor | None = None,
         num_gpus: int = 0,
     ) -> None:
-        self.architecture = architecture
+        self.architecture: Architecture = architecture
         self._seed = dropout_seed
         placement = Placement(num_gpus)
         self._output_device = placement.output(architecture.num_decoder_layers)
-        drop = Dropout(dropout, dropout_seed)
-        units = architecture.num_units
         v1 = tf.compat.v1
         with v1.variable_scope(
             v1.get_variable_scope(),
@@ -59,14 +105,23 @@ class Translator:
         ):
             self._embed_source, self._embed_target = make_embeddings(architecture, placement)
             with v1.variable_scope("dynamic_seq2seq"):
-                self._encoder = None if architecture.language_model else Encoder(architecture, drop, placement)
-                standard = architecture.attention_architecture == "standard"
-                make: type[Decoder] | type[GNMTDecoder] = Decoder if standard else GNMTDecoder
-                self._decoder = make(architecture, drop, placement)
+                self._build(architecture, Dropout(dropout, dropout_seed), placement)
                 with tf.device(self._output_device), v1.variable_scope("decoder/output_projection"):
                     self._projection = tf.identity(
-                        v1.get_variable("kernel", [units, architecture.tgt_vocab_size]),
+                        v1.get_variable("kernel", [architecture.num_units, architecture.tgt_vocab_size]),
                     )
+
+    @abstractmethod
+    def _build(self, architecture: Any, dropout: Dropout, placement: Placement) -> None:
+        """Creates the family's variables, those between the embeddings and the output layer."""
+
+    @abstractmethod
+    def _read(self, embedded: tf.Tensor, lengths: tf.Tensor) -> Memory:
+        """Encodes source words [time, batch, source_size] of these lengths, int32 [batch]; 0 is allowed."""
+
+    @abstractmethod
+    def _over(self, memory: Memory) -> Decoding:
+        """The family's decoder with this memory."""
 
     def encode(self, source: tf.Tensor, source_lengths: tf.Tensor) -> Memory:
         """Read source ids, int32 [time, batch], of these lengths, int32 [batch].
@@ -74,15 +129,15 @@ class Translator:
         With character_source the ids are [time, batch, WORD_LENGTH]. A language model has no use for them: the
         lengths tell it how many sentences there are, whose memory is empty.
         """
-        if self._encoder is None or self._embed_source is None:
+        if self.architecture.language_model or self._embed_source is None:
             batch = tf.shape(source_lengths)[0]
             nothing = tf.zeros(tf.stack([0, batch, self.architecture.num_units]), self._projection.dtype)
             return Memory(nothing, source_lengths, ())
-        return self._encoder(self._embed_source(source), source_lengths)
+        return self._read(self._embed_source(source), source_lengths)
 
     def decoder(self, memory: Memory) -> StepDecoder:
         """A decoder over this memory, to be asked one step at a time."""
-        return StepDecoder(self._decoder.over(memory), self._embed_target, self._projection, self._output_device)
+        return StepDecoder(self._over(memory), self._embed_target, self._projection, self._output_device)
 
     def loss_sum(
         self,
@@ -117,8 +172,8 @@ class Translator:
             )
         if num_sampled and self._seed is None:
             raise ValueError(f"num_sampled is {num_sampled}, but there is no dropout_seed (int32 [2])")
-        decoder = self._decoder.over(self.encode(source, source_lengths))
-        outputs = decoder.all_steps(self._embed_target(target_in))
+        decoding = self._over(self.encode(source, source_lengths))
+        outputs = decoding.all_steps(self._embed_target(target_in))
         # Padding leaves before the projection, which is the dearest product of the model.
         real = tf.transpose(tf.sequence_mask(target_lengths, tf.shape(target_out)[0]))
         positions = tf.where(tf.reshape(real, [-1]))[:, 0]
@@ -138,18 +193,18 @@ class StepDecoder:
         initial_state: before the first target word.
     """
 
-    def __init__(self, decoder: BoundDecoder, embed: Lookup, projection: tf.Tensor, device: str) -> None:
-        self._decoder = decoder
+    def __init__(self, decoding: Decoding, embed: Lookup, projection: tf.Tensor, device: str) -> None:
+        self._decoding = decoding
         self._embed = embed
         self._projection = projection
         self._device = device
-        self.initial_state = decoder.initial_state
+        self.initial_state = decoding.initial_state
 
     def step(
         self,
-        state: DecoderState,
+        state: Any,
         token_ids: tf.Tensor,
-    ) -> tuple[tf.Tensor, DecoderState, tf.Tensor | None]:
+    ) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
         """Read the words just written.
 
         Args:
@@ -160,6 +215,6 @@ class StepDecoder:
             logits [batch, tgt_vocab_size] of the next word, the state after the words, and the attention's
             weights [batch, source time] (None without attention).
         """
-        output, state, weights = self._decoder.step(self._embed(token_ids), state)
+        output, state, weights = self._decoding.step(self._embed(token_ids), state)
         with tf.device(self._device):
             return tf.matmul(output, self._projection), state, weights

@@ -13,7 +13,7 @@ from nmt.core.files import replace_atomically
 from nmt.core.ranks import OneProcess, Ranks, check_equal, from_root, together
 from nmt.keeping import checkpoint
 from nmt.keeping.store import NoStore, Store
-from nmt.model.lstm.architecture import Architecture
+from nmt.model.architecture import Architecture
 from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer
 from nmt.options.config import Config

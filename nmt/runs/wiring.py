@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from nmt.core.errors import InputError
-from nmt.model.lstm.architecture import Architecture
+from nmt.model.lstm.architecture import LSTMArchitecture
+from nmt.model.session import session_config
 from nmt.options.config import FIELDS, Config
 from nmt.text.character_vocabulary import CharacterVocabulary
 from nmt.text.corpus import ParallelCorpus, open_parallel
@@ -22,7 +23,7 @@ from nmt.text.vocabulary import SourceVocabulary, Vocabulary, complete_vocabular
 from nmt.train.feed import Feed, FeedSettings
 from nmt.train.loop import Cadence
 from nmt.train.schedule import Schedule
-from nmt.train.step import Optimization, session_config
+from nmt.train.step import Optimization
 from nmt.translate.translation_model import SearchSettings
 
 Vocabularies = tuple[SourceVocabulary, Vocabulary]
@@ -125,7 +126,7 @@ def open_text(config: Config, prefix: str | None) -> ParallelCorpus:
     return open_parallel(f"{prefix}.{config.src}", f"{prefix}.{config.tgt}")
 
 
-def architecture(config: Config, vocabularies: Vocabularies, record: Mapping[str, Any]) -> Architecture:
+def architecture(config: Config, vocabularies: Vocabularies, record: Mapping[str, Any]) -> LSTMArchitecture:
     """The model's shape; `record` has that of `Vectors`, and may have more.
 
     Raises:
@@ -164,7 +165,7 @@ def architecture(config: Config, vocabularies: Vocabularies, record: Mapping[str
             f"{tgt_vocab.path}: give less, or 0 for all"
         )
     try:
-        return Architecture(**shape)
+        return LSTMArchitecture(**shape)
     except ValueError as error:
         raise InputError(str(error)) from None
 

@@ -1,18 +1,32 @@
-"""How well a checkpoint predicts a text: perplexity, in a graph and a session of its own, without dropout."""
+"""Perplexity: how well a checkpoint predicts a text, in a graph and a session of its own, without dropout."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from nmt.core.ranks import ONE_PROCESS, Ranks
+from nmt.model.batch_input import BatchInput
 from nmt.model.interface import Translator
 from nmt.model.trained import TrainedModel
 from nmt.text.batches import eval_batches
 from nmt.text.corpus import ParallelCorpus
-from nmt.train.loss import perplexity
-from nmt.train.step import BatchInput
+
+
+def perplexity(loss_sum: float, words: float) -> float:
+    """exp(nats per target word, eos counted); infinite where that overflows, NaN if there are no words.
+
+    >>> perplexity(2 * math.log(8), 2)
+    8.0
+    """
+    if words <= 0:
+        return math.nan
+    try:
+        return math.exp(loss_sum / words)
+    except OverflowError:
+        return math.inf
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def attention_weights(
     Raises:
         ValueError: the model has no attention.
     """
-    if not translator.architecture.attention:
+    if not translator.architecture.has_attention:
         raise ValueError("a model without attention has no attention weights")
     memory = translator.encode(source, source_lengths)
     decoder = translator.decoder(memory)

@@ -127,7 +127,7 @@ class TranslationModel(TrainedModel[SearchSettings]):
         # self._ids: int32 [batch, translations, time]
         self._target = v1.placeholder(tf.int32, [None, None], "target")
         self._weights: tf.Tensor | None = None
-        if translator.architecture.attention:
+        if translator.architecture.has_attention:
             self._weights = attention_weights(*read, sos, self._target)
 
     def translate(self, lines: Sequence[str], numbers: Sequence[int] | None = None) -> list[list[str]]:

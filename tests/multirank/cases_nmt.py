@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tfdist
 from nmt.keeping.checkpoint import Checkpoints, restore
-from nmt.model.lstm.architecture import Architecture
+from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer, initializer
 from nmt.model.trained import TrainedModel
@@ -53,7 +53,7 @@ def feed(rank: int, size: int) -> Feed:
 def trained(optimizer: str, attention: str, rank: int, size: int, seed: int, **changes: Any) -> dict[str, np.ndarray]:
     batches = feed(rank, size)
     with tf.Graph().as_default(), v1.Session() as session:
-        shape = Architecture(63, 63, 20, 2, 2, encoder_type="bi", attention=attention, **changes)
+        shape = LSTMArchitecture(63, 63, 20, 2, 2, encoder_type="bi", attention=attention, **changes)
         rate = {"sgd": 0.3, "adam": 0.001}[optimizer]  # greater rates multiply float32 rounding: 1 and 0.01 give 2e-5
         schedule = Schedule(rate, num_train_steps=STEPS, decay_scheme="luong5")
         vectors = np.random.RandomState(seed).randn(60, 20).astype(np.float32)
@@ -98,7 +98,7 @@ def communication(graph: tf.Graph) -> list[str]:
 
 
 def case_nmt_evaluates_and_translates_without_communication() -> None:
-    shape = Architecture(63, 63, 20, 2, 2, encoder_type="bi", attention="scaled_luong")
+    shape = LSTMArchitecture(63, 63, 20, 2, 2, encoder_type="bi", attention="scaled_luong")
     corpus, words = text()
     with tf.Graph().as_default() as training, v1.Session() as session:
         TrainStep(shape, initializer("uniform", 0.1, 1), Optimization("sgd", Schedule(0.1, STEPS), 5.0))
@@ -129,7 +129,7 @@ def case_nmt_shares_translation_and_perplexity() -> None:
     lines = ["", *(corpus.src.line(i) for i in range(20)), " ", "w1 unknown"]
     directory = Path(tempfile.mkdtemp())
     (directory / "in").write_text("".join(line + "\n" for line in lines))
-    shape = Architecture(63, 63, 12, 2, 2, encoder_type="bi", attention="scaled_luong")
+    shape = LSTMArchitecture(63, 63, 12, 2, 2, encoder_type="bi", attention="scaled_luong")
     searches = [
         SearchSettings(batch_size=7, tgt_max_len=12),
         SearchSettings(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.interface import Translator
-from nmt.model.lstm.architecture import Architecture
+from nmt.model.lstm.architecture import LSTMArchitecture
+from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
 from tests.nmt import graphs
 from tests.nmt.graphs import EOS, SOS, v1
@@ -43,7 +43,7 @@ class Batch:
         return dict(zip(places, self.arrays, strict=True))
 
 
-def assert_loss_is_the_oracles(translator: Translator, session: Any) -> None:
+def assert_loss_is_the_oracles(translator: LSTMTranslator, session: Any) -> None:
     """The summed loss of a padded batch, to 1e-5."""
     batch = Batch(extra=2)
     places = batch.places()
@@ -54,7 +54,7 @@ def assert_loss_is_the_oracles(translator: Translator, session: Any) -> None:
     assert loss == pytest.approx(wanted, rel=1e-5)
 
 
-def assert_steps_are_the_oracles(translator: Translator, session: Any) -> None:
+def assert_steps_are_the_oracles(translator: LSTMTranslator, session: Any) -> None:
     """Logits and weights of the step that search uses, at each of three positions, to 1e-5."""
     batch = Batch()
     memory = translator.encode(tf.constant(batch.arrays[0]), tf.constant(batch.arrays[1]))
@@ -77,17 +77,17 @@ def assert_steps_are_the_oracles(translator: Translator, session: Any) -> None:
                 assert not weights[k, len(source) :].any()
 
 
-def assert_gradients_are_finite_differences(arch: Architecture) -> None:
+def assert_gradients_are_finite_differences(arch: LSTMArchitecture) -> None:
     """Every variable, in float64, along a random direction; dropout on, its masks fixed by the seed."""
 
     def loss() -> tf.Tensor:
-        translator = Translator(arch, initializer("uniform", 0.5, seed=5), 0.3, tf.constant([4, 9]))
+        translator = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), 0.3, tf.constant([4, 9]))
         return translator.loss_sum(*[tf.constant(a) for a in Batch().arrays])
 
     assert_gradients_are_slopes(loss)
 
 
-def assert_control_flows_agree(arch: Architecture) -> None:
+def assert_control_flows_agree(arch: LSTMArchitecture) -> None:
     """TensorFlow's first and second control flow give the same loss and gradients."""
     batch, results = Batch(), []
     enabled = v1.control_flow_v2_enabled()
@@ -107,7 +107,7 @@ def assert_control_flows_agree(arch: Architecture) -> None:
 def names(**changes: Any) -> dict[str, list[int]]:
     """Names below dynamic_seq2seq of a small model's variables, and their shapes."""
     with tf.Graph().as_default():
-        Translator(graphs.architecture(**changes), initializer())
+        LSTMTranslator(graphs.architecture(**changes), initializer())
         found = {v.name.removesuffix(":0"): v.shape.as_list() for v in v1.trainable_variables()}
     assert found.pop("embeddings/encoder/embedding_encoder") == [11, 6]
     assert found.pop("embeddings/decoder/embedding_decoder") == [13, 6]

@@ -11,26 +11,26 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from nmt.model.interface import Translator
-from nmt.model.lstm.architecture import Architecture
+from nmt.model.lstm.architecture import LSTMArchitecture
+from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
 from tests.nmt.oracle_model import OracleModel
 
 v1 = tf.compat.v1
 SOS, EOS = 1, 2
-DUMMY = Architecture(11, 13, 6, 1, 1)
+DUMMY = LSTMArchitecture(11, 13, 6, 1, 1)
 
 
-def architecture(**changes: Any) -> Architecture:
+def architecture(**changes: Any) -> LSTMArchitecture:
     """A small one with these values."""
     return dataclasses.replace(DUMMY, **changes)
 
 
 @contextmanager
-def model(arch: Architecture, weight: float = 0.8, **options: Any) -> Iterator[tuple[Translator, Any]]:
+def model(arch: LSTMArchitecture, weight: float = 0.8, **options: Any) -> Iterator[tuple[LSTMTranslator, Any]]:
     """A translator in a graph of its own, and its session."""
     with tf.Graph().as_default():
-        translator = Translator(arch, initializer("uniform", weight, seed=5), **options)
+        translator = LSTMTranslator(arch, initializer("uniform", weight, seed=5), **options)
         variables = v1.global_variables()
         values = [v1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
         fill = [v1.assign(v, value) for v, value in zip(variables, values, strict=True)]
@@ -49,7 +49,7 @@ def model(arch: Architecture, weight: float = 0.8, **options: Any) -> Iterator[t
             yield translator, session
 
 
-def oracle(arch: Architecture, session: Any) -> OracleModel:
+def oracle(arch: LSTMArchitecture, session: Any) -> OracleModel:
     """The NumPy model with the same weights."""
     weights: dict[str, np.ndarray] = {}
     variables = v1.global_variables()

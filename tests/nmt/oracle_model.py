@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nmt.model.lstm.architecture import Architecture
+from nmt.model.lstm.architecture import LSTMArchitecture
 from tests.nmt.oracle_embeddings import source_vectors, target_vector
 
 Array = np.ndarray
@@ -45,7 +45,7 @@ class OracleModel:
         weights: full variable name -> value.
     """
 
-    architecture: Architecture
+    architecture: LSTMArchitecture
     weights: Mapping[str, Array]
 
     def weight(self, name: str) -> Array:

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from nmt.keeping.checkpoint import Checkpoints, restore
-from nmt.model.interface import Translator
+from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.character_convolution import CharacterEmbedding
 from nmt.model.parts.initializers import Initializer, initializer
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
@@ -79,7 +79,7 @@ def test_loss_is_that_of_the_numpy_model(size: int | None) -> None:
 
 def test_gradients_are_finite_differences() -> None:
     def loss() -> tf.Tensor:
-        translator = Translator(architecture(**KIND), initializer("uniform", 0.5, seed=5))
+        translator = LSTMTranslator(architecture(**KIND), initializer("uniform", 0.5, seed=5))
         return translator.loss_sum(*map(tf.constant, arrays()))
 
     assert_gradients_are_slopes(loss, step=1e-6)
@@ -87,7 +87,7 @@ def test_gradients_are_finite_differences() -> None:
 
 def test_names() -> None:
     with tf.Graph().as_default():
-        Translator(architecture(**KIND), initializer())
+        LSTMTranslator(architecture(**KIND), initializer())
         found = {v.op.name: v.shape.as_list() for v in v1.trainable_variables() if v.op.name.startswith("embeddings")}
     assert found == {
         "embeddings/encoder/embedding_encoder": [262, 16],

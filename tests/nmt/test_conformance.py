@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.interface import Translator
-from nmt.model.lstm.architecture import ATTENTIONS, Architecture
+from nmt.model.lstm.architecture import ATTENTIONS, LSTMArchitecture
+from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import Initializer
 from nmt.translate.beam import beam_search
 from tests.nmt.graphs import v1
@@ -62,12 +62,12 @@ class OneSeed(Initializer):
         return self.draw(self.seed)
 
 
-def architecture(**changes: Any) -> Architecture:
+def architecture(**changes: Any) -> LSTMArchitecture:
     """The tutorial's test model."""
-    return Architecture(5, 5, 5, forget_bias=0.0, **changes)
+    return LSTMArchitecture(5, 5, 5, forget_bias=0.0, **changes)
 
 
-def greedy_logits_sum(translator: Translator, session: Any) -> float:
+def greedy_logits_sum(translator: LSTMTranslator, session: Any) -> float:
     """Over all positions until both sentences have ended, those after an end included."""
     memory = translator.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTHS))
     decoder = translator.decoder(memory)
@@ -92,8 +92,8 @@ def test_stated_figures(case: str) -> None:
     changes, stated = STATED[case]
     with tf.Graph().as_default(), v1.Session() as session:
         start = OneSeed("uniform", 0.1, seed=3)
-        training = Translator(architecture(**changes), start, 0.5, tf.constant([3, 0]))
-        translator = Translator(architecture(**changes), start)
+        training = LSTMTranslator(architecture(**changes), start, 0.5, tf.constant([3, 0]))
+        translator = LSTMTranslator(architecture(**changes), start)
         batch = [tf.constant(a) for a in (SOURCE, SOURCE_LENGTHS, TARGET_IN, TARGET_OUT, TARGET_LENGTHS)]
         train_loss, eval_loss = (model.loss_sum(*batch) / 2 for model in (training, translator))
         variables = v1.trainable_variables()
@@ -121,7 +121,7 @@ def test_stated_beams(changes: dict[str, Any], stated: list[list[str]]) -> None:
     """The best of three beams of at most four words, before any training."""
     words = ["<s>", "</s>", "a", "b", "c"]
     with tf.Graph().as_default(), v1.Session() as session:
-        translator = Translator(architecture(**changes), OneSeed("uniform", 0.1, seed=3))
+        translator = LSTMTranslator(architecture(**changes), OneSeed("uniform", 0.1, seed=3))
         source = tf.constant(SOURCE), tf.constant(SOURCE_LENGTHS)
         ids, *_ = beam_search(translator, *source, tf.constant(4), SOS, EOS, 3)
         session.run(v1.global_variables_initializer())
@@ -134,7 +134,7 @@ def test_stated_beams(changes: dict[str, Any], stated: list[list[str]]) -> None:
 def test_stated_loss_of_glorot(init_op: str, stated: float) -> None:
     """One layer, the training loss before any step."""
     with tf.Graph().as_default(), v1.Session() as session:
-        training = Translator(architecture(**UNI1), OneSeed(init_op, seed=3), 0.5, tf.constant([3, 0]))
+        training = LSTMTranslator(architecture(**UNI1), OneSeed(init_op, seed=3), 0.5, tf.constant([3, 0]))
         batch = [tf.constant(a) for a in (SOURCE, SOURCE_LENGTHS, TARGET_IN, TARGET_OUT, TARGET_LENGTHS)]
         session.run(v1.global_variables_initializer())
         loss = session.run(training.loss_sum(*batch) / 2)
@@ -152,7 +152,7 @@ def test_stated_sums_of_the_initialiser_alone() -> None:
 def test_stated_sums_of_initial_weights() -> None:
     """By shape, as TensorFlow draws them; the shapes are those of the tutorial's models."""
     with tf.Graph().as_default(), v1.Session() as session:
-        Translator(architecture(attention_architecture="gnmt", **GNMT), OneSeed("uniform", 0.1, seed=3))
+        LSTMTranslator(architecture(attention_architecture="gnmt", **GNMT), OneSeed("uniform", 0.1, seed=3))
         session.run(v1.global_variables_initializer())
         values = {v.name.removesuffix(":0"): session.run(v) for v in v1.trainable_variables()}
     prefix = "dynamic_seq2seq"

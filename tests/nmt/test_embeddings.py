@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from nmt.keeping.checkpoint import Checkpoints, restore
-from nmt.model.interface import Translator
-from nmt.model.lstm.architecture import Architecture
+from nmt.model.lstm.architecture import LSTMArchitecture
+from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer, initializer
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
@@ -49,7 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
 class Sentences:
     """Four sources and targets."""
 
-    def __init__(self, arch: Architecture) -> None:
+    def __init__(self, arch: LSTMArchitecture) -> None:
         lengths = [0, 0, 0, 0] if arch.language_model else [5, 1, 3, 2]
         self.source = graphs.sentences(lengths, arch.src_vocab_size)
         target = graphs.sentences([2, 4, 1, 3], arch.tgt_vocab_size, seed=1)
@@ -95,7 +95,7 @@ def test_gradients_are_finite_differences(case: str) -> None:
     arch = architecture(**CASES[case])
 
     def loss() -> tf.Tensor:
-        translator = Translator(arch, initializer("uniform", 0.5, seed=5), 0.3, tf.constant([4, 9]))
+        translator = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), 0.3, tf.constant([4, 9]))
         return translator.loss_sum(*map(tf.constant, Sentences(arch).arrays))
 
     assert_gradients_are_slopes(loss)
@@ -104,7 +104,7 @@ def test_gradients_are_finite_differences(case: str) -> None:
 def embeddings(**changes: Any) -> dict[str, tuple[list[int], bool]]:
     """Names of variables that are no cells, with their shapes, and whether they are trained."""
     with tf.Graph().as_default():
-        Translator(architecture(**changes), initializer())
+        LSTMTranslator(architecture(**changes), initializer())
         return {
             v.op.name.removeprefix("embeddings/"): (v.shape.as_list(), v.trainable)
             for v in v1.global_variables()
@@ -140,7 +140,7 @@ def test_names() -> None:
 
 def test_a_language_model_has_no_encoder() -> None:
     with tf.Graph().as_default():
-        Translator(architecture(**CASES["language model"]), initializer())
+        LSTMTranslator(architecture(**CASES["language model"]), initializer())
         assert not [v.op.name for v in v1.global_variables() if "encoder" in v.op.name]
 
 
@@ -169,7 +169,7 @@ def test_pieces_start_as_the_whole_does(op: str) -> None:
     def start(partitions: int) -> dict[str, np.ndarray]:
         arch = architecture(num_embeddings_partitions=partitions)
         with tf.Graph().as_default(), v1.Session() as session:
-            Translator(arch, initializer(op, seed=3))
+            LSTMTranslator(arch, initializer(op, seed=3))
             session.run(v1.global_variables_initializer())
             return dict(graphs.oracle(arch, session).weights)
 
@@ -184,7 +184,7 @@ def test_pieces_start_as_the_whole_does(op: str) -> None:
 class Training:
     """A step, its session and its checkpoints."""
 
-    def __init__(self, shape: Architecture, directory: Path, initial: Initializer | None = None) -> None:
+    def __init__(self, shape: LSTMArchitecture, directory: Path, initial: Initializer | None = None) -> None:
         with tf.Graph().as_default() as self.graph:
             schedule = Schedule(0.5, num_train_steps=9)
             start = initial or Initializer("uniform", 0.8, seed=5)
@@ -214,7 +214,7 @@ def toy_batch(toy: Any) -> Batch:
 def test_checkpoints_do_not_know_of_pieces(toy: Any, tmp_path: Path) -> None:
     """Steps, and what is saved of them, are the same; each model continues from the other's checkpoint."""
     batch = toy_batch(toy)
-    shapes = [Architecture(10, 10, 8, 1, 1, num_embeddings_partitions=pieces) for pieces in (0, 3, 4)]
+    shapes = [LSTMArchitecture(10, 10, 8, 1, 1, num_embeddings_partitions=pieces) for pieces in (0, 3, 4)]
     whole, three = (Training(shape, tmp_path / str(k)) for k, shape in enumerate(shapes[:2]))
     assert whole.run(batch) == pytest.approx(three.run(batch), rel=1e-5)
     (path, values), (other_path, others) = whole.save(), three.save()
@@ -224,7 +224,7 @@ def test_checkpoints_do_not_know_of_pieces(toy: Any, tmp_path: Path) -> None:
         np.testing.assert_allclose(value, others[name], rtol=1e-4, atol=1e-5)
     # Pieces that overlap those that were saved.
     with tf.Graph().as_default(), v1.Session() as session:
-        Translator(shapes[2], initializer())
+        LSTMTranslator(shapes[2], initializer())
         restore(session, v1.train.Saver(), other_path)
         for name, value in graphs.oracle(shapes[2], session).weights.items():
             np.testing.assert_array_equal(value, others[name])
@@ -237,7 +237,7 @@ def test_checkpoints_do_not_know_of_pieces(toy: Any, tmp_path: Path) -> None:
 
 def test_pretrained_words_stay_and_the_marks_are_trained(toy: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    shape = Architecture(
+    shape = LSTMArchitecture(
         10, 10, 8, 1, 1, src_pretrained=True, tgt_pretrained=True, src_embedding_size=5, tgt_embedding_size=6
     )
     vectors = [rng.standard_normal((7, size)).astype(np.float32) for size in (5, 6)]
@@ -265,7 +265,7 @@ def test_given_vectors_are_not_in_the_graph_definition() -> None:
     vectors = np.ones((40_000, 6), np.float32)
     shape = architecture(src_vocab_size=40_003, src_pretrained=True)
     with tf.Graph().as_default() as graph:
-        Translator(shape, Initializer(given=given_vectors(shape, vectors, None)))
+        LSTMTranslator(shape, Initializer(given=given_vectors(shape, vectors, None)))
         assert graph.as_graph_def().ByteSize() < vectors.nbytes / 4
 
 

@@ -1,4 +1,4 @@
-"""Architecture, initialisers, dropout masks, the output layer and the loss figures."""
+"""LSTMArchitecture, initialisers, dropout masks, the output layer and the loss figures."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.interface import Translator
+from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.dropout import Dropout
 from nmt.model.parts.initializers import initializer
 from nmt.model.parts.softmax_cross_entropy import cross_entropy_sum
-from nmt.train.loss import per_sentence, perplexity
+from nmt.scoring.perplexity import perplexity
+from nmt.train.step import per_sentence
 from tests.nmt.graphs import architecture, v1
 
 
@@ -49,7 +50,7 @@ def test_architecture_refuses(changes: dict[str, object], message: str) -> None:
 def initial_values(seed: int | None, **changes: object) -> dict[str, np.ndarray]:
     """What a fresh model starts from."""
     with tf.Graph().as_default(), v1.Session() as session:
-        Translator(architecture(**changes), initializer("uniform", 0.1, seed))
+        LSTMTranslator(architecture(**changes), initializer("uniform", 0.1, seed))
         session.run(v1.global_variables_initializer())
         return {v.name: session.run(v) for v in v1.global_variables()}
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.interface import Translator
+from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import Initializer, initializer
 from nmt.model.parts.sampled_softmax import expected_counts, log_uniform, log_uniform_sample, sampled_cross_entropy_sum
 from nmt.model.parts.softmax_cross_entropy import cross_entropy_sum
@@ -126,7 +126,7 @@ def batch() -> list[np.ndarray]:
     ]
 
 
-def loss_of_batch(translator: Translator, num_sampled: int) -> tf.Tensor:
+def loss_of_batch(translator: LSTMTranslator, num_sampled: int) -> tf.Tensor:
     """Its loss over a sample."""
     source, source_lengths, target_in, target_out, target_lengths = map(tf.constant, batch())
     return translator.loss_sum(source, source_lengths, target_in, target_out, target_lengths, num_sampled)
@@ -134,7 +134,7 @@ def loss_of_batch(translator: Translator, num_sampled: int) -> tf.Tensor:
 
 def test_gradients_are_finite_differences() -> None:
     def loss() -> tf.Tensor:
-        translator = Translator(architecture(attention="luong"), initializer("uniform", 0.5, seed=5), 0.3, [4, 9])
+        translator = LSTMTranslator(architecture(attention="luong"), initializer("uniform", 0.5, seed=5), 0.3, [4, 9])
         return loss_of_batch(translator, 4)
 
     assert_gradients_are_slopes(loss)
@@ -143,9 +143,9 @@ def test_gradients_are_finite_differences() -> None:
 def test_what_a_translator_refuses() -> None:
     with tf.Graph().as_default():
         with pytest.raises(ValueError, match="num_sampled is 14; the target vocabulary has 13 words"):
-            loss_of_batch(Translator(architecture(), initializer(), 0.0, [1, 2]), 14)
+            loss_of_batch(LSTMTranslator(architecture(), initializer(), 0.0, [1, 2]), 14)
         with pytest.raises(ValueError, match="there is no dropout_seed"):
-            loss_of_batch(Translator(architecture(), initializer()), 3)
+            loss_of_batch(LSTMTranslator(architecture(), initializer()), 3)
 
 
 def test_training_follows_the_steps_seed(toy: Any) -> None:

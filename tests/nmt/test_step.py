@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.lstm.architecture import Architecture
+from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.parts.initializers import Initializer
+from nmt.model.session import session_config
 from nmt.text.batches import Batch, make_batch
 from nmt.text.plan import rank_slice
 from nmt.train.schedule import Schedule
-from nmt.train.step import Optimization, TrainStep, dropout_seed, merged, session_config
+from nmt.train.step import Optimization, TrainStep, dropout_seed, merged
 
 v1 = tf.compat.v1
 SEED = np.array([1, 2], np.int32)
@@ -24,7 +25,7 @@ class Training:
 
     def __init__(
         self,
-        architecture: Architecture,
+        architecture: LSTMArchitecture,
         *,
         dropout: float = 0.0,
         clip: float = 1e9,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.interface import Translator
 from nmt.model.lstm.architecture import ATTENTIONS
+from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
 from tests.nmt import graphs
 from tests.nmt.comparisons import (
@@ -118,9 +118,9 @@ def test_dropout_follows_its_seed() -> None:
     arch = architecture(**SHAPES["bi2"], attention="luong")
     with tf.Graph().as_default():
         seed = v1.placeholder(tf.int32, [2])
-        translator = Translator(arch, initializer("uniform", 0.5, seed=5), 0.4, seed)
+        translator = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), 0.4, seed)
         loss = translator.loss_sum(*[tf.constant(a) for a in batch.arrays])
-        plain = Translator(arch, initializer()).loss_sum(*[tf.constant(a) for a in batch.arrays])
+        plain = LSTMTranslator(arch, initializer()).loss_sum(*[tf.constant(a) for a in batch.arrays])
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
             losses = [session.run(loss, {seed: [1, k]}) for k in [*range(8), 0]]
@@ -188,7 +188,7 @@ def test_fixed_starts() -> None:
     """Biases 0, the scale of luong 1, that of bahdanau sqrt(1 / units)."""
     for attention, scope, start in (("scaled_luong", "luong", 1.0), ("normed_bahdanau", "bahdanau", 6**-0.5)):
         with tf.Graph().as_default(), v1.Session() as session:
-            Translator(architecture(attention=attention), initializer())
+            LSTMTranslator(architecture(attention=attention), initializer())
             session.run(v1.global_variables_initializer())
             prefix = "dynamic_seq2seq/decoder/attention"
             assert float(session.run(_variable(f"{prefix}/{scope}_attention/attention_g"))) == pytest.approx(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from nmt.model.interface import Translator
+from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
 from nmt.model.parts.placement import Placement
 from tests.nmt import graphs
@@ -169,7 +169,7 @@ def test_fixed_starts_of_cells() -> None:
         ("layer_norm_lstm", {"forget/gamma": 1.0, "state/gamma": 1.0, "input/beta": 0.0, "state/beta": 0.0}),
     ):
         with tf.Graph().as_default(), v1.Session() as session:
-            Translator(architecture(unit_type=unit_type), initializer())
+            LSTMTranslator(architecture(unit_type=unit_type), initializer())
             session.run(v1.global_variables_initializer())
             for name, start in starts.items():
                 found = [v for v in v1.global_variables() if v.name.endswith(f"{name}:0")]
@@ -192,7 +192,7 @@ def test_placement_deals_layers_to_gpus() -> None:
 def placed_loss(num_gpus: int) -> tuple[float, dict[str, str]]:
     """The loss of a model of GNMT, and where its variables were put."""
     with tf.Graph().as_default():
-        translator = Translator(architecture(**VARIANTS["gnmt"]), initializer(seed=3), num_gpus=num_gpus)
+        translator = LSTMTranslator(architecture(**VARIANTS["gnmt"]), initializer(seed=3), num_gpus=num_gpus)
         loss = translator.loss_sum(*[tf.constant(a) for a in Batch().arrays])
         devices = {v.op.name: v.device.removeprefix("/device:") for v in v1.global_variables()}
         with v1.Session(config=v1.ConfigProto(allow_soft_placement=True)) as session:

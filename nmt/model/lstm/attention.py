@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from nmt.model.lstm.architecture import Architecture
+from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.deferred_gradients import LoopOperand, batch_gradient
 
 # (queries [batch, num_units], keys [batch, time, num_units]) -> scores [batch, time]
@@ -37,7 +37,7 @@ class Attention:
         wrapper: the scope of what the attention is around.
     """
 
-    def __init__(self, architecture: Architecture, wrapper: str) -> None:
+    def __init__(self, architecture: LSTMArchitecture, wrapper: str) -> None:
         units = architecture.num_units
         self._kind = architecture.attention
         get = tf.compat.v1.get_variable

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from nmt.model.lstm.architecture import Architecture
+from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.recurrent_cell import Cell, GRUState, LSTMState, Multiply, Product, join
 from nmt.model.parts.placement import Placement
 
@@ -167,7 +167,7 @@ class NASCell(Cell):
         return LSTMState(c, tf.tanh(c * tf.tanh(t2 + t3)))
 
 
-def make_cell(architecture: Architecture, ahead_size: int, inside_size: int, device: str) -> Cell:
+def make_cell(architecture: LSTMArchitecture, ahead_size: int, inside_size: int, device: str) -> Cell:
     """A cell of the architecture's kind in the current variable scope, with these sizes of input."""
     units, forget_bias = architecture.num_units, architecture.forget_bias
     match architecture.unit_type:
@@ -184,7 +184,7 @@ def make_cell(architecture: Architecture, ahead_size: int, inside_size: int, dev
 
 
 def make_stack(
-    architecture: Architecture,
+    architecture: LSTMArchitecture,
     num_layers: int,
     ahead_size: int,
     inside_size: int,

@@ -12,16 +12,16 @@ words in one loop; search takes the same step one at a time.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from nmt.model.lstm.architecture import Architecture
+from nmt.model.interface import Decoding, Memory
+from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.attention import Attention, BoundAttention
 from nmt.model.lstm.cell_kinds import make_stack
-from nmt.model.lstm.encoder import Memory
 from nmt.model.lstm.recurrence import is_residual, over_time, run_stack
 from nmt.model.lstm.recurrent_cell import Cell, CellState
 from nmt.model.parts.dropout import Dropout
@@ -40,7 +40,7 @@ class DecoderState(NamedTuple):
     attention: tf.Tensor
 
 
-class BoundDecoder(ABC):
+class BoundDecoder(Decoding):
     """A decoder with one batch of source sentences.
 
     Args:
@@ -55,7 +55,7 @@ class BoundDecoder(ABC):
     """
 
     def __init__(
-        self, architecture: Architecture, cells: Sequence[Cell], memory: Memory, attention_width: int, device: str
+        self, architecture: LSTMArchitecture, cells: Sequence[Cell], memory: Memory, attention_width: int, device: str
     ) -> None:
         self._cells = cells
         self._device = device
@@ -67,22 +67,12 @@ class BoundDecoder(ABC):
         self.initial_state = DecoderState(memory.state if architecture.pass_hidden_state else zeros, attention)
 
     def all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
-        """The outputs [time, batch, num_units] for given target words [time, batch, num_units], with
-        dropout."""
+        """The outputs for given target words, with dropout."""
         with tf.device(self._device):
             return self._all_steps(embedded)
 
     def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState, tf.Tensor | None]:
-        """One step without dropout.
-
-        Args:
-            embedded: the target words just written, [batch, num_units].
-            state: before them.
-
-        Returns:
-            the output [batch, num_units], the state after them, and the attention's weights [batch, source
-            time] (None without attention).
-        """
+        """One step without dropout."""
         with tf.device(self._device):
             return self._step(embedded, state)
 
@@ -103,7 +93,7 @@ class Decoder:
     `decoder/attention`, together with `attention_layer/kernel` [num_units + memory_size, num_units].
     """
 
-    def __init__(self, architecture: Architecture, dropout: Dropout, placement: Placement) -> None:
+    def __init__(self, architecture: LSTMArchitecture, dropout: Dropout, placement: Placement) -> None:
         self.architecture = architecture
         self.dropout = dropout
         self.device = placement.layer(architecture.num_decoder_layers - 1)

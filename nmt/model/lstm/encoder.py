@@ -7,31 +7,15 @@ directions below a stack in one (Wu et al. 2016, section 3.2).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import tensorflow as tf
 
-from nmt.model.lstm.architecture import Architecture
+from nmt.model.interface import Memory
+from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.cell_kinds import make_stack
 from nmt.model.lstm.recurrence import run_stack
 from nmt.model.lstm.recurrent_cell import Cell, CellState
 from nmt.model.parts.dropout import Dropout
 from nmt.model.parts.placement import Placement
-
-
-class Memory(NamedTuple):
-    """What the decoder knows of a batch of sentences.
-
-    Attributes:
-        outputs: of the top layer, [time, batch, memory_size], zero past each sentence's end.
-        lengths: int32 [batch].
-        state: after each sentence's last word, one `CellState` per layer, bottom first; "bi" alternates
-            forward and backward, and "gnmt" has the backward one of its bottom layer.
-    """
-
-    outputs: tf.Tensor
-    lengths: tf.Tensor
-    state: tuple[CellState, ...]
 
 
 class Encoder:
@@ -41,7 +25,7 @@ class Encoder:
     those in one in the current variable scope.
     """
 
-    def __init__(self, architecture: Architecture, dropout: Dropout, placement: Placement) -> None:
+    def __init__(self, architecture: LSTMArchitecture, dropout: Dropout, placement: Placement) -> None:
         self._dropout = dropout
         kind, layers, size = architecture.encoder_type, architecture.num_encoder_layers, architecture.source_size
         residual = architecture.num_encoder_residual_layers
@@ -58,7 +42,11 @@ class Encoder:
             self._one = make_stack(architecture, one, 2 * architecture.num_units if both else size, 0, placement, both)
 
     def __call__(self, embedded: tf.Tensor, lengths: tf.Tensor) -> Memory:
-        """Read sentences [time, batch, source_size] of these lengths (int32 [batch], 0 allowed)."""
+        """Read sentences [time, batch, source_size] of these lengths (int32 [batch], 0 allowed).
+
+        The memory's state is that after each sentence's last word, one `CellState` per layer, bottom first; "bi"
+        alternates forward and backward, and "gnmt" has the backward one of its bottom layer.
+        """
         time = tf.shape(embedded)[0]
         mask = tf.transpose(tf.sequence_mask(lengths, time, embedded.dtype))[:, :, None]
         outputs, states = embedded, list[CellState]()

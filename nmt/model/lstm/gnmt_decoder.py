@@ -17,11 +17,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from nmt.model.lstm.architecture import Architecture
+from nmt.model.interface import Memory
+from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.attention import Attention
 from nmt.model.lstm.cell_kinds import make_cell
 from nmt.model.lstm.decoder import BoundDecoder, DecoderState
-from nmt.model.lstm.encoder import Memory
 from nmt.model.lstm.recurrence import over_time, run_layer
 from nmt.model.lstm.recurrent_cell import CellState
 from nmt.model.parts.dropout import Dropout
@@ -38,7 +38,7 @@ class GNMTDecoder:
     `multi_rnn_cell/cell_<i>`.
     """
 
-    def __init__(self, architecture: Architecture, dropout: Dropout, placement: Placement) -> None:
+    def __init__(self, architecture: LSTMArchitecture, dropout: Dropout, placement: Placement) -> None:
         self.architecture = architecture
         self.dropout = dropout
         self.device = placement.layer(0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from nmt.model.lstm.architecture import Architecture
+from nmt.model.architecture import Architecture
 from nmt.text.character_vocabulary import PADDING, SENTENCE_PADDING, WORD_LENGTH
 
 CHARACTER_SIZE = 16  # Kim et al. have 15

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from nmt.model.lstm.architecture import Architecture
+from nmt.model.architecture import Architecture
 from nmt.model.parts.character_convolution import CharacterEmbedding
 from nmt.model.parts.placement import Placement
 

@@ -1,0 +1,129 @@
+"""The architecture (shape) of a translation model: all that decides which variables exist, of any family.
+
+Two models with equal `Architecture` have the same variables, by name and shape. Training settings (dropout, learning
+rate, initial values) are no part of it. A family adds its own fields in a subclass. Knows nothing of TensorFlow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+from nmt.text.character_vocabulary import NUM_CHARACTERS, WORD_LENGTH
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Sizes that every encoder and decoder has, and how words become vectors on both sides.
+
+    Attributes:
+        src_vocab_size: rows of the source embedding.
+        tgt_vocab_size: rows of the target embedding, and logits per target position.
+        num_units: width of the layers, and of the vectors that the output layer reads.
+        num_encoder_layers: layers of the encoder in all.
+        num_decoder_layers: layers of the decoder's stack.
+        src_embedding_size: width of an embedded source word; None for num_units.
+        tgt_embedding_size: the same for target words.
+        src_pretrained: whether source words but the first three (`<unk>` and the sentence marks) have vectors
+            that are given and not trained.
+        tgt_pretrained: the same for target words.
+        share_embedding: one embedding for both sides, whose words are then the same.
+        num_embeddings_partitions: pieces that each embedding is cut into, by rows; up to 1 for none. A pretrained
+            one is not cut. Checkpoints are the same however it is cut.
+        character_source: source words are read as characters (`nmt.text.character_vocabulary`).
+        language_model: there is no source: the decoder predicts sentences from nothing.
+
+    Raises:
+        ValueError: a value is outside what is allowed, or two values contradict each other.
+    """
+
+    src_vocab_size: int
+    tgt_vocab_size: int
+    num_units: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    _: KW_ONLY
+    src_embedding_size: int | None = None
+    tgt_embedding_size: int | None = None
+    src_pretrained: bool = False
+    tgt_pretrained: bool = False
+    share_embedding: bool = False
+    num_embeddings_partitions: int = 0
+    character_source: bool = False
+    language_model: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values that no model can be built from."""
+        for name in (
+            "src_vocab_size",
+            "tgt_vocab_size",
+            "num_units",
+            "num_encoder_layers",
+            "num_decoder_layers",
+            "source_size",
+            "target_size",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        self._check_embeddings()
+
+    def _check_embeddings(self) -> None:
+        if self.character_source and (self.share_embedding or self.src_pretrained or self.language_model):
+            raise ValueError(
+                "character_source reads words that have no vectors of their own; it excludes share_embedding, "
+                "src_pretrained and language_model"
+            )
+        if self.character_source and self.src_vocab_size != NUM_CHARACTERS:
+            raise ValueError(f"src_vocab_size is {self.src_vocab_size}; with character_source it is {NUM_CHARACTERS}")
+        if not self.share_embedding:
+            return
+        for name, src, tgt in (
+            ("vocab_size", self.src_vocab_size, self.tgt_vocab_size),
+            ("embedding_size", self.source_size, self.target_size),
+            ("pretrained", self.src_pretrained, self.tgt_pretrained),
+        ):
+            if src != tgt:
+                raise ValueError(
+                    f"share_embedding needs equal sides; src_{name} is {src}, tgt_{name} is {tgt}: "
+                    "give both sides the same vocabulary, or each its own embedding"
+                )
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether a step of the decoder tells where in the source it looked."""
+        return False
+
+    @property
+    def source_size(self) -> int:
+        """Width of an embedded source word."""
+        return self.num_units if self.src_embedding_size is None else self.src_embedding_size
+
+    @property
+    def target_size(self) -> int:
+        """Width of an embedded target word."""
+        return self.num_units if self.tgt_embedding_size is None else self.tgt_embedding_size
+
+    @property
+    def source_shape(self) -> list[int | None]:
+        """The static shape of source ids: [time, batch], or [time, batch, WORD_LENGTH] as characters."""
+        return [None, None, WORD_LENGTH] if self.character_source else [None, None]
+
+    @property
+    def source_embedding(self) -> str | None:
+        """The full name of the source embedding's variable; None for a language model, unless it is shared."""
+        if self.share_embedding:
+            return "embeddings/embedding_share"
+        return None if self.language_model else "embeddings/encoder/embedding_encoder"
+
+    @property
+    def target_embedding(self) -> str:
+        """The full name of the target embedding's variable."""
+        return "embeddings/embedding_share" if self.share_embedding else "embeddings/decoder/embedding_decoder"
+
+    @property
+    def pretrained_names(self) -> tuple[str | None, str | None]:
+        """The full names of the variables that hold given vectors, source first; None where none are given."""
+        source = self.src_pretrained and self.source_embedding
+        return (
+            f"{source}_pretrained" if source else None,
+            f"{self.target_embedding}_pretrained" if self.tgt_pretrained else None,
+        )
