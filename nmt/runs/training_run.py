@@ -18,7 +18,7 @@ from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer
 from nmt.options.config import Config
 from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
-from nmt.runs import wiring
+from nmt.runs import inputs as wiring
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from nmt.train.evaluation import Evaluation, Evaluator, NoEvaluation
 from nmt.train.feed import Feed

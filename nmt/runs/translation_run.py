@@ -9,7 +9,7 @@ from nmt.core.errors import InputError
 from nmt.core.ranks import Ranks, from_root, together
 from nmt.keeping import checkpoint
 from nmt.options.config import Config
-from nmt.runs import wiring
+from nmt.runs import inputs as wiring
 from nmt.scoring.score import check_reference, score_files
 from nmt.translate.translate_file import draw_attention, parse_list, translate_file
 from nmt.translate.translation_model import TranslationModel

@@ -10,7 +10,7 @@ import pytest
 
 from nmt.options.config import FIELDS
 from nmt.options.resolve import resolve
-from nmt.runs import wiring
+from nmt.runs import inputs as wiring
 from nmt.text.vocabulary import write_vocabulary
 from tests.nmt.test_configure import NEEDED
 from tests.nmt.test_flags import WITHOUT_EFFECT

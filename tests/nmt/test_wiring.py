@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nmt.options.resolve import resolve
-from nmt.runs import wiring
+from nmt.runs import inputs as wiring
 from nmt.train.feed import Feed
 from tests.nmt.test_configure import NEEDED
 from tests.nmt.test_schedule import rates
