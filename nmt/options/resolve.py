@@ -8,102 +8,46 @@ mean, cannot change in between (`fixed`).
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from absl import flags
-
 from nmt.core.errors import InputError
-from nmt.options.checks import check_each, check_given, check_together
-from nmt.options.config import FIELDS, TYPES, Config
-
-_DEFINE: dict[type, Any] = {
-    int: flags.DEFINE_integer,
-    float: flags.DEFINE_float,
-    str: flags.DEFINE_string,
-    bool: flags.DEFINE_boolean,
-}
+from nmt.options.config import FIELDS, Config
+from nmt.options.flags import parse
+from nmt.options.hparams_file import HPARAMS, read_file, read_saved
+from nmt.options.option import check_each
 
 
-def parse(arguments: Sequence[str]) -> dict[str, Any]:
-    """The options given on the command line, `--name=value` each, by name.
+def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
+    """The configuration, and the contents of the `hparams` file (beside --ckpt, or in out_dir) behind it.
+
+    A file --hparams_path comes before the flags, and says so where they differ.
 
     Raises:
-        InputError: an unknown flag (with the nearest name), a value of a wrong type, or a stray word.
+        InputError: for any mistake in the flags or in that file.
     """
-    values = flags.FlagValues()
-    for name, field in FIELDS.items():
-        _DEFINE[TYPES[name]](name, field.default, field.metadata["help"], flag_values=values)
-    try:
-        words = values(["nmt", *arguments])[1:]
-    except flags.Error as error:
-        raise InputError(f"{error}; --help lists the flags") from None
-    if words:
-        raise InputError(f"unexpected argument {words[0]!r}: options are written --name=value")
-    return {name: values[name].value for name in FIELDS if values[name].present}
-
-
-def help_text() -> str:
-    """All flags with their defaults and allowed values, by group."""
-    lines = ["python -m nmt.nmt --name=value ...", ""]
-    group = ""
-    for field in FIELDS.values():
-        details = field.metadata
-        if details["group"] != group:
-            group = details["group"]
-            lines += ["", f"{group}:"]
-        allowed = f" ({', '.join(repr(value) for value in details['allowed'])})" if details["allowed"] else ""
-        default = "unset" if field.default is None else repr(field.default)
-        lines.append(f"  --{field.name}: {details['help']}{allowed} [{TYPES[field.name].__name__}, {default}]")
-    return "\n".join(lines) + "\n"
-
-
-def read_saved(text: str, path: str) -> dict[str, Any]:
-    """The contents of an `hparams` file (more keys than options may be there).
-
-    Raises:
-        InputError: the text is not a JSON object, or an option in it has a value of a wrong type.
-    """
-    return _read_json(text, path, "restore the file, or choose another out_dir")
-
-
-def read_file(path: str) -> dict[str, Any]:
-    """The options in a file for --hparams_path, such as those in `nmt/standard_hparams`.
-
-    Raises:
-        InputError: the file cannot be read, is not a JSON object, or has a key that is no option, or a value of a
-            wrong type.
-    """
-    remedy = "correct the file, or choose another --hparams_path"
-    packaged = Path(__file__).parents[2] / path  # nmt/standard_hparams/..., wherever the program is started
-    try:
-        with open(path if os.path.exists(path) or not packaged.exists() else packaged, encoding="utf-8") as file:
-            values = _read_json(file.read(), path, remedy)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--hparams_path={path} cannot be read ({error}): {remedy}") from None
-    unknown = [name for name in values if name not in FIELDS or not FIELDS[name].metadata["saved"]]
-    if unknown:
-        raise InputError(f"{path}: {unknown[0]} is not an option that a file may have: {remedy}")
-    return values
-
-
-def _read_json(text: str, path: str, remedy: str) -> dict[str, Any]:
-    try:
-        values = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}): {remedy}") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path} is damaged (not a JSON object): {remedy}")
-    if isinstance(values.get("metrics"), list):  # as the original writes it
-        values["metrics"] = ",".join(map(str, values["metrics"]))
-    for name, value in values.items():
-        if name in FIELDS and not _is_of_type(name, value):
-            raise InputError(f"{path}: {name} is {value!r}, which is not of type {TYPES[name].__name__}: {remedy}")
-    return values
+    explicit = parse(Config, arguments)
+    saved: dict[str, Any] = {}
+    path = ""
+    ckpt = explicit.get("ckpt", "")
+    for directory in ((os.path.dirname(ckpt) or ".") if ckpt else "", explicit.get("out_dir", "")):
+        path = os.path.join(directory, HPARAMS)
+        if directory and os.path.isfile(path):
+            try:
+                with open(path, encoding="utf-8") as file:
+                    saved = read_saved(file.read(), path)
+            except (OSError, UnicodeDecodeError) as error:
+                raise InputError(f"{path} cannot be read ({error}): restore it or choose another out_dir") from None
+            break
+    first = read_file(explicit["hparams_path"]) if explicit.get("hparams_path") else {}
+    for name in sorted(explicit.keys() & first.keys()):
+        if explicit[name] != first[name]:
+            print(f"# --{name}={explicit[name]} is overridden by {explicit['hparams_path']}: {first[name]}", flush=True)
+    if explicit.get("override_loaded_hparams"):
+        saved = {name: value for name, value in saved.items() if name not in FIELDS}
+    return resolve({**explicit, **first}, saved, path), saved
 
 
 def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None, saved_path: str = "hparams") -> Config:
@@ -146,13 +90,8 @@ def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None,
                 f"--{name}={getattr(config, name)} contradicts {saved_path}, where it is {value!r}: "
                 "leave the flag out or choose another out_dir"
             )
-    check_together(config)
-    check_given(given, config)
-    if given.get("warmup_scheme") == "t2t" and config.learning_rate_scaling != "none":
-        raise InputError(
-            f"--warmup_scheme=t2t contradicts --learning_rate_scaling={config.learning_rate_scaling}, whose warm-up "
-            "is linear: leave one of them out"
-        )
+    config.check_together()
+    config.check_given(given)
     return config
 
 
@@ -168,13 +107,3 @@ def _without_source(config: Config) -> Config:
         pass_hidden_state=False,
         num_encoder_layers=config.num_decoder_layers,
     )
-
-
-def _is_of_type(name: str, value: Any) -> bool:
-    """Whether a value from JSON fits an option: null if the default is unset, an int for a float, too."""
-    wanted = TYPES[name]
-    if value is None:
-        return FIELDS[name].default is None
-    if isinstance(value, bool) or wanted is bool:
-        return isinstance(value, bool) and wanted is bool
-    return isinstance(value, (int, float)) if wanted is float else isinstance(value, wanted)

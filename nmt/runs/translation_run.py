@@ -8,14 +8,16 @@ from typing import Any
 from nmt.core.errors import InputError
 from nmt.core.ranks import Ranks, from_root, together
 from nmt.keeping import checkpoint
+from nmt.options import settings
 from nmt.options.config import Config
-from nmt.runs import inputs as wiring
+from nmt.options.option import make
+from nmt.runs import inputs
 from nmt.scoring.score import check_reference, score_files
 from nmt.translate.translate_file import draw_attention, parse_list, translate_file
-from nmt.translate.translation_model import TranslationModel
+from nmt.translate.translation_model import SearchSettings, TranslationModel
 
 
-def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: wiring.Untouched) -> None:
+def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> None:
     """Translates the input file by the checkpoint asked for, or the latest in out_dir.
 
     Collective: every rank calls.
@@ -37,14 +39,14 @@ def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: wir
         if path is None:
             raise InputError(f"--out_dir={config.out_dir} has no checkpoint: train first, or give --ckpt")
         checkpoint.check_exists(path)
-        vocabularies = wiring.read_vocabularies(config, saved)
+        vocabularies = inputs.read_vocabularies(config, saved)
         with untouched():
             model = TranslationModel(
-                wiring.architecture(config, vocabularies, saved),
+                settings.architecture(config, vocabularies, saved),
                 *vocabularies,
-                wiring.search_settings(config),
-                wiring.session_settings(config),
-                wiring.gpus(config),
+                make(SearchSettings, config),
+                settings.session_settings(config),
+                settings.gpus(config),
             )
         checkpoint.restore(model.session, model.saver, path)
     files = str(config.inference_input_file), str(config.inference_output_file)
@@ -65,7 +67,7 @@ def _tell(config: Config, model: TranslationModel, path: str, lines: int) -> Non
             config.inference_ref_file,
             config.subword_option,
             config.metric_names,
-            translations_per_input=wiring.search_settings(config).translations,
+            translations_per_input=make(SearchSettings, config).translations,
             picked=picked,
         )
         print("\n".join(scores.lines()), flush=True)

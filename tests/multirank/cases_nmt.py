@@ -15,7 +15,7 @@ from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer, initializer
 from nmt.model.trained import TrainedModel
-from nmt.nmt import Processes
+from nmt.runs.processes import Processes
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary

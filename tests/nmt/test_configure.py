@@ -12,7 +12,9 @@ import nmt
 from nmt.core.errors import InputError
 from nmt.model.parts.initializers import INIT_OPS
 from nmt.options.config import FIELDS, Config
-from nmt.options.resolve import help_text, parse, read_file, read_saved, resolve
+from nmt.options.flags import help_text, parse
+from nmt.options.hparams_file import read_file, read_saved
+from nmt.options.resolve import resolve
 from nmt.train.schedule import DECAY_SCHEMES, WARMUP_SCHEMES
 
 NEEDED = {
@@ -26,7 +28,7 @@ NEEDED = {
 
 
 def test_parse_keeps_what_was_given_only() -> None:
-    given = parse(["--num_units=64", "--residual", "--nopass_hidden_state", "--dropout=0.5", "--attention="])
+    given = parse(Config, ["--num_units=64", "--residual", "--nopass_hidden_state", "--dropout=0.5", "--attention="])
     assert given == {
         "num_units": 64,
         "residual": True,
@@ -47,11 +49,12 @@ def test_parse_keeps_what_was_given_only() -> None:
 )
 def test_parse_refuses(argument: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        parse([argument])
+        parse(Config, [argument])
 
 
 def test_all_flags_of_the_original_and_those_added() -> None:
     added = {"precision", "learning_rate_scaling", "eval_mode", "evaluate_epochs", "early_stopping_patience"}
+    added |= {"model_family"}
     assert added < set(FIELDS)
     assert len(FIELDS) == 75 + len(added)
 
@@ -63,7 +66,7 @@ def test_choices_are_those_of_the_parts_that_take_them() -> None:
 
 
 def test_help_names_every_flag() -> None:
-    text = help_text()
+    text = help_text("usage", Config)
     assert all(f"--{name}:" in text for name in FIELDS)
 
 

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from nmt.options import settings
 from nmt.options.config import FIELDS
+from nmt.options.option import make
 from nmt.options.resolve import resolve
-from nmt.runs import inputs as wiring
+from nmt.runs import inputs
 from nmt.text.vocabulary import write_vocabulary
+from nmt.train.feed import FeedSettings
+from nmt.translate.translation_model import SearchSettings
 from tests.nmt.test_configure import NEEDED
 from tests.nmt.test_flags import WITHOUT_EFFECT
 
@@ -50,6 +54,7 @@ SHOWN = {
     "override_loaded_hparams": "test_loaded_options_can_be_overridden",
     "num_workers": "test_workers_are_ranks",
     "num_layers": "test_depths",
+    "model_family": "test_a_toy_family_trains_and_translates",
 }
 
 
@@ -57,15 +62,15 @@ _vocabularies: Any = None
 
 
 def architecture(**given: Any) -> Any:
-    return wiring.architecture(resolve(NEEDED | given), _vocabularies, {})
+    return settings.architecture(resolve(NEEDED | given), _vocabularies, {})
 
 
 def search(**given: Any) -> Any:
-    return wiring.search_settings(resolve(NEEDED | given))
+    return make(SearchSettings, resolve(NEEDED | given))
 
 
 def optimization(**given: Any) -> Any:
-    return wiring.optimization(resolve(NEEDED | given), 4)
+    return settings.optimization(resolve(NEEDED | given), 4)
 
 
 def schedule(**given: Any) -> Any:
@@ -73,11 +78,11 @@ def schedule(**given: Any) -> Any:
 
 
 def cadence(**given: Any) -> Any:
-    return wiring.cadence(resolve(NEEDED | given))
+    return settings.cadence(resolve(NEEDED | given))
 
 
 def feed(**given: Any) -> Any:
-    return wiring.feed_settings(resolve(NEEDED | given))
+    return make(FeedSettings, resolve(NEEDED | given))
 
 
 # (maker, its attribute, the option's value, what the attribute then is, other options needed)
@@ -140,7 +145,7 @@ def test_no_option_is_left_out() -> None:
     tables = [set(WITHOUT_EFFECT), set(SHOWN), set(PASSED_ON), set(ELSEWHERE)]
     assert set.union(*tables) == set(FIELDS)
     assert sum(map(len, tables)) == len(FIELDS)
-    text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    text = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
     written = set(re.findall(r"^def (test_\w+)", text, re.MULTILINE))
     assert not (set(SHOWN.values()) | set(ELSEWHERE.values())) - written
 
@@ -161,14 +166,14 @@ def test_initial_weights() -> None:
     from nmt.runs.training_run import initial_weights
 
     shape = architecture()
-    drawn = initial_weights(resolve(NEEDED | {"init_weight": 0.5, "random_seed": 3}), shape, wiring.Vectors())
+    drawn = initial_weights(resolve(NEEDED | {"init_weight": 0.5, "random_seed": 3}), shape, inputs.Vectors())
     assert (drawn.init_op, drawn.init_weight, drawn.seed) == ("uniform", 0.5, 3)
-    assert initial_weights(resolve(NEEDED | {"init_op": "glorot_normal"}), shape, wiring.Vectors()).init_op != "uniform"
+    assert initial_weights(resolve(NEEDED | {"init_op": "glorot_normal"}), shape, inputs.Vectors()).init_op != "uniform"
 
 
 def test_precision() -> None:
     def rewrites(precision: str) -> Any:
-        settings = wiring.session_settings(resolve(NEEDED | {"precision": precision}))
-        return settings.graph_options.rewrite_options.SerializeToString()
+        made = settings.session_settings(resolve(NEEDED | {"precision": precision}))
+        return made.graph_options.rewrite_options.SerializeToString()
 
     assert rewrites("bfloat16") != rewrites("float32")

@@ -15,7 +15,7 @@ from nmt.keeping.checkpoint import latest
 from nmt.nmt import main
 from nmt.options.config import FIELDS, Config
 from nmt.options.resolve import resolve
-from nmt.runs.inputs import session_settings
+from nmt.options.settings import session_settings
 from tests.nmt.test_configure import NEEDED
 from tests.nmt.test_nmt import refused, values
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nmt import phrasebook as book
+from nmt.demo import phrasebook as book
 from nmt.demo.number_words import german_number, german_ordinal, german_year
-from nmt.phrasebook import Pair, held_out_numbers, main, phrasebook
+from nmt.demo.phrasebook import Pair, held_out_numbers, phrasebook
+from nmt.phrasebook import main
 
 # Every number of a German sentence is one word.
 GERMAN_NUMBERS = {german_number(n): n for n in range(10_000)}
@@ -64,8 +65,8 @@ def test_text_is_lower_case_and_tokenised(corpus: dict[str, list[Pair]]) -> None
 
 
 def test_a_sentence_by_hand() -> None:
-    slots = {"time": book._Phrase("five ten", "fünf uhr zehn"), "vehicle": book._Phrase("train", "der zug")}
-    (template,) = [t for t in book._TEMPLATES if "leaves" in t[0]]
+    slots = {"time": book.Phrase("five ten", "fünf uhr zehn"), "vehicle": book.Phrase("train", "der zug")}
+    (template,) = [t for t in book.TEMPLATES if "leaves" in t[0]]
     assert template[0].format_map(slots) == "the train leaves at five ten ."
     assert template[1].format_map(slots) == "der zug fährt um fünf uhr zehn ab ."
 
@@ -101,10 +102,10 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "Missing --out_dir"),
-        (["--out_di=x"], 2, "Did you mean: out_dir"),
-        (["--out_dir=x", "surplus"], 2, "Unexpected argument 'surplus'"),
-        (["--out_dir=x", "--pairs=many"], 2, "pairs"),
+        ([], 1, "Missing --out_dir"),
+        (["--out_di=x"], 1, "Did you mean: out_dir"),
+        (["--out_dir=x", "surplus"], 1, "Unexpected argument 'surplus'"),
+        (["--out_dir=x", "--pairs=many"], 1, "pairs"),
         (["--out_dir=x", "--pairs=0"], 1, "--pairs=0"),
     ],
 )

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from nmt.options import settings
+from nmt.options.option import make
 from nmt.options.resolve import resolve
-from nmt.runs import inputs as wiring
-from nmt.train.feed import Feed
+from nmt.runs.training_run import opening_lines
+from nmt.train.feed import Feed, FeedSettings
 from tests.nmt.test_configure import NEEDED
 from tests.nmt.test_schedule import rates
 
@@ -26,14 +28,14 @@ from tests.nmt.test_schedule import rates
 def test_scaled_rates_and_their_warmup(scaling: str, scheme: str | None, size: int, expected: list[float]) -> None:
     given = {"learning_rate": 2.0, "learning_rate_scaling": scaling, "warmup_steps": 10}
     config = resolve(NEEDED | given | ({"warmup_scheme": scheme} if scheme else {}))
-    schedule = wiring.optimization(config, size).schedule
+    schedule = settings.optimization(config, size).schedule
     assert rates(schedule, [0, 5, 10, 99]) == pytest.approx(expected)
 
 
 def test_the_log_tells_rate_and_warmup(toy: Any) -> None:
     config = resolve(NEEDED | {"learning_rate_scaling": "sqrt", "warmup_steps": 10})
-    feed = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, wiring.feed_settings(config), 0, 4)
-    told = wiring.opening_lines(config, feed, 0, 4)
+    feed = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, make(FeedSettings, config), 0, 4)
+    told = opening_lines(config, feed, 0, 4)
     assert "# sgd, learning rate 2 (scaling: sqrt), linear warm-up over 10 steps" in told
     config = resolve(NEEDED)
-    assert "# sgd, learning rate 1 (scaling: none), no warm-up" in wiring.opening_lines(config, feed, 0, 4)
+    assert "# sgd, learning rate 1 (scaling: none), no warm-up" in opening_lines(config, feed, 0, 4)
