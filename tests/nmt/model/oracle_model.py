@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nmt.model.lstm.architecture import LSTMArchitecture
-from tests.nmt.oracle_embeddings import source_vectors, target_vector
+from tests.nmt.model.oracle_embeddings import source_vectors, target_vector
 
 Array = np.ndarray
 # One layer's (c, h), or (h,) for a GRU; and those of all layers, bottom first.

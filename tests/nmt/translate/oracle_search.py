@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.nmt.oracle_model import OracleDecoding, OracleModel, log_softmax
+from tests.nmt.model.oracle_model import OracleDecoding, OracleModel, log_softmax
 
 
 def greedy(model: OracleModel, source: Sequence[int], limit: int, sos: int, eos: int) -> list[int]:

@@ -17,7 +17,7 @@ import tensorflow as tf
 from nmt.keeping.checkpoint import latest
 from nmt.nmt import main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def tree(directory: Path) -> dict[str, bytes]:

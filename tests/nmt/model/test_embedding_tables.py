@@ -20,9 +20,9 @@ from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, TrainStep
 from nmt.translate.beam import beam_search
 from nmt.translate.search import greedy_search
-from tests.nmt import graphs
-from tests.nmt.graphs import EOS, SOS, architecture, v1
-from tests.nmt.slopes import assert_gradients_are_slopes
+from tests.nmt.model import graphs
+from tests.nmt.model.graphs import EOS, SOS, architecture, v1
+from tests.nmt.model.slopes import assert_gradients_are_slopes
 
 BI = dict(encoder_type="bi", num_encoder_layers=2, num_decoder_layers=2)
 GIVEN = dict(src_pretrained=True, tgt_pretrained=True)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
-from tests.nmt.oracle_model import OracleModel
+from tests.nmt.model.oracle_model import OracleModel
 
 v1 = tf.compat.v1
 SOS, EOS = 1, 2

@@ -16,8 +16,8 @@ from nmt.nmt import main
 from nmt.options.config import FIELDS, Config
 from nmt.options.resolve import resolve
 from nmt.options.settings import session_settings
-from tests.nmt.test_configure import NEEDED
-from tests.nmt.test_nmt import refused, values
+from tests.nmt.options.test_configuration import NEEDED
+from tests.nmt.runs.test_program import refused, values
 
 # Kept so that command lines and files of the original are taken; the help text says so of each.
 WITHOUT_EFFECT = {

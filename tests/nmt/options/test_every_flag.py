@@ -16,8 +16,8 @@ from nmt.runs import inputs
 from nmt.text.vocabulary import write_vocabulary
 from nmt.train.feed import FeedSettings
 from nmt.translate.translation_model import SearchSettings
-from tests.nmt.test_configure import NEEDED
-from tests.nmt.test_flags import WITHOUT_EFFECT
+from tests.nmt.options.test_configuration import NEEDED
+from tests.nmt.options.test_flags import WITHOUT_EFFECT
 
 # Of the whole program: the test that would fail if the option did nothing.
 SHOWN = {
@@ -145,7 +145,7 @@ def test_no_option_is_left_out() -> None:
     tables = [set(WITHOUT_EFFECT), set(SHOWN), set(PASSED_ON), set(ELSEWHERE)]
     assert set.union(*tables) == set(FIELDS)
     assert sum(map(len, tables)) == len(FIELDS)
-    text = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
+    text = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
     written = set(re.findall(r"^def (test_\w+)", text, re.MULTILINE))
     assert not (set(SHOWN.values()) | set(ELSEWHERE.values())) - written
 

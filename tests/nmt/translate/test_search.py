@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from nmt.translate.beam import beam_search
 from nmt.translate.search import attention_weights, greedy_search, sample_search, uniform_draws
-from tests.nmt import graphs
-from tests.nmt.graphs import SOS, architecture, v1
-from tests.nmt.oracle_search import attention, beam, greedy, sample
+from tests.nmt.model import graphs
+from tests.nmt.model.graphs import SOS, architecture, v1
+from tests.nmt.translate.oracle_search import attention, beam, greedy, sample
 
 LENGTHS = [4, 1, 7, 2, 5, 3]
 # Random models do not know what an end is; with these words as eos, sentences end at different times.

@@ -17,9 +17,9 @@ from nmt.model.parts.softmax_cross_entropy import cross_entropy_sum
 from nmt.text.batches import make_batch
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, TrainStep
-from tests.nmt import graphs
-from tests.nmt.graphs import EOS, SOS, architecture, v1
-from tests.nmt.slopes import assert_gradients_are_slopes
+from tests.nmt.model import graphs
+from tests.nmt.model.graphs import EOS, SOS, architecture, v1
+from tests.nmt.model.slopes import assert_gradients_are_slopes
 
 
 def probabilities(vocabulary: int) -> np.ndarray:

@@ -11,9 +11,9 @@ import tensorflow as tf
 from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
-from tests.nmt import graphs
-from tests.nmt.graphs import EOS, SOS, v1
-from tests.nmt.slopes import assert_gradients_are_slopes
+from tests.nmt.model import graphs
+from tests.nmt.model.graphs import EOS, SOS, v1
+from tests.nmt.model.slopes import assert_gradients_are_slopes
 
 
 class Batch:

@@ -11,8 +11,8 @@ import pytest
 from nmt.keeping.checkpoint import latest, step_of
 from nmt.nmt import main
 from tests.launch import mpirun
-from tests.nmt.test_nmt import values
-from tests.nmt.test_nmt_ranks import program
+from tests.nmt.runs.test_program import values
+from tests.nmt.runs.test_ranks_of_the_program import program
 
 
 def figures(output: str) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from nmt.core.errors import InputError
 from nmt.core.ranks import AgreedError, OneProcess, Ranks, check_equal, from_root, together
-from tests.nmt.thread_ranks import outcomes
+from tests.nmt.core.thread_ranks import outcomes
 
 
 def test_from_root_calls_rank_0_only() -> None:

@@ -11,8 +11,8 @@ from nmt.options.option import make
 from nmt.options.resolve import resolve
 from nmt.runs.training_run import opening_lines
 from nmt.train.feed import Feed, FeedSettings
-from tests.nmt.test_configure import NEEDED
-from tests.nmt.test_schedule import rates
+from tests.nmt.options.test_configuration import NEEDED
+from tests.nmt.train.test_schedule import rates
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
-from tests.nmt.thread_ranks import outcomes
+from tests.nmt.core.thread_ranks import outcomes
 
 
 def test_ranks_add_up(toy: Any) -> None:

@@ -12,8 +12,8 @@ import tensorflow as tf
 from nmt.model.lstm.architecture import ATTENTIONS
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
-from tests.nmt import graphs
-from tests.nmt.comparisons import (
+from tests.nmt.model import graphs
+from tests.nmt.model.comparisons import (
     Batch,
     assert_control_flows_agree,
     assert_gradients_are_finite_differences,
@@ -22,7 +22,7 @@ from tests.nmt.comparisons import (
     lstm,
     names,
 )
-from tests.nmt.graphs import architecture, v1
+from tests.nmt.model.graphs import architecture, v1
 
 SHAPES: dict[str, dict[str, Any]] = {
     "uni1": dict(encoder_type="uni", num_encoder_layers=1, num_decoder_layers=1),

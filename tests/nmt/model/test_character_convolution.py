@@ -19,10 +19,10 @@ from nmt.text.character_vocabulary import NUM_CHARACTERS, WORD_LENGTH, Character
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, TrainStep
 from nmt.translate.translation_model import SearchSettings, TranslationModel
-from tests.nmt import graphs
-from tests.nmt.graphs import EOS, SOS, architecture, v1
-from tests.nmt.oracle_embeddings import character_vector
-from tests.nmt.slopes import assert_gradients_are_slopes
+from tests.nmt.model import graphs
+from tests.nmt.model.graphs import EOS, SOS, architecture, v1
+from tests.nmt.model.oracle_embeddings import character_vector
+from tests.nmt.model.slopes import assert_gradients_are_slopes
 
 CHARACTERS = CharacterVocabulary()
 KIND = dict(src_vocab_size=NUM_CHARACTERS, character_source=True)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from nmt.keeping.checkpoint import latest
 from nmt.nmt import main
 from tests.launch import Finished, mpirun
-from tests.nmt.test_nmt import values
+from tests.nmt.runs.test_program import values
 
 
 def program(size: int, arguments: list[str]) -> Finished:

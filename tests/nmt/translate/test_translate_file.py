@@ -11,8 +11,8 @@ import pytest
 from nmt.core.errors import InputError
 from nmt.core.ranks import AgreedError, Ranks
 from nmt.translate.translate_file import draw_attention, parse_list, picked_lines, translate_file
-from tests.nmt.test_decode import LINES, model_of
-from tests.nmt.thread_ranks import outcomes
+from tests.nmt.core.thread_ranks import outcomes
+from tests.nmt.translate.test_translation_model import LINES, model_of
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import tensorflow as tf
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
 from nmt.model.parts.placement import Placement
-from tests.nmt import graphs
-from tests.nmt.comparisons import (
+from tests.nmt.model import graphs
+from tests.nmt.model.comparisons import (
     Batch,
     assert_control_flows_agree,
     assert_gradients_are_finite_differences,
@@ -20,7 +20,7 @@ from tests.nmt.comparisons import (
     lstm,
     names,
 )
-from tests.nmt.graphs import architecture, v1
+from tests.nmt.model.graphs import architecture, v1
 
 
 def shape(kind: str, layers: int, residual: int | tuple[int, int] = 0, **changes: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from nmt.model.parts.initializers import initializer
 from nmt.model.parts.softmax_cross_entropy import cross_entropy_sum
 from nmt.scoring.perplexity import perplexity
 from nmt.train.step import per_sentence
-from tests.nmt.graphs import architecture, v1
+from tests.nmt.model.graphs import architecture, v1
 
 
 @pytest.mark.parametrize(
