@@ -35,8 +35,9 @@ TFDIST_LAYERS = [
     {"presence", "shared", "peers"},
     {"settings", "seams", "buckets", "combining", "topology", "shards", "learning_rate"},
 ]
+# The rooms of nmt; each may import what stands below it, and within model, too.
 NMT_LAYERS = [
-    {"nmt", "prepare", "phrasebook", "datasets"},
+    {"nmt", "prepare", "phrasebook", "datasets"},  # the commands
     {"runs"},
     {"options"},
     {"train"},
@@ -45,6 +46,14 @@ NMT_LAYERS = [
     {"model"},
     {"text", "demo"},
     {"core"},
+]
+NMT_MODEL_LAYERS = [
+    {"trained", "batch_input", "session"},
+    {"registry"},
+    {"lstm"},
+    {"interface"},
+    {"parts"},
+    {"architecture"},
 ]
 
 
@@ -105,3 +114,44 @@ def test_modules_are_small_and_say_what_they_are(path: Path) -> None:
     assert ast.get_docstring(ast.parse(text))
     assert len(text.splitlines()) <= 330
     assert path.stem not in {"utils", "helpers", "common", "misc", "base"}
+
+
+NMT = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in ROOT.glob("nmt/**/*.py")
+}
+
+
+def of_nmt(path: Path) -> set[str]:
+    """The modules of nmt that a file imports, those for types only included."""
+    tree = ast.parse(path.read_text())
+    found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            assert not any(alias.name.startswith("_") for alias in node.names), f"{path} imports what is private"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} & NMT.keys() or {node.module}
+    return found & NMT.keys()
+
+
+def test_nmt_has_no_circles() -> None:
+    left = {name: of_nmt(path) for name, path in NMT.items()}
+    while free := [name for name, others in left.items() if not others & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, "each of these imports another one of them"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("nmt/model/**/*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_arrows_go_down_in_the_model(path: Path) -> None:
+    own = path.relative_to(ROOT / "nmt" / "model").with_suffix("").parts[0]
+    for module in of_nmt(path) if own != "__init__" else ():
+        other = module.removeprefix("nmt.model.").split(".")[0]
+        if module.startswith("nmt.model.") and other != own:
+            places = layer(NMT_MODEL_LAYERS, own), layer(NMT_MODEL_LAYERS, other)
+            assert None not in places and places[0] < places[1], f"{own} imports {other}"  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("room", sorted({path.parent for path in NMT.values()}), ids=lambda p: str(p.relative_to(ROOT)))
+def test_rooms_of_nmt_can_be_taken_in_at_a_glance(room: Path) -> None:
+    assert len(list(room.glob("*.py"))) <= 16
+    assert ast.get_docstring(ast.parse((room / "__init__.py").read_text()))
