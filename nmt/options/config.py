@@ -14,7 +14,7 @@ from typing import Any
 from nmt.core.errors import InputError
 from nmt.model.architecture import Architecture
 from nmt.model.registry import FAMILIES
-from nmt.options.inference import InferenceOptions
+from nmt.options.inference_options import InferenceOptions
 from nmt.options.option import options_of, types_of
 
 

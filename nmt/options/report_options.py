@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from nmt.keeping.store import NoStore
 from nmt.options.option import NOT_NEGATIVE, POSITIVE, Condition, option
-from nmt.options.processors import ProcessorOptions
+from nmt.options.processor_options import ProcessorOptions
 from nmt.scoring.metrics import METRICS
 from nmt.train.loop import Cadence
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from nmt.model.session import session_config
 from nmt.options.option import NOT_NEGATIVE, option
-from nmt.options.training import TrainingOptions
+from nmt.options.training_options import TrainingOptions
 
 
 @dataclass(frozen=True)

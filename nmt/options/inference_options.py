@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nmt.options.configuration import ConfigurationOptions
+from nmt.options.configuration_options import ConfigurationOptions
 from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, Condition, option
 from nmt.scoring.perplexity import LikelihoodSettings
 from nmt.translate.translation_model import MODES, SearchSettings, search_mode

@@ -10,7 +10,7 @@ from nmt.model.architecture import Architecture
 from nmt.model.lstm.architecture import ATTENTION_ARCHITECTURES, ATTENTIONS, ENCODER_TYPES, UNIT_TYPES, LSTMArchitecture
 from nmt.model.parts.initializers import INIT_OPS, Initializer
 from nmt.model.registry import FAMILIES
-from nmt.options.data import DataOptions
+from nmt.options.data_options import DataOptions
 from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, Condition, option
 
 _HAS_BIAS = Condition(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nmt.options.option import option
-from nmt.options.reports import ReportOptions
+from nmt.options.report_options import ReportOptions
 
 
 @dataclass(frozen=True)

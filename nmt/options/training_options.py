@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from nmt.model.parts.initializers import Initializer
 from nmt.model.session import session_config
-from nmt.options.model import ModelOptions
+from nmt.options.model_options import ModelOptions
 from nmt.options.option import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
 from nmt.scoring.perplexity import LikelihoodSettings
 from nmt.train.feed import FeedSettings
