@@ -1,4 +1,4 @@
-"""Files are written whole or not at all.
+"""Atomic writes: files are written whole or not at all.
 
 A reader, or a run that starts again after a crash, sees either the old content or the new one and never a part of it:
 the content goes to a temporary name in the same directory, reaches the disk, and is renamed over the target, which

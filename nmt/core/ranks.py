@@ -1,5 +1,4 @@
-"""What training and translation need of the processes ("ranks") that run them together, and how these agree on one
-outcome of a piece of work.
+"""Ranks: what training and translation need of the processes that run them together, and how these agree.
 
 This module knows no communication library: the program hands in an object of protocol `Ranks`.
 """

@@ -1,4 +1,4 @@
-"""The models of the best scores, each in a directory of its own with its `hparams`, to be translated with."""
+"""Best checkpoints: the models of the best scores, each in a directory of its own with its `hparams`."""
 
 from __future__ import annotations
 

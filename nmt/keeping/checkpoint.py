@@ -1,5 +1,6 @@
-"""Checkpoints on disk: `<directory>/<name>-<step>.{data-*,index}` and the file `checkpoint` that lists those
-kept.
+"""Checkpoints on disk: written whole, listed, found, restored.
+
+They are `<directory>/<name>-<step>.{data-*,index}` and the file `checkpoint` that lists those kept.
 
 A checkpoint is made in a directory of its own and renamed file by file, the index last; one whose index is
 there is therefore complete. The format is that of `tf.compat.v1.train.Saver`, whose readers find `checkpoint`

@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind: checkpoints, their mean, translations, the best models.
+"""The store of a run: checkpoints, their mean, translations, the best models that an evaluation leaves behind.
 
 One object is chosen at the start: `Store` on the rank that writes, `NoStore` on the others, which knows the same names.
 """

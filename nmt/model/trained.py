@@ -1,4 +1,4 @@
-"""A model that is asked and not trained: a graph and a session of its own, whose weights come from checkpoints."""
+"""An inference graph: a model that is asked and not trained, in a session of its own, its weights from checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run tells: lines on the screen and in a log, TensorBoard summaries, the history, the progress.
+"""Logging of a run: lines on the screen and in a file, TensorBoard summaries, the history, the progress.
 
 One object is chosen at the start: `Outputs` on the rank that writes, `NoOutputs` on the others.
 """

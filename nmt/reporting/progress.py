@@ -1,4 +1,4 @@
-"""How far a run has come, for the person who waits: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run, for the person who waits: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 

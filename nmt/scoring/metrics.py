@@ -1,4 +1,4 @@
-"""What translations are scored by: one number from 0 to 100 for texts and their references.
+"""Metrics (BLEU, ROUGE, accuracies): one number from 0 to 100 for texts and their references.
 
 Nothing is tokenised: tokens stand between single spaces, and a line without any counts as one empty token. The
 metrics are those of the TensorFlow NMT tutorial:

@@ -1,4 +1,4 @@
-"""Source words as characters: the bytes of their UTF-8 text.
+"""Character ids: source words as the bytes of their UTF-8 text.
 
 A word is an array of 50 numbers, as in the TensorFlow NMT tutorial: the mark of a word's start, up to 48 bytes, the
 mark of its end, and padding. Longer words are cut. A byte b is numbered b + 1.

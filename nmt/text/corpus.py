@@ -1,4 +1,4 @@
-"""Two text files whose lines are translations of each other."""
+"""A parallel corpus: two text files whose lines are translations of each other."""
 
 from __future__ import annotations
 

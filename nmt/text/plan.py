@@ -1,4 +1,4 @@
-"""Which sentences make which step: the plan of an epoch.
+"""Bucketing and shuffling: the plan of an epoch, which sentences make which step.
 
 Batches are formed over the whole corpus, each from one length bucket, and only then dealt to the ranks. All ranks of
 a step so have nearly equal work, one rank of batch 128 and two of 64 see the same batches, and a run can resume at

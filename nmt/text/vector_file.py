@@ -1,4 +1,4 @@
-"""Word vectors from a file, trained elsewhere.
+"""Pretrained word vectors, from a file (GloVe, word2vec, fastText).
 
 A line is a word and its numbers, with spaces between them, as GloVe (Pennington, Socher, Manning 2014), word2vec's text
 format and fastText have it. The latter two begin with a line of two fields: how many vectors follow, and their size.

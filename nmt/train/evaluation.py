@@ -1,5 +1,4 @@
-"""What happens at a milestone of training: a checkpoint is written, then the graphs for evaluation read it
-and are asked.
+"""Evaluation at a milestone of training: a checkpoint is written, then the inference graphs read it and are asked.
 
 One object is chosen at the start. If rank 0 evaluates alone, it has an `Evaluator` and the others `NoEvaluation`, which
 wait for it in their next collective call. If the evaluation is shared, all ranks have an `Evaluator`, those that do not

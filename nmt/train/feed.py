@@ -1,4 +1,4 @@
-"""A rank's batches, by step: the plan of all epochs laid end to end.
+"""The data feed: a rank's batches by step, the plans of all epochs laid end to end.
 
 The position in it is the number of steps done, so that a run which continues needs nothing but that number, unless
 its text, ranks or batches have changed: then it goes on with the next epoch.

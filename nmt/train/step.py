@@ -1,4 +1,4 @@
-"""One step of training: a batch in, an update of the weights, and the figures of the batch.
+"""The training step: loss, gradients, clipping, update of the weights, and the figures of the batch.
 
 Loss: cross-entropy summed over the words, divided by the sentences of a rank (Batch.sentences_per_rank), so
 that the mean of the ranks' gradients is the gradient of one process that has all sentences. Gradients are

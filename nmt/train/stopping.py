@@ -1,4 +1,4 @@
-"""Being asked to stop: batch systems such as Slurm send a signal some time before they end a job.
+"""Stop signals: batch systems such as Slurm send a signal some time before they end a job.
 
 SIGTERM is the usual one; SIGUSR1 means the same, for launchers (Open MPI's) that end the ranks at once on SIGTERM.
 """

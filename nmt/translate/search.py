@@ -1,4 +1,4 @@
-"""Finding a translation word by word: the best word each time, or one drawn at random.
+"""Greedy search and sampling: a translation word by word, the best one each time or one drawn at random.
 
 Each is a single loop inside the graph. A sentence stops by itself, so that what it gets does not depend on the
 sentences it shares a batch with.

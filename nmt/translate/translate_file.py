@@ -1,4 +1,4 @@
-"""A text file into a file of translations: of all its lines, or of those on a list, which are drawn, too."""
+"""File translation: a text file into a file of translations, all its lines or those on a list, which are drawn, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of recurrent cells.
+"""The kinds of recurrent cells: LSTM, GRU, LSTM with layer normalisation, NAS.
 
 In their formulas x is the input, [ahead; inside], and ';' joins vectors. The variables are named as those of
 TensorFlow 1's cells (`tf.nn.rnn_cell` and `tf.contrib.rnn`).

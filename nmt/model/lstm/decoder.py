@@ -1,4 +1,4 @@
-"""The decoder: memory and target words -> one output vector per target position.
+"""The decoder with attention and input feeding: memory and target words -> one output vector per target position.
 
 With attention (Luong et al. 2015, section 3.3, "input feeding"; linear where they have a tanh):
 
@@ -133,6 +133,13 @@ class _BoundStack(BoundDecoder):
         return self._all_steps_with_attention(self._attention, embedded)
 
     def _all_steps_with_attention(self, bound: BoundAttention, embedded: tf.Tensor) -> tf.Tensor:
+        """Training's loop over the target: the equations above, in four parts.
+
+        1. Ahead of the loop: the bottom cell's product with the words, for all times at once; dropout's masks.
+        2. `step`, the recurrence: the stack reads [y_t; attention_{t-1}], its top is the query, and so on.
+        3. The loop itself, which reads what is known ahead and writes outputs, and what was multiplied inside.
+        4. After it: what was multiplied is told, for the gradients (see `nmt.model.lstm.deferred_gradients`).
+        """
         dropout, units, depth = self._decoder.dropout, self._decoder.architecture.num_units, len(self._cells)
         # What the bottom cell reads ahead of the loop; the upper ones read nothing there.
         ahead = [dropout(embedded)] + [embedded[:, :, :0]] * (depth - 1)

@@ -1,4 +1,4 @@
-"""The decoder whose bottom layer alone is inside the attention (Wu et al. 2016, section 3, figure 1).
+"""The GNMT decoder, whose bottom layer alone is inside the attention (Wu et al. 2016, section 3, figure 1).
 
     q_t       = cell_0([y_t; context_{t-1}])
     context_t = context(q_t)

@@ -1,4 +1,4 @@
-"""Loops over time: the one place where the model has a while loop.
+"""Recurrence: loops over time, the one place where the model has a while loop.
 
 Everything is time-major, [time, batch, ...]. Works with TensorFlow's first and second control flow.
 """

@@ -1,4 +1,4 @@
-"""One step of one recurrent layer, for any kind of cell.
+"""A recurrent cell: one step of one layer, for any kind of cell.
 
 A cell's input has a part that is known for all times before the loop starts (the embedded words, or the layer
 below) and a part that the loop itself produces (the attention vector, or the layer below inside a decoder

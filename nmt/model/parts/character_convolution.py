@@ -1,4 +1,4 @@
-"""A vector for a source word from its characters, so that words never seen before have one, too.
+"""Character convolution: a vector for a source word from its characters, so that words never seen before have one, too.
 
 A convolution over the word's characters, and the largest response of each filter (Kim, Jernite, Sontag, Rush 2016,
 "Character-aware neural language models", section 2.1), with filters of one width:

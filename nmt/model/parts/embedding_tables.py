@@ -1,4 +1,4 @@
-"""From words to vectors: the tables that both sides look their words up in.
+"""Word embeddings: the tables that both sides look their words up in.
 
 Looked up, a table has a sparse gradient: one row for each occurrence of a word.
 """

@@ -1,4 +1,4 @@
-"""Initial values of weights: each variable draws from a seed of its own.
+"""Weight initialisation: each variable draws from a seed of its own.
 
 With one seed for all, as TensorFlow gives an initialiser shared by a variable scope, variables of equal shape
 start out identical: both directions of an encoder, or all upper layers. Here the seed of a variable is

@@ -1,4 +1,4 @@
-"""Which device each layer of a model is on.
+"""Device placement: which device each layer of a model is on.
 
 The layers are dealt out to the GPUs in turn, so that a deep model is spread over several of them. Without
 GPUs everything is on the CPU. A session needs `allow_soft_placement` wherever there may be fewer GPUs than

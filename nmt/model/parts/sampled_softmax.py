@@ -1,4 +1,4 @@
-"""The cross-entropy of training over a sample of the vocabulary (Jean, Cho, Memisevic, Bengio 2015, section 3).
+"""Sampled softmax: cross-entropy over a sample of the vocabulary (Jean, Cho, Memisevic, Bengio 2015, section 3).
 
 The softmax is taken over a word's label and n distinct words S that are drawn for the whole batch, each logit z
 corrected by how often its word is expected in a sample (TensorFlow's candidate sampling reference, "Sampled softmax"):

@@ -1,4 +1,4 @@
-"""The output layer and its cross-entropy, in one piece.
+"""The output layer, its softmax and its cross-entropy, in one piece.
 
     logits = rows W,   p = softmax(logits),   loss = -sum log p[label]
     d loss / d logits = p - onehot(label)
