@@ -82,8 +82,8 @@ def test_subword_text_joins_to_the_original(numbers: Path, option: str, units: s
     assert set(segmented) == set(original) | {units, "vocab.en", "vocab.de"}
     for name, content in original.items():
         lines = segmented[name].decode().splitlines()
-        assert [join(split(line), option, "</s>") for line in lines] == content.decode().splitlines()
-        assert segmented[name] != content
+        assert [join(split(line), option, "</s>") for line in lines] == content.decode().splitlines(), name
+        assert segmented[name] != content, name
 
 
 @pytest.mark.parametrize("option", ["bpe", "spm"])

@@ -18,16 +18,16 @@ The trick. Two things are needed for that product after the loop: all f_t and al
   TensorFlow hands back to the [time, batch, width] tensor a from which the loop read the a_t. Whoever stands between a
   and the loop sees [dr_1; dr_2; ...] go by.
 
-`LoopOperand.carry` stands there: an identity whose gradient passes da on and forms dW on the way. Inside the loop W is
-cut off by `stop_gradient`, so that nothing is counted twice.
+`LoopOperand.carry` stands there: an identity whose gradient passes da on and forms dW on the way. Inside the loop W
+is cut off by `stop_gradient`, so that nothing is counted twice (f_t gets its gradient dr_t W^T there as ever).
 
-    forward                                              backward
+    forward                                            backward
 
-    a ----> carry ----> a_1 a_2 a_3 ...                  da <---- carry <---- dr_1 dr_2 dr_3 ...
-              ^          |   |   |                                  |  ^
-    W --------+        + f_t stop(W)  inside the loop      dW <-----+  |
-                         |   |   |                        dW = f^T dr  |
-                       f_1 f_2 f_3 ... ---- fed -----------------------+
+    a ----> carry ----> a_1  a_2  a_3 ...              da <---- carry <---- dr_1  dr_2  dr_3 ...
+              ^          +    +    +                              |  ^
+    W --------+         f_t stop(W), in the loop       dW <-------+  |
+                         ^    ^    ^                   f^T dr        |
+                        f_1  f_2  f_3 ... ------------ fed ----------+
 
 Hence the order of use: `carry` before the loop, `value` inside, `fed` after it. `carry` is built before the f_t are
 known; its gradient is built after, when TensorFlow differentiates, and that is when it looks at what was `fed`.

@@ -84,7 +84,7 @@ def test_a_pipe_is_written_to_by_name_and_without_one(tmp_path: Path) -> None:
     for reader, path in ((named, tmp_path / "named"), (unnamed, f"/dev/fd/{end}")):
         with replace_atomically(path) as file:
             file.write("grün\n")
-        assert os.read(reader, 99) == "grün\n".encode()
+        assert os.read(reader, 99) == "grün\n".encode(), path
     for descriptor in (named, unnamed, end):
         os.close(descriptor)
     assert stat.S_ISFIFO(os.stat(tmp_path / "named").st_mode)

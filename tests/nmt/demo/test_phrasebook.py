@@ -39,7 +39,7 @@ def test_no_number_of_the_held_out_parts_is_in_training(corpus: dict[str, list[P
 
 def test_every_sentence_has_a_number(corpus: dict[str, list[Pair]]) -> None:
     for pairs in corpus.values():
-        assert all(numbers([pair]) for pair in pairs)
+        assert all(numbers([pair]) for pair in pairs), pairs[0]
 
 
 def test_every_english_word_of_the_held_out_parts_is_in_training(
@@ -54,14 +54,14 @@ def test_every_english_word_of_the_held_out_parts_is_in_training(
 def test_the_held_out_parts_have_sentences_of_every_kind(corpus: dict[str, list[Pair]]) -> None:
     text = "\n".join(pair.german for pair in corpus["test"])
     for sign in (" uhr ", " euro ", " cent ", " geboren ", "seite ", "heute ist der ", " jahre alt ", "straße"):
-        assert sign in text
+        assert sign in text, sign
 
 
 def test_text_is_lower_case_and_tokenised(corpus: dict[str, list[Pair]]) -> None:
     for pair in corpus["train"]:
         for line in pair:
-            assert line == line.lower() == " ".join(line.split())
-            assert re.fullmatch(r"[a-zäöüß]+( ,| [a-zäöüß]+)* [.?]", line)
+            assert line == line.lower() == " ".join(line.split()), (pair, line)
+            assert re.fullmatch(r"[a-zäöüß]+( ,| [a-zäöüß]+)* [.?]", line), (pair, line)
 
 
 def test_a_sentence_by_hand() -> None:

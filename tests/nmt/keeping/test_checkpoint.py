@@ -38,7 +38,7 @@ def saved(directory: Path, *steps: int, keep: int = 5) -> Model:
     checkpoints = Checkpoints(directory, keep)
     for step in steps:
         model.put(step)
-        assert checkpoints.save(model.session, model.saver, step) == str(directory / f"translate.ckpt-{step}")
+        assert checkpoints.save(model.session, model.saver, step) == str(directory / f"translate.ckpt-{step}"), step
     return model
 
 

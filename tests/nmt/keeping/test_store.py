@@ -40,15 +40,15 @@ def test_the_mean_of_the_newest_checkpoints(tmp_path: Path) -> None:
     other = NoStore(str(tmp_path), ["bleu"], 3, True)
     assert list(store.best) == ["best_bleu", "avg_best_bleu"] == list(other.best)
     for step, weight in ((10, 1.0), (20, 2.0)):
-        assert weights.save(store, step, weight) == other.save(None, step)
-        assert store.average(step) is None and other.average(step) is None
+        assert weights.save(store, step, weight) == other.save(None, step), step
+        assert store.average(step) is None and other.average(step) is None, step
     for step, weight, mean in ((30, 6.0, 3.0), (40, 4.0, 4.0)):  # the oldest has gone by then
         weights.save(store, step, weight)
         path = store.average(step)
-        assert path == other.average(step) == str(tmp_path / f"avg_checkpoints/translate.ckpt-{step}")
+        assert path == other.average(step) == str(tmp_path / f"avg_checkpoints/translate.ckpt-{step}"), step
         reader = tf.train.load_checkpoint(path)
-        np.testing.assert_allclose(reader.get_tensor("weight"), [mean, -mean])
-        assert reader.get_tensor("global_step") == step
+        np.testing.assert_allclose(reader.get_tensor("weight"), [mean, -mean], err_msg=f"step {step}")
+        assert reader.get_tensor("global_step") == step, step
     assert len(list((tmp_path / "avg_checkpoints").glob("*.index"))) == 1
 
 
@@ -68,9 +68,9 @@ def test_the_best_model_is_strictly_better_and_known_again(tmp_path: Path) -> No
     assert (best.score, best.step, best.checkpoint) == (0.0, 0, None)
     for step, score, kept in ((10, 0.0, 0), (20, 5.0, 20), (30, 5.0, 20), (40, 6.0, 40)):
         best.offer(weights.save(store, step, float(step)), score)
-        assert best.step == kept
+        assert best.step == kept, (step, score)
         silent = BestScore(tmp_path / "best_bleu", "bleu")
-        assert (silent.score, silent.step) == (best.score, best.step)
+        assert (silent.score, silent.step) == (best.score, best.step), (step, score)
     assert best.checkpoint == str(tmp_path / "best_bleu/translate.ckpt-40")
     assert json.loads((tmp_path / "best_bleu/best.json").read_text()) == {
         "bleu": 6.0,

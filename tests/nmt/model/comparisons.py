@@ -70,11 +70,13 @@ def assert_steps_are_the_oracles(translator: LSTMTranslator, session: Any) -> No
         decoding = expected.start(source)
         for time, (logits, weights) in enumerate(results):
             wanted, decoding = decoding.step(words[time, k])
-            np.testing.assert_allclose(logits[k], wanted, rtol=1e-5, atol=1e-5)
-            assert (decoding.weights is None) == (weights.ndim == 0)
+            np.testing.assert_allclose(logits[k], wanted, rtol=1e-5, atol=1e-5, err_msg=f"time {time}, k {k}")
+            assert (decoding.weights is None) == (weights.ndim == 0), (k, time)
             if decoding.weights is not None:
-                np.testing.assert_allclose(weights[k, : len(source)], decoding.weights, rtol=1e-5, atol=1e-6)
-                assert not weights[k, len(source) :].any()
+                np.testing.assert_allclose(
+                    weights[k, : len(source)], decoding.weights, rtol=1e-5, atol=1e-6, err_msg=f"time {time}, k {k}"
+                )
+                assert not weights[k, len(source) :].any(), (k, time)
 
 
 def assert_gradients_are_finite_differences(arch: LSTMArchitecture) -> None:
@@ -100,8 +102,8 @@ def assert_control_flows_agree(arch: LSTMArchitecture) -> None:
                 results.append(session.run([loss, *gradients]))
     finally:
         (v1.enable_control_flow_v2 if enabled else v1.disable_control_flow_v2)()
-    for first, second in zip(*results, strict=True):
-        np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6)
+    for number, (first, second) in enumerate(zip(*results, strict=True)):
+        np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6, err_msg=f"the loss is 0: {number}")
 
 
 def names(**changes: Any) -> dict[str, list[int]]:

@@ -127,7 +127,7 @@ def test_stated_beams(changes: dict[str, Any], stated: list[list[str]]) -> None:
         session.run(v1.global_variables_initializer())
         for beams, wanted in zip(session.run(ids), stated, strict=True):
             texts = [" ".join(words[i] for i in beam).split("</s>")[0].strip() for beam in beams]
-            assert texts[: len(wanted)] == wanted
+            assert texts[: len(wanted)] == wanted, beams
 
 
 @pytest.mark.parametrize(("init_op", "stated"), [("glorot_normal", 8.9779), ("glorot_uniform", 8.7644)])
@@ -146,7 +146,7 @@ def test_stated_sums_of_the_initialiser_alone() -> None:
     for shape, wanted in stated.items():
         with tf.Graph().as_default(), v1.Session() as session:
             draw = Initializer("uniform", 0.1).draw(seed=3)
-            assert session.run(draw(shape, tf.float32)).sum() == pytest.approx(wanted, abs=1e-6)
+            assert session.run(draw(shape, tf.float32)).sum() == pytest.approx(wanted, abs=1e-6), shape
 
 
 def test_stated_sums_of_initial_weights() -> None:
@@ -164,5 +164,5 @@ def test_stated_sums_of_initial_weights() -> None:
         (f"{prefix}/decoder/multi_rnn_cell/cell_3/basic_lstm_cell/kernel", (15, 20), -0.4863433),
         (f"{prefix}/decoder/output_projection/kernel", (5, 5), -0.4481545),
     ):
-        assert values[name].shape == shape
+        assert values[name].shape == shape, (name, shape)
         assert values[name].sum() == pytest.approx(stated, abs=1e-6), name

@@ -86,7 +86,7 @@ def test_loss_and_steps_are_those_of_the_numpy_model(case: str) -> None:
         decoding = oracle.start(source)
         for time, step in enumerate(results):
             wanted, decoding = decoding.step(batch.arrays[2][time, k])
-            np.testing.assert_allclose(step[k], wanted, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(step[k], wanted, rtol=1e-5, atol=1e-5, err_msg=f"time {time}, k {k}")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -176,9 +176,9 @@ def test_pieces_start_as_the_whole_does(op: str) -> None:
     whole = start(0)
     for partitions in (1, 2, 99):
         pieces = start(partitions)
-        assert whole.keys() == pieces.keys()
+        assert whole.keys() == pieces.keys(), partitions
         for name, value in whole.items():
-            np.testing.assert_array_equal(value, pieces[name])
+            np.testing.assert_array_equal(value, pieces[name], err_msg=f"name {name}, partitions {partitions}")
 
 
 class Training:
@@ -221,18 +221,18 @@ def test_checkpoints_do_not_know_of_pieces(toy: Any, tmp_path: Path) -> None:
     assert values.keys() == others.keys()
     assert "embeddings/encoder/embedding_encoder/Adam" in values
     for name, value in values.items():
-        np.testing.assert_allclose(value, others[name], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(value, others[name], rtol=1e-4, atol=1e-5, err_msg=name)
     # Pieces that overlap those that were saved.
     with tf.Graph().as_default(), v1.Session() as session:
         LSTMTranslator(shapes[2], initializer())
         restore(session, v1.train.Saver(), other_path)
         for name, value in graphs.oracle(shapes[2], session).weights.items():
-            np.testing.assert_array_equal(value, others[name])
+            np.testing.assert_array_equal(value, others[name], err_msg=name)
     restore(three.session, three.saver, path)
     restore(whole.session, whole.saver, other_path)
     for training, contents in ((three, values), (whole, others)):
         for name, value in training.save()[1].items():
-            np.testing.assert_array_equal(value, contents[name])
+            np.testing.assert_array_equal(value, contents[name], err_msg=name)
 
 
 def test_pretrained_words_stay_and_the_marks_are_trained(toy: Any, tmp_path: Path) -> None:
@@ -248,8 +248,8 @@ def test_pretrained_words_stay_and_the_marks_are_trained(toy: Any, tmp_path: Pat
     path, after = training.save()
     for side, rows in zip(("encoder", "decoder"), vectors, strict=True):
         name = f"embeddings/{side}/embedding_{side}"
-        np.testing.assert_array_equal(after[f"{name}_pretrained"], rows)
-        assert f"{name}_pretrained/Adam" not in after
+        np.testing.assert_array_equal(after[f"{name}_pretrained"], rows, err_msg=f"side {side}")
+        assert f"{name}_pretrained/Adam" not in after, side
     assert not np.array_equal(
         before["embeddings/decoder/embedding_decoder"], after["embeddings/decoder/embedding_decoder"]
     )

@@ -61,8 +61,8 @@ def test_initial_values_follow_seed_and_name() -> None:
     kind = dict(encoder_type="bi", num_encoder_layers=2, num_decoder_layers=2)
     first, again, other = initial_values(3, **kind), initial_values(3, **kind), initial_values(4, **kind)
     for name, value in first.items():
-        np.testing.assert_array_equal(value, again[name])
-        assert name.endswith("bias:0") or not np.array_equal(value, other[name])
+        np.testing.assert_array_equal(value, again[name], err_msg=name)
+        assert name.endswith("bias:0") or not np.array_equal(value, other[name]), name
     kernels = [v.tobytes() for n, v in first.items() if n.endswith("cell/kernel:0")]
     assert len(set(kernels)) == len(kernels) == 4
     with_attention = initial_values(3, attention="luong", **kind)
@@ -133,8 +133,8 @@ def test_cross_entropy_is_tensorflows(positions: int) -> None:
         plain = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=tf.matmul(rows, kernel))
         theirs = tf.reduce_sum(plain)
         results = session.run([[x, *tf.gradients(3.0 * x, [rows, kernel])] for x in (ours, theirs)])
-    for mine, wanted in zip(*results, strict=True):
-        np.testing.assert_allclose(mine, wanted, rtol=1e-9, atol=1e-12)
+    for what, mine, wanted in zip(("loss", "rows", "kernel"), *results, strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=1e-9, atol=1e-12, err_msg=what)
 
 
 def test_cross_entropy_of_the_impossible_is_finite() -> None:

@@ -32,8 +32,8 @@ def test_probabilities() -> None:
     with v1.Session(graph=tf.Graph()) as session, session.graph.as_default():
         for vocabulary in (1, 7, 50_000):
             found = session.run(log_uniform(vocabulary))
-            np.testing.assert_allclose(found, probabilities(vocabulary), rtol=1e-9)
-            assert found.sum() == pytest.approx(1.0)
+            np.testing.assert_allclose(found, probabilities(vocabulary), rtol=1e-9, err_msg=f"vocabulary {vocabulary}")
+            assert found.sum() == pytest.approx(1.0), vocabulary
         counts = session.run(expected_counts(7, tf.constant(4.0, tf.float64)))
     np.testing.assert_allclose(counts, 1 - (1 - probabilities(7)) ** 4, rtol=1e-9)
 
@@ -87,8 +87,8 @@ def test_loss_is_tensorflows_and_numpys(vocabulary: int, n: int, positions: int)
         )  # fmt: skip
         values = [session.run([x, *tf.gradients(x, [inputs, weights])]) for x in (loss, theirs)]
         drawn, counts = session.run([sample, expected])
-    for mine, wanted in zip(*values, strict=True):
-        np.testing.assert_allclose(mine, wanted, rtol=1e-9, atol=1e-12)
+    for what, mine, wanted in zip(("loss", "inputs", "weights"), *values, strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=1e-9, atol=1e-12, err_msg=what)
     logits = rows @ kernel - np.log(counts)
     wanted = 0.0
     for row, label in zip(logits, labels, strict=True):

@@ -193,8 +193,8 @@ def test_fixed_starts() -> None:
             prefix = "dynamic_seq2seq/decoder/attention"
             assert float(session.run(_variable(f"{prefix}/{scope}_attention/attention_g"))) == pytest.approx(
                 start,
-            )
-            assert not session.run(_variable(f"{prefix}/basic_lstm_cell/bias")).any()
+            ), (attention, scope)
+            assert not session.run(_variable(f"{prefix}/basic_lstm_cell/bias")).any(), (attention, scope)
 
 
 def _variable(name: str) -> tf.Variable:

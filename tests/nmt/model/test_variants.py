@@ -151,7 +151,7 @@ def test_names_of_gnmt() -> None:
     wanted |= lstm(bottom, 18) | lstm(f"{decoder}/cell_1", 18) | {"decoder/memory_layer/kernel": [6, 6]}
     for kind in ("gnmt", "gnmt_v2"):
         changes = shape("gnmt", 2, attention="scaled_luong", attention_architecture=kind)
-        assert names(**changes) == wanted | {f"{bottom}/luong_attention/attention_g": []}
+        assert names(**changes) == wanted | {f"{bottom}/luong_attention/attention_g": []}, kind
     three = names(**shape("gnmt", 3, attention="normed_bahdanau", attention_architecture="gnmt"))
     assert three[f"{bottom}/bahdanau_attention/query_layer/kernel"] == [6, 6]
     assert three["encoder/rnn/multi_rnn_cell/cell_0/basic_lstm_cell/kernel"] == [18, 24]
@@ -173,8 +173,8 @@ def test_fixed_starts_of_cells() -> None:
             session.run(v1.global_variables_initializer())
             for name, start in starts.items():
                 found = [v for v in v1.global_variables() if v.name.endswith(f"{name}:0")]
-                assert len(found) == 2
-                assert all((value == start).all() for value in session.run(found))
+                assert len(found) == 2, (unit_type, name)
+                assert all((value == start).all() for value in session.run(found)), (unit_type, name)
 
 
 def test_placement_deals_layers_to_gpus() -> None:

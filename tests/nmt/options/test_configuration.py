@@ -231,6 +231,6 @@ def test_json_is_sorted_and_complete() -> None:
 
 def test_every_option_has_help_and_a_default_that_is_allowed() -> None:
     for field in dataclasses.fields(Config):
-        assert field.metadata["help"]
+        assert field.metadata["help"], field
         allowed = field.metadata["allowed"]
-        assert not allowed or field.default is None or field.default in allowed
+        assert not allowed or field.default is None or field.default in allowed, field

@@ -30,7 +30,7 @@ WITHOUT_EFFECT = {
 
 def test_flags_without_effect_say_so() -> None:
     for name in WITHOUT_EFFECT:
-        assert "no effect" in FIELDS[name].metadata["help"]
+        assert "no effect" in FIELDS[name].metadata["help"], name
     assert sum("no effect" in field.metadata["help"] for field in FIELDS.values()) == len(WITHOUT_EFFECT)
 
 
@@ -113,7 +113,7 @@ def test_options_that_would_do_nothing_are_refused(toy: Any, capsys: pytest.Capt
         (["--nooutput_attention", "--attention_architecture=gnmt_v2"], "standard"),
     ):
         told = refused(toy.flags(*flags), capsys)
-        assert "would have no effect" in told and needed in told
+        assert "would have no effect" in told and needed in told, flags
 
 
 def test_characters(toy: Any) -> None:
@@ -203,7 +203,7 @@ def test_a_list_of_lines_with_scores_and_pictures(toy: Any, capsys: pytest.Captu
     assert [os.path.exists(f"{output}{n}.png") for n in (0, 1, 2)] == [False, True, True]
     said = capsys.readouterr().out
     for name in ("bleu", "rouge", "accuracy", "word_accuracy", "sacrebleu", "chrf"):
-        assert f"  {name}: " in said
+        assert f"  {name}: " in said, name
     assert main([*infer, "--inference_list=0"]) == 0
     assert len(output.read_text().splitlines()) == 1
     short = toy.directory / "short"

@@ -51,7 +51,7 @@ def test_train_continue_and_translate(toy: Any, capsys: pytest.CaptureFixture[st
         "  bleu test: ",
         "# Final, step 6 lr 1",
     ):
-        assert event in text
+        assert event in text, event
     names = {path.name for path in out.iterdir()}
     assert names >= {
         "hparams",

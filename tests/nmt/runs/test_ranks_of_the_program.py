@@ -28,13 +28,13 @@ def test_ranks_do_what_one_process_does(toy: Any, optimizer: str, sizes: tuple[i
         out = toy.directory / f"ranks{size}"
         more = [f"--out_dir={out}", f"--batch_size={16 // size}"]
         if size == 1:
-            assert main([*flags, *more]) == 0
+            assert main([*flags, *more]) == 0, size
         else:
             done = program(size, [*flags, *more])
             assert done.code == 0, done.errors
-            assert f"# ranks {size} x batch {16 // size} = global batch 16 sentences" in done.output
-            assert done.output.count("# Final, step 6") == 1
-            assert len(list(out.glob("log_*"))) == len(list((out / "train_log").iterdir())) == 1
+            assert f"# ranks {size} x batch {16 // size} = global batch 16 sentences" in done.output, size
+            assert done.output.count("# Final, step 6") == 1, size
+            assert len(list(out.glob("log_*"))) == len(list((out / "train_log").iterdir())) == 1, size
         trained[size] = values(str(latest(out)))
         start = values(str(out / "translate.ckpt-0"))
         for name, value in trained[1].items():

@@ -96,7 +96,9 @@ def plain_common(first: Sequence[str], second: Sequence[str]) -> int:
 def test_common_subsequence_is_the_plain_one() -> None:
     for seed in range(40):
         first, second = (list(text.replace(" ", "")) for text in texts(seed, lines=2, longest=90))
-        assert common_subsequence(first, second) == plain_common(first, second) == common_subsequence(second, first)
+        assert common_subsequence(first, second) == plain_common(first, second) == common_subsequence(second, first), (
+            seed
+        )
     assert common_subsequence([], ["a"]) == common_subsequence(["a"], []) == 0
 
 

@@ -21,8 +21,8 @@ def test_ranks_add_up(toy: Any) -> None:
     assert words == int(toy.train.tgt.lengths.sum()) + len(toy.train)
     for size in (2, 3, 7):
         shares = [model.sums(toy.train, rank, size) for rank in range(size)]
-        assert sum(loss for loss, _ in shares) == pytest.approx(loss_sum)
-        assert sum(count for _, count in shares) == words
+        assert sum(loss for loss, _ in shares) == pytest.approx(loss_sum), size
+        assert sum(count for _, count in shares) == words, size
     alone = model.perplexity(toy.train)
     assert alone == pytest.approx(math.exp(loss_sum / words))
     assert outcomes(3, lambda ranks: model.perplexity(toy.train, ranks)) == [pytest.approx(alone)] * 3

@@ -97,7 +97,7 @@ def test_evaluation_takes_every_usable_pair_once_in_order_of_length(corpus: Para
     assert {batch.sentences_per_rank for batch in batches} == {1.0}
     for rank, own in enumerate((batches[:1], batches[1:], [])):
         found = list(eval_batches(corpus, VOCAB, VOCAB, None, None, 2, rank, 3))
-        assert [batch.source.tolist() for batch in found] == [batch.source.tolist() for batch in own]
+        assert [batch.source.tolist() for batch in found] == [batch.source.tolist() for batch in own], rank
 
 
 def test_sources_to_translate_keep_their_order() -> None:

@@ -44,7 +44,7 @@ def test_chunks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     generator = random.Random(chunk_bytes)
     content = "".join(generator.choice(["a", "ü", "東", " ", " ", "\n", "\r", "\r\n"]) for _ in range(400))
     path = write(tmp_path / "text", content)
-    monkeypatch.setattr(lines, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(lines, "CHUNK_BYTES", chunk_bytes)
     file = TextFile(path)
     expected = [line.removesuffix("\r") for line in content.split("\n")]
     if expected[-1] == "" and content.endswith("\n"):
@@ -55,7 +55,7 @@ def test_chunks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 5, 1 << 20])
 def test_bad_encoding_is_found_at_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int) -> None:
-    monkeypatch.setattr(lines, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(lines, "CHUNK_BYTES", chunk_bytes)
     path = write(tmp_path / "text", "eins\nzwei ü\n".encode() + b"gr\xfcn\nvier\n")
     with pytest.raises(InputError, match=r"text, line 3: not UTF-8 text .*iconv"):
         TextFile(path)

@@ -39,7 +39,7 @@ def test_a_batch_comes_from_one_bucket_and_all_but_a_bucket_s_last_are_full() ->
     for batch in epoch_plan(src, tgt, seed=3, epoch=0, **SHAPE):
         (bucket,) = {expected_bucket(int(src[i]), int(tgt[i])) for i in batch}
         buckets.add(bucket)
-        assert 1 <= len(batch) <= 8
+        assert 1 <= len(batch) <= 8, batch
         if len(batch) < 8:
             short.append(bucket)
     assert buckets == {0, 1, 2, 3, 4, 5}
@@ -71,15 +71,15 @@ def test_steps_per_epoch_counts_the_plan(num_buckets: int, batch: int) -> None:
     shape = {**SHAPE, "num_buckets": num_buckets, "global_batch_size": batch}
     steps = steps_per_epoch(src, tgt, **shape)
     for epoch in (0, 5):
-        assert len(epoch_plan(src, tgt, seed=1, epoch=epoch, **shape)) == steps
+        assert len(epoch_plan(src, tgt, seed=1, epoch=epoch, **shape)) == steps, epoch
 
 
 def test_ranks_share_a_batch_without_overlap() -> None:
     batch = np.arange(100, 111)
     for size in (1, 2, 3, 4, 16):
         slices = [rank_slice(batch, rank, size) for rank in range(size)]
-        assert sorted(np.concatenate(slices)) == batch.tolist()
-        assert max(map(len, slices)) - min(map(len, slices)) <= 1
+        assert sorted(np.concatenate(slices)) == batch.tolist(), size
+        assert max(map(len, slices)) - min(map(len, slices)) <= 1, size
     with pytest.raises(ValueError, match="rank 2 of 2"):
         rank_slice(batch, 2, 2)
 

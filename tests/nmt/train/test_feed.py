@@ -31,8 +31,8 @@ def test_ranks_share_the_batches_of_one_process(toy: Any, size: int, batch_size:
     assert {one.steps_per_epoch for one in ranks} == {alone.steps_per_epoch}
     for step in range(2 * alone.steps_per_epoch):
         parts = [one.batch(step) for one in ranks]
-        assert sorted(sum(map(sentences, parts), [])) == sorted(sentences(alone.batch(step)))
-        assert {part.sentences_per_rank for part in parts} == {alone.batch(step).sentences_per_rank / size}
+        assert sorted(sum(map(sentences, parts), [])) == sorted(sentences(alone.batch(step))), step
+        assert {part.sentences_per_rank for part in parts} == {alone.batch(step).sentences_per_rank / size}, step
 
 
 def test_an_epoch_has_each_sentence_once(toy: Any) -> None:

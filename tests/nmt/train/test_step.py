@@ -109,7 +109,7 @@ def test_gradients_are_clipped_to_their_global_norm(toy: Any) -> None:
     assert clipping.step.run(clipping.session, batch, SEED).grad_norm == pytest.approx(norm, rel=1e-5)
     clipped = clipping.update(batch)
     for name, value in update.items():
-        np.testing.assert_allclose(clipped[name], value / 4, atol=1e-6)
+        np.testing.assert_allclose(clipped[name], value / 4, atol=1e-6, err_msg=name)
 
 
 def test_adam_moves_each_weight_by_the_rate(toy: Any) -> None:

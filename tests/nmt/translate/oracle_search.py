@@ -38,7 +38,7 @@ def attention(model: OracleModel, source: Sequence[int], target: Sequence[int], 
     decoding, found = model.start(source), []
     for word in [sos, *target][:-1]:
         _, decoding = decoding.step(word)
-        assert decoding.weights is not None
+        assert decoding.weights is not None, word
         found.append(decoding.weights)
     return found
 

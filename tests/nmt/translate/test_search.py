@@ -73,8 +73,8 @@ def test_beam_is_the_plain_one(kind: str, width: int, weight: float) -> None:
         expected = graphs.oracle(translator.architecture, session)
         for k, row in enumerate(rows):
             wanted = beam(expected, row, 9, SOS, eos, width, weight)
-            assert ids[k].tolist() == [padded(b.words, ids.shape[2], eos) for b in wanted]
-            np.testing.assert_allclose(scores[k], [b.score for b in wanted], rtol=1e-4)
+            assert ids[k].tolist() == [padded(b.words, ids.shape[2], eos) for b in wanted], k
+            np.testing.assert_allclose(scores[k], [b.score for b in wanted], rtol=1e-4, err_msg=f"k {k}")
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
@@ -88,8 +88,8 @@ def test_beam_with_coverage_is_the_plain_one(coverage: float, weight: float) -> 
         expected = graphs.oracle(translator.architecture, session)
         for k, row in enumerate(rows):
             wanted = beam(expected, row, 9, SOS, EOS, 4, weight, coverage)
-            assert ids[k].tolist() == [padded(b.words, ids.shape[2], EOS) for b in wanted]
-            np.testing.assert_allclose(scores[k], [b.score for b in wanted], rtol=1e-4)
+            assert ids[k].tolist() == [padded(b.words, ids.shape[2], EOS) for b in wanted], k
+            np.testing.assert_allclose(scores[k], [b.score for b in wanted], rtol=1e-4, err_msg=f"k {k}")
     assert ids.shape != plain_ids.shape or (ids != plain_ids).any()
 
 
@@ -113,8 +113,8 @@ def test_sampling_is_the_plain_one(kind: str, temperature: float) -> None:
         expected = graphs.oracle(translator.architecture, session)
         for k, row in enumerate(rows):
             wanted = [sample(expected, row, draw.tolist(), SOS, eos, temperature) for draw in draws[k]]
-            assert ids[k].tolist() == [padded(words, ids.shape[2], eos) for words in wanted]
-            assert len(set(map(tuple, wanted))) > 1
+            assert ids[k].tolist() == [padded(words, ids.shape[2], eos) for words in wanted], k
+            assert len(set(map(tuple, wanted))) > 1, k
     assert ids.dtype == np.int32
 
 
@@ -148,7 +148,7 @@ def test_draws_are_streams() -> None:
     assert first.tolist()[:20] == uniform_draws(1, 2, 3, 20).tolist()
     assert first.min() >= 0 and first.max() < 1
     for other in ((2, 2, 3), (1, 3, 3), (1, 2, 4), (1, 3, 2), (2**40, 2, 3)):
-        assert not np.isin(uniform_draws(*other, 50), first).any()
+        assert not np.isin(uniform_draws(*other, 50), first).any(), other
 
 
 @pytest.mark.parametrize("score", ["luong", "normed_bahdanau"])
@@ -164,9 +164,9 @@ def test_attention_is_the_plain_one(score: str) -> None:
         assert weights.shape == (len(rows), words.shape[1], max(LENGTHS) + 2)
         np.testing.assert_allclose(weights.sum(2), 1, rtol=1e-5)
         for k, row in enumerate(rows):
-            assert (weights[k, :, len(row) :] == 0).all()
+            assert (weights[k, :, len(row) :] == 0).all(), k
             wanted = attention(expected, row, words[k].tolist(), SOS)
-            np.testing.assert_allclose(weights[k, :, : len(row)], wanted, rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(weights[k, :, : len(row)], wanted, rtol=1e-3, atol=1e-5, err_msg=f"k {k}")
 
 
 def test_no_attention_has_no_weights() -> None:
@@ -181,7 +181,7 @@ def test_beam_of_one_is_greedy() -> None:
         best = session.run(greedy_search(translator, *source(rows), tf.constant(9), SOS, EOS))
         for weights in ((0.0, 0.0), (0.7, 0.0), (0.7, 0.4)):
             ids, _ = session.run(beam_search(translator, *source(rows), tf.constant(9), SOS, EOS, 1, *weights))
-            assert ids[:, 0].tolist() == best.tolist()
+            assert ids[:, 0].tolist() == best.tolist(), weights
 
 
 def test_a_wider_beam_than_the_vocabulary() -> None:
@@ -214,10 +214,10 @@ def test_a_sentence_does_not_depend_on_its_batch(weights: tuple[float, float]) -
         for k, row in enumerate(rows):
             (beams, scores), greedy_ids = translate([row], 0)
             time = beams.shape[2]
-            assert all_beams[k, :, :time].tolist() == beams[0].tolist()
-            assert (all_beams[k, :, time:] == EOS).all()
-            np.testing.assert_allclose(all_scores[k], scores[0], rtol=1e-5)
-            assert all_greedy[k].tolist() == padded(greedy_ids[0].tolist(), all_greedy.shape[1], EOS)
+            assert all_beams[k, :, :time].tolist() == beams[0].tolist(), k
+            assert (all_beams[k, :, time:] == EOS).all(), k
+            np.testing.assert_allclose(all_scores[k], scores[0], rtol=1e-5, err_msg=f"k {k}")
+            assert all_greedy[k].tolist() == padded(greedy_ids[0].tolist(), all_greedy.shape[1], EOS), k
 
 
 def test_no_steps_allowed() -> None:

@@ -98,7 +98,7 @@ def test_a_mistake_is_told_once_and_leaves_the_output(toy: Any, paths: tuple[str
             return translate_file(model, *paths, ranks)
 
         errors = outcomes(2, body)
-        assert all(isinstance(error, AgreedError) for error in errors)
-        assert message in str(errors[0])
-        assert [error.is_mine for error in errors] == [True, False]
+        assert all(isinstance(error, AgreedError) for error in errors), arguments
+        assert message in str(errors[0]), arguments
+        assert [error.is_mine for error in errors] == [True, False], arguments
     assert (tmp_path / "out").read_text() == "before"

@@ -40,7 +40,7 @@ def test_a_translation_is_that_of_the_line_alone(toy: Any, mode: str) -> None:
     assert seven.translate(LINES) == many.translate(LINES) == expected
     assert [many.translate([line], [i])[0] for i, line in enumerate(LINES)] == expected
     for size in (2, 3, 20):
-        assert outcomes(size, lambda ranks: translate_shared(seven, LINES, ranks)) == [expected] * size
+        assert outcomes(size, lambda ranks: translate_shared(seven, LINES, ranks)) == [expected] * size, size
     found = 1 if mode == "greedy" else 2
     assert [len(translations) for translations in expected] == [found] * len(LINES)
     assert expected[1] == expected[3] == [""] * found
@@ -96,15 +96,15 @@ def test_alignment(toy: Any, mode: str) -> None:
     for number, line in enumerate(LINES):
         alignment = model.align(line, number)
         if not line.strip():
-            assert alignment is None
+            assert alignment is None, number
             continue
-        assert alignment is not None
-        assert alignment.source == line.split()
+        assert alignment is not None, number
+        assert alignment.source == line.split(), number
         words = [word for word in alignment.target if word != "</s>"]
-        assert " ".join(words) == model.translate([line], [number])[0][0]
-        assert "</s>" not in alignment.target[:-1]
-        assert alignment.weights.shape == (len(alignment.target), len(alignment.source))
-        np.testing.assert_allclose(alignment.weights.sum(1), 1, rtol=1e-5)
+        assert " ".join(words) == model.translate([line], [number])[0][0], number
+        assert "</s>" not in alignment.target[:-1], number
+        assert alignment.weights.shape == (len(alignment.target), len(alignment.source)), number
+        np.testing.assert_allclose(alignment.weights.sum(1), 1, rtol=1e-5, err_msg=f"number {number}")
 
 
 def test_settings() -> None:
