@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -177,3 +178,9 @@ def test_precision() -> None:
         return made.graph_options.rewrite_options.SerializeToString()
 
     assert rewrites("bfloat16") != rewrites("float32")
+
+
+def test_what_options_make_takes_them() -> None:
+    for name, field in FIELDS.items():
+        for setting, argument in field.metadata["makes"]:
+            assert (argument or name) in inspect.signature(setting).parameters, name
