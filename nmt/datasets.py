@@ -23,12 +23,12 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from absl import flags
-
-from nmt.command_line import run
-from nmt.errors import InputError
-from nmt.files import make_directory, replace_atomically
+from nmt.core.errors import InputError
+from nmt.core.files import make_directory, replace_atomically
+from nmt.options.command import run
+from nmt.options.option import option
 
 _MOST_TOKENS = 80  # longer sentences are left out of WMT's training text
 
@@ -233,20 +233,27 @@ def tokeniser(language: str) -> Callable[[str], str]:
     return lambda line: str(moses.tokenize(line, return_str=True, escape=True))
 
 
+@dataclass(frozen=True)
+class DatasetOptions:
+    """The command line."""
+
+    title: ClassVar[str] = "options"
+
+    dataset: str | None = option(None, "Which text.", allowed=DATASETS, required=True)
+    out_dir: str | None = option(None, "Where the files go.", required=True)
+    address: str = option("", "Another place that has the same files.")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    options = flags.FlagValues()
-    flags.DEFINE_enum("dataset", None, list(DATASETS), "Which text.", flag_values=options)
-    flags.DEFINE_string("out_dir", None, "Where the files go.", flag_values=options)
-    flags.DEFINE_string("address", "", "Another place that has the same files.", flag_values=options)
 
-    def command(options: flags.FlagValues) -> None:
-        dataset = DATASETS[options.dataset]
-        for path in fetch(dataset, options.out_dir, options.address):
+    def command(options: DatasetOptions) -> None:
+        dataset = DATASETS[str(options.dataset)]
+        for path in fetch(dataset, str(options.out_dir), options.address):
             print(path)
         print("\n" + dataset.commands.format(out=options.out_dir))
 
-    return run(command, options, __doc__, sys.argv if argv is None else argv, required=("dataset", "out_dir"))
+    return run(command, DatasetOptions, __doc__ or "", sys.argv if argv is None else argv)
 
 
 if __name__ == "__main__":

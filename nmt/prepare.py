@@ -17,15 +17,15 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
+from typing import ClassVar
 
-from absl import flags
-
-from nmt.command_line import run
-from nmt.errors import InputError
-from nmt.files import make_directory, replace_atomically
+from nmt.core.errors import InputError
+from nmt.core.files import make_directory, replace_atomically
+from nmt.options.command import run
+from nmt.options.option import option
 from nmt.text.corpus import open_parallel
 from nmt.text.lines import TextFile
 from nmt.text.subwords import BytePairs, SentencePieces, Subwords
@@ -206,27 +206,33 @@ def _unknown(counts: Counter[str], vocabulary: Vocabulary) -> int:
     return sum(count for token, count in counts.items() if token not in known)
 
 
+@dataclass(frozen=True)
+class PrepareOptions:
+    """The command line."""
+
+    title: ClassVar[str] = "options"
+
+    train_prefix: str | None = option(
+        None, "Training text is <train_prefix>.<src> and <train_prefix>.<tgt>.", required=True
+    )
+    src: str | None = option(None, "Suffix of the source files.", required=True)
+    tgt: str | None = option(None, "Suffix of the target files.", required=True)
+    out_dir: str | None = option(None, "Directory for all that is written; made if missing.", required=True)
+    apply: str = option("", "Prefixes of other text to segment and count alike, with commas between.")
+    bpe: int | None = option(None, "Joints of byte pair encoding over both languages.")
+    spm: int | None = option(None, "Pieces of a SentencePiece model of both languages.")
+    min_count: int = option(1, "Rarer tokens stay out of the vocabularies.")
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    options = flags.FlagValues()
-    for name, text in (
-        ("train_prefix", "Training text is <train_prefix>.<src> and <train_prefix>.<tgt>."),
-        ("src", "Suffix of the source files."),
-        ("tgt", "Suffix of the target files."),
-        ("out_dir", "Directory for all that is written; made if missing."),
-    ):
-        flags.DEFINE_string(name, None, text, flag_values=options)
-    flags.DEFINE_list("apply", [], "Prefixes of other text to segment and count alike.", flag_values=options)
-    flags.DEFINE_integer("bpe", None, "Joints of byte pair encoding over both languages.", flag_values=options)
-    flags.DEFINE_integer("spm", None, "Pieces of a SentencePiece model of both languages.", flag_values=options)
-    flags.DEFINE_integer("min_count", 1, "Rarer tokens stay out of the vocabularies.", flag_values=options)
 
-    def command(values: flags.FlagValues) -> None:
-        given = values.flag_values_dict()
-        given.pop("help")
+    def command(options: PrepareOptions) -> None:
+        given = asdict(options)
+        given["apply"] = [prefix.strip() for prefix in options.apply.split(",") if prefix.strip()]
         print(prepare(**given))
 
-    return run(command, options, __doc__ or "", argv, required=["train_prefix", "src", "tgt", "out_dir"])
+    return run(command, PrepareOptions, __doc__ or "", argv)
 
 
 if __name__ == "__main__":

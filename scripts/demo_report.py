@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from nmt.translate.metrics import bleu
-from nmt.translate.score import sacre_bleu
+from nmt.scoring.metrics import bleu
+from nmt.scoring.score import sacre_bleu
 
 
 def main(source_path: str, reference_path: str, translation_path: str) -> None:

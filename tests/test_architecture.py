@@ -24,19 +24,25 @@ TFDIST_LAYERS = [
     {"transport"},
     {"core"},
 ]
+# The rooms of nmt; each may import what stands below it, and within model, too.
 NMT_LAYERS = [
-    {"nmt", "prepare", "phrasebook", "datasets"},
-    {"training", "inference"},
-    {"wiring"},
-    {"configure"},
-    {"checks"},
-    {"config"},
+    {"nmt", "prepare", "phrasebook", "datasets"},  # the commands
+    {"runs"},
+    {"options"},
     {"train"},
-    {"translate"},
+    {"keeping", "translate"},
+    {"reporting", "scoring"},
     {"model"},
-    {"text"},
-    {"command_line", "numerals", "ranks"},
-    {"errors", "files"},
+    {"text", "demo"},
+    {"core"},
+]
+NMT_MODEL_LAYERS = [
+    {"trained", "batch_input", "session"},
+    {"registry"},
+    {"lstm"},
+    {"interface"},
+    {"parts"},
+    {"architecture"},
 ]
 
 
@@ -85,7 +91,7 @@ def test_rooms(path: Path) -> None:
         assert "os.environ" not in text.replace("``os.environ``", "") and "getenv" not in text
     if name.startswith("tfdist/"):
         assert "nmt" not in roots
-    elif name != "nmt/nmt.py":
+    elif name != "nmt/runs/processes.py":
         assert "tfdist" not in roots
     if name != "tfdist/hooks/patches.py":
         assert not re.search(r"^\s*(tf|tf_\w+|ops|gradients_util)\.[\w.]+ = ", text, re.MULTILINE)
@@ -97,3 +103,46 @@ def test_modules_are_small_and_say_what_they_are(path: Path) -> None:
     assert ast.get_docstring(ast.parse(text))
     assert len(text.splitlines()) <= 330
     assert path.stem not in {"utils", "helpers", "common", "misc", "base"}
+
+
+NMT = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in ROOT.glob("nmt/**/*.py")
+}
+
+
+def of_nmt(path: Path) -> set[str]:
+    """The modules of nmt that a file imports, those for types only included."""
+    tree = ast.parse(path.read_text())
+    found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            assert not any(alias.name.startswith("_") for alias in node.names), f"{path} imports what is private"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} & NMT.keys() or {node.module}
+    return found & NMT.keys()
+
+
+def test_nmt_has_no_circles() -> None:
+    left = {name: of_nmt(path) for name, path in NMT.items()}
+    while free := [name for name, others in left.items() if not others & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, "each of these imports another one of them"
+
+
+@pytest.mark.parametrize(("house", "layers"), [("nmt", NMT_LAYERS), ("nmt.model", NMT_MODEL_LAYERS)])
+def test_rooms_of_nmt_import_only_rooms_below(house: str, layers: list[set[str]]) -> None:
+    def room(module: str) -> str:
+        return module.removeprefix(f"{house}.").split(".")[0] if module.startswith(f"{house}.") else ""
+
+    for name, path in NMT.items():
+        for other in of_nmt(path) if room(name) else ():
+            if room(other) not in ("", room(name)):
+                places = layer(layers, room(name)), layer(layers, room(other))
+                assert None not in places and places[0] < places[1], f"{name} imports {other}"  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("room", sorted({path.parent for path in NMT.values()}), ids=lambda p: str(p.relative_to(ROOT)))
+def test_rooms_of_nmt_can_be_taken_in_at_a_glance(room: Path) -> None:
+    assert len(list(room.glob("*.py"))) <= 16
+    assert ast.get_docstring(ast.parse((room / "__init__.py").read_text()))

@@ -1,4 +1,4 @@
-"""A model that is asked and not trained: a graph and a session of its own, whose weights come from checkpoints."""
+"""An inference graph: a model that is asked and not trained, in a session of its own, its weights from checkpoints."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, Generic, TypeVar
 import tensorflow as tf
 
 from nmt.model.architecture import Architecture
-from nmt.model.initializers import Initializer
-from nmt.model.translator import Translator
+from nmt.model.interface import Translator
+from nmt.model.parts.initializers import Initializer
+from nmt.model.registry import make_translator
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
 Settings = TypeVar("Settings")
@@ -42,7 +43,7 @@ class TrainedModel(ABC, Generic[Settings]):
     ) -> None:
         self._src_vocab, self._tgt_vocab, self._settings = src_vocab, tgt_vocab, settings
         with tf.Graph().as_default() as graph:
-            self._build(Translator(architecture, Initializer(), num_gpus=num_gpus))
+            self._build(make_translator(architecture, Initializer(), num_gpus=num_gpus))
             self.saver: Any = tf.compat.v1.train.Saver()
         self.session: Any = tf.compat.v1.Session(graph=graph, config=session_config)
 

@@ -1,4 +1,4 @@
-"""Sentences as the padded arrays that the model is fed with.
+"""Padded batches: sentences as the arrays that the model is fed with.
 
 Everything is time-major, [time, batch]: a step of a recurrent loop then reads one contiguous row. Sources are padded
 with the source's end mark, both target arrays with the target's; the lengths tell what is padding. Source words that

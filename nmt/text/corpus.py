@@ -1,11 +1,11 @@
-"""Two text files whose lines are translations of each other."""
+"""A parallel corpus: two text files whose lines are translations of each other."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 
-from nmt.errors import InputError
+from nmt.core.errors import InputError
 from nmt.text.lines import TextFile
 
 __all__ = ["ParallelCorpus", "TextFile", "open_parallel"]

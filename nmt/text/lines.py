@@ -15,9 +15,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nmt.errors import InputError
+from nmt.core.errors import InputError
 
-_CHUNK_BYTES = 1 << 22  # bounds the temporary arrays of a pass, which take up to ten times as much
+CHUNK_BYTES = 1 << 22  # bounds the temporary arrays of a pass, which take up to ten times as much
 _NEWLINE, _RETURN, _SPACE = b"\n\r "
 
 
@@ -68,7 +68,7 @@ class TextFile:
         first = 0
         while first < len(self):  # whole lines at a time: no character is cut
             start = self._start(first)
-            last = max(first + 1, int(np.searchsorted(self._ends, start + _CHUNK_BYTES)))
+            last = max(first + 1, int(np.searchsorted(self._ends, start + CHUNK_BYTES)))
             try:
                 self._bytes[start : int(self._ends[last - 1])].decode("utf-8")
             except UnicodeDecodeError as error:
@@ -105,8 +105,8 @@ def _index(data: mmap.mmap) -> tuple[np.ndarray, np.ndarray]:
     totals: list[np.ndarray] = []  # tokens from the start of the file to each line end
     total = 0
     after_separator = True
-    for start in range(0, len(content), _CHUNK_BYTES):
-        chunk = content[start : start + _CHUNK_BYTES]
+    for start in range(0, len(content), CHUNK_BYTES):
+        chunk = content[start : start + CHUNK_BYTES]
         following = content[start + 1 : start + 1 + len(chunk)]
         newline = chunk == _NEWLINE
         separator = newline | (chunk == _SPACE)

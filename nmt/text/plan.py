@@ -1,4 +1,4 @@
-"""Which sentences make which step: the plan of an epoch.
+"""Bucketing and shuffling: the plan of an epoch, which sentences make which step.
 
 Batches are formed over the whole corpus, each from one length bucket, and only then dealt to the ranks. All ranks of
 a step so have nearly equal work, one rank of batch 128 and two of 64 see the same batches, and a run can resume at
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nmt.errors import InputError
+from nmt.core.errors import InputError
 
 _WIDTH_WITHOUT_LIMIT = 10  # tokens; a bucket's width where no limit of length tells one
 

@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from nmt.errors import InputError
+from nmt.core.errors import InputError
 
 
 class Subwords(Protocol):

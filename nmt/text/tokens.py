@@ -1,4 +1,4 @@
-"""Lines to tokens and back.
+"""Tokens: lines to tokens and back, subwords joined.
 
 Nothing is tokenised here: text comes with its tokens separated by spaces, and subword text with its pieces so. Only
 the space separates; tabs and the other blanks of Unicode are parts of tokens, as they are in the files' word counts.

@@ -1,4 +1,4 @@
-"""Words and their numbers.
+"""Vocabulary: words and their numbers (ids).
 
 A vocabulary is a UTF-8 file with one word a line; a word's id is its line number from 0. The first three lines are
 `<unk>`, which stands for all words that are not in the file, and the marks of a sentence's start and end. A file that
@@ -15,8 +15,8 @@ from typing import Protocol
 
 import numpy as np
 
-from nmt.errors import InputError
-from nmt.files import make_directory, replace_atomically
+from nmt.core.errors import InputError
+from nmt.core.files import make_directory, replace_atomically
 from nmt.text.lines import TextFile
 
 UNK = "<unk>"

@@ -1,1 +1,1 @@
-"""Training: the step, its schedule, and all that surrounds it."""
+"""Training: the step, its schedule, the loop, and evaluation at its milestones."""

@@ -1,5 +1,4 @@
-"""What happens at a milestone of training: a checkpoint is written, then the graphs for evaluation read it
-and are asked.
+"""Evaluation at a milestone of training: a checkpoint is written, then the inference graphs read it and are asked.
 
 One object is chosen at the start. If rank 0 evaluates alone, it has an `Evaluator` and the others `NoEvaluation`, which
 wait for it in their next collective call. If the evaluation is shared, all ranks have an `Evaluator`, those that do not
@@ -15,17 +14,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nmt.ranks import Ranks
+from nmt.core.ranks import Ranks
+from nmt.keeping import checkpoint
+from nmt.keeping.best import BestScore
+from nmt.keeping.store import AVERAGE, Storing, best_name
+from nmt.reporting.heatmap import heatmap
+from nmt.reporting.outputs import RunOutputs, Stats
+from nmt.scoring.perplexity import LikelihoodModel
+from nmt.scoring.score import score
 from nmt.text.corpus import ParallelCorpus
 from nmt.text.tokens import reference_text
-from nmt.train import checkpoint
-from nmt.train.best import BestScore
-from nmt.train.likelihood import LikelihoodModel
-from nmt.train.outputs import RunOutputs, Stats
-from nmt.train.store import AVERAGE, Storing, best_name
-from nmt.translate.decode import TranslationModel, translate_shared
-from nmt.translate.heatmap import heatmap
-from nmt.translate.score import score
+from nmt.translate.translation_model import TranslationModel, translate_shared
 
 
 class Evaluation(Protocol):

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from nmt.ranks import AgreedError, Ranks
+from nmt.core.ranks import AgreedError, Ranks
+from nmt.reporting.outputs import RunOutputs, Stats
+from nmt.scoring.perplexity import perplexity
 from nmt.train.evaluation import Evaluation
 from nmt.train.feed import Feed
-from nmt.train.loss import perplexity
-from nmt.train.outputs import RunOutputs, Stats
 from nmt.train.step import StepResult, TrainStep, dropout_seed
 from nmt.train.stopping import Stop
 

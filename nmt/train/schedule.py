@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step: a warm-up, then halvings.
+"""Learning rate schedule: the rate as a function of the step, a warm-up, then halvings.
 
 Warm-up over W steps, for step < W:
 

@@ -1,4 +1,4 @@
-"""One step of training: a batch in, an update of the weights, and the figures of the batch.
+"""The training step: loss, gradients, clipping, update of the weights, and the figures of the batch.
 
 Loss: cross-entropy summed over the words, divided by the sentences of a rank (Batch.sentences_per_rank), so
 that the mean of the ranks' gradients is the gradient of one process that has all sentences. Gradients are
@@ -16,10 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from nmt.model.architecture import Architecture
-from nmt.model.initializers import Initializer
-from nmt.model.translator import Translator
+from nmt.model.batch_input import BatchInput
+from nmt.model.parts.initializers import Initializer
+from nmt.model.registry import make_translator
 from nmt.text.batches import Batch
-from nmt.train.loss import per_sentence
 from nmt.train.schedule import Schedule
 
 v1 = tf.compat.v1
@@ -34,7 +34,7 @@ class Optimization:
         schedule: the learning rate of each step.
         max_gradient_norm: gradients are clipped to this global norm.
         dropout: probability that an input of a cell is dropped.
-        num_sampled_softmax: words that the softmax is taken over (`nmt.model.sampled_softmax`); 0 for all. The
+        num_sampled_softmax: words that the softmax is taken over (`nmt.model.parts.sampled_softmax`); 0 for all. The
             loss, and the perplexity printed in training, are then those of the sample.
         colocate_gradients_with_ops: whether gradients are computed on the device of what they are gradients of.
 
@@ -83,36 +83,6 @@ class StepResult(NamedTuple):
     global_step: int
 
 
-class BatchInput:
-    """Placeholders for a `Batch` that a model of this architecture reads."""
-
-    def __init__(self, architecture: Architecture) -> None:
-        ids, lengths = [None, None], [None]
-        self.source = v1.placeholder(tf.int32, architecture.source_shape, "source")
-        self.source_lengths = v1.placeholder(tf.int32, lengths, "source_lengths")
-        self.target_in = v1.placeholder(tf.int32, ids, "target_in")
-        self.target_out = v1.placeholder(tf.int32, ids, "target_out")
-        self.target_lengths = v1.placeholder(tf.int32, lengths, "target_lengths")
-        self.sentences_per_rank = v1.placeholder(tf.float32, [], "sentences_per_rank")
-
-    def loss_sum(self, translator: Translator, num_sampled: int = 0) -> tf.Tensor:
-        """The translator's summed cross-entropy of the batch, a float32 scalar; see `Translator.loss_sum`."""
-        return translator.loss_sum(
-            self.source, self.source_lengths, self.target_in, self.target_out, self.target_lengths, num_sampled
-        )
-
-    def feed(self, batch: Batch) -> dict[tf.Tensor, Any]:
-        """What a session is fed for this batch."""
-        return {
-            self.source: batch.source,
-            self.source_lengths: batch.source_lengths,
-            self.target_in: batch.target_in,
-            self.target_out: batch.target_out,
-            self.target_lengths: batch.target_lengths,
-            self.sentences_per_rank: batch.sentences_per_rank,
-        }
-
-
 class TrainStep:
     """The training graph, built in the current default graph; `run` does one step in a session of it.
 
@@ -128,7 +98,7 @@ class TrainStep:
                 raise ValueError(f"{name} is not trained: the initializer must be given its values")
         self._input = BatchInput(architecture)
         self._seed = v1.placeholder(tf.int32, [2], "dropout_seed")
-        translator = Translator(architecture, initializer, optimization.dropout, self._seed, num_gpus)
+        translator = make_translator(architecture, initializer, optimization.dropout, self._seed, num_gpus)
         loss_sum = self._input.loss_sum(translator, optimization.num_sampled_softmax)
         # int32 because that is the tutorial's type; by hand because TensorFlow's own global step is int64.
         step = v1.get_variable(
@@ -161,6 +131,15 @@ class TrainStep:
         )
 
 
+def per_sentence(loss_sum: tf.Tensor, sentences: tf.Tensor) -> tf.Tensor:
+    """The training loss: nats summed over target words, divided by the number of sentences (both scalars).
+
+    With `sentences` = sentences in the batch of all ranks / number of ranks, the mean of this over the ranks
+    is what one process gets from the whole batch, whether or not the ranks' slices are equally large.
+    """
+    return loss_sum / tf.cast(sentences, loss_sum.dtype)
+
+
 def merged(gradient: Any) -> Any:
     """The same gradient with one row for each index; dense gradients and None pass.
 
@@ -177,27 +156,3 @@ def merged(gradient: Any) -> Any:
 def dropout_seed(seed: int, rank: int, step: int) -> np.ndarray:
     """The seed of one rank's dropout in one step, int32 [2]."""
     return np.random.SeedSequence([seed, rank, step]).generate_state(2).view(np.int32)
-
-
-def session_config(
-    precision: str, inter_threads: int = 0, intra_threads: int = 0, log_device_placement: bool = False
-) -> Any:
-    """The session's settings.
-
-    Args:
-        precision: "bfloat16" lets TensorFlow rewrite a graph to multiply in it on the CPU; or "float32".
-        inter_threads: operations at once; 0 for TensorFlow's choice.
-        intra_threads: threads of one operation; likewise.
-        log_device_placement: whether TensorFlow logs where each operation runs.
-    """
-    config = v1.ConfigProto(
-        allow_soft_placement=True,
-        inter_op_parallelism_threads=inter_threads,
-        intra_op_parallelism_threads=intra_threads,
-        log_device_placement=log_device_placement,
-    )
-    config.gpu_options.allow_growth = True
-    if precision == "bfloat16":
-        rewriter = config.graph_options.rewrite_options
-        rewriter.auto_mixed_precision_onednn_bfloat16 = type(rewriter).ON
-    return config

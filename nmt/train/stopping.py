@@ -1,4 +1,4 @@
-"""Being asked to stop: batch systems such as Slurm send a signal some time before they end a job.
+"""Stop signals: batch systems such as Slurm send a signal some time before they end a job.
 
 SIGTERM is the usual one; SIGUSR1 means the same, for launchers (Open MPI's) that end the ranks at once on SIGTERM.
 """
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nmt.ranks import Ranks
+from nmt.core.ranks import Ranks
 
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 

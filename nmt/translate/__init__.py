@@ -1,1 +1,1 @@
-"""Translation with a trained model, and the scores of translations."""
+"""Translation with a trained model: greedy and beam search, sampling, whole files."""

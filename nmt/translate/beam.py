@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from nmt.model.translator import Translator
+from nmt.model.interface import Translator
 from nmt.translate.search import any_batch, repeated
 
 
@@ -57,7 +57,7 @@ def beam_search(
     """
     if beam_width < 1:
         raise ValueError(f"beam_width is {beam_width}; it must be at least 1")
-    if coverage_penalty_weight and not translator.architecture.attention:
+    if coverage_penalty_weight and not translator.architecture.has_attention:
         raise ValueError(f"coverage_penalty_weight is {coverage_penalty_weight}; without attention it must be 0")
     memory = repeated(translator.encode(source, source_lengths), beam_width)
     decoder = translator.decoder(memory)

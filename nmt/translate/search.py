@@ -1,4 +1,4 @@
-"""Finding a translation word by word: the best word each time, or one drawn at random.
+"""Greedy search and sampling: a translation word by word, the best one each time or one drawn at random.
 
 Each is a single loop inside the graph. A sentence stops by itself, so that what it gets does not depend on the
 sentences it shares a batch with.
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from nmt.model.encoder import Memory
-from nmt.model.translator import Translator
+from nmt.model.interface import Translator
+from nmt.model.lstm.encoder import Memory
 
 # (logits [batch, vocabulary], time, an int32 scalar from 0) -> the next words, int32 [batch]
 Choice = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -121,7 +121,7 @@ def attention_weights(
     Raises:
         ValueError: the model has no attention.
     """
-    if not translator.architecture.attention:
+    if not translator.architecture.has_attention:
         raise ValueError("a model without attention has no attention weights")
     memory = translator.encode(source, source_lengths)
     decoder = translator.decoder(memory)

@@ -10,20 +10,20 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from nmt.model.architecture import Architecture
-from nmt.model.embeddings import given_vectors
-from nmt.model.initializers import Initializer, initializer
+from nmt.keeping.checkpoint import Checkpoints, restore
+from nmt.model.lstm.architecture import LSTMArchitecture
+from nmt.model.parts.embedding_tables import given_vectors
+from nmt.model.parts.initializers import Initializer, initializer
 from nmt.model.trained import TrainedModel
-from nmt.nmt import Processes
+from nmt.runs.processes import Processes
+from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
-from nmt.train.checkpoint import Checkpoints, restore
 from nmt.train.feed import Feed, FeedSettings
-from nmt.train.likelihood import LikelihoodModel, LikelihoodSettings
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, TrainStep, dropout_seed
-from nmt.translate.decode import SearchSettings, TranslationModel
-from nmt.translate.infer import translate_file
+from nmt.translate.translate_file import translate_file
+from nmt.translate.translation_model import SearchSettings, TranslationModel
 from tests.multirank.oracle import assert_close, one_process, v1
 from tests.named import turn
 
@@ -54,7 +54,7 @@ def feed(rank: int, size: int) -> Feed:
 def trained(optimizer: str, attention: str, rank: int, size: int, seed: int, **changes: Any) -> dict[str, np.ndarray]:
     batches = feed(rank, size)
     with tf.Graph().as_default(), v1.Session() as session:
-        shape = Architecture(63, 63, 20, 2, 2, encoder_type="bi", attention=attention, **changes)
+        shape = LSTMArchitecture(63, 63, 20, 2, 2, encoder_type="bi", attention=attention, **changes)
         rate = {"sgd": 0.3, "adam": 0.001}[optimizer]  # greater rates multiply float32 rounding: 1 and 0.01 give 2e-5
         schedule = Schedule(rate, num_train_steps=STEPS, decay_scheme="luong5")
         vectors = np.random.RandomState(seed).randn(60, 20).astype(np.float32)
@@ -99,7 +99,7 @@ def communication(graph: tf.Graph) -> list[str]:
 
 
 def case_nmt_evaluates_and_translates_without_communication() -> None:
-    shape = Architecture(63, 63, 20, 2, 2, encoder_type="bi", attention="scaled_luong")
+    shape = LSTMArchitecture(63, 63, 20, 2, 2, encoder_type="bi", attention="scaled_luong")
     corpus, words = text()
     with tf.Graph().as_default() as training, v1.Session() as session:
         TrainStep(shape, initializer("uniform", 0.1, 1), Optimization("sgd", Schedule(0.1, STEPS), 5.0))
@@ -130,7 +130,7 @@ def case_nmt_shares_translation_and_perplexity() -> None:
     lines = ["", *(corpus.src.line(i) for i in range(20)), " ", "w1 unknown"]
     directory = Path(tempfile.mkdtemp())
     (directory / "in").write_text("".join(line + "\n" for line in lines))
-    shape = Architecture(63, 63, 12, 2, 2, encoder_type="bi", attention="scaled_luong")
+    shape = LSTMArchitecture(63, 63, 12, 2, 2, encoder_type="bi", attention="scaled_luong")
     searches = [
         SearchSettings(batch_size=7, tgt_max_len=12),
         SearchSettings(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt.model.architecture import Architecture
+from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
 
@@ -25,7 +25,7 @@ class Toy:
     dev: ParallelCorpus
     src_vocab: Vocabulary
     tgt_vocab: Vocabulary
-    architecture: Architecture
+    architecture: LSTMArchitecture
 
     def flags(self, *more: str) -> list[str]:
         """A command line for training on these files, to which `more` is added."""
@@ -58,5 +58,5 @@ def toy(tmp_path: Path) -> Toy:
         corpora[name] = open_parallel(*paths)
     src_vocab = write_vocabulary(tmp_path / "vocab.en", WORDS)
     tgt_vocab = write_vocabulary(tmp_path / "vocab.de", [word.upper() for word in WORDS])
-    architecture = Architecture(src_vocab.size, tgt_vocab.size, 8, 1, 1, attention="luong")
+    architecture = LSTMArchitecture(src_vocab.size, tgt_vocab.size, 8, 1, 1, attention="luong")
     return Toy(tmp_path, corpora["train"], corpora["dev"], src_vocab, tgt_vocab, architecture)

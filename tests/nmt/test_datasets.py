@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nmt import datasets
+from nmt.core.errors import InputError
 from nmt.datasets import DATASETS, Dataset, Part, fetch
-from nmt.errors import InputError
 
 
 def put(path: Path, text: str) -> None:

@@ -1,0 +1,1 @@
+"""A small English-German corpus made by rule, for demonstrations and tests."""

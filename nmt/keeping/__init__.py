@@ -1,0 +1,1 @@
+"""What stays of a training: checkpoints, their averages, the models of the best scores."""

@@ -1,0 +1,207 @@
+"""Checkpoints on disk: written whole, listed, found, restored.
+
+They are `<directory>/<name>-<step>.{data-*,index}` and the file `checkpoint` that lists those kept.
+
+A checkpoint is made in a directory of its own and renamed file by file, the index last; one whose index is
+there is therefore complete. The format is that of `tf.compat.v1.train.Saver`, whose readers find `checkpoint`
+and follow it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from nmt.core.errors import InputError
+from nmt.core.files import make_directory, remove_unfinished, replace_atomically
+
+NAME = "translate.ckpt"
+_STATE = "checkpoint"
+_UNFINISHED = ".saving-"
+
+
+def step_of(path: str | os.PathLike[str]) -> int:
+    """The step in a checkpoint's name, `translate.ckpt-1200` -> 1200; 0 for a name without one."""
+    found = re.search(r"-(\d+)$", os.fspath(path))
+    return int(found[1]) if found else 0
+
+
+class Checkpoints:
+    """The checkpoints of one directory, which this process alone writes to.
+
+    Args:
+        directory: made if missing.
+        keep: how many checkpoints stay; older ones are removed once a newer one is complete.
+
+    Raises:
+        InputError: the directory cannot be made.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], keep: int = 5) -> None:
+        self.directory = make_directory(directory)
+        self._keep = keep
+        for unfinished in self.directory.glob(_UNFINISHED + "*"):  # left by a process that was killed
+            shutil.rmtree(unfinished, ignore_errors=True)
+        remove_unfinished(self.directory)
+
+    def save(self, session: Any, saver: Any, step: int) -> str:
+        """Writes all variables of the saver's graph and returns the checkpoint's path.
+
+        Raises:
+            InputError: the disk is full or not writable; the checkpoints that were there remain.
+        """
+
+        def write(target: Path) -> None:
+            with session.graph.as_default():  # else the saver, outside any graph, takes itself for an eager one
+                saver.save(session, os.fspath(target), write_meta_graph=False, write_state=False)
+
+        return self.write(step, write)
+
+    def adopt(self, path: str) -> str:
+        """Copies a checkpoint of another directory here and returns the copy's path. Raises as `save`."""
+
+        def write(target: Path) -> None:
+            for source in _files_of(Path(path)):
+                shutil.copyfile(source, target.with_name(target.name + _ending(source, path)))
+
+        return self.write(step_of(path), write)
+
+    def write(self, step: int, write: Callable[[Path], None]) -> str:
+        """Lets `write` make a checkpoint at the path it is given; returns where it then is. Raises as `save`."""
+        name = f"{NAME}-{step}"
+        final = self.directory / name
+        unfinished = None
+        try:
+            unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.directory))
+            write(unfinished / name)
+            for part in _files_of(unfinished / name):  # the index comes last
+                _flush(part)
+                os.replace(part, self.directory / part.name)
+        except (OSError, tf.errors.OpError) as error:
+            raise InputError(f"{final} cannot be written: {error}; free or choose another disk") from error
+        finally:
+            if unfinished is not None:
+                shutil.rmtree(unfinished, ignore_errors=True)
+        kept = [other for other in listed(self.directory) if other != name and step_of(other) < step] + [name]
+        stale = [other for other in listed(self.directory) if other not in kept] + kept[: -self._keep]
+        self._list(kept[-self._keep :])
+        for other in stale:
+            for part in reversed(_files_of(self.directory / other)):
+                part.unlink(missing_ok=True)
+        return os.fspath(final)
+
+    def _list(self, names: list[str]) -> None:
+        with replace_atomically(self.directory / _STATE) as file:
+            file.write(f"model_checkpoint_path: {json.dumps(names[-1])}\n")
+            file.writelines(f"all_model_checkpoint_paths: {json.dumps(name)}\n" for name in names)
+
+
+def latest(directory: str | os.PathLike[str]) -> str | None:
+    """The path of a directory's newest checkpoint, or None where there is none.
+
+    Raises:
+        InputError: the file `checkpoint` is damaged, or names one that is missing.
+    """
+    names = listed(Path(directory))
+    if not names:
+        return None
+    path = os.fspath(Path(directory) / names[-1])
+    check_exists(path)
+    return path
+
+
+def check_exists(path: str) -> None:
+    """Checks that a checkpoint is there.
+
+    Raises:
+        InputError: it has no index file.
+    """
+    if not os.path.isfile(path + ".index"):
+        raise InputError(f"{path}.index is missing: {_remedy(path)}; a path for --ckpt ends as {NAME}-1200 does")
+
+
+def restore(session: Any, saver: Any, path: str) -> None:
+    """Gives the global variables of the session's graph, which the saver is of, their values in a checkpoint.
+
+    Raises:
+        InputError: the checkpoint is missing or damaged, or is of another architecture or vocabulary.
+    """
+    check_exists(path)
+    if not _files_of(Path(path))[:-1]:
+        raise InputError(f"{path}.data-* is missing: {_remedy(path)}")
+    try:
+        shapes = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+        _check_shapes(session.graph, shapes, path)
+        with session.graph.as_default():
+            saver.restore(session, path)
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        raise InputError(f"{path} is damaged ({_first_line(error)}): {_remedy(path)}") from None
+
+
+def _remedy(path: str) -> str:
+    state = os.path.join(os.path.dirname(path), _STATE)
+    return f"restore its files, or delete {state} and {path}.* to go back to the newest checkpoint that is whole"
+
+
+def _check_shapes(graph: Any, shapes: Mapping[str, list[int]], path: str) -> None:
+    """Compares variables with a checkpoint's: TensorFlow restores a value of any shape without a word."""
+    differing = {}
+    for variable in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
+        part = variable._get_save_slice_info()  # of a partitioned variable, which is saved as one tensor
+        name = part.full_name if part else variable.op.name
+        wanted = list(part.full_shape) if part else variable.shape.as_list()
+        if shapes.get(name) != wanted:
+            found = f"has it as {shapes[name]}" if name in shapes else "does not have it"
+            differing[name] = f"{name} is {wanted}: it {found}"
+    if differing:
+        first, *others = differing.values()
+        rest = f" (and so for {len(others)} others: {', '.join(list(differing)[1:6])}{', ...' * (len(others) > 5)})"
+        raise InputError(
+            f"{path} does not fit the model, where {first}{rest if others else ''}; use the flags and vocabularies "
+            "that it was trained with"
+        )
+
+
+def listed(directory: Path) -> list[str]:
+    """The names in `checkpoint`, oldest first."""
+    path = directory / _STATE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        complete = (os.fspath(index)[: -len(".index")] for index in directory.glob(f"{NAME}-*.index"))
+        return sorted((os.path.basename(name) for name in complete), key=step_of)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}): delete it, and the newest checkpoint is taken") from None
+    names = re.findall(r'^all_model_checkpoint_paths: "(.*)"$', text, re.MULTILINE)
+    newest = re.search(r'^model_checkpoint_path: "(.*)"$', text, re.MULTILINE)
+    if newest is None:
+        raise InputError(f"{path} is damaged: delete it, and the newest checkpoint is taken")
+    return [os.path.basename(name) for name in names if name != newest[1]] + [os.path.basename(newest[1])]
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The files of a checkpoint, in the order in which they are to appear: the index last."""
+    data = sorted(path.parent.glob(f"{path.name}.data-*"))
+    return [*data, path.with_name(path.name + ".index")]
+
+
+def _ending(part: Path, path: str) -> str:
+    return part.name[len(os.path.basename(path)) :]
+
+
+def _flush(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _first_line(error: Exception) -> str:
+    text = error.message if isinstance(error, tf.errors.OpError) else str(error)
+    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)

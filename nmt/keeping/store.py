@@ -1,0 +1,130 @@
+"""The store of a run: checkpoints, their mean, translations, the best models that an evaluation leaves behind.
+
+One object is chosen at the start: `Store` on the rank that writes, `NoStore` on the others, which knows the same names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from nmt.core.files import replace_atomically
+from nmt.keeping import checkpoint
+from nmt.keeping.average import mean_values, write_values
+from nmt.keeping.best import BestModel, BestScore
+from nmt.keeping.checkpoint import NAME, Checkpoints
+
+AVERAGE = "avg_"  # what names of an averaged model begin with
+_AVERAGES = "avg_checkpoints"
+
+
+def best_name(metric: str, prefix: str = "") -> str:
+    """The directory of the best model by a metric: `best_bleu`, or `avg_best_bleu` for an averaged one."""
+    return f"{prefix}best_{metric}"
+
+
+class Storing(Protocol):
+    """Where an evaluation's products go.
+
+    Attributes:
+        best: the best models by the names of their directories.
+    """
+
+    best: dict[str, BestScore]
+
+    def save(self, session: Any, step: int) -> str:
+        """The path of the checkpoint of this step, written unless it has been."""
+
+    def average(self, step: int) -> str | None:
+        """The path of the mean of the newest checkpoints; None as long as there are too few."""
+
+    def translations(self, name: str, lines: Sequence[str]) -> None:
+        """The translation `output_<name>` of a text."""
+
+
+class NoStore:
+    """Writes nothing.
+
+    Args:
+        out_dir: where the other rank writes.
+        metrics: what best models are kept by.
+        keep: checkpoints kept, as many as an average is of.
+        averages: whether models are averaged.
+    """
+
+    def __init__(self, out_dir: str, metrics: Sequence[str], keep: int, averages: bool) -> None:
+        self.directory, self.keep = Path(out_dir), keep
+        self.best = {
+            best_name(metric, prefix): self._best(best_name(metric, prefix), metric)
+            for prefix in ("", AVERAGE)[: 1 + averages]
+            for metric in metrics
+        }
+
+    def _best(self, name: str, metric: str) -> BestScore:
+        return BestScore(self.directory / name, metric)
+
+    def save(self, session: Any, step: int) -> str:
+        """The path."""
+        return os.fspath(self.directory / f"{NAME}-{step}")
+
+    def average(self, step: int) -> str | None:
+        """The path."""
+        if len(self._trained()) < self.keep:
+            return None
+        return os.fspath(self.directory / _AVERAGES / f"{NAME}-{step}")
+
+    def translations(self, name: str, lines: Sequence[str]) -> None:
+        """Nothing."""
+
+    def _trained(self) -> list[str]:
+        """The newest checkpoints, as many as are kept; not that of the weights before the first step."""
+        return [name for name in checkpoint.listed(self.directory) if checkpoint.step_of(name)][-self.keep :]
+
+
+class Store(NoStore):
+    """Writes to `out_dir`.
+
+    Args:
+        out_dir: made if missing.
+        metrics: what best models are kept by.
+        keep: checkpoints kept, as many as an average is of.
+        averages: whether models are averaged.
+        hparams: the text of the file `hparams` beside the best models.
+        saver: a `tf.compat.v1.train.Saver` of the training graph.
+
+    Raises:
+        InputError: a directory cannot be made, or a record is damaged; later, and from any method: the disk is full.
+    """
+
+    def __init__(
+        self, out_dir: str, metrics: Sequence[str], keep: int, averages: bool, hparams: str, saver: Any
+    ) -> None:
+        self._hparams, self._saver = hparams, saver
+        super().__init__(out_dir, metrics, keep, averages)
+        self._checkpoints = Checkpoints(out_dir, keep)
+        self._saved: str | None = None
+
+    def _best(self, name: str, metric: str) -> BestScore:
+        return BestModel(self.directory / name, metric, self._hparams)
+
+    def save(self, session: Any, step: int) -> str:
+        """The path of the checkpoint of this step, written unless it has been."""
+        if self._saved is None or checkpoint.step_of(self._saved) != step:
+            self._saved = self._checkpoints.save(session, self._saver, step)
+        return self._saved
+
+    def average(self, step: int) -> str | None:
+        """Written to `avg_checkpoints`, in place of the one before."""
+        path = super().average(step)
+        if path is None:
+            return None
+        newest = [os.fspath(self.directory / name) for name in self._trained()]
+        means = mean_values(newest)
+        return Checkpoints(self.directory / _AVERAGES, keep=1).write(step, lambda target: write_values(target, means))
+
+    def translations(self, name: str, lines: Sequence[str]) -> None:
+        """One line each, the file complete or as before."""
+        with replace_atomically(self.directory / f"output_{name}") as file:
+            file.writelines(line + "\n" for line in lines)

@@ -1,0 +1,220 @@
+"""The interface between an encoder-decoder (sequence-to-sequence) model and everything else.
+
+    encode       source ids -> `Memory`, once for a batch of sentences
+    decoder      `Memory` -> `StepDecoder`: target ids in, logits out, step by step, for search
+    loss_sum     source and target ids -> cross-entropy, over all target positions at once, for training and perplexity
+    architecture the shapes
+
+Training, evaluation and translation ask a model by these alone. A model family is a subclass of `Translator` that says
+how source vectors become a memory (`_read`) and how a decoder reads it (`_over`, which gives a `Decoding`); words
+become vectors, and vectors logits, in the same way for all: both are done here. TensorFlow 1 graph code; tensors are
+time-major. `nmt.model.registry` lists the families.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from nmt.model.architecture import Architecture
+from nmt.model.parts.dropout import Dropout
+from nmt.model.parts.embedding_tables import Lookup, make_embeddings
+from nmt.model.parts.initializers import Initializer
+from nmt.model.parts.placement import Placement
+from nmt.model.parts.sampled_softmax import sampled_cross_entropy_sum
+from nmt.model.parts.softmax_cross_entropy import cross_entropy_sum
+
+_SAMPLE = 2**31 - 1  # folded into the seed for the sampled softmax; dropout folds in small numbers
+
+
+class Memory(NamedTuple):
+    """What a decoder knows of a batch of source sentences.
+
+    Attributes:
+        outputs: of the encoder's top layer, [time, batch, width], zero past each sentence's end.
+        lengths: int32 [batch].
+        state: whatever else the family hands on, nested tensors [batch, ...].
+    """
+
+    outputs: tf.Tensor
+    lengths: tf.Tensor
+    state: Any
+
+
+class Decoding(ABC):
+    """A family's decoder with one memory: target vectors in, output vectors out.
+
+    Attributes:
+        initial_state: before the first target word; nested tensors [batch, ...], so that search can pick sentences.
+    """
+
+    initial_state: Any
+
+    @abstractmethod
+    def all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
+        """The outputs [time, batch, num_units] for given target words [time, batch, target_size], with dropout."""
+
+    @abstractmethod
+    def step(self, embedded: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
+        """One step without dropout.
+
+        Args:
+            embedded: the target words just written, [batch, target_size].
+            state: before them.
+
+        Returns:
+            the output [batch, num_units], the state after them, and the attention's weights [batch, source time]
+            (None without attention).
+        """
+
+
+class Translator(ABC):
+    """A model in the current default graph.
+
+    Making a second one in the same graph shares the variables of the first. The variables' type is that of
+    the current variable scope (float32 unless set otherwise).
+
+    Args:
+        architecture: the model's shape, of the family's own kind.
+        initializer: what the weights start from; biases and the attention's scales have fixed starts.
+        dropout: the probability to drop an input of a layer; 0 for evaluation and search.
+        dropout_seed: int32 [2], wanted with dropout and with a sampled softmax; feed another one in each step.
+            Equal seeds, equal masks and samples.
+        num_gpus: over how many GPUs the layers are spread; 0 for the CPU.
+    """
+
+    def __init__(
+        self,
+        architecture: Any,
+        initializer: Initializer,
+        dropout: float = 0.0,
+        dropout_seed: tf.Tensor | None = None,
+        num_gpus: int = 0,
+    ) -> None:
+        self.architecture: Architecture = architecture
+        self._seed = dropout_seed
+        placement = Placement(num_gpus)
+        self._output_device = placement.output(architecture.num_decoder_layers)
+        v1 = tf.compat.v1
+        with v1.variable_scope(
+            v1.get_variable_scope(),
+            custom_getter=initializer.getter,
+            reuse=v1.AUTO_REUSE,
+        ):
+            self._embed_source, self._embed_target = make_embeddings(architecture, placement)
+            with v1.variable_scope("dynamic_seq2seq"):
+                self._build(architecture, Dropout(dropout, dropout_seed), placement)
+                with tf.device(self._output_device), v1.variable_scope("decoder/output_projection"):
+                    self._projection = tf.identity(
+                        v1.get_variable("kernel", [architecture.num_units, architecture.tgt_vocab_size]),
+                    )
+
+    @abstractmethod
+    def _build(self, architecture: Any, dropout: Dropout, placement: Placement) -> None:
+        """Creates the family's variables, those between the embeddings and the output layer."""
+
+    @abstractmethod
+    def _read(self, embedded: tf.Tensor, lengths: tf.Tensor) -> Memory:
+        """Encodes source words [time, batch, source_size] of these lengths, int32 [batch]; 0 is allowed."""
+
+    @abstractmethod
+    def _over(self, memory: Memory) -> Decoding:
+        """The family's decoder with this memory."""
+
+    def encode(self, source: tf.Tensor, source_lengths: tf.Tensor) -> Memory:
+        """Read source ids, int32 [time, batch], of these lengths, int32 [batch].
+
+        With character_source the ids are [time, batch, WORD_LENGTH]. A language model has no use for them: the
+        lengths tell it how many sentences there are, whose memory is empty.
+        """
+        if self.architecture.language_model or self._embed_source is None:
+            batch = tf.shape(source_lengths)[0]
+            nothing = tf.zeros(tf.stack([0, batch, self.architecture.num_units]), self._projection.dtype)
+            return Memory(nothing, source_lengths, ())
+        return self._read(self._embed_source(source), source_lengths)
+
+    def decoder(self, memory: Memory) -> StepDecoder:
+        """A decoder over this memory, to be asked one step at a time."""
+        return StepDecoder(self._over(memory), self._embed_target, self._projection, self._output_device)
+
+    def loss_sum(
+        self,
+        source: tf.Tensor,
+        source_lengths: tf.Tensor,
+        target_in: tf.Tensor,
+        target_out: tf.Tensor,
+        target_lengths: tf.Tensor,
+        num_sampled: int = 0,
+    ) -> tf.Tensor:
+        """Cross-entropy in nats, summed over the target positions that are no padding.
+
+        Args:
+            source: int32 [source time, batch], or as `encode` takes it.
+            source_lengths: int32 [batch].
+            target_in: int32 [target time, batch], starting with sos.
+            target_out: int32 [target time, batch], ending with eos.
+            target_lengths: int32 [batch], eos included; 0 for a sentence that does not count.
+            num_sampled: words that a sampled softmax is taken over, for training; 0 for the whole vocabulary. A
+                perplexity needs the latter. (The TensorFlow NMT tutorial evaluates by the sample, too, and gets
+                figures that depend on its size.)
+
+        Returns:
+            a scalar; 0 if no position counts.
+
+        Raises:
+            ValueError: more words to sample than there are, or no seed to draw them by.
+        """
+        if num_sampled > self.architecture.tgt_vocab_size:
+            raise ValueError(
+                f"num_sampled is {num_sampled}; the target vocabulary has {self.architecture.tgt_vocab_size} words"
+            )
+        if num_sampled and self._seed is None:
+            raise ValueError(f"num_sampled is {num_sampled}, but there is no dropout_seed (int32 [2])")
+        decoding = self._over(self.encode(source, source_lengths))
+        outputs = decoding.all_steps(self._embed_target(target_in))
+        # Padding leaves before the projection, which is the dearest product of the model.
+        real = tf.transpose(tf.sequence_mask(target_lengths, tf.shape(target_out)[0]))
+        positions = tf.where(tf.reshape(real, [-1]))[:, 0]
+        rows = tf.gather(tf.reshape(outputs, [-1, self.architecture.num_units]), positions)
+        labels = tf.gather(tf.reshape(target_out, [-1]), positions)
+        with tf.device(self._output_device):
+            if not num_sampled:
+                return cross_entropy_sum(rows, self._projection, labels)
+            seed = tf.random.experimental.stateless_fold_in(self._seed, _SAMPLE)
+            return sampled_cross_entropy_sum(rows, self._projection, labels, num_sampled, seed)
+
+
+class StepDecoder:
+    """Ids in, logits out, one target position at a time.
+
+    Attributes:
+        initial_state: before the first target word.
+    """
+
+    def __init__(self, decoding: Decoding, embed: Lookup, projection: tf.Tensor, device: str) -> None:
+        self._decoding = decoding
+        self._embed = embed
+        self._projection = projection
+        self._device = device
+        self.initial_state = decoding.initial_state
+
+    def step(
+        self,
+        state: Any,
+        token_ids: tf.Tensor,
+    ) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
+        """Read the words just written.
+
+        Args:
+            state: before them.
+            token_ids: int32 [batch].
+
+        Returns:
+            logits [batch, tgt_vocab_size] of the next word, the state after the words, and the attention's
+            weights [batch, source time] (None without attention).
+        """
+        output, state, weights = self._decoding.step(self._embed(token_ids), state)
+        with tf.device(self._device):
+            return tf.matmul(output, self._projection), state, weights

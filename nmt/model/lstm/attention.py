@@ -1,0 +1,178 @@
+"""Attention: how a decoder step looks at the encoder's outputs.
+
+A query q [num_units] is scored against the key of each source position; a softmax over the positions inside
+the sentence gives the weights; the context is the weighted sum of the memory (not of the keys).
+
+    luong           score = q . K                                (Luong et al. 2015, eq. 8, "general")
+    scaled_luong    score = g (q . K)
+    bahdanau        score = v . tanh(K + q Wq)                   (Bahdanau et al. 2015, appendix A.1.2)
+    normed_bahdanau score = g v / |v| . tanh(K + q Wq + b)       (Salimans & Kingma 2016, eq. 2)
+
+with K = memory Wm. Everything that does not depend on the query is formed once, outside the decoder's loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from nmt.model.lstm.architecture import LSTMArchitecture
+from nmt.model.lstm.deferred_gradients import LoopOperand, batch_gradient
+
+# (queries [batch, num_units], keys [batch, time, num_units]) -> scores [batch, time]
+Score = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+class Attention:
+    """The variables of an attention.
+
+    Creates, in the current variable scope, `memory_layer/kernel` [memory_size, num_units] and below
+    `wrapper` those of the score: `luong_attention/attention_g` [] or
+    `bahdanau_attention/{query_layer/kernel, attention_v, attention_g, attention_b}`.
+
+    Args:
+        architecture: the model's.
+        wrapper: the scope of what the attention is around.
+    """
+
+    def __init__(self, architecture: LSTMArchitecture, wrapper: str) -> None:
+        units = architecture.num_units
+        self._kind = architecture.attention
+        get = tf.compat.v1.get_variable
+        with tf.compat.v1.variable_scope("memory_layer"):
+            self._memory_layer = tf.identity(get("kernel", [architecture.memory_size, units]))
+        if self._kind == "scaled_luong":
+            with tf.compat.v1.variable_scope(f"{wrapper}/luong_attention"):
+                self._g = tf.identity(get("attention_g", [], initializer=tf.compat.v1.ones_initializer()))
+        if "bahdanau" in self._kind:
+            with tf.compat.v1.variable_scope(f"{wrapper}/bahdanau_attention"):
+                self._v = tf.identity(get("attention_v", [units]))
+                if self._kind == "normed_bahdanau":
+                    start = tf.compat.v1.constant_initializer(math.sqrt(1.0 / units))
+                    self._g = tf.identity(get("attention_g", [], initializer=start))
+                    zeros = tf.compat.v1.zeros_initializer()
+                    self._b = tf.identity(get("attention_b", [units], initializer=zeros))
+                with tf.compat.v1.variable_scope("query_layer"):
+                    self._query_layer = tf.identity(get("kernel", [units, units]))
+
+    def over(self, memory: tf.Tensor, lengths: tf.Tensor) -> BoundAttention:
+        """Look at this memory [time, batch, memory_size], of these lengths (int32 [batch])."""
+        time, batch = tf.unstack(tf.shape(memory)[:2])
+        inside = tf.sequence_mask(lengths, time, memory.dtype)
+        values = tf.transpose(memory, [1, 0, 2]) * inside[:, :, None]
+        flat = tf.reshape(values, [-1, memory.shape[-1]])
+        keys = tf.reshape(
+            tf.matmul(flat, self._memory_layer),
+            tf.stack([batch, time, self._memory_layer.shape[1]]),
+        )
+        # A large finite number instead of minus infinity: the weights past the end are exactly 0 all the
+        # same, and a sentence of no words gets a context of zeros instead of NaN.
+        outside = (inside - 1.0) * 1e30
+        if "luong" in self._kind:
+            scaled = keys * self._g if self._kind == "scaled_luong" else keys
+            return BoundAttention(_dot, True, scaled, values, outside)
+        keys, score = self._additive(keys)
+        return BoundAttention(score, False, keys, values, outside)
+
+    def _additive(self, keys: tf.Tensor) -> tuple[tf.Tensor, Score]:
+        v = self._v
+        if self._kind == "normed_bahdanau":
+            v = v * self._g * tf.math.rsqrt(tf.reduce_sum(tf.square(v)))
+            keys += self._b
+
+        def score(query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+            return tf.reduce_sum(v * tf.tanh(keys + tf.matmul(query, self._query_layer)[:, None, :]), 2)
+
+        return keys, score
+
+
+class BoundAttention:
+    """An attention over one batch of sentences.
+
+    Args:
+        score: the score of queries against keys.
+        is_product: whether the score is the product of query and key.
+        keys: [batch, time, num_units].
+        values: the memory, batch-major: [batch, time, memory_size], zero past the end.
+        outside: [batch, time], added to the scores: 0 inside a sentence, hugely negative past its end.
+    """
+
+    def __init__(
+        self,
+        score: Score,
+        is_product: bool,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        outside: tf.Tensor,
+    ) -> None:
+        self._score = score
+        self._is_product = is_product
+        self._keys = keys
+        self._values = values
+        self._outside = outside
+
+    def __call__(self, query: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The context [batch, memory_size] and the weights [batch, time] for queries [batch, num_units]."""
+        weights = tf.nn.softmax(self._score(query, self._keys) + self._outside)
+        return _weighted_sum(weights, self._values), weights
+
+    def in_loop(self, steps: tf.Tensor) -> AttentionInLoop:
+        """The same for all times of one loop of so many steps."""
+        return AttentionInLoop(self._score, self._is_product, self._keys, self._values, self._outside, steps)
+
+
+class AttentionInLoop:
+    """A `BoundAttention` in one loop, the gradients of keys and values formed after it (see
+    `nmt.model.lstm.deferred_gradients`).
+
+    Keys of an additive score pass through a tanh with the query, so that theirs are formed step by step.
+
+    Attributes:
+        outside: what the loop has to read first, [steps, batch, time].
+        zeros: what the loop has to read second, [steps, batch, memory_size].
+    """
+
+    def __init__(
+        self,
+        score: Score,
+        is_product: bool,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        outside: tf.Tensor,
+        steps: tf.Tensor,
+    ) -> None:
+        self._score = score
+        self._keys = keys
+        self.outside = tf.tile(outside[None], tf.stack([steps, 1, 1]))
+        self._keys_operand: LoopOperand | None = None
+        if is_product:
+            self._keys_operand = LoopOperand(
+                keys,
+                lambda queries, upstream: batch_gradient(upstream, queries),
+            )
+            self._keys = self._keys_operand.value
+            self.outside = self._keys_operand.carry(self.outside)
+        self._values = LoopOperand(values, batch_gradient)
+        zeros = tf.zeros(tf.stack([steps, tf.shape(values)[0], values.shape[2]]), values.dtype)
+        self.zeros = self._values.carry(zeros)
+
+    def step(self, query: tf.Tensor, outside: tf.Tensor, zeros: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """As calling a `BoundAttention`; queries and weights of all times go to `close` after the loop."""
+        weights = tf.nn.softmax(self._score(query, self._keys) + outside)
+        return _weighted_sum(weights, self._values.value) + zeros, weights
+
+    def close(self, queries: tf.Tensor, weights: tf.Tensor) -> None:
+        """Take [steps, batch, num_units] and [steps, batch, time]."""
+        self._values.fed(weights)
+        if self._keys_operand is not None:
+            self._keys_operand.fed(queries)
+
+
+def _dot(query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    return tf.matmul(keys, query[:, :, None])[:, :, 0]
+
+
+def _weighted_sum(weights: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    return tf.matmul(weights[:, None, :], values)[:, 0, :]

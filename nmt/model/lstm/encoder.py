@@ -1,0 +1,69 @@
+"""The encoder: embedded source sentences -> memory and last state.
+
+"uni" is a stack of layers; "bi" is two stacks, one of which reads the sentences from their ends (Schuster &
+Paliwal 1997), with their outputs concatenated (Bahdanau et al. 2015, section 3.2); "gnmt" is one layer in both
+directions below a stack in one (Wu et al. 2016, section 3.2).
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from nmt.model.interface import Memory
+from nmt.model.lstm.architecture import LSTMArchitecture
+from nmt.model.lstm.cell_kinds import make_stack
+from nmt.model.lstm.recurrence import run_stack
+from nmt.model.lstm.recurrent_cell import Cell, CellState
+from nmt.model.parts.dropout import Dropout
+from nmt.model.parts.placement import Placement
+
+
+class Encoder:
+    """The variables of an encoder and their use.
+
+    Creates `encoder/bidirectional_rnn/{fw,bw}/...` for the layers in both directions and `encoder/rnn/...` for
+    those in one in the current variable scope.
+    """
+
+    def __init__(self, architecture: LSTMArchitecture, dropout: Dropout, placement: Placement) -> None:
+        self._dropout = dropout
+        kind, layers, size = architecture.encoder_type, architecture.num_encoder_layers, architecture.source_size
+        residual = architecture.num_encoder_residual_layers
+        self._keeps_forward_state = kind == "bi"
+        self._both: list[list[Cell]] = []
+        both = {"uni": 0, "bi": layers // 2, "gnmt": 1}[kind]
+        self._both_residual, self._one_residual = (residual // 2, 0) if kind == "bi" else (0, residual)
+        if both:
+            for number, direction in enumerate(("fw", "bw")):
+                with tf.compat.v1.variable_scope(f"encoder/bidirectional_rnn/{direction}"):
+                    self._both.append(make_stack(architecture, both, size, 0, placement, number * both))
+        one = {"uni": layers, "bi": 0, "gnmt": layers - 1}[kind]
+        with tf.compat.v1.variable_scope("encoder/rnn"):
+            self._one = make_stack(architecture, one, 2 * architecture.num_units if both else size, 0, placement, both)
+
+    def __call__(self, embedded: tf.Tensor, lengths: tf.Tensor) -> Memory:
+        """Read sentences [time, batch, source_size] of these lengths (int32 [batch], 0 allowed).
+
+        The memory's state is that after each sentence's last word, one `CellState` per layer, bottom first; "bi"
+        alternates forward and backward, and "gnmt" has the backward one of its bottom layer.
+        """
+        time = tf.shape(embedded)[0]
+        mask = tf.transpose(tf.sequence_mask(lengths, time, embedded.dtype))[:, :, None]
+        outputs, states = embedded, list[CellState]()
+        if self._both:
+            forward, forward_states = self._read(self._both[0], embedded, mask, self._both_residual)
+            backward, backward_states = self._read(self._both[1], embedded, mask, self._both_residual, True)
+            outputs = tf.concat([forward, backward], 2)
+            for pair in zip(forward_states, backward_states, strict=True):
+                states += pair if self._keeps_forward_state else pair[1:]
+        if self._one:
+            outputs, last = self._read(self._one, outputs, mask, self._one_residual)
+            states += last
+        return Memory(outputs, lengths, tuple(states))
+
+    def _read(
+        self, cells: list[Cell], inputs: tf.Tensor, mask: tf.Tensor, num_residual_layers: int, backwards: bool = False
+    ) -> tuple[tf.Tensor, list[CellState]]:
+        batch = tf.shape(inputs)[1]
+        start = [cell.zero_state(batch) for cell in cells]
+        return run_stack(cells, inputs, start, mask, num_residual_layers, self._dropout, backwards)

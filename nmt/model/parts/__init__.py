@@ -1,0 +1,1 @@
+"""What model families share: embeddings, dropout, initial values, output layers, devices."""

@@ -1,0 +1,56 @@
+"""Options of the data: texts, vocabularies, how lines become batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nmt.model.architecture import Architecture
+from nmt.options.option import NOT_NEGATIVE, option
+from nmt.text.tokens import SUBWORD_OPTIONS
+from nmt.train.feed import FeedSettings
+from nmt.translate.translation_model import SearchSettings
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Which text, and how much of it."""
+
+    title: ClassVar[str] = "data"
+
+    src: str | None = option(None, "suffix of the source files, such as en", fixed=True)
+    tgt: str | None = option(None, "suffix of the target files, such as de", fixed=True)
+    train_prefix: str | None = option(None, "training text is <train_prefix>.<src> and <train_prefix>.<tgt>")
+    dev_prefix: str | None = option(None, "development text, likewise")
+    test_prefix: str | None = option(None, "test text, likewise; may be left out")
+    vocab_prefix: str | None = option(None, "vocabularies are <vocab_prefix>.<src> and <vocab_prefix>.<tgt>")
+    out_dir: str | None = option(None, "directory of checkpoints, logs and outputs", saved=False)
+    sos: str = option("<s>", "the token before a sentence", fixed=True)
+    eos: str = option("</s>", "the token after a sentence", fixed=True)
+    share_vocab: bool = option(
+        False,
+        "the source's vocabulary and embedding serve both sides",
+        makes=[(Architecture, "share_embedding")],
+        fixed=True,
+    )
+    check_special_token: bool = option(
+        True, "put <unk>, sos and eos before a vocabulary that does not begin with them", fixed=True
+    )
+    use_char_encode: bool = option(
+        False,
+        "read source words as characters, not by a vocabulary",
+        makes=[(Architecture, "character_source")],
+        fixed=True,
+    )
+    embed_prefix: str | None = option(None, "pretrained embeddings are <embed_prefix>.<src> and <embed_prefix>.<tgt>")
+    subword_option: str = option(
+        "", "how tokens are joined into words", allowed=SUBWORD_OPTIONS, makes=[SearchSettings]
+    )
+    src_max_len: int = option(
+        50, "tokens kept of a training source; 0 keeps all", within=NOT_NEGATIVE, makes=[FeedSettings]
+    )
+    tgt_max_len: int = option(
+        50, "tokens kept of a training target; 0 keeps all", within=NOT_NEGATIVE, makes=[FeedSettings]
+    )
+    max_train: int = option(0, "no effect, as in the original: a training text is read to its end")
+    num_buckets: int = option(5, "length classes that batches are cut from; 1 or less: one class", makes=[FeedSettings])

@@ -1,0 +1,67 @@
+"""Files of options, in JSON: the `hparams` of a run, and those that --hparams_path names."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from nmt.core.errors import InputError
+from nmt.options.config import FIELDS, TYPES
+
+HPARAMS = "hparams"  # beside the checkpoints of a run
+
+
+def read_saved(text: str, path: str) -> dict[str, Any]:
+    """The contents of an `hparams` file (more keys than options may be there).
+
+    Raises:
+        InputError: the text is not a JSON object, or an option in it has a value of a wrong type.
+    """
+    return _read_json(text, path, "restore the file, or choose another out_dir")
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """The options in a file for --hparams_path, such as those in `nmt/standard_hparams`.
+
+    Raises:
+        InputError: the file cannot be read, is not a JSON object, or has a key that is no option, or a value of a
+            wrong type.
+    """
+    remedy = "correct the file, or choose another --hparams_path"
+    packaged = Path(__file__).parents[2] / path  # nmt/standard_hparams/..., wherever the program is started
+    try:
+        with open(path if os.path.exists(path) or not packaged.exists() else packaged, encoding="utf-8") as file:
+            values = _read_json(file.read(), path, remedy)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--hparams_path={path} cannot be read ({error}): {remedy}") from None
+    unknown = [name for name in values if name not in FIELDS or not FIELDS[name].metadata["saved"]]
+    if unknown:
+        raise InputError(f"{path}: {unknown[0]} is not an option that a file may have: {remedy}")
+    return values
+
+
+def _read_json(text: str, path: str, remedy: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}): {remedy}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} is damaged (not a JSON object): {remedy}")
+    if isinstance(values.get("metrics"), list):  # as the original writes it
+        values["metrics"] = ",".join(map(str, values["metrics"]))
+    for name, value in values.items():
+        if name in FIELDS and not _is_of_type(name, value):
+            raise InputError(f"{path}: {name} is {value!r}, which is not of type {TYPES[name].__name__}: {remedy}")
+    return values
+
+
+def _is_of_type(name: str, value: Any) -> bool:
+    """Whether a value from JSON fits an option: null if the default is unset, an int for a float, too."""
+    wanted = TYPES[name]
+    if value is None:
+        return FIELDS[name].default is None
+    if isinstance(value, bool) or wanted is bool:
+        return isinstance(value, bool) and wanted is bool
+    return isinstance(value, (int, float)) if wanted is float else isinstance(value, wanted)

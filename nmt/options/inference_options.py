@@ -1,0 +1,133 @@
+"""Options of inference (translating a file): input, output, search."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nmt.options.configuration_options import ConfigurationOptions
+from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, Condition, option
+from nmt.scoring.perplexity import LikelihoodSettings
+from nmt.translate.translation_model import MODES, SearchSettings, search_mode
+
+_BEAM = Condition(
+    "beam search: give --beam_width, too, or --infer_mode=beam_search",
+    lambda config: config.search_mode == "beam_search",
+)
+_SAMPLE = Condition("--infer_mode=sample", lambda config: config.search_mode == "sample")
+
+
+@dataclass(frozen=True)
+class InferenceOptions(ConfigurationOptions):
+    """How translations are searched for, also those of an evaluation."""
+
+    title: ClassVar[str] = "inference"
+
+    ckpt: str = option("", "checkpoint; empty: the latest in out_dir", saved=False)
+    inference_input_file: str | None = option(None, "text to translate; selects inference", saved=False)
+    inference_output_file: str | None = option(None, "where the translation goes", saved=False)
+    src_max_len_infer: int | None = option(
+        None,
+        "tokens kept of a source; unset: all",
+        within=NOT_NEGATIVE,
+        makes=[(SearchSettings, "src_max_len"), (LikelihoodSettings, "src_max_len")],
+    )
+    tgt_max_len_infer: int | None = option(
+        None,
+        "most tokens of a translation",
+        within=NOT_NEGATIVE,
+        makes=[(SearchSettings, "tgt_max_len"), (LikelihoodSettings, "tgt_max_len")],
+    )
+    inference_list: str | None = option(
+        None, "numbers of lines, from 0 and with commas between, to translate alone", saved=False
+    )
+    inference_ref_file: str | None = option(None, "reference to score the translation by", saved=False)
+    infer_batch_size: int = option(
+        32, "sentences translated together", within=POSITIVE, makes=[(SearchSettings, "batch_size")]
+    )
+    infer_mode: str | None = option(
+        None,
+        "search; unset: beam_search if beam_width is more than 0, sample if sampling_temperature is",
+        allowed=MODES,
+        makes=[SearchSettings],
+    )
+    beam_width: int = option(0, "hypotheses kept by beam search", within=NOT_NEGATIVE, makes=[SearchSettings])
+    length_penalty_weight: float = option(
+        0.0, "exponent of beam search's length penalty", within=FINITE, needs=_BEAM, makes=[SearchSettings]
+    )
+    coverage_penalty_weight: float = option(
+        0.0,
+        "weight of beam search's coverage penalty; needs attention",
+        within=FINITE,
+        needs=_BEAM,
+        makes=[SearchSettings],
+    )
+    sampling_temperature: float = option(
+        0.0,
+        "what logits are divided by before a word is drawn",
+        within=NOT_NEGATIVE,
+        needs=_SAMPLE,
+        makes=[SearchSettings],
+    )
+    num_translations_per_input: int = option(
+        1, "translations of each line, best first", within=POSITIVE, makes=[(SearchSettings, "translations_per_input")]
+    )
+    jobid: int = option(0, "no effect: a rank's number under mpirun takes its place", saved=False)
+    num_workers: int = option(1, "only 1: mpirun -n N shares a text among N ranks", saved=False)
+
+    @property
+    def is_inference(self) -> bool:
+        """Whether the run translates a file instead of training."""
+        return self.inference_input_file is not None
+
+    @property
+    def search_mode(self) -> str:
+        """How translations are searched for."""
+        return search_mode(self.infer_mode, self.beam_width, self.sampling_temperature)
+
+    def file_contradictions(self) -> Iterator[str]:
+        """Files that are missing, or of no use to the run that is asked for."""
+        needed = ["src", "tgt", "vocab_prefix"]
+        needed += ["inference_output_file"] if self.is_inference else ["train_prefix", "dev_prefix", "out_dir"]
+        missing = [f"--{name}" for name in needed if not getattr(self, name)]
+        if missing:
+            yield f"{', '.join(missing)} must be given"
+        if self.is_inference and not (self.ckpt or self.out_dir):
+            yield "--inference_input_file needs --ckpt or --out_dir, where the checkpoint is"
+        if self.is_inference and _same_file(self.inference_input_file, self.inference_output_file):
+            yield (
+                f"--inference_output_file={self.inference_output_file} is the input file, which would be lost: "
+                "choose another"
+            )
+        if self.inference_output_file and not self.is_inference:
+            yield "--inference_output_file needs --inference_input_file, the text to translate"
+        if self.src == self.tgt and not self.language_model:
+            yield f"--src={self.src} and --tgt={self.tgt} name the same files: give two suffixes"
+        if self.ckpt and not self.is_inference:
+            yield "--ckpt is for inference: give --inference_input_file, or continue a run by its --out_dir"
+        for name in ("inference_list", "inference_ref_file"):
+            if getattr(self, name) and not self.is_inference:
+                yield f"--{name} needs --inference_input_file, the text to translate"
+
+    def search_contradictions(self) -> Iterator[str]:
+        """What these options say against each other, and against the model's."""
+        mode = self.search_mode
+        if mode == "beam_search" and not self.beam_width:
+            yield "--infer_mode=beam_search needs --beam_width more than 0"
+        if mode == "sample" and not self.sampling_temperature:
+            yield "--infer_mode=sample needs --sampling_temperature more than 0"
+        if mode == "greedy" and self.num_translations_per_input > 1:
+            yield "--num_translations_per_input needs --infer_mode=beam_search or sample: greedy has one"
+        if self.coverage_penalty_weight and not self.attention:
+            yield "--coverage_penalty_weight needs --attention, whose weights it adds up"
+        if self.num_workers != 1:
+            yield (
+                f"--num_workers={self.num_workers}: start the program as mpirun -n {self.num_workers} instead; the "
+                "ranks share the text, and no --jobid is needed"
+            )
+
+
+def _same_file(first: str | None, second: str | None) -> bool:
+    return first is not None and second is not None and os.path.realpath(first) == os.path.realpath(second)

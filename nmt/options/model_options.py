@@ -1,0 +1,102 @@
+"""Options of the model: its family, its architecture, its initial weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nmt.model.architecture import Architecture
+from nmt.model.lstm.architecture import ATTENTION_ARCHITECTURES, ATTENTIONS, ENCODER_TYPES, UNIT_TYPES, LSTMArchitecture
+from nmt.model.parts.initializers import INIT_OPS, Initializer
+from nmt.model.registry import FAMILIES
+from nmt.options.data_options import DataOptions
+from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, Condition, option
+
+_HAS_BIAS = Condition(
+    "--unit_type=lstm or layer_norm_lstm", lambda config: config.unit_type in ("lstm", "layer_norm_lstm")
+)
+_STANDARD = Condition("--attention_architecture=standard", lambda config: config.attention_architecture == "standard")
+_UNIFORM = Condition("--init_op=uniform", lambda config: config.init_op == "uniform")
+
+
+@dataclass(frozen=True)
+class ModelOptions(DataOptions):
+    """What is trained."""
+
+    title: ClassVar[str] = "model"
+
+    model_family: str = option("lstm", "family of models", allowed=FAMILIES, fixed=True)
+    num_units: int = option(32, "hidden and embedding size", within=POSITIVE, makes=[Architecture], fixed=True)
+    num_layers: int = option(2, "depth of both sides, where not given apart", within=POSITIVE)
+    num_encoder_layers: int | None = option(
+        None, "encoder depth", within=NOT_NEGATIVE, makes=[Architecture], fixed=True
+    )
+    num_decoder_layers: int | None = option(
+        None, "decoder depth", within=NOT_NEGATIVE, makes=[Architecture], fixed=True
+    )
+    encoder_type: str = option("uni", "encoder", allowed=ENCODER_TYPES, makes=[LSTMArchitecture], fixed=True)
+    residual: bool = option(False, "residual connections above the first layer", fixed=True)
+    attention: str = option(
+        "", "attention score; empty: no attention", allowed=ATTENTIONS, makes=[LSTMArchitecture], fixed=True
+    )
+    attention_architecture: str = option(
+        "standard", "where attention enters", allowed=ATTENTION_ARCHITECTURES, makes=[LSTMArchitecture], fixed=True
+    )
+    output_attention: bool = option(
+        True, "project the attention vector, not the cell output", needs=_STANDARD, makes=[LSTMArchitecture], fixed=True
+    )
+    pass_hidden_state: bool = option(
+        True, "start the decoder from the encoder's state", makes=[LSTMArchitecture], fixed=True
+    )
+    language_model: bool = option(False, "predict the target without any source", makes=[Architecture], fixed=True)
+    num_embeddings_partitions: int = option(
+        0, "parts an embedding is cut into; 1 or less: whole", within=NOT_NEGATIVE, makes=[Architecture]
+    )
+    unit_type: str = option("lstm", "recurrent cell", allowed=UNIT_TYPES, makes=[LSTMArchitecture], fixed=True)
+    forget_bias: float = option(
+        1.0, "added to the forget gate", within=FINITE, needs=_HAS_BIAS, makes=[LSTMArchitecture], fixed=True
+    )
+    time_major: bool = option(True, "no effect: the fast layout, time first, is always used")
+    scope: str | None = option(None, "no effect, as in the original", saved=False)
+    init_op: str = option("uniform", "initialiser", allowed=INIT_OPS, makes=[Initializer])
+    init_weight: float = option(
+        0.1, "uniform draws lie within +-init_weight", within=FINITE, needs=_UNIFORM, makes=[Initializer]
+    )
+
+    @property
+    def residual_layers(self) -> tuple[int, int]:
+        """Residual layers of the encoder and of the decoder, if `residual`: all but the first.
+
+        The gnmt encoder's lowest two have none: the bidirectional one and the one that reads both its directions.
+        """
+        if not self.residual:
+            return 0, 0
+        encoder, decoder = self.num_encoder_layers or 0, self.num_decoder_layers or 0
+        if self.encoder_type == "gnmt":
+            lower = max(0, encoder - 2)
+            return lower, lower if decoder == encoder else decoder - 1
+        return encoder - 1, decoder - 1
+
+    def model_contradictions(self) -> Iterator[str]:
+        """What these options say against each other, and against the data's."""
+        encoder = self.num_encoder_layers or 0
+        if self.encoder_type == "bi" and encoder % 2:
+            yield f"--encoder_type=bi needs an even --num_encoder_layers, not {encoder}"
+        if self.encoder_type == "gnmt" and encoder < 2:
+            yield f"--encoder_type=gnmt needs 2 or more --num_encoder_layers, not {encoder}"
+        if self.attention_architecture != "standard" and not self.attention:
+            yield f"--attention_architecture={self.attention_architecture} needs --attention: give one"
+        if self.attention_architecture == "gnmt" and encoder < 2:
+            yield f"--attention_architecture=gnmt needs 2 or more --num_encoder_layers, not {encoder}"
+        if not (self.attention or self.pass_hidden_state or self.language_model):
+            yield (
+                "without --pass_hidden_state (or with unequal --num_encoder_layers and --num_decoder_layers) the "
+                "decoder sees the source through --attention only: give one"
+            )
+        if self.init_op == "uniform" and self.init_weight <= 0:
+            yield f"--init_op=uniform needs --init_weight more than 0, not {self.init_weight}"
+        if self.embed_prefix and self.num_embeddings_partitions > 1:
+            yield "--embed_prefix needs --num_embeddings_partitions of 0 or 1: leave one of them out"
+        if self.use_char_encode and (self.share_vocab or self.embed_prefix):
+            yield "--use_char_encode has no source vocabulary: leave --share_vocab and --embed_prefix out"

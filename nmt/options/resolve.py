@@ -1,0 +1,109 @@
+"""From the command line and a saved configuration to a checked one.
+
+An option's value comes, first match wins, from the file --hparams_path, from the command line, from the `hparams` file
+of the run that is continued or translated with, and from the default. Options that shape the weights, or say what they
+mean, cannot change in between (`fixed`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nmt.core.errors import InputError
+from nmt.options.config import FIELDS, Config
+from nmt.options.flags import parse
+from nmt.options.hparams_file import HPARAMS, read_file, read_saved
+from nmt.options.option import check_each
+
+
+def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
+    """The configuration, and the contents of the `hparams` file (beside --ckpt, or in out_dir) behind it.
+
+    A file --hparams_path comes before the flags, and says so where they differ.
+
+    Raises:
+        InputError: for any mistake in the flags or in that file.
+    """
+    explicit = parse(Config, arguments)
+    saved: dict[str, Any] = {}
+    path = ""
+    ckpt = explicit.get("ckpt", "")
+    for directory in ((os.path.dirname(ckpt) or ".") if ckpt else "", explicit.get("out_dir", "")):
+        path = os.path.join(directory, HPARAMS)
+        if directory and os.path.isfile(path):
+            try:
+                with open(path, encoding="utf-8") as file:
+                    saved = read_saved(file.read(), path)
+            except (OSError, UnicodeDecodeError) as error:
+                raise InputError(f"{path} cannot be read ({error}): restore it or choose another out_dir") from None
+            break
+    first = read_file(explicit["hparams_path"]) if explicit.get("hparams_path") else {}
+    for name in sorted(explicit.keys() & first.keys()):
+        if explicit[name] != first[name]:
+            print(f"# --{name}={explicit[name]} is overridden by {explicit['hparams_path']}: {first[name]}", flush=True)
+    if explicit.get("override_loaded_hparams"):
+        saved = {name: value for name, value in saved.items() if name not in FIELDS}
+    return resolve({**explicit, **first}, saved, path), saved
+
+
+def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None, saved_path: str = "hparams") -> Config:
+    """The configuration of a run: `explicit` flags over `saved` ones over defaults; checked, and complete.
+
+    Depths are filled in from num_layers, an unset seed is drawn, and unequal depths switch pass_hidden_state
+    off.
+
+    Raises:
+        InputError: an option has a value that is not allowed, contradicts another, or would change the
+            weights' shape or meaning against `saved`.
+    """
+    given = dict(explicit)
+    for side in ("num_encoder_layers", "num_decoder_layers"):
+        given[side] = given.get(side) or given.get("num_layers")
+        if given[side] is None:
+            del given[side]
+    kept = {name: value for name, value in (saved or {}).items() if name in FIELDS and FIELDS[name].metadata["saved"]}
+    config = Config(**(kept | given))
+    config = dataclasses.replace(
+        config,
+        num_encoder_layers=config.num_encoder_layers or config.num_layers,
+        num_decoder_layers=config.num_decoder_layers or config.num_layers,
+        sos=config.sos or "<s>",
+        eos=config.eos or "</s>",
+        random_seed=secrets.randbelow(2**31) if config.random_seed is None else config.random_seed,
+    )
+    check_each(config)
+    if config.language_model:
+        config = _without_source(config)
+    if config.num_encoder_layers != config.num_decoder_layers:
+        if given.get("pass_hidden_state"):
+            raise InputError(
+                "--pass_hidden_state needs --num_encoder_layers equal to --num_decoder_layers: leave it out"
+            )
+        config = dataclasses.replace(config, pass_hidden_state=False)
+    for name, value in kept.items():  # with what the flags come to, as the run before has kept it
+        if FIELDS[name].metadata["fixed"] and getattr(config, name) != value:
+            raise InputError(
+                f"--{name}={getattr(config, name)} contradicts {saved_path}, where it is {value!r}: "
+                "leave the flag out or choose another out_dir"
+            )
+    config.check_together()
+    config.check_given(given)
+    return config
+
+
+def _without_source(config: Config) -> Config:
+    """What a language model makes of options that speak of a source."""
+    return dataclasses.replace(
+        config,
+        src=config.tgt,
+        share_vocab=True,
+        attention="",
+        attention_architecture="standard",
+        encoder_type="uni",
+        pass_hidden_state=False,
+        num_encoder_layers=config.num_decoder_layers,
+    )

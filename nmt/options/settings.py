@@ -1,0 +1,94 @@
+"""The settings that are more than options under another name: the model's shape, the learning rate, sessions.
+
+All others are made by `nmt.options.option.make` alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from nmt.core.errors import InputError
+from nmt.model.architecture import Architecture
+from nmt.model.registry import FAMILIES
+from nmt.model.session import session_config
+from nmt.options.config import Config
+from nmt.options.option import make
+from nmt.text.vocabulary import SourceVocabulary, Vocabulary
+from nmt.train.loop import Cadence
+from nmt.train.schedule import Schedule
+from nmt.train.step import Optimization
+
+
+def architecture(
+    config: Config, vocabularies: tuple[SourceVocabulary, Vocabulary], record: Mapping[str, Any]
+) -> Architecture:
+    """The model's shape; `record` has the sizes of pretrained vectors (`src_embedding_size`), and may have more.
+
+    Raises:
+        InputError: options contradict each other in a way that only shows with the vocabularies.
+    """
+    src_vocab, tgt_vocab = vocabularies
+    src_size, tgt_size = record.get("src_embedding_size"), record.get("tgt_embedding_size")
+    encoder_residual, decoder_residual = config.residual_layers
+    if config.num_sampled_softmax > tgt_vocab.size:
+        raise InputError(
+            f"--num_sampled_softmax={config.num_sampled_softmax} is more than the {tgt_vocab.size} words of "
+            f"{tgt_vocab.path}: give less, or 0 for all"
+        )
+    kind = FAMILIES[config.model_family].architecture
+    derived = dict(
+        src_vocab_size=src_vocab.size,
+        tgt_vocab_size=tgt_vocab.size,
+        src_embedding_size=src_size,
+        tgt_embedding_size=tgt_size,
+        src_pretrained=src_size is not None,
+        tgt_pretrained=tgt_size is not None,
+        num_encoder_residual_layers=encoder_residual,
+        num_decoder_residual_layers=decoder_residual,
+    )
+    known = {field.name for field in dataclasses.fields(kind)}  # a family need not have residual layers
+    try:
+        return make(kind, config, **{name: value for name, value in derived.items() if name in known})
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def optimization(config: Config, size: int) -> Optimization:
+    """How weights are updated by `size` ranks.
+
+    A scaled rate rises linearly from that of one rank (Goyal et al. 2017, section 2.2). Where scaling changes nothing,
+    it rises from 0, as the linear warm-up of an unscaled rate does: a warm-up that was asked for never vanishes.
+    """
+    rate, scaled = config.learning_rate, config.learning_rate_scaling != "none"
+    factor = {"none": 1.0, "linear": size, "sqrt": math.sqrt(size)}[config.learning_rate_scaling]
+    schedule = make(
+        Schedule,
+        config,
+        learning_rate=rate * factor,
+        warmup_scheme="linear" if scaled else config.warmup_scheme,
+        warmup_start=rate if factor > 1 else 0.0,
+    )
+    return make(Optimization, config, schedule=schedule)
+
+
+def cadence(config: Config) -> Cadence:
+    """When things are due."""
+    return make(Cadence, config, steps_per_external_eval=config.external_eval_interval)
+
+
+def session_settings(config: Config) -> Any:
+    """How a session computes: a ConfigProto."""
+    settings = make(session_config, config)
+    if not gpus(config):
+        settings.device_count["GPU"] = 0  # what no device is chosen for would go to one
+    return settings
+
+
+def gpus(config: Config) -> int:
+    """Over how many GPUs the layers are spread; 0 where this process sees none."""
+    return config.num_gpus if tf.config.list_physical_devices("GPU") else 0

@@ -1,0 +1,71 @@
+"""Options of training: the optimizer, the learning rate, the batch, dropout, precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from nmt.model.parts.initializers import Initializer
+from nmt.model.session import session_config
+from nmt.options.model_options import ModelOptions
+from nmt.options.option import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
+from nmt.scoring.perplexity import LikelihoodSettings
+from nmt.train.feed import FeedSettings
+from nmt.train.loop import Cadence
+from nmt.train.schedule import DECAY_SCHEMES, WARMUP_SCHEMES, Schedule
+from nmt.train.step import Optimization
+from nmt.translate.translation_model import SearchSettings
+
+
+@dataclass(frozen=True)
+class TrainingOptions(ModelOptions):
+    """How weights are found."""
+
+    title: ClassVar[str] = "training"
+
+    optimizer: str = option("sgd", "optimizer", allowed=("sgd", "adam"), makes=[Optimization])
+    learning_rate: float = option(1.0, "learning rate of one rank", within=POSITIVE)
+    learning_rate_scaling: str = option(
+        "none",
+        "factor of the learning rate: 1, ranks, or their root; warm-up is then linear",
+        allowed=("none", "linear", "sqrt"),
+    )
+    warmup_steps: int = option(0, "steps of warm-up", within=NOT_NEGATIVE, makes=[Schedule])
+    warmup_scheme: str = option("t2t", "warm-up, where the rate is not scaled", allowed=WARMUP_SCHEMES)
+    decay_scheme: str = option("", "decay of the rate", allowed=DECAY_SCHEMES, makes=[Schedule])
+    num_train_steps: int = option(
+        12000, "steps in all, those of a continued run included", within=POSITIVE, makes=[Schedule, Cadence]
+    )
+    num_sampled_softmax: int = option(
+        0, "words that a training step compares the right one with; 0: all", within=NOT_NEGATIVE, makes=[Optimization]
+    )
+    batch_size: int = option(
+        128, "sentences a step on each rank", within=POSITIVE, makes=[FeedSettings, LikelihoodSettings]
+    )
+    dropout: float = option(
+        0.2, "probability that an input of a cell is dropped", within=BELOW_ONE, makes=[Optimization]
+    )
+    max_gradient_norm: float = option(
+        5.0, "gradients are clipped to this global norm", within=POSITIVE, makes=[Optimization]
+    )
+    colocate_gradients_with_ops: bool = option(
+        True, "gradients on the device of what they are of", makes=[Optimization]
+    )
+    random_seed: int | None = option(
+        None,
+        "seed of everything random; unset: drawn and logged",
+        within=NOT_NEGATIVE,
+        makes=[(FeedSettings, "seed"), (SearchSettings, "seed"), (Initializer, "seed")],
+    )
+    precision: str = option(
+        "float32", "format of the matrix products", allowed=("float32", "bfloat16"), makes=[session_config]
+    )
+
+    def warmup_contradiction(self, given: Mapping[str, Any]) -> Iterator[str]:
+        """The default scheme of an unscaled rate, where it was asked for with a scaled one."""
+        if given.get("warmup_scheme") == "t2t" and self.learning_rate_scaling != "none":
+            yield (
+                f"--warmup_scheme=t2t contradicts --learning_rate_scaling={self.learning_rate_scaling}, whose warm-up "
+                "is linear: leave one of them out"
+            )

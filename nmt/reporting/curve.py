@@ -1,0 +1,108 @@
+"""The learning curve: its points in a file that outlives a run, and its picture.
+
+`history.jsonl` holds one JSON object a line: "step", and figures of that step such as "train_ppl" or
+"dev_bleu". A run that continues drops what was recorded after the checkpoint it starts from, so that the
+curve stays one line.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nmt.core.errors import InputError
+from nmt.core.files import append, replace_atomically
+
+Points = list[tuple[int, float]]
+
+
+class History:
+    """The figures of a run by step, in a file.
+
+    Args:
+        path: made if missing.
+        first_step: the step that the run starts from; later ones in the file are dropped.
+
+    Raises:
+        InputError: the file cannot be read or written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], first_step: int) -> None:
+        self._path = Path(path)
+        self._entries = [entry for entry in _read(self._path) if entry["step"] <= first_step]
+        with replace_atomically(self._path) as file:
+            file.writelines(json.dumps(entry) + "\n" for entry in self._entries)
+
+    def record(self, step: int, figures: dict[str, float]) -> None:
+        """Adds the figures of a step.
+
+        Raises:
+            InputError: the disk is full.
+        """
+        entry = {"step": step} | figures
+        self._entries.append(entry)
+        append(self._path, json.dumps(entry) + "\n")
+
+    def points(self, name: str) -> Points:
+        """A figure over the steps; of a step recorded twice, the later value."""
+        return sorted({entry["step"]: entry[name] for entry in self._entries if name in entry}.items())
+
+
+def draw(history: History, metrics: Sequence[str] = ("bleu",)) -> bytes | None:
+    """Perplexities (logarithmic) and scores on dev over the steps, as PNG; None without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    left = figure.add_subplot()
+    right = left.twinx()
+    colors = iter(("tab:gray", "tab:blue", "tab:red", "tab:orange", "tab:green", "tab:purple"))
+    scores = [f"dev_{metric}" for metric in metrics]
+    for axes, names, style in ((left, ("train_ppl", "dev_ppl"), "-"), (right, scores, "--")):
+        for name, color in zip(names, colors, strict=False):
+            points = history.points(name)
+            axes.plot(
+                [step for step, _ in points],
+                [value for _, value in points],
+                style,
+                color=color,
+                marker=".",
+                label=name,
+            )
+    left.set(xlabel="step", ylabel="perplexity", yscale="log")
+    right.set(ylabel="BLEU" if scores == ["dev_bleu"] else "score", ylim=(0, 100))
+    lines = [*left.get_lines(), *right.get_lines()]
+    left.legend(
+        lines,
+        [str(line.get_label()) for line in lines],
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        ncols=3,
+    )
+    left.grid(alpha=0.3)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    return picture.getvalue()
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}): move it away") from None
+    entries = []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:  # the last line of a run that was killed
+            continue
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+            entries.append(entry)
+    return entries

@@ -1,0 +1,207 @@
+"""Logging of a run: lines on the screen and in a file, TensorBoard summaries, the history, the progress.
+
+One object is chosen at the start: `Outputs` on the rank that writes, `NoOutputs` on the others.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from nmt.core.errors import InputError
+from nmt.core.files import append, make_directory, replace_atomically
+from nmt.reporting.curve import History, draw
+from nmt.reporting.heatmap import image_summary
+from nmt.reporting.progress import progress
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Figures of the steps since the last statistics, of all ranks together.
+
+    Attributes:
+        step: steps done.
+        learning_rate: of the last step.
+        step_seconds: mean time of a step, evaluation not counted.
+        words_per_second: source words, and target words with the end mark.
+        perplexity: exp(loss per target word).
+        grad_norm: mean global norm of the gradients before they are clipped.
+        clipped_norm: likewise after.
+        loss: mean loss of a sentence.
+    """
+
+    step: int
+    learning_rate: float = 0.0
+    step_seconds: float = 0.0
+    words_per_second: float = 0.0
+    perplexity: float = 0.0
+    grad_norm: float = 0.0
+    clipped_norm: float = 0.0
+    loss: float = 0.0
+
+    def line(self, prefix: str, scores: str) -> str:
+        """`<prefix>step N lr X step-time A.AAs wps B.BBK ppl C.CC gN D.DD <scores>, <time>`, for parsers.
+
+        Without a step since the start there is nothing between N and the scores.
+        """
+        if not self.step_seconds:
+            return f"{prefix}step {self.step} {scores}, {time.ctime()}"
+        return (
+            f"{prefix}step {self.step} lr {self.learning_rate:g} step-time {self.step_seconds:.2f}s "
+            f"wps {self.words_per_second / 1000:.2f}K ppl {self.perplexity:.2f} "
+            f"gN {self.grad_norm:.2f} {scores}, {time.ctime()}"
+        )
+
+
+class RunOutputs(Protocol):
+    """Where a run's figures go."""
+
+    def say(self, text: str) -> None:
+        """A line for the screen and the log."""
+
+    def stepped(self, step: int) -> None:
+        """A step is done."""
+
+    def stats(self, stats: Stats, best: str) -> None:
+        """Statistics are due; `best` is the best score so far, as text."""
+
+    def scores(self, step: int, figures: dict[str, float]) -> None:
+        """An evaluation is done; names such as dev_ppl and test_bleu."""
+
+    def picture(self, step: int, tag: str, drawing: Callable[[], bytes | None]) -> None:
+        """A picture for TensorBoard: PNG, None where it cannot be drawn."""
+
+    def close(self) -> None:
+        """The run has ended: draws the learning curve."""
+
+
+class NoOutputs:
+    """Tells nothing."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    def stepped(self, step: int) -> None:
+        """Nothing."""
+
+    def stats(self, stats: Stats, best: str) -> None:
+        """Nothing."""
+
+    def scores(self, step: int, figures: dict[str, float]) -> None:
+        """Nothing."""
+
+    def picture(self, step: int, tag: str, drawing: Callable[[], bytes | None]) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Outputs:
+    """Writes `log_<unix seconds>`, `train_log/`, `history.jsonl` and `learning_curve.png` in `out_dir`, and
+    the screen.
+
+    Args:
+        out_dir: made if missing.
+        first_step: steps already done.
+        last_step: steps to be done in all.
+        metrics: the scores in the learning curve.
+
+    Raises:
+        InputError: out_dir cannot be written to; later, and from any method, the disk is full.
+    """
+
+    def __init__(
+        self,
+        out_dir: str,
+        first_step: int,
+        last_step: int,
+        metrics: Sequence[str] = ("bleu",),
+    ) -> None:
+        self._directory = make_directory(out_dir)
+        self._metrics, self._step = metrics, first_step
+        self._train_log = make_directory(self._directory / "train_log")  # may refuse: before the history is cut
+        self._history = History(self._directory / "history.jsonl", first_step)
+        self._log = self._directory / f"log_{int(time.time())}"
+        with tf.Graph().as_default():  # the writer refuses to be made while TensorFlow executes eagerly
+            self._summaries = tf.compat.v1.summary.FileWriter(os.fspath(self._train_log))
+        self._progress = progress(first_step, last_step)
+
+    def say(self, text: str) -> None:
+        """Prints the line and logs it."""
+        self._progress.say(text)
+        append(self._log, text + "\n")
+
+    def stepped(self, step: int) -> None:
+        """Moves the progress on."""
+        self._step = step
+        self._progress.advance(step, {})
+
+    def stats(self, stats: Stats, best: str) -> None:
+        """Prints the line of statistics, writes the summaries, and shows the figures beside the progress."""
+        self.say(stats.line("  ", best))
+        self._summarise(
+            stats.step,
+            {
+                "lr": stats.learning_rate,
+                "train_loss": stats.loss,
+                "grad_norm": stats.grad_norm,
+                "clipped_gradient": stats.clipped_norm,
+                "train_ppl": stats.perplexity,
+                "speed": stats.words_per_second / 1000,
+                "avg_step_time": stats.step_seconds,
+            },
+        )
+        self._history.record(stats.step, {"train_ppl": stats.perplexity})
+        self._progress.advance(
+            stats.step,
+            {
+                "wps": f"{stats.words_per_second / 1000:.2f}K",
+                "ppl": f"{stats.perplexity:.2f}",
+                "lr": f"{stats.learning_rate:g}",
+            },
+        )
+
+    def scores(self, step: int, figures: dict[str, float]) -> None:
+        """Writes an evaluation's figures to the summaries and the history."""
+        self._summarise(step, figures)
+        self._history.record(step, figures)
+
+    def picture(self, step: int, tag: str, drawing: Callable[[], bytes | None]) -> None:
+        """Draws it and adds it to the summaries."""
+        png = drawing()
+        if png is not None:
+            self._add(step, [tf.compat.v1.Summary.Value(tag=tag, image=image_summary(png))])
+
+    def close(self) -> None:
+        """Draws the learning curve and closes the files."""
+        self._progress.close()
+        path: Path = self._directory / "learning_curve.png"
+        picture = draw(self._history, self._metrics)
+        if picture is None:
+            self.say("# No learning curve: matplotlib is not installed (pip install matplotlib)")
+        else:
+            with replace_atomically(path, "wb") as file:
+                file.write(picture)
+            self.picture(self._step, "learning_curve", lambda: picture)
+            self.say(f"# Learning curve: {path}")
+        self._summaries.close()
+
+    def _summarise(self, step: int, figures: dict[str, float]) -> None:
+        value = tf.compat.v1.Summary.Value
+        self._add(step, [value(tag=tag, simple_value=number) for tag, number in figures.items()])
+
+    def _add(self, step: int, values: list[Any]) -> None:
+        summary = tf.compat.v1.Summary(value=values)
+        try:
+            self._summaries.add_summary(summary, step)
+            self._summaries.flush()
+        except (RuntimeError, tf.errors.OpError) as error:  # what TensorFlow makes of a full disk
+            reason = str(error).splitlines()[0]
+            raise InputError(f"{self._train_log}: cannot be written ({reason}); free or choose another disk") from error

@@ -1,0 +1,1 @@
+"""The two runs of the program, training and translation, put together from the rooms below."""

@@ -1,0 +1,117 @@
+"""What both runs read beside checkpoints: the vocabularies, pretrained vectors, parallel texts."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nmt.core.errors import InputError
+from nmt.options.config import Config
+from nmt.text.character_vocabulary import CharacterVocabulary
+from nmt.text.corpus import ParallelCorpus, open_parallel
+from nmt.text.vector_file import read_embeddings
+from nmt.text.vocabulary import SourceVocabulary, Vocabulary, complete_vocabulary, read_vocabulary
+
+Vocabularies = tuple[SourceVocabulary, Vocabulary]
+Untouched = Callable[[], contextlib.AbstractContextManager[Any]]  # in which a graph is built as it is
+
+
+def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = False) -> Vocabularies:
+    """Both vocabularies, checked to be those of the run that is continued or translated with.
+
+    Args:
+        config: of the run.
+        saved: the contents of the `hparams` file.
+        writes: whether a vocabulary that lacks the special words is completed in out_dir, or in memory alone.
+
+    Raises:
+        InputError: a file cannot be used, or has changed since that run began.
+    """
+    tgt = _read_vocabulary(config, str(config.src if config.share_vocab else config.tgt), writes)
+    src: SourceVocabulary = tgt
+    if config.use_char_encode:
+        src = CharacterVocabulary()
+    elif not config.share_vocab:
+        src = _read_vocabulary(config, str(config.src), writes)
+    for name, value in vocabulary_record((src, tgt)).items():
+        if name in saved and saved[name] != value:
+            path = src.path if name.startswith("src") else tgt.path
+            raise InputError(
+                f"{path} is not the vocabulary that the model was trained with ({name} was {saved[name]}, is "
+                f"{value}): restore it, or choose another out_dir"
+            )
+    return src, tgt
+
+
+def _read_vocabulary(config: Config, suffix: str, writes: bool) -> Vocabulary:
+    path = f"{config.vocab_prefix}.{suffix}"
+    if not config.check_special_token:
+        return read_vocabulary(path, config.sos, config.eos, specials_first=False)
+    return complete_vocabulary(path, config.out_dir if writes else None, config.sos, config.eos)
+
+
+class Vectors(NamedTuple):
+    """Pretrained vectors of the words, float32 [words, size]; None where they are trained from the start."""
+
+    source: np.ndarray | None = None
+    target: np.ndarray | None = None
+
+    @property
+    def record(self) -> dict[str, int | None]:
+        """What `hparams` keeps: sizes of the vectors."""
+        return {
+            f"{side}_embedding_size": None if one is None else int(one.shape[1])
+            for side, one in (("src", self.source), ("tgt", self.target))
+        }
+
+
+def read_vectors(config: Config, vocabularies: Vocabularies) -> Vectors:
+    """The pretrained vectors that --embed_prefix names; one of the two files may be missing.
+
+    Raises:
+        InputError: a file cannot be used, or both are missing.
+    """
+    if config.embed_prefix is None:
+        return Vectors()
+    found = []
+    for suffix, vocabulary in zip((config.src, config.tgt), vocabularies, strict=True):
+        path = f"{config.embed_prefix}.{suffix}"
+        there = os.path.exists(path) and isinstance(vocabulary, Vocabulary)
+        found.append(read_embeddings(path, vocabulary) if there else None)  # type: ignore[arg-type]
+    if config.share_vocab:
+        found = [found[0], found[0]]
+    if all(one is None for one in found):
+        raise InputError(
+            f"--embed_prefix={config.embed_prefix}: neither {config.embed_prefix}.{config.src} nor "
+            f"{config.embed_prefix}.{config.tgt} is there: correct the prefix, or leave it out"
+        )
+    return Vectors(*found)
+
+
+def vocabulary_record(vocabularies: Vocabularies) -> dict[str, Any]:
+    """What `hparams` keeps of the vocabularies: sizes, and checksums of the words in order."""
+    record: dict[str, Any] = {}
+    for side, vocabulary in zip(("src", "tgt"), vocabularies, strict=True):
+        record[f"{side}_vocab_size"] = vocabulary.size
+        record[f"{side}_vocab_sha256"] = _digest(vocabulary)
+    return record
+
+
+def checksum(vocabularies: Vocabularies) -> int:
+    """A number that tells whether two ranks hold the same vocabularies."""
+    return int("".join(_digest(vocabulary)[:7] for vocabulary in vocabularies), 16)  # below 2**56
+
+
+def _digest(vocabulary: SourceVocabulary) -> str:
+    """SHA-256 of the words in order, in hexadecimal."""
+    return hashlib.sha256("\n".join(vocabulary.words).encode("utf-8")).hexdigest()
+
+
+def open_text(config: Config, prefix: str | None) -> ParallelCorpus:
+    """The parallel text `<prefix>.<src>`, `<prefix>.<tgt>`."""
+    return open_parallel(f"{prefix}.{config.src}", f"{prefix}.{config.tgt}")

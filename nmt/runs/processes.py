@@ -1,0 +1,54 @@
+"""The ranks (processes) of a run, as tfdist has found them.
+
+This module alone knows `tfdist`, whose import makes the ranks start from equal weights and average their gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from typing import Any, TypeVar
+
+import numpy as np
+
+import tfdist
+
+Value = TypeVar("Value")
+
+
+class Processes:
+    """The ranks that tfdist has found; implements `nmt.core.ranks.Ranks`, and more that only a run needs."""
+
+    def __init__(self) -> None:
+        self.rank: int = tfdist.rank()
+        self.size: int = tfdist.size()
+
+    def sum(self, value: np.ndarray) -> np.ndarray:
+        """The sum over all ranks. Collective."""
+        return tfdist.all_reduce(value, op="sum")
+
+    def broadcast(self, value: Value) -> Value:
+        """Rank 0's value. Collective."""
+        return tfdist.broadcast(value)
+
+    def gather(self, value: Value) -> list[Value]:
+        """The values of all ranks. Collective."""
+        mine = np.frombuffer(pickle.dumps(value), np.uint8)
+        ends = np.cumsum(tfdist.all_gather(np.array([mine.size])))
+        return [pickle.loads(part.tobytes()) for part in np.split(tfdist.all_gather(mine), ends[:-1])]
+
+    def alone(self, reason: str) -> contextlib.AbstractContextManager[Any]:
+        """Marks work that the other ranks wait for."""
+        return tfdist.alone(reason)
+
+    def barrier(self) -> None:
+        """Returns when all have called it. Collective."""
+        tfdist.barrier()
+
+    def abort(self, message: str) -> None:
+        """Ends all ranks with a message. Not collective."""
+        tfdist.abort(message)
+
+    def untouched(self) -> contextlib.AbstractContextManager[Any]:
+        """In such a block graphs are built as they are, without broadcasts of initial values."""
+        return tfdist.disable_broadcast()

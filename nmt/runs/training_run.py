@@ -1,0 +1,173 @@
+"""A run that trains: what it is made of, on the rank that writes and on the others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from nmt.core.files import replace_atomically
+from nmt.core.ranks import OneProcess, Ranks, check_equal, from_root, together
+from nmt.keeping import checkpoint
+from nmt.keeping.store import NoStore, Store
+from nmt.model.architecture import Architecture
+from nmt.model.parts.embedding_tables import given_vectors
+from nmt.model.parts.initializers import Initializer
+from nmt.options import settings
+from nmt.options.config import FIELDS, Config
+from nmt.options.hparams_file import HPARAMS
+from nmt.options.option import make
+from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
+from nmt.runs import inputs
+from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
+from nmt.train.evaluation import Evaluation, Evaluator, NoEvaluation
+from nmt.train.feed import Feed, FeedSettings
+from nmt.train.loop import train
+from nmt.train.step import TrainStep
+from nmt.train.stopping import StopBySignal
+from nmt.translate.translation_model import SearchSettings, TranslationModel
+
+_DATA = "data"  # its entry that tells where in the training text a run is
+
+
+def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> None:
+    """Trains, from the latest checkpoint in out_dir if there is one.
+
+    Collective: every rank calls.
+
+    Args:
+        config: of the run.
+        saved: the contents of the `hparams` file.
+        ranks: who trains.
+        untouched: in such a block, graphs are built as they are, without broadcasts of initial values.
+
+    Raises:
+        AgreedError: on every rank, for a user's mistake.
+        InputError: on the rank that writes, for one that shows during training, such as a full disk.
+    """
+    with together(ranks):
+        vocabularies = inputs.read_vocabularies(config, saved, writes=ranks.rank == 0)
+        vectors = inputs.read_vectors(config, vocabularies)
+        shape = settings.architecture(config, vocabularies, vectors.record)
+        corpus = inputs.open_text(config, config.train_prefix)
+        feed = Feed(corpus, *vocabularies, make(FeedSettings, config), ranks.rank, ranks.size)
+    check_equal(ranks, feed.checksum, f"the training text {config.train_prefix}.* is not the same on all ranks")
+    check_equal(
+        ranks,
+        inputs.checksum(vocabularies),
+        f"the vocabularies {config.vocab_prefix}.* are not the same on all ranks",
+    )
+    with tf.Graph().as_default() as graph:
+        initial = initial_weights(config, shape, vectors)
+        step = TrainStep(shape, initial, settings.optimization(config, ranks.size), settings.gpus(config))
+        initialise = tf.compat.v1.global_variables_initializer()
+        saver = tf.compat.v1.train.Saver(max_to_keep=None)
+    with (
+        tf.compat.v1.Session(graph=graph, config=settings.session_settings(config)) as session,
+        contextlib.closing(StopBySignal(ranks)) as stop,
+    ):
+        session.run(initialise)
+        first_step = from_root(ranks, lambda: restore_latest(session, saver, str(config.out_dir)))
+        change = feed.continue_after(first_step, saved.get(_DATA, {})) if first_step else ""
+        record = {**inputs.vocabulary_record(vocabularies), **vectors.record, _DATA: feed.record()}
+        with together(ranks), untouched():
+            outputs, evaluation = evaluators(config, record, vocabularies, shape, saver, first_step, ranks)
+        if change:
+            outputs.say(f"# {change}")
+        for line in opening_lines(config, feed, first_step, ranks.size):
+            outputs.say(line)
+        train(
+            step,
+            session,
+            feed,
+            settings.cadence(config),
+            first_step=first_step,
+            seed=int(config.random_seed or 0),
+            ranks=ranks,
+            evaluation=evaluation,
+            outputs=outputs,
+            stop=stop,
+        )
+
+
+def initial_weights(config: Config, shape: Architecture, vectors: inputs.Vectors) -> Initializer:
+    """How the weights of a model of this shape start."""
+    return make(Initializer, config, given=given_vectors(shape, *vectors))
+
+
+def evaluators(
+    config: Config,
+    record: Mapping[str, Any],
+    vocabularies: inputs.Vocabularies,
+    shape: Architecture,
+    saver: Any,
+    first_step: int,
+    ranks: Ranks,
+) -> tuple[RunOutputs, Evaluation]:
+    """What tells and what evaluates: on rank 0 the objects that do it, elsewhere those that do nothing, or their share.
+
+    Raises:
+        InputError: a held-out text cannot be used, or out_dir cannot be written to.
+    """
+    shared = config.eval_mode == "shared"
+    if ranks.rank and not shared:
+        return NoOutputs(), NoEvaluation()
+    out_dir = str(config.out_dir)
+    prefixes = {"dev": config.dev_prefix, "test": config.test_prefix}
+    texts = {name: inputs.open_text(config, prefix) for name, prefix in prefixes.items() if prefix}
+    keeping: dict[str, Any] = {"out_dir": out_dir, "metrics": config.metric_names}
+    outputs: RunOutputs = NoOutputs()
+    store = make(NoStore, config, **keeping)
+    hparams = config.to_json(**record)
+    if not ranks.rank:
+        store = make(Store, config, **keeping, hparams=hparams, saver=saver)  # may refuse: before the logs
+        outputs = Outputs(out_dir, first_step, config.num_train_steps, config.metric_names)
+    limits = make(LikelihoodSettings, config)
+    running = settings.session_settings(config), settings.gpus(config)
+    evaluator = Evaluator(
+        texts,
+        LikelihoodModel(shape, *vocabularies, limits, *running),
+        TranslationModel(shape, *vocabularies, make(SearchSettings, config), *running),
+        metrics=config.metric_names,
+        store=store,
+        subword_option=config.subword_option,
+        seed=int(config.random_seed or 0),
+        everybody=OneProcess() if shared else ranks,
+        sharing=ranks if shared else OneProcess(),
+        outputs=outputs,
+    )
+    if not ranks.rank:
+        with replace_atomically(os.path.join(out_dir, HPARAMS)) as file:
+            file.write(hparams)  # last: whatever is wrong has shown by now
+    return outputs, evaluator
+
+
+def restore_latest(session: Any, saver: Any, out_dir: str) -> int:
+    """Restores the latest checkpoint, if there is one, and returns the number of steps done."""
+    path = checkpoint.latest(out_dir)
+    if path is None:
+        return 0
+    checkpoint.restore(session, saver, path)
+    return checkpoint.step_of(path)
+
+
+def opening_lines(config: Config, feed: Feed, first_step: int, size: int) -> list[str]:
+    """What the log begins with."""
+    schedule = settings.optimization(config, size).schedule
+    rate = f"learning rate {schedule.learning_rate:g} (scaling: {config.learning_rate_scaling})"
+    steps = schedule.warmup_steps
+    warmup = f"{schedule.warmup_scheme} warm-up over {steps} steps" if steps else "no warm-up"
+    no_gpu = config.num_gpus > 0 and not settings.gpus(config)
+    begin = f"continuing after step {first_step}" if first_step else "starting"
+    return [
+        "# hparams:",
+        *(f"  {name}={getattr(config, name)}" for name in sorted(FIELDS)),
+        f"# ranks {size} x batch {config.batch_size} = global batch {feed.global_batch_size} sentences",
+        f"# {feed.pairs} sentence pairs, {feed.steps_per_epoch} steps an epoch, seed {config.random_seed}",
+        f"# {config.optimizer}, {rate}, {warmup}",
+        *([f"# --num_gpus={config.num_gpus}, but there is no GPU here: the CPU does the work"] if no_gpu else []),
+        f"# {begin}, {config.num_train_steps} steps in all",
+    ]

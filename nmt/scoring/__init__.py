@@ -1,0 +1,1 @@
+"""How good a model is: perplexity, BLEU and the other scores of translations."""

@@ -1,0 +1,77 @@
+"""Perplexity: how well a checkpoint predicts a text, in a graph and a session of its own, without dropout."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from nmt.core.ranks import ONE_PROCESS, Ranks
+from nmt.model.batch_input import BatchInput
+from nmt.model.interface import Translator
+from nmt.model.trained import TrainedModel
+from nmt.text.batches import eval_batches
+from nmt.text.corpus import ParallelCorpus
+
+
+def perplexity(loss_sum: float, words: float) -> float:
+    """exp(nats per target word, eos counted); infinite where that overflows, NaN if there are no words.
+
+    >>> perplexity(2 * math.log(8), 2)
+    8.0
+    """
+    if words <= 0:
+        return math.nan
+    try:
+        return math.exp(loss_sum / words)
+    except OverflowError:
+        return math.inf
+
+
+@dataclass(frozen=True)
+class LikelihoodSettings:
+    """Limits of length in tokens (None or 0 for none), and sentences scored together."""
+
+    src_max_len: int | None = None
+    tgt_max_len: int | None = None
+    batch_size: int = 128
+
+
+class LikelihoodModel(TrainedModel[LikelihoodSettings]):
+    """Scores texts by the weights in its session."""
+
+    def _build(self, translator: Translator) -> None:
+        self._input = BatchInput(translator.architecture)
+        self._loss_sum = self._input.loss_sum(translator)
+
+    def perplexity(self, corpus: ParallelCorpus, ranks: Ranks = ONE_PROCESS) -> float:
+        """exp(cross-entropy per target word, end marks counted) of all pairs with words on both sides.
+
+        Collective: every one of the ranks calls, with equal weights in its model, and scores a share.
+        """
+        with ranks.alone("perplexity"):  # some shares take longer than others
+            sums = self.sums(corpus, ranks.rank, ranks.size)
+        loss_sum, words = ranks.sum(np.array(sums, np.float64)).tolist()
+        return perplexity(loss_sum, words)
+
+    def sums(self, corpus: ParallelCorpus, rank: int = 0, size: int = 1) -> tuple[float, int]:
+        """Cross-entropy in nats, and target words with end marks, of every `size`-th batch from `rank` on.
+
+        The batches are the same for any number of ranks; the sums of all ranks add up to those of the text.
+        """
+        loss_sum, words = 0.0, 0
+        limits = self._settings
+        for batch in eval_batches(
+            corpus,
+            self._src_vocab,
+            self._tgt_vocab,
+            limits.src_max_len,
+            limits.tgt_max_len,
+            limits.batch_size,
+            rank,
+            size,
+        ):
+            loss_sum += float(self.session.run(self._loss_sum, self._input.feed(batch)))
+            words += int(batch.target_lengths.sum())
+        return loss_sum, words

@@ -1,0 +1,214 @@
+"""The translation graph: lines of one language into lines of another, with the weights of a checkpoint.
+
+A graph and a session of its own, without dropout. Lines of similar length are translated together; the order
+of the output is that of the input, and a blank line gives blank lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from nmt.core.ranks import Ranks
+from nmt.model.interface import Translator
+from nmt.model.trained import TrainedModel
+from nmt.text.batches import source_batch
+from nmt.text.tokens import join, split
+from nmt.translate.beam import beam_search
+from nmt.translate.search import attention_weights, greedy_search, sample_search, uniform_draws
+
+v1 = tf.compat.v1
+
+MODES = ("greedy", "sample", "beam_search")
+
+_SLACK = 10  # tokens above twice the source's length: one source word may be many subwords
+
+
+def search_mode(infer_mode: str | None, beam_width: int, sampling_temperature: float) -> str:
+    """The mode asked for; else beam search if it has a width, sampling if it has a temperature, greedy search."""
+    sampled = "sample" if sampling_temperature else "greedy"
+    return infer_mode or ("beam_search" if beam_width else sampled)
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How translations are searched for.
+
+    Attributes:
+        infer_mode: one of `MODES`; None for what `search_mode` chooses.
+        beam_width: hypotheses kept by beam search.
+        length_penalty_weight: exponent of the length penalty of beam search.
+        coverage_penalty_weight: factor of the coverage penalty of beam search, which needs attention.
+        sampling_temperature: what logits are divided by before a word is drawn.
+        translations_per_input: translations of each line; greedy search finds one, beam search at most as many as it
+            keeps hypotheses.
+        seed: of the draws; not negative.
+        batch_size: sentences translated together.
+        src_max_len: tokens kept of a source; None or 0 for all.
+        tgt_max_len: most tokens of a translation; None or 0 for twice its source's length, and ten.
+        subword_option: how tokens are joined into words: "", "bpe" or "spm".
+
+    Raises:
+        ValueError: an unknown mode, or one without the number that it needs.
+    """
+
+    infer_mode: str | None = None
+    beam_width: int = 0
+    length_penalty_weight: float = 0.0
+    coverage_penalty_weight: float = 0.0
+    sampling_temperature: float = 0.0
+    translations_per_input: int = 1
+    seed: int = 0
+    batch_size: int = 32
+    src_max_len: int | None = None
+    tgt_max_len: int | None = None
+    subword_option: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be searched for."""
+        if self.mode not in MODES:
+            raise ValueError(f"infer_mode is {self.infer_mode!r}; it must be one of {', '.join(map(repr, MODES))}")
+        if self.mode == "beam_search" and self.beam_width < 1:
+            raise ValueError(f"beam_width is {self.beam_width}; beam search needs at least 1")
+        if self.mode == "sample" and self.sampling_temperature <= 0:
+            raise ValueError(f"sampling_temperature is {self.sampling_temperature}; sampling needs more than 0")
+        if self.translations_per_input < 1:
+            raise ValueError(f"translations_per_input is {self.translations_per_input}; it must be at least 1")
+
+    @property
+    def mode(self) -> str:
+        """One of `MODES`."""
+        return search_mode(self.infer_mode, self.beam_width, self.sampling_temperature)
+
+    @property
+    def translations(self) -> int:
+        """Translations that each line gets."""
+        found = {"greedy": 1, "sample": self.translations_per_input, "beam_search": self.beam_width}
+        return min(self.translations_per_input, found[self.mode])
+
+
+class Alignment(NamedTuple):
+    """Where a model looked while it wrote.
+
+    Attributes:
+        source: the tokens read.
+        target: the tokens written, the end mark among them unless the limit of length came first.
+        weights: float32 [target, source], each row of sum 1.
+    """
+
+    source: list[str]
+    target: list[str]
+    weights: np.ndarray
+
+
+class TranslationModel(TrainedModel[SearchSettings]):
+    """Translates by the weights in its session."""
+
+    def _build(self, translator: Translator) -> None:
+        self._source = v1.placeholder(tf.int32, translator.architecture.source_shape, "source")
+        self._lengths = v1.placeholder(tf.int32, [None], "source_lengths")
+        self._max_steps = v1.placeholder(tf.int32, [None], "max_steps")
+        self._draws = v1.placeholder(tf.float64, [None, None, None], "draws")
+        sos, eos, settings = self._tgt_vocab.sos_id, self._tgt_vocab.eos_id, self._settings
+        read = (translator, self._source, self._lengths)
+        arguments = (*read, self._max_steps, sos, eos)
+        if settings.mode == "beam_search":
+            weights = settings.length_penalty_weight, settings.coverage_penalty_weight
+            hypotheses, _ = beam_search(*arguments, settings.beam_width, *weights)
+            self._ids = hypotheses[:, : settings.translations]
+        elif settings.mode == "sample":
+            self._ids = sample_search(*arguments, settings.sampling_temperature, self._draws)
+        else:
+            self._ids = greedy_search(*arguments)[:, None]
+        # self._ids: int32 [batch, translations, time]
+        self._target = v1.placeholder(tf.int32, [None, None], "target")
+        self._weights: tf.Tensor | None = None
+        if translator.architecture.has_attention:
+            self._weights = attention_weights(*read, sos, self._target)
+
+    def translate(self, lines: Sequence[str], numbers: Sequence[int] | None = None) -> list[list[str]]:
+        """The translations of each line, best first, in the order of the lines; what the line alone would get.
+
+        Args:
+            lines: source text.
+            numbers: what chooses the random draws for each line when words are sampled; None for 0, 1, 2, ...
+
+        Returns:
+            `translations` of the settings for each line.
+        """
+        tokens = [self._tokens(line) for line in lines]
+        numbers = range(len(lines)) if numbers is None else numbers
+        translations = [[""] * self._settings.translations for _ in lines]
+        order = sorted((i for i, words in enumerate(tokens) if words), key=lambda i: len(tokens[i]))
+        decode, option, eos = self._tgt_vocab.decode, self._settings.subword_option, self._tgt_vocab.eos
+        for start in range(0, len(order), self._settings.batch_size):
+            chosen = order[start : start + self._settings.batch_size]
+            ids = self._search([tokens[i] for i in chosen], [numbers[i] for i in chosen])
+            for i, rows in zip(chosen, ids.tolist(), strict=True):
+                translations[i] = [join(decode(row), option, eos) for row in rows]
+        return translations
+
+    def align(self, line: str, number: int = 0) -> Alignment | None:
+        """The line's best translation and the attention with which it is written.
+
+        Args:
+            line: source text.
+            number: see `translate`.
+
+        Returns:
+            None for a blank line, and by a model without attention.
+        """
+        tokens = self._tokens(line)
+        if not tokens or self._weights is None:
+            return None
+        ids = self._search([tokens], [number])[:, 0]
+        length = int(np.argmax(ids[0] == self._tgt_vocab.eos_id)) + 1 if self._tgt_vocab.eos_id in ids[0] else ids.size
+        source, lengths = source_batch([tokens], self._src_vocab, None)
+        feed = {self._source: source, self._lengths: lengths, self._target: ids[:, :length]}
+        weights = self.session.run(self._weights, feed)[0]
+        return Alignment(tokens, self._tgt_vocab.decode(ids[0, :length].tolist()), weights)
+
+    def _tokens(self, line: str) -> list[str]:
+        return split(line)[: self._settings.src_max_len or None]
+
+    def _search(self, tokens: Sequence[Sequence[str]], numbers: Sequence[int]) -> np.ndarray:
+        """Ids, int32 [batch, translations, time], of the translations of sentences that each have a token."""
+        source, lengths = source_batch(tokens, self._src_vocab, None)
+        # Not twice the longest source of the batch: a sentence's limit would depend on its neighbours.
+        limit = self._settings.tgt_max_len
+        limits = np.full_like(lengths, limit) if limit else 2 * lengths + _SLACK
+        feed: dict[tf.Tensor, Any] = {self._source: source, self._lengths: lengths, self._max_steps: limits}
+        if self._settings.mode == "sample":
+            steps = int(limits.max())
+            feed[self._draws] = [
+                [uniform_draws(self._settings.seed, n, k, steps) for k in range(self._settings.translations)]
+                for n in numbers
+            ]
+        found: np.ndarray = self.session.run(self._ids, feed)
+        return found
+
+
+def translate_shared(
+    model: TranslationModel, lines: Sequence[str], ranks: Ranks, numbers: Sequence[int] | None = None
+) -> list[list[str]]:
+    """What `model.translate` returns, on every rank, for which each rank translates a share.
+
+    The lines are dealt like cards in the order of their lengths, so that the ranks have nearly equal work; since a
+    line's translations do not depend on other lines, they do not depend on the number of ranks.
+
+    Collective: every rank calls with the same lines and numbers, and with equal weights in its model.
+    """
+    numbers = range(len(lines)) if numbers is None else numbers
+    order = np.argsort([len(split(line)) for line in lines], kind="stable").tolist()
+    mine = order[ranks.rank :: ranks.size]
+    with ranks.alone("translation"):  # some shares take longer than others
+        share = model.translate([lines[i] for i in mine], [numbers[i] for i in mine])
+    translations: list[list[str]] = [[] for _ in lines]
+    for rank, gathered in enumerate(ranks.gather(share)):
+        for i, found in zip(order[rank :: ranks.size], gathered, strict=True):
+            translations[i] = found
+    return translations

@@ -1,0 +1,1 @@
+"""Errors, files, ranks."""

@@ -1,0 +1,1 @@
+"""The corpus made by rule."""

@@ -1,0 +1,132 @@
+"""nmt.phrasebook: what is held out is new, and its parts are known."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from nmt.demo import phrasebook as book
+from nmt.demo.number_words import german_number, german_ordinal, german_year
+from nmt.demo.phrasebook import Pair, held_out_numbers, phrasebook
+from nmt.phrasebook import main
+
+# Every number of a German sentence is one word.
+GERMAN_NUMBERS = {german_number(n): n for n in range(10_000)}
+GERMAN_NUMBERS |= {german_ordinal(n) + ending: n for n in range(1, 100) for ending in ("e", "en")}
+GERMAN_NUMBERS |= {german_year(n): n for n in range(1500, 2000) if n % 100 >= 10}
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def corpus(request: pytest.FixtureRequest) -> dict[str, list[Pair]]:
+    return phrasebook(seed=request.param)
+
+
+def numbers(pairs: list[Pair]) -> set[int]:
+    return {GERMAN_NUMBERS[word] for pair in pairs for word in pair.german.split() if word in GERMAN_NUMBERS}
+
+
+def test_sizes_and_distinctness(corpus: dict[str, list[Pair]]) -> None:
+    assert {part: len(pairs) for part, pairs in corpus.items()} == {"train": 6000, "dev": 500, "test": 500}
+    every = [pair for pairs in corpus.values() for pair in pairs]
+    assert len({pair.english for pair in every}) == len({pair.german for pair in every}) == len(every)
+
+
+def test_no_number_of_the_held_out_parts_is_in_training(corpus: dict[str, list[Pair]]) -> None:
+    assert not numbers(corpus["train"]) & numbers(corpus["dev"] + corpus["test"])
+
+
+def test_every_sentence_has_a_number(corpus: dict[str, list[Pair]]) -> None:
+    for pairs in corpus.values():
+        assert all(numbers([pair]) for pair in pairs), pairs[0]
+
+
+def test_every_english_word_of_the_held_out_parts_is_in_training(
+    corpus: dict[str, list[Pair]],
+) -> None:
+    def words(pairs: list[Pair]) -> set[str]:
+        return {word for pair in pairs for word in pair.english.split()}
+
+    assert words(corpus["test"] + corpus["dev"]) <= words(corpus["train"])
+
+
+def test_the_held_out_parts_have_sentences_of_every_kind(corpus: dict[str, list[Pair]]) -> None:
+    text = "\n".join(pair.german for pair in corpus["test"])
+    for sign in (" uhr ", " euro ", " cent ", " geboren ", "seite ", "heute ist der ", " jahre alt ", "straße"):
+        assert sign in text, sign
+
+
+def test_text_is_lower_case_and_tokenised(corpus: dict[str, list[Pair]]) -> None:
+    for pair in corpus["train"]:
+        for line in pair:
+            assert line == line.lower() == " ".join(line.split()), (pair, line)
+            assert re.fullmatch(r"[a-zäöüß]+( ,| [a-zäöüß]+)* [.?]", line), (pair, line)
+
+
+def test_a_sentence_by_hand() -> None:
+    slots = {"time": book.Phrase("five ten", "fünf uhr zehn"), "vehicle": book.Phrase("train", "der zug")}
+    (template,) = [t for t in book.TEMPLATES if "leaves" in t[0]]
+    assert template[0].format_map(slots) == "the train leaves at five ten ."
+    assert template[1].format_map(slots) == "der zug fährt um fünf uhr zehn ab ."
+
+
+def test_round_and_small_numbers_are_never_held_out() -> None:
+    held_out = held_out_numbers(seed=5)
+    assert not held_out & {*range(21), *range(30, 100, 10), *range(100, 10_000, 100)}
+    assert held_out & {21, 22, 23}, "an hour"
+    assert len(held_out & set(range(21, 30))) == 2, "days"
+    assert 0.13 < len(held_out) / 10_000 < 0.17
+
+
+def test_same_seed_same_corpus() -> None:
+    assert phrasebook(50, 1, 20) == phrasebook(50, 1, 20)
+    assert phrasebook(50, 1, 20) != phrasebook(50, 2, 20)
+    assert phrasebook(50, 1, 20)["train"] == phrasebook(100, 1, 20)["train"][:50]
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out_dir = tmp_path / "new" / "corpus"
+    assert main(["phrasebook", f"--out_dir={out_dir}", "--pairs=20", "--seed=3"]) == 0
+    assert {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in out_dir.iterdir()} == {
+        "train.en": 20,
+        "train.de": 20,
+        "dev.en": 500,
+        "dev.de": 500,
+        "test.en": 500,
+        "test.de": 500,
+    }
+    assert "20 pairs for training, 500 each" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 1, "Missing --out_dir"),
+        (["--out_di=x"], 1, "Did you mean: out_dir"),
+        (["--out_dir=x", "surplus"], 1, "Unexpected argument 'surplus'"),
+        (["--out_dir=x", "--pairs=many"], 1, "pairs"),
+        (["--out_dir=x", "--pairs=0"], 1, "--pairs=0"),
+    ],
+)
+def test_wrong_options(
+    arguments: list[str],
+    code: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["phrasebook", *arguments]) == code
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert len(captured.err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["phrasebook", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "python -m nmt.phrasebook --out_dir=D" in text
+    assert "--pairs" in text

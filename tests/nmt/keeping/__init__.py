@@ -1,0 +1,1 @@
+"""Checkpoints and what is kept of them."""

@@ -1,0 +1,1 @@
+"""The model: families against NumPy ones, and the parts that they share."""

@@ -1,0 +1,122 @@
+"""What every model must fulfil: the NumPy model's figures, and gradients that are finite differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from nmt.model.lstm.architecture import LSTMArchitecture
+from nmt.model.lstm.translator import LSTMTranslator
+from nmt.model.parts.initializers import initializer
+from tests.nmt.model import graphs
+from tests.nmt.model.graphs import EOS, SOS, v1
+from tests.nmt.model.slopes import assert_gradients_are_slopes
+
+
+class Batch:
+    """Ragged sentences, one of which has no target."""
+
+    def __init__(self, extra: int = 0) -> None:
+        self.source = graphs.sentences([5, 1, 3, 2], 11)
+        self.target = graphs.sentences([2, 4, 0, 3], 13, seed=1)
+        self.target_in = [[SOS, *t] for t in self.target]
+        self.target_out = [[*t, EOS] for t in self.target]
+        # The third sentence is a rank's dummy: it has a source but counts for nothing.
+        self.target_lengths = [3, 5, 0, 4]
+        self.arrays = [
+            graphs.time_major(self.source, EOS, extra),
+            np.array([5, 1, 3, 2], np.int32),
+            graphs.time_major(self.target_in, EOS, extra),
+            graphs.time_major(self.target_out, EOS, extra),
+            np.array(self.target_lengths, np.int32),
+        ]
+
+    def places(self) -> list[Any]:
+        """Placeholders without static sizes."""
+        return [v1.placeholder(tf.int32, [None] * a.ndim) for a in self.arrays]
+
+    def feed(self, places: list[Any]) -> dict[Any, np.ndarray]:
+        """The batch in these placeholders."""
+        return dict(zip(places, self.arrays, strict=True))
+
+
+def assert_loss_is_the_oracles(translator: LSTMTranslator, session: Any) -> None:
+    """The summed loss of a padded batch, to 1e-5."""
+    batch = Batch(extra=2)
+    places = batch.places()
+    loss = session.run(translator.loss_sum(*places), batch.feed(places))
+    expected = graphs.oracle(translator.architecture, session)
+    rows = zip(batch.source, batch.target_in, batch.target_out, batch.target_lengths, strict=True)
+    wanted = sum(expected.loss(source, given, out) for source, given, out, length in rows if length)
+    assert loss == pytest.approx(wanted, rel=1e-5)
+
+
+def assert_steps_are_the_oracles(translator: LSTMTranslator, session: Any) -> None:
+    """Logits and weights of the step that search uses, at each of three positions, to 1e-5."""
+    batch = Batch()
+    memory = translator.encode(tf.constant(batch.arrays[0]), tf.constant(batch.arrays[1]))
+    decoder = translator.decoder(memory)
+    state, fetched = decoder.initial_state, []
+    words = batch.arrays[2][:3]
+    for row in words:
+        logits, state, weights = decoder.step(state, tf.constant(row))
+        fetched.append((logits, tf.constant(0) if weights is None else weights))
+    results = session.run(fetched)
+    expected = graphs.oracle(translator.architecture, session)
+    for k, source in enumerate(batch.source):
+        decoding = expected.start(source)
+        for time, (logits, weights) in enumerate(results):
+            wanted, decoding = decoding.step(words[time, k])
+            np.testing.assert_allclose(logits[k], wanted, rtol=1e-5, atol=1e-5, err_msg=f"time {time}, k {k}")
+            assert (decoding.weights is None) == (weights.ndim == 0), (k, time)
+            if decoding.weights is not None:
+                np.testing.assert_allclose(
+                    weights[k, : len(source)], decoding.weights, rtol=1e-5, atol=1e-6, err_msg=f"time {time}, k {k}"
+                )
+                assert not weights[k, len(source) :].any(), (k, time)
+
+
+def assert_gradients_are_finite_differences(arch: LSTMArchitecture) -> None:
+    """Every variable, in float64, along a random direction; dropout on, its masks fixed by the seed."""
+
+    def loss() -> tf.Tensor:
+        translator = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), 0.3, tf.constant([4, 9]))
+        return translator.loss_sum(*[tf.constant(a) for a in Batch().arrays])
+
+    assert_gradients_are_slopes(loss)
+
+
+def assert_control_flows_agree(arch: LSTMArchitecture) -> None:
+    """TensorFlow's first and second control flow give the same loss and gradients."""
+    batch, results = Batch(), []
+    enabled = v1.control_flow_v2_enabled()
+    try:
+        for switch in (v1.disable_control_flow_v2, v1.enable_control_flow_v2):
+            switch()
+            with graphs.model(arch) as (translator, session):
+                loss = translator.loss_sum(*[tf.constant(a) for a in batch.arrays])
+                gradients = [tf.convert_to_tensor(g) for g in tf.gradients(loss, v1.trainable_variables())]
+                results.append(session.run([loss, *gradients]))
+    finally:
+        (v1.enable_control_flow_v2 if enabled else v1.disable_control_flow_v2)()
+    for number, (first, second) in enumerate(zip(*results, strict=True)):
+        np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6, err_msg=f"the loss is 0: {number}")
+
+
+def names(**changes: Any) -> dict[str, list[int]]:
+    """Names below dynamic_seq2seq of a small model's variables, and their shapes."""
+    with tf.Graph().as_default():
+        LSTMTranslator(graphs.architecture(**changes), initializer())
+        found = {v.name.removesuffix(":0"): v.shape.as_list() for v in v1.trainable_variables()}
+    assert found.pop("embeddings/encoder/embedding_encoder") == [11, 6]
+    assert found.pop("embeddings/decoder/embedding_decoder") == [13, 6]
+    assert found.pop("dynamic_seq2seq/decoder/output_projection/kernel") == [6, 13]
+    return {name.removeprefix("dynamic_seq2seq/"): shape for name, shape in found.items()}
+
+
+def lstm(scope: str, rows: int) -> dict[str, list[int]]:
+    """The two variables of an LSTM cell of 6 units."""
+    return {f"{scope}/basic_lstm_cell/kernel": [rows, 24], f"{scope}/basic_lstm_cell/bias": [24]}

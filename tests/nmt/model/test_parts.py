@@ -1,0 +1,162 @@
+"""LSTMArchitecture, initialisers, dropout masks, the output layer and the loss figures."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from nmt.model.lstm.translator import LSTMTranslator
+from nmt.model.parts.dropout import Dropout
+from nmt.model.parts.initializers import initializer
+from nmt.model.parts.softmax_cross_entropy import cross_entropy_sum
+from nmt.scoring.perplexity import perplexity
+from nmt.train.step import per_sentence
+from tests.nmt.model.graphs import architecture, v1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(num_units=0), "num_units is 0"),
+        (dict(encoder_type="tri"), "encoder_type is 'tri'; it must be one of 'uni', 'bi', 'gnmt'"),
+        (dict(attention="loong"), "attention is 'loong'"),
+        (dict(unit_type="tlu"), "unit_type is 'tlu'"),
+        (dict(attention_architecture="none"), "attention_architecture is 'none'"),
+        (dict(encoder_type="bi", num_encoder_layers=3, num_decoder_layers=3), "an even number"),
+        (dict(num_encoder_residual_layers=2), "num_encoder_residual_layers is 2; it must be between 0 and 1"),
+        (dict(num_decoder_residual_layers=1, attention="luong"), "num_decoder_residual_layers is 1"),
+        (dict(encoder_type="gnmt"), "num_encoder_layers is 1; encoder_type 'gnmt' needs at least 2"),
+        (dict(attention_architecture="gnmt_v2"), "attention_architecture is 'gnmt_v2' and attention is ''"),
+        (
+            dict(attention_architecture="gnmt", attention="luong"),
+            "num_encoder_layers is 1; attention_architecture 'gnmt' needs at least 2",
+        ),
+        (
+            dict(encoder_type="gnmt", num_encoder_layers=3, num_decoder_layers=3, num_encoder_residual_layers=2),
+            "num_encoder_residual_layers is 2; it must be between 0 and 1",
+        ),
+        (dict(num_encoder_layers=2), "pass_hidden_state needs equal depths"),
+    ],
+)
+def test_architecture_refuses(changes: dict[str, object], message: str) -> None:
+    """The message names the value and what is allowed."""
+    with pytest.raises(ValueError, match=message):
+        architecture(**changes)
+
+
+def initial_values(seed: int | None, **changes: object) -> dict[str, np.ndarray]:
+    """What a fresh model starts from."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        LSTMTranslator(architecture(**changes), initializer("uniform", 0.1, seed))
+        session.run(v1.global_variables_initializer())
+        return {v.name: session.run(v) for v in v1.global_variables()}
+
+
+def test_initial_values_follow_seed_and_name() -> None:
+    """Equal-shaped variables differ, a second model is equal, and a deeper one does not disturb the lower
+    layers."""
+    kind = dict(encoder_type="bi", num_encoder_layers=2, num_decoder_layers=2)
+    first, again, other = initial_values(3, **kind), initial_values(3, **kind), initial_values(4, **kind)
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, again[name], err_msg=name)
+        assert name.endswith("bias:0") or not np.array_equal(value, other[name]), name
+    kernels = [v.tobytes() for n, v in first.items() if n.endswith("cell/kernel:0")]
+    assert len(set(kernels)) == len(kernels) == 4
+    with_attention = initial_values(3, attention="luong", **kind)
+    shared = first.keys() & with_attention.keys()
+    assert len(shared) >= 7
+    assert all(np.array_equal(first[name], with_attention[name]) for name in shared)
+
+
+def test_initial_values_without_a_seed_are_new_each_time() -> None:
+    """Two sessions, two models."""
+    first, second = initial_values(None), initial_values(None)
+    assert not np.array_equal(
+        first["embeddings/encoder/embedding_encoder:0"], second["embeddings/encoder/embedding_encoder:0"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "limit"), [("uniform", 0.3), ("glorot_uniform", math.sqrt(6 / 250)), ("glorot_normal", None)]
+)
+def test_initial_ranges(op: str, limit: float | None) -> None:
+    """Uniform within the weight; Glorot by fan-in and fan-out of [100, 150]."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        make = initializer(op, 0.3, seed=1)
+        with v1.variable_scope("s", custom_getter=make.getter):
+            variable = v1.get_variable("w", [100, 150])
+        session.run(v1.global_variables_initializer())
+        values = session.run(variable)
+    if limit is None:
+        assert values.std() == pytest.approx(math.sqrt(2 / 250), rel=0.05)
+    else:
+        assert 0.99 * limit < np.abs(values).max() <= limit
+
+
+@pytest.mark.parametrize("settings", [("unifrom", 0.1), ("uniform", 0.0)])
+def test_initializer_refuses(settings: tuple[str, float]) -> None:
+    """A typing error; a range of no width."""
+    with pytest.raises(ValueError, match="init_op"):
+        initializer(*settings)
+
+
+def test_dropout_masks() -> None:
+    """Kept share and scale; two places differ; no rate, no operation."""
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        ones = tf.ones([100, 100])
+        before = len(graph.get_operations())
+        assert Dropout()(ones) is ones
+        assert len(graph.get_operations()) == before
+        dropout = Dropout(0.25, tf.constant([1, 2]))
+        first, second = session.run([dropout(ones), dropout(ones)])
+    assert set(np.unique(first)) == {np.float32(0), np.float32(1 / 0.75)}
+    assert first.mean() == pytest.approx(1.0, abs=0.03)
+    assert (first != second).mean() == pytest.approx(2 * 0.25 * 0.75, abs=0.03)
+    with pytest.raises(ValueError, match="dropout is 1.0"):
+        Dropout(1.0)
+    with pytest.raises(ValueError, match="no dropout_seed"):
+        Dropout(0.1)
+
+
+@pytest.mark.parametrize("positions", [0, 1, 3, 10])
+def test_cross_entropy_is_tensorflows(positions: int) -> None:
+    """Value and gradients, also when there are fewer positions than slices."""
+    rng = np.random.default_rng(2)
+    with tf.Graph().as_default(), v1.Session() as session:
+        rows = tf.constant(rng.standard_normal((positions, 4)))
+        kernel = tf.constant(rng.standard_normal((4, 7)))
+        labels = tf.constant(rng.integers(0, 7, positions), tf.int32)
+        ours = cross_entropy_sum(rows, kernel, labels)
+        plain = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=tf.matmul(rows, kernel))
+        theirs = tf.reduce_sum(plain)
+        results = session.run([[x, *tf.gradients(3.0 * x, [rows, kernel])] for x in (ours, theirs)])
+    for what, mine, wanted in zip(("loss", "rows", "kernel"), *results, strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=1e-9, atol=1e-12, err_msg=what)
+
+
+def test_cross_entropy_of_the_impossible_is_finite() -> None:
+    """A probability that underflows: 87 nats, and the exact gradient."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        rows, kernel = tf.constant([[1.0]]), tf.constant([[0.0, 200.0]])
+        loss = cross_entropy_sum(rows, kernel, tf.constant([0]))
+        value, gradient = session.run([loss, tf.gradients(loss, kernel)[0]])
+    assert value == pytest.approx(87.3, abs=0.1)
+    np.testing.assert_allclose(gradient, [[-1.0, 1.0]])
+
+
+def test_perplexity() -> None:
+    """Uniform over 8 words is 8; it may overflow; no words, no figure."""
+    assert perplexity(10 * math.log(8), 10) == pytest.approx(8.0)
+    assert perplexity(1e6, 10) == math.inf
+    assert math.isnan(perplexity(math.nan, 10))
+    assert math.isnan(perplexity(0.0, 0))
+
+
+def test_loss_per_sentence_adds_up_over_ranks() -> None:
+    """Slices of 3 and 2 sentences: the mean over the ranks is the loss of the whole."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        ranks = session.run([per_sentence(tf.constant(loss), tf.constant(5 / 2)) for loss in (6.0, 9.0)])
+    assert sum(ranks) / 2 == pytest.approx(15.0 / 5)

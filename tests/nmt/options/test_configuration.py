@@ -1,0 +1,236 @@
+"""The command line, the saved configuration, and what they may not say."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+import nmt
+from nmt.core.errors import InputError
+from nmt.model.parts.initializers import INIT_OPS
+from nmt.options.config import FIELDS, Config
+from nmt.options.flags import help_text, parse
+from nmt.options.hparams_file import read_file, read_saved
+from nmt.options.resolve import resolve
+from nmt.train.schedule import DECAY_SCHEMES, WARMUP_SCHEMES
+
+NEEDED = {
+    "src": "en",
+    "tgt": "de",
+    "train_prefix": "t",
+    "dev_prefix": "d",
+    "vocab_prefix": "v",
+    "out_dir": "o",
+}
+
+
+def test_parse_keeps_what_was_given_only() -> None:
+    given = parse(Config, ["--num_units=64", "--residual", "--nopass_hidden_state", "--dropout=0.5", "--attention="])
+    assert given == {
+        "num_units": 64,
+        "residual": True,
+        "pass_hidden_state": False,
+        "dropout": 0.5,
+        "attention": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--num_unit=3", "num_units"),  # the suggestion
+        ("--num_units=x", "num_units=x"),
+        ("stray", "'stray'"),
+        ("--num_units", "num_units"),
+    ],
+)
+def test_parse_refuses(argument: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse(Config, [argument])
+
+
+def test_all_flags_of_the_original_and_those_added() -> None:
+    added = {"precision", "learning_rate_scaling", "eval_mode", "evaluate_epochs", "early_stopping_patience"}
+    added |= {"model_family"}
+    assert added < set(FIELDS)
+    assert len(FIELDS) == 75 + len(added)
+
+
+def test_choices_are_those_of_the_parts_that_take_them() -> None:
+    assert FIELDS["init_op"].metadata["allowed"] == INIT_OPS
+    assert FIELDS["decay_scheme"].metadata["allowed"] == DECAY_SCHEMES
+    assert FIELDS["warmup_scheme"].metadata["allowed"] == WARMUP_SCHEMES
+
+
+def test_help_names_every_flag() -> None:
+    text = help_text("usage", Config)
+    assert all(f"--{name}:" in text for name in FIELDS)
+
+
+def test_resolve_fills_in() -> None:
+    config = resolve(NEEDED | {"num_layers": 3, "residual": True, "sos": ""})
+    assert (config.num_encoder_layers, config.num_decoder_layers) == (3, 3)
+    assert config.residual_layers == (2, 2)
+    assert config.sos == "<s>"
+    assert config.random_seed is not None
+    assert config.external_eval_interval == 5000
+    unequal = resolve(NEEDED | {"num_layers": 3, "num_decoder_layers": 1, "attention": "luong"})
+    assert not unequal.pass_hidden_state
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"),
+    [
+        ({}, "greedy"),
+        ({"beam_width": 5}, "beam_search"),
+        ({"beam_width": 5, "infer_mode": "greedy"}, "greedy"),
+        ({"beam_width": 5, "infer_mode": "beam_search"}, "beam_search"),
+        ({"sampling_temperature": 0.5}, "sample"),
+    ],
+)
+def test_search_mode(given: dict[str, object], mode: str) -> None:
+    assert resolve(NEEDED | given).search_mode == mode
+
+
+@pytest.mark.parametrize(
+    ("given", "layers"),
+    [
+        ({"num_layers": 4}, (0, 0)),
+        ({"num_layers": 4, "residual": True}, (3, 3)),
+        ({"num_layers": 1, "residual": True}, (0, 0)),
+        ({"num_layers": 4, "residual": True, "encoder_type": "gnmt", "attention": "luong"}, (2, 2)),
+        (
+            {
+                "num_encoder_layers": 4, "num_decoder_layers": 3, "residual": True, "encoder_type": "gnmt",
+                "attention": "luong",
+            },
+            (2, 2),
+        ),
+    ],
+)  # fmt: skip
+def test_residual_layers(given: dict[str, object], layers: tuple[int, int]) -> None:
+    assert resolve(NEEDED | given).residual_layers == layers
+
+
+def test_a_language_model_has_no_source() -> None:
+    config = resolve(NEEDED | {"language_model": True, "attention": "luong", "num_encoder_layers": 3, "src": None})
+    assert (config.src, config.share_vocab, config.attention, config.pass_hidden_state) == ("de", True, "", False)
+    again = resolve({"out_dir": "o", "src": "en"}, json.loads(config.to_json()))
+    assert again.language_model and again.src == "de"
+
+
+STANDARD = sorted((Path(nmt.__file__).parent / "standard_hparams").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", STANDARD, ids=lambda path: path.stem)
+def test_standard_files(path: Path) -> None:
+    config = resolve(NEEDED | read_file(str(path)))
+    assert config.batch_size == 128 and config.metric_names == ("bleu",) and config.beam_width == 10
+    depth, architecture = {
+        "iwslt15": (2, "standard"),
+        "wmt16": (4, "standard"),
+        "wmt16_gnmt_4_layer": (4, "gnmt_v2"),
+        "wmt16_gnmt_8_layer": (8, "gnmt_v2"),
+    }[path.stem]
+    assert (config.num_encoder_layers, config.num_decoder_layers) == (depth, depth)
+    assert config.attention_architecture == architecture
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is damaged"),
+        ('{"num_unitz": 3}', "num_unitz is not an option that a file may have"),
+        ('{"out_dir": "x"}', "out_dir is not an option that a file may have"),
+        ('{"num_units": 3.5}', "num_units is 3.5, which is not of type int"),
+        ('{"residual": 1}', "residual is 1, which is not of type bool"),
+        ('{"dropout": true}', "dropout is True, which is not of type float"),
+        ('{"attention": 3}', "attention is 3, which is not of type str"),
+        ('{"batch_size": null}', "batch_size is None, which is not of type int"),
+    ],
+)
+def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        read_file(str(path))
+    assert message in str(error.value) and "choose another --hparams_path" in str(error.value)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_file(str(tmp_path / "none.json"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"attention": "x"}, "--attention=x is not allowed: choose one of '', 'luong'"),
+        ({"num_units": 0}, "--num_units=0 is not allowed: it must be more than 0"),
+        ({"dropout": 1.0}, "--dropout"),
+        ({"learning_rate": -1.0}, "--learning_rate"),
+        ({"src": None}, "--src must be given"),
+        ({"out_dir": None, "dev_prefix": ""}, "--dev_prefix, --out_dir must be given"),
+        ({"tgt": "en"}, "--src=en and --tgt=en"),
+        ({"encoder_type": "bi", "num_layers": 3}, "even --num_encoder_layers, not 3"),
+        ({"pass_hidden_state": False}, "--attention"),
+        ({"num_encoder_layers": 1}, "--attention"),
+        ({"num_encoder_layers": 1, "pass_hidden_state": True, "attention": "luong"}, "--pass_hidden_state"),
+        ({"infer_mode": "beam_search"}, "--beam_width"),
+        ({"init_weight": 0.0}, "--init_weight"),
+        ({"ckpt": "c"}, "--ckpt"),
+        ({"inference_input_file": "i"}, "--inference_output_file"),
+        ({"inference_list": "1"}, "--inference_list needs --inference_input_file"),
+        ({"encoder_type": "gnmt", "num_layers": 1}, "2 or more --num_encoder_layers, not 1"),
+        ({"attention_architecture": "gnmt"}, "--attention_architecture=gnmt needs --attention"),
+        ({"infer_mode": "sample"}, "--sampling_temperature"),
+        ({"num_translations_per_input": 2}, "greedy has one"),
+        ({"coverage_penalty_weight": 0.2}, "--coverage_penalty_weight needs --attention"),
+        ({"num_workers": 3}, "mpirun -n 3"),
+        ({"metrics": "bleu,blue"}, "--metrics=bleu,blue is not allowed: name some of bleu, rouge"),
+        ({"metrics": ""}, "--metrics= is not allowed"),
+        ({"embed_prefix": "e", "num_embeddings_partitions": 2}, "--num_embeddings_partitions"),
+        ({"use_char_encode": True, "share_vocab": True}, "--use_char_encode has no source vocabulary"),
+    ],
+)
+def test_resolve_refuses(given: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        resolve(NEEDED | given)
+    assert message in str(error.value)
+
+
+def test_saved_values_stand_unless_given() -> None:
+    first = resolve(NEEDED | {"num_units": 7, "subword_option": "bpe", "num_layers": 4})
+    saved = read_saved(first.to_json(src_vocab_size=3), "hparams")
+    assert saved["src_vocab_size"] == 3
+    assert "out_dir" not in saved
+    again = resolve({"out_dir": "o", "batch_size": 9, "num_layers": 4}, saved)
+    assert again == dataclasses.replace(first, batch_size=9)
+
+
+@pytest.mark.parametrize("flag", [{"num_units": 8}, {"num_layers": 3}, {"sos": "<sos>"}, {"tgt": "fr"}])
+def test_architecture_and_vocabulary_stay(flag: dict[str, object]) -> None:
+    saved = json.loads(resolve(NEEDED).to_json())
+    with pytest.raises(InputError, match="contradicts out/hparams"):
+        resolve({"out_dir": "out"} | flag, saved, "out/hparams")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"num_units": "8"}', '{"num_units": null}', '{"residual": 1}'])
+def test_damaged_hparams(text: str) -> None:
+    with pytest.raises(InputError, match="out/hparams"):
+        read_saved(text, "out/hparams")
+
+
+def test_json_is_sorted_and_complete() -> None:
+    text = resolve(NEEDED).to_json()
+    keys = list(json.loads(text))
+    assert keys == sorted(keys)
+    assert '\n    "attention": ""' in text
+    assert set(keys) == {name for name, field in FIELDS.items() if field.metadata["saved"]}
+
+
+def test_every_option_has_help_and_a_default_that_is_allowed() -> None:
+    for field in dataclasses.fields(Config):
+        assert field.metadata["help"], field
+        allowed = field.metadata["allowed"]
+        assert not allowed or field.default is None or field.default in allowed, field

@@ -1,0 +1,87 @@
+"""Runs that are shared, stopped, killed and continued."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nmt.keeping.checkpoint import latest, step_of
+from nmt.nmt import main
+from tests.launch import mpirun
+from tests.nmt.runs.test_program import values
+from tests.nmt.runs.test_ranks_of_the_program import program
+
+
+def figures(output: str) -> list[str]:
+    """The lines of perplexities and scores, without times."""
+    found = re.findall(r"^  (?:eval|bleu|rouge|sacrebleu|chrf) .*|^# (?:Final|Best).*", output, re.MULTILINE)
+    return [re.sub(r", time.*| step-time.*?(?= ppl)|, \w{3} \w{3}.*", "", line) for line in found]
+
+
+def test_a_shared_evaluation_says_what_rank_0_says(toy: Any) -> None:
+    said, translated = [], []
+    for mode in ("rank0", "shared"):
+        out = toy.directory / mode
+        flags = toy.flags(
+            "--dropout=0", f"--out_dir={out}", f"--eval_mode={mode}", "--metrics=bleu,rouge", "--avg_ckpts"
+        )
+        done = program(
+            2, [*flags, "--num_keep_ckpts=2", "--steps_per_external_eval=2", f"--test_prefix={toy.directory}/dev"]
+        )
+        assert done.code == 0, done.errors
+        said.append(figures(done.output.replace(str(out), "OUT")))
+        translated.append((out / "output_dev").read_text() + (out / "output_avg_test").read_text())
+    assert said[0] == said[1] and len(said[0]) > 20
+    assert translated[0] == translated[1]
+
+
+# A rank that signals itself in the middle of the run: launchers differ in what they do with a signal of their own.
+SIGNALLED = """
+import os, signal, sys
+import tfdist
+from nmt.nmt import main
+from nmt.train.feed import Feed
+batch = Feed.batch
+def signalled(self, step):
+    if step == 16 and tfdist.rank() == tfdist.size() - 1:
+        os.kill(os.getpid(), signal.NAME)
+    return batch(self, step)
+Feed.batch = signalled
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(("name", "step"), [("SIGTERM", 17), ("SIGKILL", 0)])
+def test_a_run_that_was_stopped_or_killed_goes_on_as_if_it_had_not(toy: Any, name: str, step: int) -> None:
+    flags = toy.flags(
+        "--num_train_steps=40", "--num_intra_threads=1", "--num_inter_threads=1", "--noevaluate_epochs",
+        "--steps_per_external_eval=14", "--optimizer=adam", "--learning_rate=0.01",
+    )  # fmt: skip
+    straight, out = toy.directory / "straight", toy.directory / "out"
+    assert program(2, [*flags, f"--out_dir={straight}"]).code == 0
+    script = toy.directory / "signalled.py"
+    script.write_text(SIGNALLED.replace("NAME", name))
+    done = mpirun(2, [str(script), *flags], timeout_seconds=60)
+    saved = step or 14
+    assert step_of(str(latest(out))) == saved
+    if step:
+        assert done.code == 0, done.errors
+        assert f"# Asked to stop: saved after step {step}; the same command goes on from there." in done.output
+    else:
+        assert done.code != 0
+    done = program(2, flags)
+    assert done.code == 0 and f"continuing after step {saved}" in done.output, done.errors
+    continued = values(str(latest(out)))
+    for variable, value in values(str(latest(straight))).items():
+        np.testing.assert_array_equal(continued[variable], value, err_msg=variable)
+
+
+def test_early_stopping_ends_with_a_full_evaluation(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = toy.flags("--learning_rate=0.000001", "--num_train_steps=60", "--steps_per_external_eval=3")
+    assert main([*flags, "--early_stopping_patience=2", "--noevaluate_epochs"]) == 0
+    said = capsys.readouterr().out
+    assert "# Stopping early after step 6: the best score on dev is that of step 0." in said
+    assert "# Final, step 6 " in said

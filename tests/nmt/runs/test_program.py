@@ -1,0 +1,245 @@
+"""The program, from its command line to its files, in one process."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from nmt.keeping.checkpoint import latest
+from nmt.nmt import main
+
+ROOT = Path(__file__).parents[3]
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    """All files below a directory, with their contents."""
+    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def values(path: str) -> dict[str, np.ndarray]:
+    """The variables of a checkpoint."""
+    reader = tf.train.load_checkpoint(path)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one message of a run that ends with an error."""
+    capsys.readouterr()
+    assert main(arguments) == 1
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("nmt: ")]
+    assert len(told) == 1
+    return told[0]
+
+
+def test_train_continue_and_translate(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    out = toy.directory / "out"
+    assert main(toy.flags("--optimizer=adam", "--steps_per_external_eval=4", f"--test_prefix={toy.directory}/dev")) == 0
+    text = capsys.readouterr().out
+    assert "# ranks 1 x batch 8 = global batch 8 sentences" in text
+    for event in (
+        "  step 2 lr 1 step-time",
+        "  eval dev: perplexity",
+        "  bleu test: ",
+        "# Final, step 6 lr 1",
+    ):
+        assert event in text, event
+    names = {path.name for path in out.iterdir()}
+    assert names >= {
+        "hparams",
+        "checkpoint",
+        "history.jsonl",
+        "output_dev",
+        "output_test",
+        "train_log",
+        "best_bleu",
+    }
+    assert {f"translate.ckpt-{step}.index" for step in (0, 4, 6)} <= names
+    saved = json.loads((out / "hparams").read_text())
+    assert (saved["num_units"], saved["src_vocab_size"], saved["optimizer"]) == (8, 10, "adam")
+    assert len((out / "output_dev").read_text().splitlines()) == 5
+
+    # Nothing but the directory and the new end need be given to continue.
+    assert main([f"--out_dir={out}", "--num_train_steps=9"]) == 0
+    assert "continuing after step 6" in capsys.readouterr().out
+    straight = toy.directory / "straight"
+    assert main(toy.flags("--optimizer=adam", f"--out_dir={straight}", "--num_train_steps=9")) == 0
+    continued, whole = values(str(latest(out))), values(str(latest(straight)))
+    assert whole["global_step"].dtype == np.int32
+    assert whole["global_step"] == 9
+    for name, value in whole.items():
+        np.testing.assert_allclose(continued[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+    steps = [json.loads(line)["step"] for line in (out / "history.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps)
+
+    (toy.directory / "input").write_text("a b c\n\ng\n")
+    capsys.readouterr()
+    command = [f"--ckpt={latest(straight)}", f"--inference_input_file={toy.directory}/input"]
+    assert main([*command, f"--inference_output_file={toy.directory}/one"]) == 0
+    assert "# 3 lines translated" in capsys.readouterr().out
+    lines = (toy.directory / "one").read_text().split("\n")
+    assert len(lines) == 4
+    assert lines[1] == lines[3] == ""
+    command = [f"--out_dir={straight}", f"--inference_input_file={toy.directory}/input", "--beam_width=1"]
+    assert main([*command, f"--inference_output_file={toy.directory}/two"]) == 0
+    assert (toy.directory / "two").read_text().split("\n") == lines
+
+
+def test_damage_and_contradictions_are_told(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    out = toy.directory / "out"
+    assert main(toy.flags("--num_train_steps=1")) == 0
+    assert "--num_units=9 contradicts" in refused(toy.flags("--num_units=9"), capsys)
+    vocabulary = toy.directory / "vocab.de"
+    words = vocabulary.read_text()
+    vocabulary.write_text(words + "new\n")
+    assert f"{vocabulary} is not the vocabulary" in refused(toy.flags(), capsys)
+    vocabulary.write_text(words)
+    data = next(out.glob("translate.ckpt-1.data-*"))
+    data.write_bytes(data.read_bytes()[:500])
+    before = tree(out)
+    assert "translate.ckpt-1 is damaged" in refused(toy.flags(), capsys)
+    output = toy.directory / "translation"
+    infer = [f"--inference_input_file={toy.directory}/dev.en", f"--inference_output_file={output}"]
+    assert "translate.ckpt-1 is damaged" in refused([f"--out_dir={out}", *infer], capsys)
+    assert "ckpt-7.index is missing" in refused([f"--ckpt={out}/translate.ckpt-7", *infer], capsys)
+    assert not output.exists()
+    (out / "hparams").write_text("{")
+    before[str(out / "hparams")] = b"{"
+    assert "hparams is damaged" in refused(toy.flags(), capsys)
+    assert tree(out) == before
+
+
+def test_diverged_training_saves_nothing(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = toy.flags("--learning_rate=1e38", "--max_gradient_norm=1e30", "--steps_per_stats=3")
+    assert "diverged" in refused(flags, capsys)
+    assert latest(toy.directory / "out") == str(toy.directory / "out" / "translate.ckpt-0")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "flags", "message"),
+    [
+        ("train.en", None, [], "train.en"),
+        ("train.en", b"", [], "train.en"),
+        ("train.de", b"A\nB\n", [], "37"),
+        ("train.en", b"a\n" * 36 + b"\xff\n", [], "train.en, line 37: not UTF-8"),
+        ("train.en", b" \n" * 37, [], "train.en"),
+        ("dev.de", None, [], "dev.de"),
+        ("dev.de", b"A\n", [], "dev.de"),
+        ("vocab.de", b"A\nB\n</s>\n", [], "'</s>' in line 3"),
+        ("vocab.de", b"A\nB\nC\n", ["--nocheck_special_token"], "has no line '<s>'"),
+        ("out", b"a file", [], "out"),
+        ("x", b"", ["--batch_size=0"], "--batch_size=0"),
+        ("x", b"", ["--encoder_type=bi"], "--encoder_type=bi"),
+        ("x", b"", ["--num_gpu=1"], "num_gpus"),
+        ("x", b"{", ["--hparams_path=x"], "--hparams_path=x cannot be read"),
+        ("x", b"", ["--num_unit=1"], "num_units"),
+    ],
+)
+def test_bad_input(
+    toy: Any,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    content: bytes | None,
+    flags: list[str],
+    message: str,
+) -> None:
+    path = toy.directory / file
+    path.unlink(missing_ok=True)
+    if content is not None:
+        path.write_bytes(content)
+    before = tree(toy.directory)
+    assert message in refused(toy.flags(*flags), capsys)
+    assert tree(toy.directory) == before
+
+
+def test_inference_needs_a_checkpoint(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    infer = [f"--inference_input_file={toy.directory}/dev.en", f"--inference_output_file={toy.directory}/o"]
+    assert "has no checkpoint" in refused(toy.flags(*infer), capsys)
+    assert not (toy.directory / "out").exists()
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "--num_units: " in capsys.readouterr().out
+
+
+def test_exit_code_and_message_of_the_process() -> None:
+    command = [sys.executable, "-m", "nmt.nmt", "--num_unit=3"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("num_units") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_contradictory_output_flags(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    text = toy.directory / "dev.en"
+    before = text.read_bytes()
+    assert main(toy.flags("--num_train_steps=1")) == 0
+    out = toy.directory / "out"
+    same = [f"--out_dir={out}", f"--inference_input_file={text}", f"--inference_output_file={text}"]
+    assert "is the input file" in refused(same, capsys)
+    assert text.read_bytes() == before
+    assert "needs --inference_input_file" in refused([f"--out_dir={out}", "--inference_output_file=x"], capsys)
+    scaling = toy.flags("--learning_rate_scaling=linear", "--warmup_scheme=t2t", "--warmup_steps=3")
+    assert "--warmup_scheme=t2t contradicts" in refused(scaling, capsys)
+    assert "more than 0, and finite" in refused(toy.flags("--max_gradient_norm=inf"), capsys)
+
+
+def test_nothing_left_to_train(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(toy.flags("--num_train_steps=2")) == 0
+    before = {n: v for n, v in tree(toy.directory / "out").items() if "ckpt" in n or "output" in n}
+    capsys.readouterr()
+    assert main([f"--out_dir={toy.directory}/out"]) == 0
+    assert "# Step 2 is done and no step is left" in capsys.readouterr().out
+    assert {n: v for n, v in tree(toy.directory / "out").items() if n in before} == before
+
+
+def test_a_damaged_record_of_the_best_is_told_before_logs_are_begun(
+    toy: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = toy.directory / "out"
+    out.mkdir()
+    (out / "best_bleu").write_text("")
+    assert "best_bleu" in refused(toy.flags(), capsys)
+    assert [path.name for path in out.iterdir()] == ["best_bleu"]
+    (out / "best_bleu").unlink()
+    (out / "best_bleu").mkdir()
+    (out / "best_bleu" / "best.json").write_text("{}")
+    (out / "history.jsonl").write_text('{"step": 5}\n')
+    before = tree(out)
+    assert "best.json is damaged" in refused(toy.flags(), capsys)
+    assert tree(out) == before
+
+
+def test_a_full_disk_is_told_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(arguments: Any, ranks: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("nmt.nmt.run", run)
+    told = "standard output or a file of --out_dir: cannot be written (No space left on device); free or choose"
+    assert told in refused([], capsys)
+
+
+@pytest.mark.pictures
+def test_a_picture_of_attention_for_tensorboard(toy: Any) -> None:
+    assert main(toy.flags("--num_train_steps=1")) == 0
+    (events,) = (toy.directory / "out" / "train_log").iterdir()
+    summaries = [v for e in tf.compat.v1.train.summary_iterator(str(events)) for v in e.summary.value]
+    assert any(v.tag == "attention_images" and v.image.encoded_image_string for v in summaries)
+
+
+def test_a_checkpoint_in_the_working_directory(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(toy.flags("--num_train_steps=1")) == 0
+    monkeypatch.chdir(toy.directory / "out")
+    translate = [f"--inference_input_file={toy.directory}/dev.en", f"--inference_output_file={toy.directory}/x"]
+    assert main(["--ckpt=translate.ckpt-1", *translate]) == 0

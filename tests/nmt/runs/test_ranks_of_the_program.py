@@ -1,0 +1,94 @@
+"""The program under mpirun: as one process with the whole batch, and one message for a mistake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from nmt.keeping.checkpoint import latest
+from nmt.nmt import main
+from tests.launch import Finished, mpirun
+from tests.nmt.runs.test_program import values
+
+
+def program(size: int, arguments: list[str]) -> Finished:
+    """Runs the program on `size` ranks."""
+    return mpirun(size, ["-m", "nmt.nmt", *arguments], timeout_seconds=60)
+
+
+@pytest.mark.parametrize(("optimizer", "sizes"), [("sgd", (4,)), ("adam", (2,))])
+def test_ranks_do_what_one_process_does(toy: Any, optimizer: str, sizes: tuple[int, ...]) -> None:
+    # Weights far from zero: where gradients are as small as their rounding, Adam makes much of it.
+    flags = toy.flags("--dropout=0", "--init_weight=0.8", f"--optimizer={optimizer}", "--learning_rate=0.1")
+    trained = {}
+    for size in (1, *sizes):
+        out = toy.directory / f"ranks{size}"
+        more = [f"--out_dir={out}", f"--batch_size={16 // size}"]
+        if size == 1:
+            assert main([*flags, *more]) == 0, size
+        else:
+            done = program(size, [*flags, *more])
+            assert done.code == 0, done.errors
+            assert f"# ranks {size} x batch {16 // size} = global batch 16 sentences" in done.output, size
+            assert done.output.count("# Final, step 6") == 1, size
+            assert len(list(out.glob("log_*"))) == len(list((out / "train_log").iterdir())) == 1, size
+        trained[size] = values(str(latest(out)))
+        start = values(str(out / "translate.ckpt-0"))
+        for name, value in trained[1].items():
+            tolerance = 1e-5 * max(np.abs(value).max(), 1e-30)
+            assert np.abs(trained[size][name].astype(np.float64) - value).max() <= tolerance, (size, name)
+            assert not np.array_equal(start[name], value), name
+
+
+def test_one_message_and_an_exit_code(toy: Any) -> None:
+    (toy.directory / "train.de").write_text("A\n" * 36)
+    done = program(2, toy.flags())
+    assert done.code != 0
+    told = [line for line in done.errors.splitlines() if line.startswith("nmt: ")]
+    assert len(told) == 1
+    assert "37" in told[0]
+    assert "36" in told[0]
+    assert "Traceback" not in done.errors
+    assert not (toy.directory / "out").exists()
+
+
+def test_checkpoints_need_be_seen_by_rank_0_only(toy: Any) -> None:
+    """Two ranks continue from what one has written; the other's variables come from rank 0."""
+    flags = toy.flags("--dropout=0")
+    assert main([*flags, "--num_train_steps=3", "--batch_size=16"]) == 0
+    done = program(2, [*flags, "--batch_size=8"])
+    assert done.code == 0, done.errors
+    assert "continuing after step 3" in done.output
+    straight = toy.directory / "straight"
+    assert main([*flags, f"--out_dir={straight}", "--batch_size=16"]) == 0
+    continued = values(str(latest(toy.directory / "out")))
+    for name, value in values(str(latest(straight))).items():
+        np.testing.assert_allclose(continued[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+    assert tf.train.latest_checkpoint(toy.directory / "out").endswith("translate.ckpt-6")
+
+
+def test_the_same_command_gives_the_same_run(toy: Any) -> None:
+    found = []
+    for name in ("one", "two"):
+        done = program(2, toy.flags("--dropout=0.3", f"--out_dir={toy.directory}/{name}"))
+        assert done.code == 0, done.errors
+        found.append(values(str(latest(toy.directory / name))))
+    for name, value in found[0].items():
+        np.testing.assert_array_equal(found[1][name], value, err_msg=name)
+
+
+def test_ranks_translate_and_another_number_of_ranks_goes_on(toy: Any) -> None:
+    assert main(toy.flags("--num_train_steps=1")) == 0
+    text, out = toy.directory / "dev.en", toy.directory / "out"
+    done = program(
+        2, [f"--out_dir={out}", f"--inference_input_file={text}", f"--inference_output_file={toy.directory}/x"]
+    )
+    assert done.code == 0, done.errors
+    assert len((toy.directory / "x").read_text().splitlines()) == len(text.read_text().splitlines())
+    done = program(2, toy.flags("--learning_rate_scaling=sqrt", "--num_train_steps=2"))
+    assert done.code == 0, done.errors
+    assert "# 1 rank(s) until step 1, 2 from here on: global batch size changed since step 1" in done.output
+    assert "learning rate 1.41421" in done.output

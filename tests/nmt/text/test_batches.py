@@ -1,0 +1,114 @@
+"""nmt.text.batches: padded arrays. The vocabulary and sentences are those of the tutorial's own iterator test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmt.text.batches import Batch, eval_batches, make_batch, source_batch
+from nmt.text.corpus import ParallelCorpus, open_parallel
+from nmt.text.plan import epoch_plan, rank_slice
+from nmt.text.vocabulary import Vocabulary
+
+VOCAB = Vocabulary("vocab", ("<unk>", "<s>", "</s>", "a", "b", "c"))  # unk 0, sos 1, eos 2, a 3, b 4, c 5
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> ParallelCorpus:
+    (tmp_path / "t.en").write_text("f e a g\nc c a\nd\nc a\n")
+    (tmp_path / "t.de").write_text("c c\na b\n\nb c b a\n")
+    return open_parallel(tmp_path / "t.en", tmp_path / "t.de")
+
+
+def batch_of(corpus: ParallelCorpus, ids: list[int], limits: tuple[int | None, int | None] = (3, None)) -> Batch:
+    return make_batch(ids, corpus, VOCAB, VOCAB, *limits, global_sentences=3, ranks=2)
+
+
+def test_a_batch(corpus: ParallelCorpus) -> None:
+    batch = batch_of(corpus, [3, 0])
+    assert batch.source.T.tolist() == [[5, 3, 2], [0, 0, 3]]
+    assert batch.source_lengths.tolist() == [2, 3]
+    assert batch.target_in.T.tolist() == [[1, 4, 5, 4, 3], [1, 5, 5, 2, 2]]
+    assert batch.target_out.T.tolist() == [[4, 5, 4, 3, 2], [5, 5, 2, 2, 2]]
+    assert batch.target_lengths.tolist() == [5, 3]
+    assert batch.sentences_per_rank == 1.5
+    arrays = (batch.source, batch.source_lengths, batch.target_in, batch.target_out, batch.target_lengths)
+    assert {array.dtype for array in arrays} == {np.dtype(np.int32)}
+
+
+def test_the_first_case_of_the_tutorials_iterator(tmp_path: Path) -> None:
+    """Its numbers, but for unknown words, which are -1 there and the first word's number here."""
+    (tmp_path / "t.en").write_text("f e a g\nc c a\nd\nc a\n")
+    (tmp_path / "t.de").write_text("c c\na b\n\nb c\n")
+    corpus = open_parallel(tmp_path / "t.en", tmp_path / "t.de")
+    words = Vocabulary("vocab", ("a", "b", "c", "eos", "sos"), "sos", "eos", specials_first=False)
+    batch = make_batch([3, 0], corpus, words, words, 3, None, global_sentences=2, ranks=1)
+    assert batch.source.T.tolist() == [[2, 0, 3], [0, 0, 0]]
+    assert batch.source_lengths.tolist() == [2, 3]
+    assert batch.target_in.T.tolist() == [[4, 1, 2], [4, 2, 2]]
+    assert batch.target_out.T.tolist() == [[1, 2, 3], [2, 2, 3]]
+    assert batch.target_lengths.tolist() == [3, 3]
+    (other,) = (make_batch([1], corpus, words, words, 3, None, global_sentences=1, ranks=1).source.T.tolist(),)
+    assert other == [[2, 2, 0]]
+
+
+def test_limits(corpus: ParallelCorpus) -> None:
+    batch = batch_of(corpus, [3], limits=(1, 2))
+    assert batch.source.tolist() == [[5]]
+    assert batch.target_in[:, 0].tolist() == [1, 4, 5]
+    assert batch.target_out[:, 0].tolist() == [4, 5, 2]
+    assert batch_of(corpus, [0], limits=(0, None)).source_lengths.tolist() == [4]
+
+
+def test_an_empty_slice_counts_for_nothing(corpus: ParallelCorpus) -> None:
+    batch = batch_of(corpus, [])
+    assert batch.source.tolist() == [[2]]
+    assert batch.source_lengths.tolist() == [1]
+    assert batch.target_in.shape == batch.target_out.shape == (1, 1)
+    assert batch.target_lengths.tolist() == [0]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_the_ranks_of_a_step_hold_the_global_batch(corpus: ParallelCorpus, ranks: int) -> None:
+    (ids,) = epoch_plan(
+        corpus.src.lengths,
+        corpus.tgt.lengths,
+        global_batch_size=4,
+        num_buckets=1,
+        src_max_len=3,
+        tgt_max_len=3,
+        seed=0,
+        epoch=0,
+    )
+    batches = [
+        make_batch(rank_slice(ids, rank, ranks), corpus, VOCAB, VOCAB, 3, 3, len(ids), ranks) for rank in range(ranks)
+    ]
+    assert sum(int(batch.target_lengths.sum()) for batch in batches) == 3 + 3 + 4
+    # The mean over ranks of sum / sentences_per_rank is the sum over all, by the sentences of the step.
+    assert {batch.sentences_per_rank * ranks for batch in batches} == {3.0}
+
+
+def test_evaluation_takes_every_usable_pair_once_in_order_of_length(corpus: ParallelCorpus) -> None:
+    batches = list(eval_batches(corpus, VOCAB, VOCAB, None, None, batch_size=2))
+    assert [batch.target_lengths.tolist() for batch in batches] == [[3, 3], [5]]
+    assert [batch.source_lengths.tolist() for batch in batches] == [[3, 4], [2]]
+    assert {batch.sentences_per_rank for batch in batches} == {1.0}
+    for rank, own in enumerate((batches[:1], batches[1:], [])):
+        found = list(eval_batches(corpus, VOCAB, VOCAB, None, None, 2, rank, 3))
+        assert [batch.source.tolist() for batch in found] == [batch.source.tolist() for batch in own], rank
+
+
+def test_sources_to_translate_keep_their_order() -> None:
+    lines = [line.split() for line in ("c c a", "c a", "d", "f e a g")]
+    source, lengths = source_batch(lines, VOCAB, 3)
+    assert source.T.tolist() == [[5, 5, 3], [5, 3, 2], [0, 2, 2], [0, 0, 3]]
+    assert lengths.tolist() == [3, 2, 1, 3]
+    assert source.dtype == lengths.dtype == np.int32
+
+
+@pytest.mark.parametrize("lines", [[], [["a"], []]])
+def test_blank_lines_are_the_callers_business(lines: list[list[str]]) -> None:
+    with pytest.raises(ValueError, match="each of them a token"):
+        source_batch(lines, VOCAB, None)

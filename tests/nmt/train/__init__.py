@@ -1,0 +1,1 @@
+"""Steps, schedule, loop, evaluation."""

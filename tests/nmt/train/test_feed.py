@@ -1,0 +1,113 @@
+"""Batches by step and rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nmt.core.errors import InputError
+from nmt.text.batches import Batch
+from nmt.text.corpus import open_parallel
+from nmt.train.feed import Feed, FeedSettings
+
+
+def feed(toy: Any, rank: int = 0, size: int = 1, batch_size: int = 8, seed: int = 1) -> Feed:
+    settings = FeedSettings(batch_size, 5, 50, 50, seed)
+    return Feed(toy.train, toy.src_vocab, toy.tgt_vocab, settings, rank, size)
+
+
+def sentences(batch: Batch) -> list[tuple[int, ...]]:
+    """The real sources of a batch."""
+    columns = zip(batch.source.T, batch.source_lengths, batch.target_lengths, strict=True)
+    return [tuple(column[:length]) for column, length, counts in columns if counts]
+
+
+@pytest.mark.parametrize(("size", "batch_size"), [(2, 4), (4, 2)])
+def test_ranks_share_the_batches_of_one_process(toy: Any, size: int, batch_size: int) -> None:
+    alone = feed(toy)
+    ranks = [feed(toy, rank, size, batch_size) for rank in range(size)]
+    assert {one.steps_per_epoch for one in ranks} == {alone.steps_per_epoch}
+    for step in range(2 * alone.steps_per_epoch):
+        parts = [one.batch(step) for one in ranks]
+        assert sorted(sum(map(sentences, parts), [])) == sorted(sentences(alone.batch(step))), step
+        assert {part.sentences_per_rank for part in parts} == {alone.batch(step).sentences_per_rank / size}, step
+
+
+def test_an_epoch_has_each_sentence_once(toy: Any) -> None:
+    one = feed(toy)
+    seen = [sentence for step in range(one.steps_per_epoch) for sentence in sentences(one.batch(step))]
+    encoded = [tuple(toy.src_vocab.encode(toy.train.src.line(i).split())) for i in range(len(toy.train))]
+    assert sorted(seen) == sorted(encoded)
+
+
+def test_any_step_can_be_asked_for_first(toy: Any) -> None:
+    one = feed(toy)
+    step = one.steps_per_epoch + 2
+    expected = [sentences(one.batch(i)) for i in range(step + 1)][step]
+    assert sentences(feed(toy).batch(step)) == expected
+    assert sentences(feed(toy, seed=2).batch(step)) != expected
+
+
+def test_more_ranks_than_sentences(toy: Any) -> None:
+    feed(toy, 36, 37)
+    with pytest.raises(InputError, match=r"train.en .* 37 sentence pairs .* 38 ranks"):
+        feed(toy, 0, 38)
+
+
+def test_checksum_tells_texts_apart(toy: Any) -> None:
+    settings = FeedSettings(8, 5, 50, 50, 1)
+    prefix = toy.directory / "train"
+    same = open_parallel(f"{prefix}.en", f"{prefix}.de")
+    swapped = open_parallel(f"{prefix}.en", f"{prefix}.en")
+    vocabularies = (toy.src_vocab, toy.tgt_vocab)
+    assert Feed(same, *vocabularies, settings).checksum == feed(toy).checksum
+    assert Feed(toy.dev, *vocabularies, settings).checksum != feed(toy).checksum
+    assert np.array_equal(swapped.tgt.lengths, same.tgt.lengths)  # lengths alone are compared
+
+
+def test_the_same_plan_goes_on_where_it_was(toy: Any) -> None:
+    one, again = feed(toy), feed(toy)
+    assert again.continue_after(7, one.record()) == ""
+    assert sentences(again.batch(7)) == sentences(one.batch(7))
+
+
+def test_another_global_batch_goes_on_with_the_next_epoch(toy: Any) -> None:
+    one, other = feed(toy), feed(toy, batch_size=4)
+    step = one.steps_per_epoch + 2  # in the second epoch
+    assert "global batch size changed since step" in other.continue_after(step, one.record())
+    assert other.epoch_ended(step + other.steps_per_epoch) == 3
+    third = [s for i in range(other.steps_per_epoch) for s in sentences(other.batch(step + i))]
+    expected = [s for i in range(other.steps_per_epoch) for s in sentences(feed(toy, batch_size=4).batch(i))]
+    assert sorted(third) == sorted(expected)  # each sentence once
+    again = feed(toy, batch_size=4)  # and a further continuation keeps the place
+    assert again.continue_after(step + 3, other.record()) == ""
+    assert sentences(again.batch(step + 3)) == sentences(other.batch(step + 3))
+
+
+def test_another_text_is_noticed(toy: Any) -> None:
+    record = feed(toy).record()
+    record["plan"]["training text"] += 1
+    assert "training text changed since step 3" in feed(toy).continue_after(3, record)
+
+
+def test_a_checkpoint_from_before_the_change_of_plan(toy: Any) -> None:
+    """The newer ones were damaged and have been deleted."""
+    other = feed(toy, batch_size=4)
+    other.continue_after(12, feed(toy).record())
+    again = feed(toy, batch_size=4)
+    told = again.continue_after(9, other.record())
+    assert (
+        told
+        == f"batches were cut otherwise until step 9: training goes on with epoch {again.record()['first_epoch'] + 1}"
+    )
+    assert not again.epoch_ended(9)  # it was broken off
+    assert sentences(again.batch(9)) == sentences(other.batch(12))
+
+
+@pytest.mark.parametrize("damaged", [{}, {"plan": 3}, {"first_step": None}, {"steps_per_epoch": "many"}])
+def test_a_damaged_record_counts_as_none(toy: Any, damaged: dict[str, Any]) -> None:
+    one = feed(toy)
+    record = one.record() | damaged if damaged else {}
+    assert feed(toy, batch_size=4).continue_after(3, record) == ""

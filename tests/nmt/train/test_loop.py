@@ -1,0 +1,224 @@
+"""When things are due in a training, what its figures are, and how it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nmt.core.ranks import AgreedError, OneProcess
+from nmt.reporting.outputs import NoOutputs, Stats
+from nmt.train.evaluation import NoEvaluation
+from nmt.train.loop import Cadence, Window, train
+from nmt.train.step import StepResult
+from nmt.train.stopping import NoStop, Stop
+
+
+class FakeStep:
+    """Counts, and diverges where it is told to."""
+
+    def __init__(self, bad_step: int = 0, first_step: int = 0) -> None:
+        self.seeds: list[tuple[int, ...]] = []
+        self._bad_step, self._step = bad_step, first_step
+
+    def run(self, session: Any, batch: Any, seed: np.ndarray) -> StepResult:
+        self.seeds.append(tuple(seed))
+        self._step += 1
+        bad = self._step == self._bad_step
+        return StepResult(float("nan") if bad else 20.0, 10, 8, 2.0, 1.5, 0.5, self._step)
+
+
+class FakeFeed:
+    """An epoch of 7 steps."""
+
+    def epoch_ended(self, step: int) -> int:
+        return 0 if step % 7 else step // 7
+
+    def batch(self, step: int) -> Any:
+        class Batch:
+            sentences_per_rank = 4.0
+
+        return Batch()
+
+
+class Recorder(NoEvaluation, NoOutputs):
+    """Writes down what is asked of it."""
+
+    best = "bleu 3.00"
+
+    def __init__(self, best_step: int = 0) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self._best_step = best_step
+
+    def best_step(self) -> int:
+        return self._best_step
+
+    def save(self, session: Any, step: int) -> None:
+        self.calls.append(("save", step))
+
+    def milestone(self, session: Any, step: int, *, perplexities: bool, scores: bool) -> None:
+        self.calls.append(("milestone", step, "ppl" * perplexities, "bleu" * scores))
+
+    def end(self, session: Any, stats: Stats) -> None:
+        self.calls.append(("end", stats.step))
+
+    def stats(self, stats: Stats, best: str) -> None:
+        self.calls.append(("stats", stats.step, best))
+
+    def say(self, text: str) -> None:
+        if "stood still" not in text:
+            self.calls.append(("say", text))
+
+    def close(self) -> None:
+        self.calls.append(("close",))
+
+
+class StopAfter:
+    """Asked to stop once so many steps are done."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def asked(self) -> bool:
+        self._left -= 1
+        return self._left == 0
+
+
+def run(
+    cadence: Cadence, first_step: int = 0, bad_step: int = 0, stop: Stop | None = None, best_step: int = 0
+) -> tuple[Recorder, FakeStep]:
+    recorder, step = Recorder(best_step), FakeStep(bad_step, first_step)
+    arguments: Any = (step, None, FakeFeed(), cadence)
+    train(
+        *arguments,
+        first_step=first_step,
+        seed=1,
+        ranks=OneProcess(),
+        evaluation=recorder,
+        outputs=recorder,
+        stop=stop or NoStop(),
+    )
+    return recorder, step
+
+
+def test_cadence() -> None:
+    recorder, _ = run(Cadence(45, steps_per_stats=2, steps_per_external_eval=15, evaluate_epochs=False))
+    calls = recorder.calls
+    assert [call[1] for call in calls if call[0] == "stats"] == list(range(2, 45, 2))
+    assert [call[1:] for call in calls if call[0] == "milestone"] == [
+        (0, "ppl", ""),
+        (15, "", "bleu"),
+        (20, "ppl", ""),
+        (30, "", "bleu"),
+        (40, "ppl", ""),
+    ]  # what is due at 45, the end does
+    assert ("stats", 4, "bleu 3.00") in calls
+    assert calls[-2:] == [("end", 45), ("close",)]
+    assert ("say", "# Finished epoch 2, step 14.") in calls
+
+
+def test_epochs_are_evaluated_too() -> None:
+    recorder, _ = run(Cadence(num_train_steps=20, steps_per_stats=5, steps_per_external_eval=10))
+    assert [call[1:] for call in recorder.calls if call[0] == "milestone"] == [
+        (0, "ppl", ""),
+        (7, "", "bleu"),
+        (10, "", "bleu"),  # on time all the same
+        (14, "", "bleu"),
+    ]
+
+
+def test_asked_to_stop_it_saves_and_ends() -> None:
+    cadence = Cadence(num_train_steps=20, steps_per_stats=5, steps_per_external_eval=4)
+    recorder, step = run(cadence, stop=StopAfter(4))
+    assert len(step.seeds) == 4
+    assert recorder.calls[-3:] == [
+        ("save", 4),
+        ("say", "# Asked to stop: saved after step 4; the same command goes on from there."),
+        ("close",),
+    ]
+    recorder, _ = run(cadence, stop=StopAfter(20))  # where training ends anyway
+    assert recorder.calls[-2:] == [("end", 20), ("close",)]
+
+
+def test_weights_that_broke_are_not_saved_when_asked_to_stop() -> None:
+    with pytest.raises(AgreedError, match="diverged"):
+        run(Cadence(20, 5, 20, evaluate_epochs=False), bad_step=3, stop=StopAfter(3))
+
+
+def test_early_stopping() -> None:
+    cadence = Cadence(40, 5, 4, evaluate_epochs=False, early_stopping_patience=2)
+    recorder, step = run(cadence, best_step=8)
+    assert len(step.seeds) == 16
+    assert ("say", "# Stopping early after step 16: the best score on dev is that of step 8.") in recorder.calls
+    assert recorder.calls[-2:] == [("end", 16), ("close",)]
+    again, step = run(cadence, first_step=16, best_step=8)
+    assert not step.seeds and again.calls[-3:] == recorder.calls[-3:]
+    _, step = run(cadence, first_step=17, best_step=8)  # no step whose scores decide
+    assert len(step.seeds) == 3
+
+
+def test_a_milestone_for_both_is_one() -> None:
+    recorder, _ = run(Cadence(num_train_steps=25, steps_per_stats=1, steps_per_external_eval=20))
+    assert ("milestone", 20, "ppl", "bleu") in recorder.calls
+
+
+def test_a_run_that_continues_does_at_each_step_what_the_whole_one_does() -> None:
+    recorder, step = run(Cadence(num_train_steps=25, steps_per_stats=2, steps_per_external_eval=5), first_step=13)
+    assert recorder.calls[0] == ("milestone", 13, "ppl", "")
+    assert [call[1] for call in recorder.calls if call[0] == "stats"] == [14, 16, 18, 20, 22, 24]
+    all_calls, whole = run(Cadence(num_train_steps=25, steps_per_stats=2, steps_per_external_eval=5))
+    assert recorder.calls[1:] == all_calls.calls[-len(recorder.calls) + 1 :]
+    assert step.seeds == whole.seeds[13:]
+    assert len(set(whole.seeds)) == 25
+
+
+def test_nothing_left_to_do() -> None:
+    recorder, _ = run(Cadence(num_train_steps=5, steps_per_stats=2, steps_per_external_eval=5), first_step=5)
+    assert [call[0] for call in recorder.calls] == ["say", "end", "close"]
+
+
+@pytest.mark.parametrize("bad_step", [3, 14, 15])
+def test_broken_weights_are_not_saved(bad_step: int) -> None:
+    cadence = Cadence(num_train_steps=15, steps_per_stats=10, steps_per_external_eval=4)
+    with pytest.raises(AgreedError, match="diverged") as error:
+        run(cadence, bad_step=bad_step)
+    assert error.value.is_mine
+    recorder = Recorder()
+    step: Any = FakeStep(bad_step)
+    feed: Any = FakeFeed()
+    with pytest.raises(AgreedError):
+        train(
+            step, None, feed, cadence, first_step=0, seed=1, ranks=OneProcess(),
+            evaluation=recorder, outputs=recorder, stop=NoStop(),
+        )  # fmt: skip
+    saved = [call[1] for call in recorder.calls if call[0] in ("milestone", "end")]
+    assert all(step < bad_step for step in saved)
+
+
+def test_figures_are_of_all_ranks() -> None:
+    class Three(OneProcess):
+        size = 3
+
+        def sum(self, value: np.ndarray) -> np.ndarray:
+            return 3 * value
+
+    window = Window(Three())
+    for step in (1, 2):
+        window.add(StepResult(20.0, 10, 8, 2.0, 1.0 * step, 0.5, step), sentences=4.0, seconds=0.5)
+    stats = window.stats()
+    assert stats.perplexity == pytest.approx(np.exp(2.0))
+    assert stats.words_per_second == pytest.approx(2 * 3 * 18 / 1.0)
+    assert (stats.step, stats.step_seconds, stats.grad_norm, stats.loss) == (2, 0.5, 2.0, 5.0)
+    assert stats.clipped_norm == 1.5
+
+
+def test_a_step_that_did_not_count_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="rank 0 has done step 1 where 4 was due"):
+        step: Any = FakeStep()
+        feed: Any = FakeFeed()
+        recorder = Recorder()
+        train(
+            step, None, feed, Cadence(9, 3, 3), first_step=3, seed=1, ranks=OneProcess(),
+            evaluation=recorder, outputs=recorder, stop=NoStop(),
+        )  # fmt: skip

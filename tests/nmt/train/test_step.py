@@ -1,0 +1,158 @@
+"""A step of training: the update, its figures, and the equality of ranks with one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from nmt.model.lstm.architecture import LSTMArchitecture
+from nmt.model.parts.initializers import Initializer
+from nmt.model.session import session_config
+from nmt.text.batches import Batch, make_batch
+from nmt.text.plan import rank_slice
+from nmt.train.schedule import Schedule
+from nmt.train.step import Optimization, TrainStep, dropout_seed, merged
+
+v1 = tf.compat.v1
+SEED = np.array([1, 2], np.int32)
+
+
+class Training:
+    """A step in a session, initialised from seed 5."""
+
+    def __init__(
+        self,
+        architecture: LSTMArchitecture,
+        *,
+        dropout: float = 0.0,
+        clip: float = 1e9,
+        optimizer: str = "sgd",
+        init_weight: float = 0.1,
+        rate: float = 0.5,
+    ) -> None:
+        schedule = Schedule(learning_rate=rate, num_train_steps=100)
+        with tf.Graph().as_default() as graph:
+            initializer = Initializer(init_weight=init_weight, seed=5)
+            self.step = TrainStep(architecture, initializer, Optimization(optimizer, schedule, clip, dropout))
+            initialise = v1.global_variables_initializer()
+            self._variables = v1.global_variables()
+            self._weights = v1.trainable_variables()
+        self.session = v1.Session(graph=graph)
+        self.session.run(initialise)
+        self._start = self.session.run(self._variables)
+
+    def restart(self) -> None:
+        """Gives all variables their first values again: graphs and sessions are dear."""
+        initialisers = [variable.initializer for variable in self._variables]
+        values = zip(initialisers, self._start, strict=True)
+        self.session.run(initialisers, {initialiser.inputs[1]: value for initialiser, value in values})
+
+    def weights(self) -> dict[str, np.ndarray]:
+        values = self.session.run(self._weights)
+        return {variable.op.name: value for variable, value in zip(self._weights, values, strict=True)}
+
+    def update(self, batch: Batch) -> dict[str, np.ndarray]:
+        """What one step from the start adds to the weights."""
+        self.restart()
+        before = self.weights()
+        self.step.run(self.session, batch, SEED)
+        return {name: value - before[name] for name, value in self.weights().items()}
+
+
+def cut(toy: Any, sentences: np.ndarray, rank: int = 0, size: int = 1) -> Batch:
+    """A rank's part of a global batch."""
+    part = rank_slice(sentences, rank, size)
+    return make_batch(part, toy.train, toy.src_vocab, toy.tgt_vocab, None, None, len(sentences), size)
+
+
+@pytest.mark.parametrize("size", [2, 3, 9])
+def test_the_mean_of_the_ranks_updates_is_that_of_one_process(toy: Any, size: int) -> None:
+    sentences = np.arange(7)  # uneven for all sizes; on nine ranks, two have nothing
+
+    # Near zero, attention has hardly a gradient; and an update must exceed the rounding of the weight it is
+    # added to.
+    training = Training(toy.architecture, init_weight=0.8, rate=1e3)
+    ranks = [training.update(cut(toy, sentences, rank, size)) for rank in range(size)]
+    for name, expected in training.update(cut(toy, sentences)).items():
+        tolerance = np.abs(expected).max() * 1e-5
+        parts = [part[name] for part in ranks]
+        assert np.abs(np.mean(parts, axis=0) - expected).max() <= tolerance, name
+        assert np.abs(parts[0] - expected).max() > 100 * tolerance, name
+
+
+def test_a_rank_without_sentences_changes_nothing(toy: Any) -> None:
+    update = Training(toy.architecture).update(cut(toy, np.arange(2), rank=2, size=3))
+    assert all(not value.any() for value in update.values())
+
+
+def test_figures(toy: Any) -> None:
+    training = Training(toy.architecture)
+    batch = cut(toy, np.arange(6))
+    first, second = (training.step.run(training.session, batch, SEED) for _ in range(2))
+    words = sum(len(toy.train.tgt.line(i).split()) for i in range(6))
+    assert (first.source_words, first.target_words) == (words, words + 6)
+    assert (first.global_step, second.global_step) == (1, 2)
+    assert first.learning_rate == pytest.approx(0.5)
+    # Weights within 0.1 of zero predict words nearly evenly.
+    assert first.loss_sum == pytest.approx((words + 6) * np.log(toy.tgt_vocab.size), rel=0.02)
+    assert second.loss_sum < first.loss_sum
+
+
+def test_gradients_are_clipped_to_their_global_norm(toy: Any) -> None:
+    batch = cut(toy, np.arange(6))
+    update = Training(toy.architecture).update(batch)
+    norm = np.sqrt(sum(np.square(value).sum() for value in update.values())) / 0.5
+    clipping = Training(toy.architecture, clip=norm / 4)
+    assert clipping.step.run(clipping.session, batch, SEED).grad_norm == pytest.approx(norm, rel=1e-5)
+    clipped = clipping.update(batch)
+    for name, value in update.items():
+        np.testing.assert_allclose(clipped[name], value / 4, atol=1e-6, err_msg=name)
+
+
+def test_adam_moves_each_weight_by_the_rate(toy: Any) -> None:
+    update = Training(toy.architecture, optimizer="adam").update(cut(toy, np.arange(6)))
+    # Kingma & Ba: the first step is rate * g / |g|, whatever the gradient.
+    kernel = np.abs(update["dynamic_seq2seq/decoder/output_projection/kernel"])
+    assert np.median(kernel) == pytest.approx(0.5, rel=1e-2)
+
+
+def test_dropout_follows_its_seed(toy: Any) -> None:
+    batch = cut(toy, np.arange(6))
+
+    training = Training(toy.architecture, dropout=0.5)
+
+    def loss(seed: np.ndarray) -> float:
+        training.restart()
+        return training.step.run(training.session, batch, seed).loss_sum
+
+    assert loss(dropout_seed(7, 0, 3)) == loss(dropout_seed(7, 0, 3))
+    losses = {loss(dropout_seed(*key)) for key in ((7, 0, 3), (7, 1, 3), (7, 0, 4), (8, 0, 3))}
+    assert len(losses) == 4
+
+
+def test_merged_sums_equal_rows() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        slices = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([3, 1, 3]), tf.constant([5, 1]))
+        result = session.run(merged(slices))
+        assert dict(zip(result.indices.tolist(), result.values[:, 0].tolist(), strict=True)) == {
+            3: 5.0,
+            1: 2.0,
+        }
+        dense = tf.constant(1.0)
+        assert merged(dense) is dense
+        assert merged(None) is None
+
+
+def test_precision_asks_for_the_rewriting() -> None:
+    rewrite = session_config("bfloat16").graph_options.rewrite_options
+    assert rewrite.auto_mixed_precision_onednn_bfloat16 == type(rewrite).ON
+    rewrite = session_config("float32").graph_options.rewrite_options
+    assert rewrite.auto_mixed_precision_onednn_bfloat16 == type(rewrite).DEFAULT
+
+
+def test_unknown_optimizer() -> None:
+    with pytest.raises(ValueError, match="optimizer is 'rmsprop'"):
+        Optimization("rmsprop", Schedule(learning_rate=1.0, num_train_steps=1), 5.0)

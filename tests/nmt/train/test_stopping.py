@@ -1,0 +1,35 @@
+"""SIGTERM, and that all ranks agree on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from nmt.core.ranks import OneProcess
+from nmt.train.stopping import NoStop, StopBySignal
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_this_process(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with contextlib.closing(StopBySignal(OneProcess())) as stop:
+        assert not stop.asked()
+        os.kill(os.getpid(), number)
+        assert stop.asked() and stop.asked()
+    assert signal.getsignal(number) == before
+    assert not NoStop().asked()
+
+
+def test_a_signal_to_another_rank() -> None:
+    class Two(OneProcess):
+        size = 2
+
+        def sum(self, value: np.ndarray) -> np.ndarray:
+            return value + 1
+
+    with contextlib.closing(StopBySignal(Two())) as stop:
+        assert stop.asked()

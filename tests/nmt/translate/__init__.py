@@ -1,0 +1,1 @@
+"""Search, and files of translations."""

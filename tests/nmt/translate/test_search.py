@@ -1,0 +1,239 @@
+"""Greedy and beam search, sampling and attention against plain Python ones over the NumPy model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from nmt.translate.beam import beam_search
+from nmt.translate.search import attention_weights, greedy_search, sample_search, uniform_draws
+from tests.nmt.model import graphs
+from tests.nmt.model.graphs import SOS, architecture, v1
+from tests.nmt.translate.oracle_search import attention, beam, greedy, sample
+
+LENGTHS = [4, 1, 7, 2, 5, 3]
+# Random models do not know what an end is; with these words as eos, sentences end at different times.
+ENDS = {"plain": 12, "attention": 10, "gru": 8, "gnmt": 10}
+EOS = ENDS["attention"]
+MODELS: dict[str, dict[str, Any]] = {
+    "plain": dict(num_encoder_layers=2, num_decoder_layers=2),
+    "attention": dict(
+        attention="scaled_luong",
+        encoder_type="bi",
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+    ),
+    "gru": dict(unit_type="gru", attention="luong"),
+    "gnmt": dict(
+        attention="normed_bahdanau",
+        attention_architecture="gnmt",
+        encoder_type="gnmt",
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+    ),
+}
+
+
+def source(rows: list[list[int]], extra: int = 0) -> tuple[tf.Tensor, tf.Tensor]:
+    """Padded ids and lengths."""
+    return tf.constant(graphs.time_major(rows, EOS, extra)), tf.constant([len(row) for row in rows])
+
+
+def padded(words: list[int], time: int, eos: int) -> list[int]:
+    """Filled up with eos."""
+    return words + [eos] * (time - len(words))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_greedy_is_the_plain_one(kind: str) -> None:
+    """Same words, eos after the end."""
+    rows, eos = graphs.sentences(LENGTHS, 11), ENDS[kind]
+    with graphs.model(architecture(**MODELS[kind]), weight=2.0) as (translator, session):
+        ids = session.run(greedy_search(translator, *source(rows, 2), tf.constant(12), SOS, eos))
+        expected = graphs.oracle(translator.architecture, session)
+        wanted = [greedy(expected, row, 12, SOS, eos) for row in rows]
+    assert ids.dtype == np.int32
+    assert ids.shape[1] == max(map(len, wanted))
+    assert len(set(map(len, wanted))) > 3
+    assert ids.tolist() == [padded(words, ids.shape[1], eos) for words in wanted]
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("kind", MODELS)
+def test_beam_is_the_plain_one(kind: str, width: int, weight: float) -> None:
+    """Same words and scores of every beam, best first."""
+    rows, eos = graphs.sentences(LENGTHS, 11), ENDS[kind]
+    with graphs.model(architecture(**MODELS[kind]), weight=2.0) as (translator, session):
+        found = beam_search(translator, *source(rows), tf.constant(9), SOS, eos, width, weight)
+        ids, scores = session.run(found)
+        expected = graphs.oracle(translator.architecture, session)
+        for k, row in enumerate(rows):
+            wanted = beam(expected, row, 9, SOS, eos, width, weight)
+            assert ids[k].tolist() == [padded(b.words, ids.shape[2], eos) for b in wanted], k
+            np.testing.assert_allclose(scores[k], [b.score for b in wanted], rtol=1e-4, err_msg=f"k {k}")
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+@pytest.mark.parametrize("coverage", [0.3, 2.0])
+def test_beam_with_coverage_is_the_plain_one(coverage: float, weight: float) -> None:
+    """And coverage changes what wins: the scores differ from those without it."""
+    rows = graphs.sentences(LENGTHS, 11)
+    with graphs.model(architecture(**MODELS["attention"]), weight=2.0) as (translator, session):
+        arguments = (translator, *source(rows, 2), tf.constant(9), SOS, EOS, 4, weight)
+        (ids, scores), (plain_ids, _) = session.run([beam_search(*arguments, coverage), beam_search(*arguments)])
+        expected = graphs.oracle(translator.architecture, session)
+        for k, row in enumerate(rows):
+            wanted = beam(expected, row, 9, SOS, EOS, 4, weight, coverage)
+            assert ids[k].tolist() == [padded(b.words, ids.shape[2], EOS) for b in wanted], k
+            np.testing.assert_allclose(scores[k], [b.score for b in wanted], rtol=1e-4, err_msg=f"k {k}")
+    assert ids.shape != plain_ids.shape or (ids != plain_ids).any()
+
+
+def test_coverage_needs_attention() -> None:
+    with (
+        graphs.model(architecture()) as (translator, _),
+        pytest.raises(ValueError, match="coverage_penalty_weight is 1"),
+    ):
+        beam_search(translator, *source([[3]]), tf.constant(4), SOS, EOS, 2, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("temperature", [0.7, 2.0])
+def test_sampling_is_the_plain_one(kind: str, temperature: float) -> None:
+    """The same draws give the same words."""
+    rows, eos = graphs.sentences(LENGTHS, 11), ENDS[kind]
+    draws = np.array([[uniform_draws(3, n, k, 12) for k in range(3)] for n in range(len(rows))])
+    with graphs.model(architecture(**MODELS[kind]), weight=1.0) as (translator, session):
+        found = sample_search(translator, *source(rows, 2), tf.constant(12), SOS, eos, temperature, tf.constant(draws))
+        ids = session.run(found)
+        expected = graphs.oracle(translator.architecture, session)
+        for k, row in enumerate(rows):
+            wanted = [sample(expected, row, draw.tolist(), SOS, eos, temperature) for draw in draws[k]]
+            assert ids[k].tolist() == [padded(words, ids.shape[2], eos) for words in wanted], k
+            assert len(set(map(tuple, wanted))) > 1, k
+    assert ids.dtype == np.int32
+
+
+def test_words_are_drawn_as_often_as_they_are_probable() -> None:
+    """The first words of 20,000 translations, against softmax(logits / temperature), by their standard errors."""
+    count, temperature = 20000, 1.5
+    with graphs.model(architecture(), weight=1.0) as (translator, session):
+        draws = uniform_draws(1, 0, 0, count).reshape(1, count, 1)
+        found = sample_search(translator, *source([[4, 5]]), tf.constant(1), SOS, 12, temperature, tf.constant(draws))
+        words = session.run(found)[0, :, 0]
+        logits, _ = graphs.oracle(translator.architecture, session).start([4, 5]).step(SOS)
+    wanted = np.exp(logits / temperature) / np.exp(logits / temperature).sum()
+    frequencies = np.bincount(words, minlength=len(wanted)) / count
+    assert (np.abs(frequencies - wanted) < 4 * np.sqrt(wanted * (1 - wanted) / count)).all()
+
+
+def test_a_low_temperature_is_greedy() -> None:
+    rows = graphs.sentences(LENGTHS, 11)
+    with graphs.model(architecture(**MODELS["attention"]), weight=2.0) as (translator, session):
+        arguments = (translator, *source(rows), tf.constant(9), SOS, EOS)
+        draws = tf.constant(np.random.default_rng(1).random((len(rows), 2, 9)))
+        best, drawn = session.run([greedy_search(*arguments), sample_search(*arguments, 1e-4, draws)])
+        with pytest.raises(ValueError, match="sampling_temperature is 0"):
+            sample_search(*arguments, 0, draws)
+    assert drawn[:, 0].tolist() == drawn[:, 1].tolist() == best.tolist()
+
+
+def test_draws_are_streams() -> None:
+    """Each of its own, and fewer steps give the beginning."""
+    first = uniform_draws(1, 2, 3, 50)
+    assert first.tolist()[:20] == uniform_draws(1, 2, 3, 20).tolist()
+    assert first.min() >= 0 and first.max() < 1
+    for other in ((2, 2, 3), (1, 3, 3), (1, 2, 4), (1, 3, 2), (2**40, 2, 3)):
+        assert not np.isin(uniform_draws(*other, 50), first).any(), other
+
+
+@pytest.mark.parametrize("score", ["luong", "normed_bahdanau"])
+def test_attention_is_the_plain_one(score: str) -> None:
+    """Of the words that greedy search writes; 0 past the source's end, 1 in sum."""
+    rows = graphs.sentences(LENGTHS, 11)
+    shape = architecture(**{**MODELS["attention"], "attention": score})
+    with graphs.model(shape, weight=2.0) as (translator, session):
+        some = source(rows, 2)
+        ids = greedy_search(translator, *some, tf.constant(9), SOS, EOS)
+        words, weights = session.run([ids, attention_weights(translator, *some, SOS, ids)])
+        expected = graphs.oracle(translator.architecture, session)
+        assert weights.shape == (len(rows), words.shape[1], max(LENGTHS) + 2)
+        np.testing.assert_allclose(weights.sum(2), 1, rtol=1e-5)
+        for k, row in enumerate(rows):
+            assert (weights[k, :, len(row) :] == 0).all(), k
+            wanted = attention(expected, row, words[k].tolist(), SOS)
+            np.testing.assert_allclose(weights[k, :, : len(row)], wanted, rtol=1e-3, atol=1e-5, err_msg=f"k {k}")
+
+
+def test_no_attention_has_no_weights() -> None:
+    with graphs.model(architecture()) as (translator, _), pytest.raises(ValueError, match="without attention"):
+        attention_weights(translator, *source([[3]]), SOS, tf.constant([[4]]))
+
+
+def test_beam_of_one_is_greedy() -> None:
+    """With and without penalties."""
+    rows = graphs.sentences(LENGTHS, 11)
+    with graphs.model(architecture(**MODELS["attention"]), weight=2.0) as (translator, session):
+        best = session.run(greedy_search(translator, *source(rows), tf.constant(9), SOS, EOS))
+        for weights in ((0.0, 0.0), (0.7, 0.0), (0.7, 0.4)):
+            ids, _ = session.run(beam_search(translator, *source(rows), tf.constant(9), SOS, EOS, 1, *weights))
+            assert ids[:, 0].tolist() == best.tolist(), weights
+
+
+def test_a_wider_beam_than_the_vocabulary() -> None:
+    """The first step has fewer candidates than beams."""
+    rows = graphs.sentences([3, 2], 11)
+    with graphs.model(architecture(**MODELS["attention"]), weight=2.0) as (translator, session):
+        ids, scores = session.run(beam_search(translator, *source(rows), tf.constant(4), SOS, EOS, 20))
+    assert ids.shape[:2] == (2, 20)
+    assert np.isfinite(scores).all()
+    assert (np.diff(scores, axis=1) <= 0).all()
+
+
+@pytest.mark.parametrize("weights", [(0.0, 0.0), (1.0, 0.0), (1.0, 0.5)])
+def test_a_sentence_does_not_depend_on_its_batch(weights: tuple[float, float]) -> None:
+    """Alone, padded or among others, each with a limit of its own."""
+    rows = graphs.sentences(LENGTHS, 11)
+    with graphs.model(architecture(**MODELS["attention"]), weight=2.0) as (translator, session):
+        ids = v1.placeholder(tf.int32, [None, None])
+        lengths = v1.placeholder(tf.int32, [None])
+        searches = [
+            beam_search(translator, ids, lengths, 2 * lengths, SOS, EOS, 3, *weights),
+            greedy_search(translator, ids, lengths, 2 * lengths, SOS, EOS),
+        ]
+
+        def translate(some: list[list[int]], extra: int) -> Any:
+            padded_ids = graphs.time_major(some, EOS, extra)
+            return session.run(searches, {ids: padded_ids, lengths: [len(row) for row in some]})
+
+        (all_beams, all_scores), all_greedy = translate(rows, 3)
+        for k, row in enumerate(rows):
+            (beams, scores), greedy_ids = translate([row], 0)
+            time = beams.shape[2]
+            assert all_beams[k, :, :time].tolist() == beams[0].tolist(), k
+            assert (all_beams[k, :, time:] == EOS).all(), k
+            np.testing.assert_allclose(all_scores[k], scores[0], rtol=1e-5, err_msg=f"k {k}")
+            assert all_greedy[k].tolist() == padded(greedy_ids[0].tolist(), all_greedy.shape[1], EOS), k
+
+
+def test_no_steps_allowed() -> None:
+    """Nothing is written, and nothing fails."""
+    rows = graphs.sentences([3, 2], 11)
+    with graphs.model(architecture(**MODELS["plain"])) as (translator, session):
+        ids = session.run(greedy_search(translator, *source(rows), tf.constant(0), SOS, EOS))
+        beams, _ = session.run(beam_search(translator, *source(rows), tf.constant(0), SOS, EOS, 2))
+        draws = tf.zeros([2, 3, 0], tf.float64)
+        samples = session.run(sample_search(translator, *source(rows), tf.constant(0), SOS, EOS, 1.0, draws))
+    assert ids.shape == (2, 0)
+    assert samples.shape == (2, 3, 0)
+    assert beams.shape == (2, 2, 0)
+
+
+def test_a_beam_needs_a_width() -> None:
+    """The message names the value."""
+    with graphs.model(architecture()) as (translator, _), pytest.raises(ValueError, match="beam_width is 0"):
+        beam_search(translator, *source([[3]]), tf.constant(4), SOS, EOS, 0)
