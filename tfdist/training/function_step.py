@@ -229,9 +229,13 @@ def _captured(graph: Any) -> list[Any]:
 
 def _existing_variables() -> list[Any]:
     """Those made before tfdist was imported, in their order."""
-    kind = resource_variable_ops.ResourceVariable
-    # Not isinstance: asking some lazy modules for their class imports them.
-    found = [o for o in gc.get_objects() if issubclass(type(o), kind) and getattr(o, "_handle", None) is not None]
+    kinds: set[type] = set()
+    new = [resource_variable_ops.ResourceVariable]
+    while new:
+        kinds.update(new)
+        new = [below for kind in new for below in kind.__subclasses__()]
+    # Not isinstance, which takes long for so many, and some lazy modules are imported when asked for their class.
+    found = [o for o in gc.get_objects() if type(o) in kinds and getattr(o, "_handle", None) is not None]
     return sorted(found, key=lambda v: int(v._unique_id.rpartition("_")[2]))
 
 
