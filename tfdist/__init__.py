@@ -24,7 +24,7 @@ from tfdist.api import (
     size,
     uninstall,
 )
-from tfdist.communication import (
+from tfdist.api_collectives import (
     Ranks,
     all_gather,
     all_reduce,

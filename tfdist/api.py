@@ -1,4 +1,4 @@
-"""The calls of a script beside the collectives: ranks, data shards, switches, variables, the end."""
+"""The calls of a script, but for the collectives: rank, size, shard, configure, broadcast_variables, alone, abort …"""
 
 from __future__ import annotations
 

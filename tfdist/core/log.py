@@ -1,7 +1,7 @@
 """Logging: the logger ``tfdist``, to stderr, and one voice for what all ranks know alike.
 
-``logging.getLogger("tfdist")`` is Python's: its level and handlers can be changed as any other's. Until a script does
-so, a line goes to stderr at once, also under launchers that buffer.
+``logging.getLogger("tfdist")`` is Python's: its level and handlers can be changed as any other's. It comes with one
+handler, which writes each line to stderr at once, unless the script has given it one before the import.
 """
 
 from __future__ import annotations

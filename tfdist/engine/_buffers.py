@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdist.core.memory import ALIGNMENT_BYTES
+from tfdist.core.alignment import ALIGNMENT_BYTES
 from tfdist.engine import _layout
 
 

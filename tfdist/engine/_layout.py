@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdist.core.memory import padded
+from tfdist.core.alignment import padded
 
 Piece = Sequence[tuple[int, slice, slice]]
 

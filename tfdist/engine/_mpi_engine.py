@@ -1,4 +1,4 @@
-"""MPI engine: a bucket is copied into one buffer, which MPI's all-reduce combines in place."""
+"""MPI engine: small buckets, and all between machines, by the all-reduce of the channel, which is MPI's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared-memory engine: a node's ranks add piece by piece in a staging area that all of them see."""
+"""Shared-memory engine: ranks of one machine add in a staging area; where process memory is refused, or slower."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from tfdist.core import reduce_ops
-from tfdist.core.memory import aligned
+from tfdist.core.alignment import aligned
 from tfdist.core.settings import Settings
 from tfdist.engine import _layout
 from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine

@@ -1,4 +1,4 @@
-"""All-reduce of a bucket as one exchange: arrive, have an engine combine, hand the results out."""
+"""All-reduce of a bucket as one exchange: wait for all ranks, have an engine add, hand the results out."""
 
 from __future__ import annotations
 

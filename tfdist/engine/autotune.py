@@ -1,4 +1,4 @@
-"""Autotune: which engine is fastest on this machine, and from what size on; measured at the first gradients."""
+"""Choice of the engine: the one that is set, or the fastest by measurement at the first gradients (autotune)."""
 
 from __future__ import annotations
 

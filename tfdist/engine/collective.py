@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfdist.core.timeline import Recorder
-from tfdist.engine._worker import Worker
+from tfdist.engine._exchange_thread import Worker
 from tfdist.engine.engines import Choice
 from tfdist.engine.exchange import Exchange
 from tfdist.transport.interfaces import Channel, Group

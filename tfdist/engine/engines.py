@@ -1,4 +1,4 @@
-"""Engine: one way to combine arrays over the ranks, and the table of all there are.
+"""Engine: one way to add arrays of all ranks, and the table of engines, where a new one is listed.
 
 A new engine is a module like ``_shared_memory_engine`` and a line, ``register(name, candidates)``: it can then be
 chosen by ``TFDIST_ENGINE``, and is timed beside the others when that is ``auto``.

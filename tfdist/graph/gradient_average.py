@@ -1,4 +1,4 @@
-"""Gradient average: gradients -> their averages over the ranks, fused into buckets, in the form they came in.
+"""Gradient average, the default reducer: dense ones fused into buckets, IndexedSlices as sparse rows.
 
 Slices stay slices: the union of the rows touched on any rank, each once. A dense average in their place would change
 the training, since the sparse updates of momentum and RMSProp leave untouched rows alone.

@@ -1,4 +1,4 @@
-"""Job: the ranks, the engines and the switches, made once when tfdist is imported."""
+"""Job: what a process has once, its ranks, its engines, and the switches that configure and its like set."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from tensorflow.python.framework import ops
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import OPS, Op
 from tfdist.engine.collective import Collective
-from tfdist.engine.collective_call import CollectiveCall
 from tfdist.engine.exchange import Exchange
+from tfdist.engine.other_exchanges import CollectiveCall
 from tfdist.graph.gradient_average import all_reduce
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job

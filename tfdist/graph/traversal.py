@@ -1,4 +1,4 @@
-"""Graph traversal: what an operation depends on, across functions, and building apart from the caller's context."""
+"""Graph traversal: which operations an operation depends on, into and out of functions."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
 
 
 def _initializers(patches: Patches, job: Job) -> None:
-    """``variables_initializer``, behind ``global_variables_initializer`` too: tensorflow/python/ops/session_step.py."""
+    """``variables_initializer``, behind ``global_variables_initializer`` too: tensorflow/python/ops/variables.py."""
 
     def initializer(original: Callable[..., Any], var_list: Any, name: str = "init") -> Any:
         result = original(var_list, name=name)

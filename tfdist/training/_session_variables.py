@@ -1,4 +1,4 @@
-"""Session variables: the values of a session's variables, read, and set through their initialisers."""
+"""Session variables: reads the values of a session's variables, and sets them; decides nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data shard: which examples rank r of n reads, the same number for every rank."""
+"""Data shard of a script: which examples rank r of n reads, the same number for every rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""First step: all ranks agree, then begin with rank 0's values. One protocol for sessions, functions and ``fit``.
+"""First step, the one protocol of sessions, functions and ``fit``: all agree, then begin with rank 0's values.
 
 A rank comes with a purpose, the digest of what all must have alike, and variables that can be read and set. If all came
 for the same purpose their digests are compared before anything is sent; then one rank's values go to all. A rank in an

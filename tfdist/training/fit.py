@@ -1,4 +1,4 @@
-"""``model.fit`` of Keras on many ranks: one start, the same number of steps, one voice.
+"""``model.fit`` of Keras: rank 0's values before the first batch, equal numbers of batches, one voice.
 
 Weights and optimizer state are rank 0's when training begins; all ranks end an epoch together; what is logged at its
 end is the mean over the ranks, so that callbacks decide alike; and rank 0 alone shows progress and writes files.

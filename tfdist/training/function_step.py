@@ -1,4 +1,4 @@
-"""Function step: functions and eager code that train; all ranks agree, and begin with rank 0's values.
+"""Function step: what happens around functions and tapes; before the first that trains, ``first_step``.
 
 A session has a first step, before which everything is agreed on. Here it is the first call of a function that
 communicates, or the first tape that is opened eagerly: whatever variables that step can see, and no step before it

@@ -1,4 +1,4 @@
-"""Gradient rewrite: mark, then rewire, so that gradients are averaged before anything else looks at them.
+"""Gradient rewrite: gradients are marked when made; when applied, averages take the marks' place, before clipping.
 
 A script may clip between ``tf.gradients`` and ``apply_gradients``, and averaging what has been clipped is not the
 training of one process. So gradients with respect to variables are only marked when they are made; when an optimizer

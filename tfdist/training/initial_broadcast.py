@@ -1,4 +1,4 @@
-"""Initial broadcast: one fused node behind the initialiser of a training graph gives all ranks rank 0's values."""
+"""Initial broadcast: rank 0's values behind an initialiser, in its graph; what comes otherwise: ``session_step``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Session step: what happens around each ``Session.run``, above all before the first step.
+"""Session step: what happens around each ``Session.run``; before the first one that trains, ``first_step``.
 
 Behind the initialiser of a training graph stands one fused broadcast (``initial_broadcast``). And before the first
 training step of a session all ranks meet, compare their graphs, and take rank 0's values: that covers what no node can

@@ -1,4 +1,4 @@
-"""Steps of a process: what watches over its sessions, its functions and ``fit``, made once."""
+"""The session, function and fit steps of this process, made once, for the hooks to call."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The ranks: how they are found, send messages, share memory and notice a stall. MPI is used here alone."""
+"""The ranks: how they are found, send messages, share memory, notice a stall. mpi4py is used here alone."""

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from tfdist.core.alignment import aligned
 from tfdist.core.environment import Launch
 from tfdist.core.log import log
-from tfdist.core.memory import aligned
 from tfdist.core.settings import Settings, settings_difference
 from tfdist.core.topology import Topology, layout
 from tfdist.transport._mpi_channel import MpiChannel, MpiNode

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tfdist.core.memory import aligned
+from tfdist.core.alignment import aligned
 
 LINE_NUMBERS = 8
 LINE_BYTES = 8 * LINE_NUMBERS

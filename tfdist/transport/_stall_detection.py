@@ -1,4 +1,4 @@
-"""Stall detection: every wait for another rank has a deadline and can say who is missing, and where.
+"""Stall detection, of ranks that hang too: every wait has a deadline and can say who is missing, and where.
 
 A rank that has waited for a second tells the others where; a rank inside ``alone(reason)`` and one whose program has
 ended tell so at once. Nothing is sent in the normal run of things, and no thread listens: the messages are read by

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tfdist.core import memory
+from tfdist.core import alignment
 from tfdist.engine import _buffers, _layout, buckets
 
 
@@ -30,7 +30,7 @@ class TestBuckets:
     def test_parts_are_aligned_and_separate(self) -> None:
         whole, parts = _buffers.Buffers().take([3, 0, 17, 1], np.dtype("float64"))
         assert [p.size for p in parts] == [3, 0, 17, 1]
-        assert all(p.ctypes.data % memory.ALIGNMENT_BYTES == 0 for p in parts if p.size)
+        assert all(p.ctypes.data % alignment.ALIGNMENT_BYTES == 0 for p in parts if p.size)
         for number, part in enumerate(parts):
             part[:] = number + 1
         assert whole.sum() == 3 * 1 + 17 * 3 + 4

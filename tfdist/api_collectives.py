@@ -1,4 +1,4 @@
-"""The collectives of a script: all-reduce, broadcast, all-gather, all-to-all …, for all ranks or a process group."""
+"""The collectives of a script: all_reduce, broadcast, all_gather …, for all ranks or a process group (new_group)."""
 
 from __future__ import annotations
 

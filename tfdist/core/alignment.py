@@ -1,4 +1,4 @@
-"""Memory alignment: where arrays may begin."""
+"""Alignment of memory: where arrays may begin."""
 
 from __future__ import annotations
 

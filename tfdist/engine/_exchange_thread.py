@@ -1,4 +1,4 @@
-"""Worker: the thread of a collective with several exchanges.
+"""Exchange thread: carries out the exchanges of one collective in order, off TensorFlow's threads.
 
 They are started as their tensors come, carried out here, and finished after the last start: no thread of TensorFlow's
 waits for a peer while there is something to compute, even if it has only one.

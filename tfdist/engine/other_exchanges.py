@@ -1,4 +1,4 @@
-"""Collective call: any function of a channel and arrays as one exchange: all-gather, broadcast, all-to-all …"""
+"""All-gather, broadcast, all-to-all …: any function of a channel and arrays as one exchange."""
 
 from __future__ import annotations
 
