@@ -173,7 +173,8 @@ def _rule_of(words: Sequence[str]) -> Run | None:
             return _module(arguments[1], arguments[2:])
         return _rule_of(arguments)
     if name == "pip":
-        return _pip(arguments)
+        _pip(arguments)
+        return None
     if name in (OWN_SCRIPT, OWN_MODULE):
         return None
     if program.startswith("scripts/"):
