@@ -256,8 +256,8 @@ def _shell(program: str, arguments: Sequence[str]) -> None:
         raise NoRuleError(f"{program} {' '.join(arguments)}: {checked.stderr or 'it takes no options'}")
 
 
-def _scripts_test(program: str, arguments: Sequence[str]) -> Run | None:
-    """Options are those that it tells, and what follows them is pytest's."""
+def _scripts_test(program: str, arguments: Sequence[str]) -> None:
+    """Options are those that it tells, and what follows them is pytest's: folders, or -k with any words."""
     told = subprocess.run(["bash", program, "--help"], cwd=ROOT, capture_output=True, text=True).stdout
     rest = list(arguments)
     while rest and rest[0].startswith("--"):
@@ -266,7 +266,9 @@ def _scripts_test(program: str, arguments: Sequence[str]) -> Run | None:
         if not form:
             raise NoRuleError(f"{program} has no {option}: {told}")
         del rest[: bool(form[1])]
-    return _collected("pytest", rest) if rest else None
+    for path in [] if rest[:1] == ["-k"] else rest:
+        if not (ROOT / path).exists():
+            raise NoRuleError(f"{program}: there is no {path}")
 
 
 MODULES: dict[str, Callable[[str, Sequence[str]], Run | None]] = {

@@ -211,7 +211,7 @@ def test_what_is_named_is_there(path: Path) -> None:
             assert anchor in _anchors(target.read_text()), f"{name}#{anchor}"
     for name in re.findall(r"`([\w./*-]+\.(?:py|sh|json)|[\w-]+/)`", text):
         if name != readme_commands.OWN_SCRIPT:
-            below = () if path.parent == ROOT or "/" in name else path.parent.rglob(name)
+            below = () if path.parent == ROOT or "/" in name[:-1] else path.parent.rglob(name)
             assert any([*below, *path.parent.glob(name), *ROOT.glob(name)]), name
 
 
