@@ -283,6 +283,7 @@ MODULES: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
 SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/demo": _shell,
     "scripts/test": _scripts_test,
+    "scripts/test_configurations": _help,
     "scripts/bench_allreduce": _help,
     "scripts/bench_nmt": _help,
     "scripts/bench_step": _help,
