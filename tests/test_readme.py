@@ -1,13 +1,37 @@
-"""The README's script, as it stands there, trains on two ranks."""
+"""What the README files show runs, their scripts on two ranks; and their tables say what the code does."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import tfdist
+from tests import readme_commands
 from tests.launch import ROOT, mpirun
+from tests.readme_commands import Command, NoRuleError, Run, blocks, commands, prose, readme_files, rule_of
+from tfdist.core.settings import Settings
+from tfdist.engine import autotune  # noqa: F401 (the table of engines, of which the settings have the names)
+
+COMMANDS = [command for path in readme_files() for command in commands(path)]
+SCRIPTS = [
+    (path.relative_to(ROOT), line, content)
+    for path in readme_files()
+    for line, language, content in blocks(path.read_text())
+    if language == "python"
+]
+
+
+def block(file: str, beginning: str) -> str:
+    """The block of Python in a README file that begins so."""
+    found = [content for path, _, content in SCRIPTS if str(path) == file and content.startswith(beginning)]
+    assert len(found) == 1, f"{file} has {len(found)} blocks that begin with {beginning!r}"
+    return found[0]
+
 
 BEFORE = """
 import numpy as np
@@ -25,12 +49,9 @@ def save(session):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_script_of_the_readme(tmp_path: Path, ranks: int) -> None:
-    script = re.search(
-        r"```python\n(import tensorflow as tf\nimport tfdist\n\n.*?)```", (ROOT / "README.md").read_text(), re.S
-    )
-    assert script
+    script = block("README.md", "import tensorflow as tf\nimport tfdist\n\n")
     path = tmp_path / "script.py"
-    path.write_text(BEFORE + script.group(1).replace("range(1000)", "range(200)"))
+    path.write_text(BEFORE + script.replace("range(1000)", "range(200)"))
     finished = mpirun(ranks, [str(path)], 100)
     assert finished.code == 0, finished.errors
     errors = re.findall(r"error (\S+)", finished.output)
@@ -39,23 +60,203 @@ def test_the_script_of_the_readme(tmp_path: Path, ranks: int) -> None:
 
 
 BEFORE_KERAS = """
+import keras
 import numpy as np
+import tensorflow as tf
 def load():
     random = np.random.RandomState(0)
     x = random.randn(400, 5).astype("float32")
     return x, x @ np.ones([5, 1], "float32")
 def build():
     return keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
+def everywhere(value):
+    return tfdist.all_gather(np.asarray(value)[None])
+"""
+BEFORE_TAPE = """
+model, optimizer = build(), keras.optimizers.SGD(0.1)
+"""
+AFTER_TAPE = """
+def losses():
+    share = tfdist.shard(x), tfdist.shard(y)
+    for _ in range(50):
+        step(*share)
+    weights = everywhere(model.layers[-1].kernel)
+    assert (weights == weights[0]).all(), "all ranks have the same"
+    return float(tf.reduce_mean((model(share[0]) - share[1]) ** 2))
+after = losses()
+assert after < 0.01, after
+"""
+BEFORE_AVERAGES = """
+model = keras.Sequential([keras.Input([5]), keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(tfdist.shard(x), tfdist.shard(y), verbose=0)
+statistics = everywhere(model.layers[0].moving_mean)
+assert not np.allclose(statistics[0], statistics[1]), "they are each rank's own"
+"""
+AFTER_AVERAGES = """
+np.testing.assert_allclose(model.layers[0].moving_mean, statistics.mean(0), rtol=1e-6)
+"""
+BEFORE_SEEDS = """
+def mask():
+    return everywhere(keras.layers.Dropout(0.5)(tf.ones([64]), training=True))
+keras.utils.set_random_seed(7)
+masks = mask()
+assert (masks == masks[0]).all(), "one seed, the same masks"
+"""
+AFTER_SEEDS = """
+masks = mask()
+assert not (masks == masks[0]).all(), "other masks"
+model = build()
+model.compile("sgd", "mse")
+model.fit(tfdist.shard(x), tfdist.shard(y), verbose=0)
+weights = everywhere(model.layers[0].kernel)
+assert (weights == weights[0]).all(), "all ranks have the same"
+"""
+AFTER_REDUCER = """
+w = tf.Variable(1.0)
+with tf.GradientTape() as tape:
+    loss = w * (2.0 + 4.0 * tfdist.rank())
+assert float(tape.gradient(loss, w)) == 2.0, "half of the average"
+print("all of it ran")
 """
 
 
-def test_the_keras_script_of_the_readme(tmp_path: Path) -> None:
-    script = re.search(r"```python\n(import keras\n.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert script
+def test_the_eager_scripts_of_the_readmes(tmp_path: Path) -> None:
+    saved = tmp_path / "model.keras"
+    averaged = block("tfdist/README.md", "tfdist.average_variables(model)")
+    parts = [
+        BEFORE_KERAS,
+        block("README.md", "import keras\n").replace("model.keras", str(saved)),
+        BEFORE_TAPE,
+        block("README.md", "@tf.function\n"),
+        AFTER_TAPE,
+        BEFORE_AVERAGES,
+        averaged.replace("averaged.keras", f"{tmp_path}/averaged.keras"),
+        AFTER_AVERAGES,
+        BEFORE_SEEDS,
+        block("tfdist/README.md", "keras.utils.set_random_seed("),
+        AFTER_SEEDS,
+        block("tfdist/README.md", "from tfdist._start import process\n"),
+        AFTER_REDUCER,
+    ]
     path = tmp_path / "script.py"
-    saved = f"{tmp_path}/model.keras"
-    path.write_text("import keras\n" + BEFORE_KERAS + script.group(1).replace("model.keras", saved))
+    path.write_text("\n".join(parts))
     finished = mpirun(2, [str(path)], 100)
     assert finished.code == 0, finished.errors
-    assert Path(saved).exists()
+    assert saved.exists()
     assert "Epoch 10/10" in finished.output
+    assert finished.output.count("all of it ran") == 2
+
+
+@pytest.mark.parametrize(("file", "line", "script"), SCRIPTS, ids=lambda x: str(x) if "\n" not in str(x) else "")
+def test_scripts_are_run_or_known_to_be_parts(file: Path, line: int, script: str) -> None:
+    """A block of Python that nobody runs would go stale unnoticed."""
+    parts = ["import tensorflow as tf\nimport tfdist  # the only", "label_smoothing: float = option("]
+    names = {node.value for node in ast.walk(ast.parse(Path(__file__).read_text())) if isinstance(node, ast.Constant)}
+    run = [name for name in names if isinstance(name, str) and len(name) > 10]
+    assert any(script.startswith(beginning) for beginning in [*run, *parts]), f"{file}:{line} is not run by a test"
+    ast.parse(script)
+
+
+Outcomes = Callable[[Run], tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """What came of each program, all of which run at the first question."""
+    results: dict[Run, tuple[int, str]] = {}
+
+    def of(run: Run) -> tuple[int, str]:
+        if not results:
+            results.update(readme_commands.outcomes(_runs(), tmp_path_factory.mktemp("empty"), 300))
+        return results[run]
+
+    return of
+
+
+def _runs() -> list[Run]:
+    runs = []
+    for command in COMMANDS:
+        with contextlib.suppress(NoRuleError):  # its own test says so
+            runs.append(rule_of(command))
+    return [run for run in runs if run]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_a_command(command: Command, outcome: Outcomes) -> None:
+    run = rule_of(command)
+    if run:
+        code, said = outcome(run)
+        assert code == run.code, said
+        assert re.search(run.says, said), said
+        assert not [flag for flag in run.lists if flag not in said], said
+
+
+def test_a_command_without_a_rule_is_an_error() -> None:
+    for text in ("python -m nmt.other", "scripts/none", "make", "mpirun --what python script.py", "pip install '.[x]'"):
+        with pytest.raises(NoRuleError):
+            rule_of(Command("README.md", 1, text))
+            raise AssertionError(text)
+
+
+@pytest.mark.parametrize("path", readme_files(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_is_named_is_there(path: Path) -> None:
+    """Links, and files between backticks: from the README's folder or from the root; a mere name, anywhere below."""
+    text = prose(path.read_text())
+    linked = [target.partition("#") for target in re.findall(r"\]\(([^)]+)\)", text)]
+    for name, _, anchor in linked:
+        target = path.parent / name if name else path
+        assert target.exists(), name
+        if anchor:
+            assert anchor in _anchors(target.read_text()), f"{name}#{anchor}"
+    for name in re.findall(r"`([\w./*-]+\.(?:py|sh|json)|[\w-]+/)`", text):
+        if name != readme_commands.OWN_SCRIPT:
+            below = () if path.parent == ROOT or "/" in name[:-1] else path.parent.rglob(name)
+            assert any([*below, *path.parent.glob(name), *ROOT.glob(name)]), name
+
+
+def _anchors(text: str) -> set[str]:
+    titles = re.findall(r"(?m)^#+ (.*)$", text)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_front_page_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def _rows(file: str, heading: str) -> list[list[str]]:
+    """The cells of a table's rows."""
+    table = (ROOT / file).read_text().split(heading)[1].split("\n\n")[0]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.strip().splitlines()[1:]]
+
+
+def test_the_table_of_settings() -> None:
+    rows = {row[0].strip("`"): row[1:] for row in _rows("tfdist/README.md", "| setting | default | |\n")}
+    fields = {f"TFDIST_{name.upper()}": field for name, field in Settings.fields().items()}
+    assert list(rows) != [] and rows.keys() == fields.keys()
+    for name, field in fields.items():
+        default, meaning = rows[name]
+        shown = default.strip("`") if "`" in default else ""  # without: words for what has no value
+        text = f"{field.default:g}" if isinstance(field.default, float | bool) else str(field.default)
+        assert shown == text, name
+        allowed = field.metadata["allowed"]
+        choices = [] if isinstance(allowed, str) else allowed
+        assert not [c for c in choices if c != "none" and f"`{c}`" not in meaning], name
+
+
+def test_the_table_of_calls() -> None:
+    rows = _rows("README.md", "| call | what it does |\n")
+    shown = {name for row in rows for name in re.findall(r"`(\w+)[`(]", row[0] + row[1])}
+    text = (ROOT / "README.md").read_text()
+    aliases = {"enable_bcast", "disable_bcast"}  # of IBM's DDL: in tfdist/README.md
+    missing = set(tfdist.__all__) - shown - aliases
+    assert not {name for name in missing if not (name.endswith("Error") and f"`{name}`" in text)}
+    assert not {name for row in rows for name in re.findall(r"`(\w+)[`(]", row[0]) if not hasattr(tfdist, name)}
+
+
+def test_what_is_said_of_keras() -> None:
+    tree = ast.parse((ROOT / "tfdist" / "keras.py").read_text())
+    public = next(
+        ast.literal_eval(n.value) for n in tree.body if isinstance(n, ast.Assign) and "__all__" in ast.unparse(n)
+    )
+    assert not [name for name in public if name != "Scaled" and f"`{name}`" not in (ROOT / "README.md").read_text()]

@@ -1,0 +1,357 @@
+"""The commands that README files show: found, and run as far as that is cheap.
+
+Commands are the lines of fenced blocks without a language, those of indented blocks, and whatever in running text is
+between backticks and begins with a program. For each there is a rule here, by its program:
+
+- what is quick is run as it stands (``python -m tfdist``, ``python -m nmt.phrasebook``);
+- programs that take long are run up to where their options have been taken: with ``--help`` or ``--dry-run`` added,
+  ``--collect-only`` for pytest, or in an empty folder, where training ends at the first file that is not there;
+- of launchers and installers the form is checked: that the options are known ones.
+
+A command without a rule is an error: give it one, in ``MODULES``, ``SCRIPTS`` or ``rule_of``. Programs in Python run
+one after the other in one process, ``python -m tests.readme_commands``, since each would import TensorFlow.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from tests.launch import ROOT
+
+# The reader's own: of these there is only a name.
+OWN_SCRIPT, OWN_MODULE = "script.py", "package.module"
+PROGRAM = re.compile(r"(\S*/)?(python[\d.]*|mpirun|srun|tfdist-run|pip|pytest|bash)|scripts/\w+")
+# The launchers' options in the examples, with how many values follow each.
+LAUNCHERS = {
+    "mpirun": {"-n": 1, "-hosts": 1, "-bind-to": 1, "--host": 1, "--bind-to": 1},
+    "srun": {"--nodes": 0, "--ntasks-per-node": 0, "--kill-on-bad-exit": 0, "--mpi": 0},
+}
+
+
+class NoRuleError(Exception):
+    """A command that cannot be checked, or is wrong."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """One command.
+
+    Attributes:
+      file: where it stands.
+      line: number.
+      text: as it stands, on one line.
+    """
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.text}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A program in Python to be run, and what must come of it.
+
+    Attributes:
+      program: a module, or the path of a script.
+      arguments: of it.
+      here: in the project's root; else in an empty folder.
+      code: the exit code.
+      says: what its output matches.
+      lists: options that its output must name.
+    """
+
+    program: str
+    arguments: tuple[str, ...]
+    here: bool = False
+    code: int = 0
+    says: str = ""
+    lists: tuple[str, ...] = ()
+
+
+def readme_files() -> list[Path]:
+    """Those of the project, and not of what has been installed or made in it."""
+    found = [*ROOT.glob("README.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("[a-z]*/[a-z]*/README.md")]
+    return sorted(path for path in found if path.relative_to(ROOT).parts[0] != "build")
+
+
+def blocks(text: str) -> Iterator[tuple[int, str, str]]:
+    """The blocks of code in a Markdown text: (line number of the first line, language, content).
+
+    Indented ones have no language.
+    """
+    lines = text.split("\n")
+    number, blank = 0, True
+    while number < len(lines):
+        fence = re.match(r"(`{3,})(\w*)$", lines[number].strip())
+        if fence or (blank and lines[number].startswith("    ")):
+            start = end = number + bool(fence)
+            while end < len(lines) and (lines[end].strip() != fence[1] if fence else lines[end].startswith("    ")):
+                end += 1
+            yield start + 1, fence[2] if fence else "", "\n".join(lines[start:end])
+            number = end + bool(fence)
+        else:
+            blank = not lines[number].strip()
+            number += 1
+
+
+def prose(text: str) -> str:
+    """A Markdown text without its blocks of code; lines keep their numbers."""
+    lines = text.split("\n")
+    for start, _, content in blocks(text):
+        for number in range(start - 1, start + content.count("\n")):
+            lines[number] = ""
+    return "\n".join("" if line.startswith("```") else line for line in lines)
+
+
+def commands(path: Path) -> Iterator[Command]:
+    """All that a README file shows."""
+    text, name = path.read_text(), str(path.relative_to(ROOT))
+    for start, language, content in blocks(text):
+        if language not in ("", "sh", "bash"):
+            continue
+        logical, begun = "", start
+        for number, line in enumerate(content.split("\n"), start):
+            logical, begun = (logical + line, begun) if logical else (line, number)
+            if logical.endswith("\\"):
+                logical = logical[:-1]
+                continue
+            if shlex.split(logical, comments=True):
+                yield Command(name, begun, " ".join(logical.split()))
+            logical = ""
+    running = prose(text)
+    for match in re.finditer(r"(?<!`)`([^`]+)`(?!`)", running):
+        content = " ".join(match[1].split())
+        first, *more = content.split(" ")
+        if PROGRAM.fullmatch(first) and (more or _is_program(first)):
+            yield Command(name, running[: match.start()].count("\n") + 1, content)
+
+
+def _is_program(word: str) -> bool:
+    return (ROOT / word).is_file() and os.access(ROOT / word, os.X_OK)
+
+
+def rule_of(command: Command) -> Run | None:
+    """What is to be run of a command; None if its form has been checked, and that is all.
+
+    Raises:
+      NoRuleError: there is no rule for it, or its form is wrong.
+    """
+    words = shlex.split(command.text, comments=True)
+    while words and re.match(r"[A-Z_]+=", words[0]):
+        del words[0]
+    return _rule_of(words)
+
+
+def _rule_of(words: Sequence[str]) -> Run | None:
+    program, *arguments = words
+    name = Path(program).name
+    if name in LAUNCHERS:
+        rest = _after_options(arguments, LAUNCHERS[name])
+        return _rule_of(rest) if rest else None
+    if name == "tfdist-run":
+        dry = () if arguments == ["--help"] else ("--dry-run", "--no-check")
+        return Run("tfdist.launch.command", (*dry, *arguments), says="tfdist-run")
+    if re.fullmatch(r"python[\d.]*", name) and arguments:
+        if arguments[0] == "-m":
+            return _module(arguments[1], arguments[2:])
+        return _rule_of(arguments)
+    if name == "pip":
+        _pip(arguments)
+        return None
+    if name in (OWN_SCRIPT, OWN_MODULE):
+        return None
+    if program.startswith("scripts/"):
+        if not (ROOT / program).is_file():
+            raise NoRuleError(f"there is no {program}")
+        if program.startswith("scripts/examples/"):
+            return None  # run by test_examples.py
+        if program in SCRIPTS:
+            return SCRIPTS[program](program, arguments)
+    raise NoRuleError(f"{program}: no rule in {Path(__file__).name} says how its commands are checked")
+
+
+def _after_options(words: Sequence[str], known: dict[str, int]) -> list[str]:
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0).partition("=")[0]
+        if option not in known:
+            raise NoRuleError(f"{option} is not among the known options of this launcher: {', '.join(known)}")
+        del rest[: known[option]]
+    return rest
+
+
+def _flags(arguments: Sequence[str]) -> tuple[str, ...]:
+    return tuple(a.partition("=")[0] for a in arguments if a.startswith("--"))
+
+
+def _pip(arguments: Sequence[str]) -> None:
+    verb, what = arguments
+    extra = re.fullmatch(r"\.(?:\[(\w+)\])?", what)
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    if verb != "install" or not extra or (extra[1] and extra[1] not in setup["options.extras_require"]):
+        raise NoRuleError(f"pip {verb} {what}: setup.cfg has no such extra")
+
+
+def _module(name: str, arguments: Sequence[str]) -> Run | None:
+    if name == OWN_MODULE:
+        return None
+    if name not in MODULES:
+        raise NoRuleError(f"python -m {name}: no rule in {Path(__file__).name} says how its commands are checked")
+    return MODULES[name](name, arguments)
+
+
+def _as_it_stands(program: str, arguments: Sequence[str]) -> Run:
+    return Run(program, tuple(arguments))
+
+
+def _without_files(program: str, arguments: Sequence[str]) -> Run:
+    """The options are taken and checked before a file of theirs is looked for."""
+    if "--help" in arguments:
+        return _as_it_stands(program, arguments)
+    return Run(program, tuple(arguments), code=1, says=r"cannot be read|must be given")
+
+
+def _help(program: str, arguments: Sequence[str]) -> Run:
+    """What stands before --help is taken first; that it is known, the help's text tells."""
+    return Run(program, (*arguments, "--help"), here=program.startswith("scripts/"), lists=_flags(arguments))
+
+
+def _collected(program: str, arguments: Sequence[str]) -> Run:
+    quiet = ("--collect-only", "-q", "-p", "no:cacheprovider")
+    return Run(program, (*arguments, *quiet), here=True, says=r"(?m)^\d+(/\d+)? tests? (collected|found)|::")
+
+
+def _cases(program: str, arguments: Sequence[str]) -> None:
+    """REPORT MODULE.CASE...: each of them takes a job of ranks, and all of them run in tests/multirank."""
+    for case in arguments[1:]:
+        module, _, name = case.partition(".")
+        path = ROOT / "tests" / "multirank" / f"{module}.py"
+        functions = [n.name for n in ast.parse(path.read_text()).body if isinstance(n, ast.FunctionDef)]
+        if name not in functions:
+            raise NoRuleError(f"{path} has no {name}")
+
+
+def _shell(program: str, arguments: Sequence[str]) -> None:
+    """It is Bash, and takes no options."""
+    checked = subprocess.run(["bash", "-n", program], cwd=ROOT, capture_output=True, text=True)
+    if checked.returncode or arguments:
+        raise NoRuleError(f"{program} {' '.join(arguments)}: {checked.stderr or 'it takes no options'}")
+
+
+def _scripts_test(program: str, arguments: Sequence[str]) -> None:
+    """Options are those that it tells, and what follows them is pytest's: folders, or -k with any words."""
+    told = subprocess.run(["bash", program, "--help"], cwd=ROOT, capture_output=True, text=True).stdout
+    rest = list(arguments)
+    while rest and rest[0].startswith("--"):
+        option = rest.pop(0)
+        form = re.search(rf"\[{option}( [^\]]+)?\]|{program} {option}()", told)
+        if not form:
+            raise NoRuleError(f"{program} has no {option}: {told}")
+        del rest[: bool(form[1])]
+    for path in [] if rest[:1] == ["-k"] else rest:
+        if not (ROOT / path).exists():
+            raise NoRuleError(f"{program}: there is no {path}")
+
+
+MODULES: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
+    "tfdist": lambda program, arguments: Run(program, tuple(arguments), says="all collectives give the right results"),
+    "nmt.nmt": _without_files,
+    "nmt.prepare": _without_files,
+    "nmt.phrasebook": _as_it_stands,
+    "nmt.datasets": _help,  # as it stands it would fetch them
+    "pytest": _collected,
+    "tests.multirank.runner": _cases,
+}
+SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
+    "scripts/demo": _shell,
+    "scripts/test": _scripts_test,
+    "scripts/test_configurations": _help,
+    "scripts/bench_allreduce": _help,
+    "scripts/bench_nmt": _help,
+    "scripts/bench_step": _help,
+    "scripts/crash_nmt": _help,
+    "scripts/stress_engine": _help,
+}
+
+
+def outcomes(runs: Sequence[Run], folder: Path, timeout_seconds: float) -> dict[Run, tuple[int, str]]:
+    """The exit code and output of each, run one after the other in one process of its own.
+
+    Args:
+      runs: which.
+      folder: an empty one, but for the reader's own script.
+      timeout_seconds: for all.
+    """
+    (folder / OWN_SCRIPT).write_text("")
+    distinct = list(dict.fromkeys(runs))
+    asked = json.dumps([dataclasses.asdict(run) for run in distinct])
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    programs = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.readme_commands"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "PATH": programs},
+        input=asked,
+        capture_output=True,
+        text=True,
+        timeout=timeout_seconds,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(distinct, map(tuple, json.loads(done.stdout.splitlines()[-1])), strict=True))
+
+
+def main() -> None:
+    """Run what standard input asks for; the last line of the output has all exit codes and outputs."""
+    folder = Path.cwd()
+    results = []
+    for run in json.load(sys.stdin):
+        os.chdir(ROOT if run["here"] else folder)
+        results.append(_run(run["program"], run["arguments"]))
+    print(json.dumps(results))
+
+
+def _run(program: str, arguments: Sequence[str]) -> tuple[int, str]:
+    said = io.StringIO()
+    arguments_before, path_before = sys.argv, list(sys.path)
+    sys.argv = [program, *arguments]
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            if "/" in program:
+                sys.path.insert(0, str((ROOT / program).parent))
+                runpy.run_path(str(ROOT / program), run_name="__main__")
+            else:
+                runpy.run_module(program, run_name="__main__", alter_sys=True)
+        code: object = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        said.write(traceback.format_exc())
+        code = 1
+    finally:
+        sys.argv, sys.path = arguments_before, path_before
+    if isinstance(code, str):
+        said.write(code)
+        code = 1
+    return int(code or 0), said.getvalue()  # type: ignore[call-overload]
+
+
+if __name__ == "__main__":
+    main()
