@@ -15,7 +15,7 @@ from nmt.options.command import exit_code
 from nmt.options.config import Config
 from nmt.options.flags import asks_for_help, help_text
 from nmt.options.resolve import configure
-from nmt.runs.processes import Processes
+from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.training_run import train_model
 from nmt.runs.translation_run import infer
 

@@ -1,4 +1,4 @@
-"""Writes the phrasebook, a small English-German corpus made by rule (`nmt.demo.phrasebook`).
+"""Writes the phrasebook, a small English-German corpus made by rule (`nmt.demo.toy_language`).
 
     python -m nmt.phrasebook --out_dir=D
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nmt.demo.phrasebook import HELD_OUT_PAIRS, write_phrasebook
+from nmt.demo.toy_language import HELD_OUT_PAIRS, write_phrasebook
 from nmt.options.command import run
 from nmt.options.option import option
 

@@ -20,7 +20,7 @@ ROOMS = {
     "tfdist": "core, transport, engine, graph, training, hooks, _start, api api_collectives, __init__, keras __main__",
     "nmt": "core, text demo, model, reporting scoring, keeping translate, train, options, runs, "
     "nmt prepare phrasebook datasets",
-    "nmt.model": "architecture, parts, interface, lstm, registry, trained batch_input session",
+    "nmt.model": "architecture, parts, interface, lstm, registry, inference_model batch_input session",
 }
 BESIDE = {"tfdist.launch": {"tfdist.core", "tfdist.launch"}}  # the launcher is not one of the ranks
 
@@ -105,7 +105,7 @@ def test_what_belongs_to_one_room_is_nowhere_else(name: str, known: dict[str, se
         assert "os.environ" not in text and "getenv" not in text
     if name.startswith("tfdist."):
         assert "nmt" not in roots
-    elif name != "nmt.runs.processes":
+    elif name != "nmt.runs.tfdist_ranks":
         assert "tfdist" not in roots
     if name != "tfdist.hooks.patches":
         assert not re.search(r"^\s*(tf|tf_\w+|ops|gradients_util)\.[\w.]+ = ", text, re.MULTILINE)

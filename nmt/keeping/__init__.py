@@ -1,1 +1,1 @@
-"""What stays of a training: checkpoints, their averages, the models of the best scores."""
+"""Checkpoints: what stays of a training, its checkpoints, their averages, the models of the best scores."""

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: written whole, listed, found, restored.
+"""Checkpoints on disk: written whole, listed; the last one found and restored when a run is continued (resumed).
 
 They are `<directory>/<name>-<step>.{data-*,index}` and the file `checkpoint` that lists those kept.
 

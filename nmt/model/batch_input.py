@@ -1,4 +1,4 @@
-"""A batch's way into a graph: the placeholders of a model's input, and its loss over them."""
+"""A batch's way into a graph: the placeholders of a model's input, and where the model is asked for its loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a session computes: precision, threads, devices."""
+"""Session configuration: precision, threads, devices."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Every option of the program, each stated once: its flag, its check, and the setting it makes."""
+"""Every option of the program, once: a new one is a line in a `*_options.py` (flag, check, help, setting)."""

@@ -1,4 +1,4 @@
-"""Options of the configuration itself: files of options."""
+"""Options about files of options."""
 
 from __future__ import annotations
 

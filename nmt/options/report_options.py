@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nmt.keeping.store import NoStore
+from nmt.keeping.run_directory import NoStore
 from nmt.options.option import NOT_NEGATIVE, POSITIVE, Condition, option
 from nmt.options.processor_options import ProcessorOptions
 from nmt.scoring.metrics import METRICS

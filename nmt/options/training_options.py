@@ -1,4 +1,4 @@
-"""Options of training: the optimizer, the learning rate, the batch, dropout, precision."""
+"""Options of training: the optimizer, the loss, the learning rate, the batch, dropout, precision."""
 
 from __future__ import annotations
 

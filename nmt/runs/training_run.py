@@ -1,4 +1,4 @@
-"""A run that trains: what it is made of, on the rank that writes and on the others."""
+"""A run that trains, from the start or continued from its last checkpoint: what it is made of, on each rank."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import tensorflow as tf
 from nmt.core.files import replace_atomically
 from nmt.core.ranks import OneProcess, Ranks, check_equal, from_root, together
 from nmt.keeping import checkpoint
-from nmt.keeping.store import NoStore, Store
+from nmt.keeping.run_directory import NoStore, Store
 from nmt.model.architecture import Architecture
 from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer
-from nmt.options import settings
+from nmt.options import derived_settings
 from nmt.options.config import FIELDS, Config
 from nmt.options.hparams_file import HPARAMS
 from nmt.options.option import make
@@ -51,7 +51,7 @@ def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouche
     with together(ranks):
         vocabularies = inputs.read_vocabularies(config, saved, writes=ranks.rank == 0)
         vectors = inputs.read_vectors(config, vocabularies)
-        shape = settings.architecture(config, vocabularies, vectors.record)
+        shape = derived_settings.architecture(config, vocabularies, vectors.record)
         corpus = inputs.open_text(config, config.train_prefix)
         feed = Feed(corpus, *vocabularies, make(FeedSettings, config), ranks.rank, ranks.size)
     check_equal(ranks, feed.checksum, f"the training text {config.train_prefix}.* is not the same on all ranks")
@@ -62,11 +62,13 @@ def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouche
     )
     with tf.Graph().as_default() as graph:
         initial = initial_weights(config, shape, vectors)
-        step = TrainStep(shape, initial, settings.optimization(config, ranks.size), settings.gpus(config))
+        step = TrainStep(
+            shape, initial, derived_settings.optimization(config, ranks.size), derived_settings.gpus(config)
+        )
         initialise = tf.compat.v1.global_variables_initializer()
         saver = tf.compat.v1.train.Saver(max_to_keep=None)
     with (
-        tf.compat.v1.Session(graph=graph, config=settings.session_settings(config)) as session,
+        tf.compat.v1.Session(graph=graph, config=derived_settings.session_settings(config)) as session,
         contextlib.closing(StopBySignal(ranks)) as stop,
     ):
         session.run(initialise)
@@ -83,7 +85,7 @@ def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouche
             step,
             session,
             feed,
-            settings.cadence(config),
+            derived_settings.cadence(config),
             first_step=first_step,
             seed=int(config.random_seed or 0),
             ranks=ranks,
@@ -126,7 +128,7 @@ def evaluators(
         store = make(Store, config, **keeping, hparams=hparams, saver=saver)  # may refuse: before the logs
         outputs = Outputs(out_dir, first_step, config.num_train_steps, config.metric_names)
     limits = make(LikelihoodSettings, config)
-    running = settings.session_settings(config), settings.gpus(config)
+    running = derived_settings.session_settings(config), derived_settings.gpus(config)
     evaluator = Evaluator(
         texts,
         LikelihoodModel(shape, *vocabularies, limits, *running),
@@ -156,11 +158,11 @@ def restore_latest(session: Any, saver: Any, out_dir: str) -> int:
 
 def opening_lines(config: Config, feed: Feed, first_step: int, size: int) -> list[str]:
     """What the log begins with."""
-    schedule = settings.optimization(config, size).schedule
+    schedule = derived_settings.optimization(config, size).schedule
     rate = f"learning rate {schedule.learning_rate:g} (scaling: {config.learning_rate_scaling})"
     steps = schedule.warmup_steps
     warmup = f"{schedule.warmup_scheme} warm-up over {steps} steps" if steps else "no warm-up"
-    no_gpu = config.num_gpus > 0 and not settings.gpus(config)
+    no_gpu = config.num_gpus > 0 and not derived_settings.gpus(config)
     begin = f"continuing after step {first_step}" if first_step else "starting"
     return [
         "# hparams:",

@@ -8,7 +8,7 @@ from typing import Any
 from nmt.core.errors import InputError
 from nmt.core.ranks import Ranks, from_root, together
 from nmt.keeping import checkpoint
-from nmt.options import settings
+from nmt.options import derived_settings
 from nmt.options.config import Config
 from nmt.options.option import make
 from nmt.runs import inputs
@@ -42,11 +42,11 @@ def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inp
         vocabularies = inputs.read_vocabularies(config, saved)
         with untouched():
             model = TranslationModel(
-                settings.architecture(config, vocabularies, saved),
+                derived_settings.architecture(config, vocabularies, saved),
                 *vocabularies,
                 make(SearchSettings, config),
-                settings.session_settings(config),
-                settings.gpus(config),
+                derived_settings.session_settings(config),
+                derived_settings.gpus(config),
             )
         checkpoint.restore(model.session, model.saver, path)
     files = str(config.inference_input_file), str(config.inference_output_file)

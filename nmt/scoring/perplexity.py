@@ -9,8 +9,8 @@ import numpy as np
 
 from nmt.core.ranks import ONE_PROCESS, Ranks
 from nmt.model.batch_input import BatchInput
+from nmt.model.inference_model import TrainedModel
 from nmt.model.interface import Translator
-from nmt.model.trained import TrainedModel
 from nmt.text.batches import eval_batches
 from nmt.text.corpus import ParallelCorpus
 

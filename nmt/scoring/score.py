@@ -1,4 +1,4 @@
-"""The scores of a text of translations: the metrics asked for, and sacreBLEU's BLEU and chrF beside them.
+"""The scores of a text of translations: those of `metrics`, and sacreBLEU's BLEU and chrF beside them.
 
 sacreBLEU (Post 2018, arXiv:1804.08771) gives a signature with each figure, the settings that make it comparable with
 others. Its BLEU differs from `nmt.scoring.metrics.bleu` where a precision is 0, which it smooths, and for blank

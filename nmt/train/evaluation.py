@@ -1,4 +1,4 @@
-"""Evaluation at a milestone of training: a checkpoint is written, then the inference graphs read it and are asked.
+"""Evaluation at a milestone of training: a checkpoint is written; perplexity and BLEU are made from it.
 
 One object is chosen at the start. If rank 0 evaluates alone, it has an `Evaluator` and the others `NoEvaluation`, which
 wait for it in their next collective call. If the evaluation is shared, all ranks have an `Evaluator`, those that do not
@@ -17,7 +17,7 @@ import numpy as np
 from nmt.core.ranks import Ranks
 from nmt.keeping import checkpoint
 from nmt.keeping.best import BestScore
-from nmt.keeping.store import AVERAGE, Storing, best_name
+from nmt.keeping.run_directory import AVERAGE, Storing, best_name
 from nmt.reporting.heatmap import heatmap
 from nmt.reporting.outputs import RunOutputs, Stats
 from nmt.scoring.perplexity import LikelihoodModel

@@ -1,4 +1,4 @@
-"""The data feed: a rank's batches by step, the plans of all epochs laid end to end.
+"""The data feed: of each step's batch the part that is this rank's, the plans of all epochs laid end to end.
 
 The position in it is the number of steps done, so that a run which continues needs nothing but that number, unless
 its text, ranks or batches have changed: then it goes on with the next epoch.
@@ -16,7 +16,7 @@ import numpy as np
 from nmt.core.errors import InputError
 from nmt.text.batches import Batch, make_batch
 from nmt.text.corpus import ParallelCorpus
-from nmt.text.plan import epoch_plan, rank_slice, steps_per_epoch
+from nmt.text.epoch_plan import epoch_plan, rank_slice, steps_per_epoch
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
 

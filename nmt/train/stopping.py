@@ -1,4 +1,4 @@
-"""Stop signals: batch systems such as Slurm send a signal some time before they end a job.
+"""Stop signals: a run that is told to end saves a checkpoint first; Slurm and its like send one in time.
 
 SIGTERM is the usual one; SIGUSR1 means the same, for launchers (Open MPI's) that end the ranks at once on SIGTERM.
 """

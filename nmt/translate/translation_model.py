@@ -14,11 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 from nmt.core.ranks import Ranks
+from nmt.model.inference_model import TrainedModel
 from nmt.model.interface import Translator
-from nmt.model.trained import TrainedModel
 from nmt.text.batches import source_batch
 from nmt.text.tokens import join, split
-from nmt.translate.beam import beam_search
+from nmt.translate.beam_search import beam_search
 from nmt.translate.search import attention_weights, greedy_search, sample_search, uniform_draws
 
 v1 = tf.compat.v1

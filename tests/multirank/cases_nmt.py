@@ -11,11 +11,11 @@ import tensorflow as tf
 
 import tfdist
 from nmt.keeping.checkpoint import Checkpoints, restore
+from nmt.model.inference_model import TrainedModel
 from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer, initializer
-from nmt.model.trained import TrainedModel
-from nmt.runs.processes import Processes
+from nmt.runs.tfdist_ranks import Processes
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary

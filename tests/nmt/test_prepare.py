@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nmt.core.errors import InputError
-from nmt.demo.phrasebook import phrasebook
+from nmt.demo.toy_language import phrasebook
 from nmt.prepare import main, prepare
 from nmt.text.subwords import BytePairs, SentencePieces
 from nmt.text.tokens import join, split

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nmt.demo import phrasebook as book
+from nmt.demo import toy_language as book
 from nmt.demo.number_words import german_number, german_ordinal, german_year
-from nmt.demo.phrasebook import Pair, held_out_numbers, phrasebook
+from nmt.demo.toy_language import Pair, held_out_numbers, phrasebook
 from nmt.phrasebook import main
 
 # Every number of a German sentence is one word.

@@ -18,7 +18,7 @@ from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from nmt.text.batches import Batch, make_batch
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, TrainStep
-from nmt.translate.beam import beam_search
+from nmt.translate.beam_search import beam_search
 from nmt.translate.search import greedy_search
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import EOS, SOS, architecture, v1

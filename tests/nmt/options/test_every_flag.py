@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nmt.options import settings
+from nmt.options import derived_settings
 from nmt.options.config import FIELDS
 from nmt.options.option import make
 from nmt.options.resolve import resolve
@@ -63,7 +63,7 @@ _vocabularies: Any = None
 
 
 def architecture(**given: Any) -> Any:
-    return settings.architecture(resolve(NEEDED | given), _vocabularies, {})
+    return derived_settings.architecture(resolve(NEEDED | given), _vocabularies, {})
 
 
 def search(**given: Any) -> Any:
@@ -71,7 +71,7 @@ def search(**given: Any) -> Any:
 
 
 def optimization(**given: Any) -> Any:
-    return settings.optimization(resolve(NEEDED | given), 4)
+    return derived_settings.optimization(resolve(NEEDED | given), 4)
 
 
 def schedule(**given: Any) -> Any:
@@ -79,7 +79,7 @@ def schedule(**given: Any) -> Any:
 
 
 def cadence(**given: Any) -> Any:
-    return settings.cadence(resolve(NEEDED | given))
+    return derived_settings.cadence(resolve(NEEDED | given))
 
 
 def feed(**given: Any) -> Any:
@@ -174,7 +174,7 @@ def test_initial_weights() -> None:
 
 def test_precision() -> None:
     def rewrites(precision: str) -> Any:
-        made = settings.session_settings(resolve(NEEDED | {"precision": precision}))
+        made = derived_settings.session_settings(resolve(NEEDED | {"precision": precision}))
         return made.graph_options.rewrite_options.SerializeToString()
 
     assert rewrites("bfloat16") != rewrites("float32")

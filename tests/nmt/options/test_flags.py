@@ -14,8 +14,8 @@ import tensorflow as tf
 from nmt.keeping.checkpoint import latest
 from nmt.nmt import main
 from nmt.options.config import FIELDS, Config
+from nmt.options.derived_settings import session_settings
 from nmt.options.resolve import resolve
-from nmt.options.settings import session_settings
 from tests.nmt.options.test_configuration import NEEDED
 from tests.nmt.runs.test_program import refused, values
 

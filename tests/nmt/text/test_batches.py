@@ -9,7 +9,7 @@ import pytest
 
 from nmt.text.batches import Batch, eval_batches, make_batch, source_batch
 from nmt.text.corpus import ParallelCorpus, open_parallel
-from nmt.text.plan import epoch_plan, rank_slice
+from nmt.text.epoch_plan import epoch_plan, rank_slice
 from nmt.text.vocabulary import Vocabulary
 
 VOCAB = Vocabulary("vocab", ("<unk>", "<s>", "</s>", "a", "b", "c"))  # unk 0, sos 1, eos 2, a 3, b 4, c 5

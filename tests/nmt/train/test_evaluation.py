@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from nmt.core.ranks import OneProcess
-from nmt.keeping.store import Store
+from nmt.keeping.run_directory import Store
 from nmt.reporting.outputs import NoOutputs, Stats
 from nmt.train.evaluation import Evaluator
 

@@ -12,7 +12,7 @@ from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.parts.initializers import Initializer
 from nmt.model.session import session_config
 from nmt.text.batches import Batch, make_batch
-from nmt.text.plan import rank_slice
+from nmt.text.epoch_plan import rank_slice
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, TrainStep, dropout_seed, merged
 

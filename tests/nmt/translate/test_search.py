@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.translate.beam import beam_search
+from nmt.translate.beam_search import beam_search
 from nmt.translate.search import attention_weights, greedy_search, sample_search, uniform_draws
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import SOS, architecture, v1

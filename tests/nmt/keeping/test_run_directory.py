@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from nmt.core.errors import InputError
 from nmt.keeping.best import BestModel, BestScore
-from nmt.keeping.store import NoStore, Store
+from nmt.keeping.run_directory import NoStore, Store
 
 v1 = tf.compat.v1
 

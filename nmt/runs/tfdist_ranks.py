@@ -1,4 +1,4 @@
-"""The ranks (processes) of a run, as tfdist has found them.
+"""The ranks (processes) of a run by tfdist: `core.ranks` with it; nothing else in nmt knows tfdist.
 
 This module alone knows `tfdist`, whose import makes the ranks start from equal weights and average their gradients.
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nmt.options import settings
+from nmt.options import derived_settings
 from nmt.options.option import make
 from nmt.options.resolve import resolve
 from nmt.runs.training_run import opening_lines
@@ -28,7 +28,7 @@ from tests.nmt.train.test_schedule import rates
 def test_scaled_rates_and_their_warmup(scaling: str, scheme: str | None, size: int, expected: list[float]) -> None:
     given = {"learning_rate": 2.0, "learning_rate_scaling": scaling, "warmup_steps": 10}
     config = resolve(NEEDED | given | ({"warmup_scheme": scheme} if scheme else {}))
-    schedule = settings.optimization(config, size).schedule
+    schedule = derived_settings.optimization(config, size).schedule
     assert rates(schedule, [0, 5, 10, 99]) == pytest.approx(expected)
 
 

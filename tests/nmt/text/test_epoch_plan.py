@@ -1,4 +1,4 @@
-"""nmt.text.plan: every pair once an epoch, from one bucket a batch, whatever the number of ranks."""
+"""nmt.text.epoch_plan: every pair once an epoch, from one bucket a batch, whatever the number of ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nmt.core.errors import InputError
-from nmt.text.plan import epoch_plan, rank_slice, steps_per_epoch
+from nmt.text.epoch_plan import epoch_plan, rank_slice, steps_per_epoch
 
 SHAPE: dict[str, Any] = {"global_batch_size": 8, "num_buckets": 5, "src_max_len": 50, "tgt_max_len": 50}
 

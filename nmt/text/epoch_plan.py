@@ -1,4 +1,4 @@
-"""Bucketing and shuffling: the plan of an epoch, which sentences make which step.
+"""Bucketing and shuffling: the plan of an epoch, which sentences make which step, for all ranks together.
 
 Batches are formed over the whole corpus, each from one length bucket, and only then dealt to the ranks. All ranks of
 a step so have nearly equal work, one rank of batch 128 and two of 64 see the same batches, and a run can resume at

@@ -1,4 +1,4 @@
-"""The store of a run: checkpoints, their mean, translations, the best models that an evaluation leaves behind.
+"""The directory of a run: which files an evaluation leaves in it: checkpoints, their mean, translations, the best.
 
 One object is chosen at the start: `Store` on the rank that writes, `NoStore` on the others, which knows the same names.
 """

@@ -1,4 +1,4 @@
-"""The settings that are more than options under another name: the model's shape, the learning rate, sessions.
+"""Settings made of several options: the model's shape, the learning rate, sessions.
 
 All others are made by `nmt.options.option.make` alone.
 """

@@ -1,4 +1,4 @@
-"""An inference graph: a model that is asked and not trained, in a session of its own, its weights from checkpoints."""
+"""Inference model: a checkpoint's weights in a session of their own; perplexity and translation are made of it."""
 
 from __future__ import annotations
 
