@@ -51,7 +51,8 @@ def _of(module: str, *names: str) -> tuple[str, ...]:
 
 
 # What other layouts and engines could change.
-_ADDING = _of("engine", "every", "many", "random", "rows", "non_finite", "groups", "collectives", "join", "sparse_set")
+_ADDING = _of("engine", "every", "many", "random", "rows", "non_finite", "groups", "collectives", "join")
+_SLICES = _of("engine", "every", "random", "rows", "groups", "join")
 _DIRECT = ("TFDIST_OPTIONS", "engine=direct")
 _LAUNCHES = (
     Launch("2", 2, ("cases_",)),
@@ -60,9 +61,8 @@ _LAUNCHES = (
         "3",
         3,
         (
-            *(f"cases_{module}." for module in ("engine", "law", "values", "variables", "programs", "nmt")),
-            *_of("keras", "optimizers", "ways", "models", "uneven", "logs", "state"),
-            *_of("tf_keras", "fit_functional"),
+            *(f"cases_{module}." for module in ("engine", "law", "values", "variables", "programs")),
+            *_of("keras", "uneven", "logs"),
         ),
         long=_of("engine", "memory"),  # what a rank holds hangs little on their number
         meaningless=_of("nmt", "nmt_with"),  # 64 sentences are not to be divided
@@ -71,7 +71,7 @@ _LAUNCHES = (
     Launch(
         "4",
         4,
-        ("cases_engine.", *_of("nmt", "nmt_with_adam")),
+        _ADDING,
         long=_of("engine", "memory"),
         all_if_full=True,
     ),
@@ -89,13 +89,13 @@ _LAUNCHES = (
     Launch(
         "two nodes of two",
         4,
-        (*_ADDING, "cases_law."),
+        (*_ADDING, *_of("law", "minimize", "large", "clipped")),
         settings=(("TFDIST_NODE_SIZE", "2"), ("TFDIST_OPTIONS", "engine=direct,bucket_mb=0.001")),
     ),
     Launch("nodes of two and one", 3, _ADDING, settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT)),
     # One of the larger node's ranks adds nothing: it has no slice.
-    Launch("nodes of three and two", 5, _ADDING, settings=(("TFDIST_NODE_SIZE", "3"), _DIRECT)),
-    Launch("through MPI alone", 2, _ADDING, settings=(("TFDIST_ENGINE", "mpi"),)),
+    Launch("nodes of three and two", 5, _SLICES, settings=(("TFDIST_NODE_SIZE", "3"), _DIRECT)),
+    Launch("through MPI alone", 2, _SLICES, settings=(("TFDIST_ENGINE", "mpi"),)),
 )
 LAUNCHES = {launch.name: launch for launch in _LAUNCHES}
 

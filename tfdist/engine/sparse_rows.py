@@ -74,6 +74,10 @@ class Table:
     dtype: np.dtype
     row_shape: tuple[int, ...]
 
+    def __str__(self) -> str:
+        rows = "?" if self.vocabulary is None else self.vocabulary
+        return f"rows of {self.name} {[rows, *self.row_shape]}: mean of {self.dtype.name}, {self.way}"
+
     @property
     def width(self) -> int:
         """Elements of a row."""
@@ -99,7 +103,7 @@ class Rows:
         self.what = what
         self.lines: Sequence[str] = [
             *lines,
-            *(f"{t.name}: mean of {t.dtype.name}, rows travel by {t.way}" for t in tables),
+            *map(str, tables),
         ]
         self._tables = tables
         self.received_bytes: list[int] = []
