@@ -27,7 +27,7 @@ class Launch:
       long: of those that say little more here than elsewhere, and take their time; only ``--every-case`` runs them.
       meaningless: of those that would assert nothing here.
       settings: TFDIST_... beside those for all.
-      all_if_full: whether ``--every-case`` runs all cases here that are not meaningless.
+      more: beginnings of the names of those that ``--every-case`` adds.
     """
 
     name: str
@@ -36,13 +36,12 @@ class Launch:
     long: tuple[str, ...] = ()
     meaningless: tuple[str, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
-    all_if_full: bool = False
+    more: tuple[str, ...] = ()
 
     def cases(self, full: bool) -> list[str]:
         """What runs here."""
-        everything = full and self.all_if_full
-        wanted = ("cases_",) if everything else self.wanted
-        left_out = self.meaningless if everything else self.meaningless + self.long
+        wanted = self.wanted + self.more if full else self.wanted
+        left_out = self.meaningless if full else self.meaningless + self.long
         return [name for name in case_names() if name.startswith(wanted) and not name.startswith(left_out)]
 
 
@@ -52,6 +51,7 @@ def _of(module: str, *names: str) -> tuple[str, ...]:
 
 # What other layouts and engines could change.
 _ADDING = _of("engine", "every", "many", "random", "rows", "non_finite", "groups", "collectives", "join")
+_SPARSE = _of("engine", "sparse_set")
 _SLICES = _of("engine", "every", "random", "rows", "groups", "join")
 _DIRECT = ("TFDIST_OPTIONS", "engine=direct")
 _LAUNCHES = (
@@ -66,14 +66,14 @@ _LAUNCHES = (
         ),
         long=_of("engine", "memory"),  # what a rank holds hangs little on their number
         meaningless=_of("nmt", "nmt_with"),  # 64 sentences are not to be divided
-        all_if_full=True,
+        more=("cases_",),
     ),
     Launch(
         "4",
         4,
         _ADDING,
         long=_of("engine", "memory"),
-        all_if_full=True,
+        more=("cases_",),
     ),
     # One rank has nothing to exchange, and nothing is installed: the public calls, and that graphs stay as they are.
     Launch(
@@ -91,11 +91,12 @@ _LAUNCHES = (
         4,
         (*_ADDING, *_of("law", "minimize", "large", "clipped")),
         settings=(("TFDIST_NODE_SIZE", "2"), ("TFDIST_OPTIONS", "engine=direct,bucket_mb=0.001")),
+        more=(*_SPARSE, "cases_law."),
     ),
-    Launch("nodes of two and one", 3, _ADDING, settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT)),
+    Launch("nodes of two and one", 3, _ADDING, settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT), more=_SPARSE),
     # One of the larger node's ranks adds nothing: it has no slice.
-    Launch("nodes of three and two", 5, _SLICES, settings=(("TFDIST_NODE_SIZE", "3"), _DIRECT)),
-    Launch("through MPI alone", 2, _SLICES, settings=(("TFDIST_ENGINE", "mpi"),)),
+    Launch("nodes of three and two", 5, _SLICES, settings=(("TFDIST_NODE_SIZE", "3"), _DIRECT), more=_ADDING + _SPARSE),
+    Launch("through MPI alone", 2, _SLICES, settings=(("TFDIST_ENGINE", "mpi"),), more=_ADDING + _SPARSE),
 )
 LAUNCHES = {launch.name: launch for launch in _LAUNCHES}
 
