@@ -31,7 +31,14 @@ class Patches:
         self._undo: list[Callable[[], None]] = []
         self._active = True
 
-    def replace(self, owner: Any, name: str, wrapper: Callable[..., Any], first: tuple[str, ...] = ()) -> None:
+    def replace(
+        self,
+        owner: Any,
+        name: str,
+        wrapper: Callable[..., Any],
+        first: tuple[str, ...] = (),
+        by_name: tuple[str, ...] = (),
+    ) -> None:
         """Put ``wrapper(original, *args, **kwargs)`` in place of a function or method.
 
         Args:
@@ -39,6 +46,7 @@ class Patches:
           name: its attribute.
           wrapper: called with the original first.
           first: the names that the original's first parameters must have.
+          by_name: names that its callers may use for the first parameters, should it hand them on as ``*args``.
 
         Raises:
           HookError: they have others.
@@ -51,8 +59,15 @@ class Patches:
                 f"tfdist supports TensorFlow {TESTED}"
             )
 
+        names = _positions(original, wrapper, first or by_name)
+
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
+            # What the wrapper takes by position the caller may have given by any name that the original has for it.
+            for parameter in names[len(args) :]:
+                if parameter not in kwargs:
+                    break
+                args += (kwargs.pop(parameter),)
             return wrapper(original, *args, **kwargs)
 
         api.autograph_artifact(patched)  # not to be rewritten by AutoGraph in functions that call it
@@ -73,7 +88,7 @@ class Patches:
 
         def patch_class(cls: type) -> None:
             if name in vars(cls):
-                self.replace(cls, name, wrapper, first if cls is base else ())
+                self.replace(cls, name, wrapper, first if cls is base else (), first)
 
         def init_subclass(cls: type, **kwargs: Any) -> None:
             super(base, cls).__init_subclass__(**kwargs)  # type: ignore[misc]
@@ -107,6 +122,16 @@ class Patches:
     def on_undo(self, action: Callable[[], None]) -> None:
         """Something else to be done at the way back."""
         self._undo.append(action)
+
+
+def _positions(original: Any, wrapper: Callable[..., Any], names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names that a function has for what its wrapper takes by position after the original."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    taken = [p for p in inspect.signature(wrapper).parameters.values() if p.kind in positional][1:]
+    parameters = list(inspect.signature(inspect.unwrap(original)).parameters.values())
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters[: len(taken)]):
+        return names[: len(taken)]
+    return tuple(p.name for p in parameters[: len(taken)])
 
 
 def with_subclasses(cls: Any) -> Iterator[Any]:

@@ -20,7 +20,7 @@ from tfdist.graph.gradient_average import reducer_of
 from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import Gradient, Marker, variable_key, variable_name
-from tfdist.graph.traversal import ancestors, unconstrained
+from tfdist.graph.traversal import ancestors, is_symbolic, unconstrained
 
 _UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 
@@ -183,7 +183,7 @@ def _components(gradient: Gradient) -> list[tf.Tensor]:
 
 def _markers_behind(gradient: Gradient, state: GraphState) -> list[Marker]:
     """The nearest markers that a gradient depends on, in no order that matters."""
-    start = [t.op for t in _components(gradient)]
+    start = [t.op for t in _components(gradient) if is_symbolic(t)]  # rows may have a value already
     reached = ancestors(start, stop=state.markers.__contains__, control=False)
     return list(dict.fromkeys(state.markers[op] for op in reached if op in state.markers))
 

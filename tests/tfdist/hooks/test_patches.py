@@ -1,0 +1,73 @@
+"""Hooks take whatever the original takes, by position or by name; and everything is set back."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tfdist.hooks.patches import HookError, Patches
+
+
+class Base:
+    def apply(self, pairs: Any, step: Any = None) -> Any:
+        return "base", pairs, step
+
+
+class Renamed(Base):
+    def apply(self, gradients: Any, step: Any = None) -> Any:
+        return "renamed", gradients, step
+
+
+class HandsOn(Base):
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        return super().apply(*args, **kwargs)
+
+
+def doubled(original: Callable[..., Any], self: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
+    return original(self, pairs * 2, *args, **kwargs)
+
+
+@pytest.fixture
+def patches() -> Any:
+    made = Patches()
+    made.replace_in_tree(Base, "apply", doubled, ("self", "pairs"))
+    yield made
+    made.undo()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "expected"),
+    [(Base, "pairs", ("base", 6, 1)), (Renamed, "gradients", ("renamed", 6, 1)), (HandsOn, "pairs", ("base", 12, 1))],
+)
+def test_by_position_and_by_name(patches: Patches, owner: Any, name: str, expected: Any) -> None:
+    assert owner().apply(3, 1) == expected
+    assert owner().apply(3, step=1) == expected
+    assert owner().apply(**{name: 3}, step=1) == expected
+    assert owner().apply(**{"step": 1, name: 3}) == expected
+
+
+def test_a_name_that_the_original_does_not_have_is_its_error(patches: Patches) -> None:
+    with pytest.raises(TypeError):
+        Renamed().apply(other=3)
+
+
+def test_subclasses_to_come_are_hooked_and_undone() -> None:
+    patches = Patches()
+    patches.replace_in_tree(Base, "apply", doubled, ("self", "pairs"))
+
+    class Later(Base):
+        def apply(self, pairs: Any, step: Any = None) -> Any:
+            return "later", pairs, step
+
+    assert Later().apply(pairs=2) == ("later", 4, None)
+    patches.undo()
+    assert Later().apply(pairs=2) == ("later", 2, None)
+
+
+def test_a_changed_signature_is_refused() -> None:
+    with pytest.raises(HookError, match=r"Base.apply of TensorFlow .* takes \('self', 'pairs'\), not"):
+        Patches().replace(Base, "apply", doubled, ("self", "gradients"))
+    assert "pairs" in inspect.signature(Base.apply).parameters
