@@ -51,7 +51,7 @@ def test_by_position_and_by_name(patches: Patches, owner: Any, name: str, expect
 
 def test_a_name_that_the_original_does_not_have_is_its_error(patches: Patches) -> None:
     with pytest.raises(TypeError):
-        Renamed().apply(other=3)
+        Renamed().apply(other=3)  # type: ignore[call-arg]
 
 
 def test_subclasses_to_come_are_hooked_and_undone() -> None:
