@@ -90,7 +90,7 @@ def process() -> Process:
     speak_as(world.rank)
     recorder = timeline.Recording() if settings.timeline else timeline.Silent()
     switches = Switches(settings)
-    engines = Engines(world, lambda: switches.settings, recorder)
+    engines = Engines(world, lambda: switches.settings)
     begun = Process(Job(world, recorder, engines, switches))
     if world.size > 1:
         devices.take_share(world.local_rank, world.local_size, world.local_affinities)

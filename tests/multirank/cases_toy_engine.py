@@ -14,7 +14,6 @@ from tests.multirank.cases_law import OPTIMIZERS, clipped_model
 from tests.multirank.inside import job, settings
 from tests.multirank.oracle import assert_law
 from tfdist.core.settings import Settings
-from tfdist.core.timeline import Silent
 from tfdist.engine.autotune import Engines
 from tfdist.engine.engines import Bucket, register
 
@@ -58,7 +57,7 @@ register("everything", lambda world, settings: [Everything()])
 
 
 def case_a_new_engine_is_chosen_by_its_name_and_keeps_the_law() -> None:
-    engines = Engines(job().world, lambda: Settings.from_environment({"TFDIST_ENGINE": "everything"}), Silent())
+    engines = Engines(job().world, lambda: Settings.from_environment({"TFDIST_ENGINE": "everything"}))
     choice = engines.choose()
     assert isinstance(choice.engine, Everything)
     Everything.taken.clear()
@@ -70,6 +69,6 @@ def case_a_new_engine_is_chosen_by_its_name_and_keeps_the_law() -> None:
 def case_a_new_engine_is_measured_with_the_others() -> None:
     if tfdist.size() == 1:
         return
-    measured = Engines(job().world, lambda: Settings(engine="auto"), Silent()).measure()
+    measured = Engines(job().world, lambda: Settings(engine="auto")).measure()
     times = {engine.name: seconds for engine, seconds in measured.tried}
     assert times["everything"] > 0 and "shared" in times, times

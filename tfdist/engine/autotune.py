@@ -12,7 +12,7 @@ import numpy as np
 
 from tfdist.core.log import announce
 from tfdist.core.settings import Settings, SettingsError, settings_difference
-from tfdist.core.timeline import Recorder, Silent
+from tfdist.core.timeline import Silent
 from tfdist.engine import _mpi_engine, _process_memory_engine, _shared_memory_engine, engines
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
@@ -71,16 +71,14 @@ class Engines:
     Args:
       world: the ranks.
       settings: as they are now.
-      recorder: of what happens when.
 
     Attributes:
       choice: None until the first gradients are to travel.
     """
 
-    def __init__(self, world: World, settings: Callable[[], Settings], recorder: Recorder) -> None:
+    def __init__(self, world: World, settings: Callable[[], Settings]) -> None:
         self._world = world
         self._settings = settings
-        self.recorder = recorder
         self.choice: Choice | None = None
 
     @property
