@@ -8,28 +8,36 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from tfdist.core import settings
 from tfdist.core.reduce_ops import Op
 from tfdist.core.settings import Settings
+from tfdist.core.timeline import Span
 from tfdist.transport.interfaces import Channel, NodeMemory, World
 
 
 class AllReduceTurn(Protocol):
-    """What an engine must know of the exchange that it carries out; see ``exchange.Turn``."""
+    """What an engine must know of the exchange that it carries out; more of it: ``exchange.Turn``.
 
-    span: Any
+    Attributes:
+      span: for the timeline.
+    """
+
+    span: Span
 
     @property
-    def present(self) -> list[int]: ...  # noqa: D102
+    def present(self) -> list[int]:
+        """The ranks of the group whose tensors count in this step."""
 
     @property
-    def contributes(self) -> bool: ...  # noqa: D102
+    def contributes(self) -> bool:
+        """Whether this rank's do."""
 
-    def place(self, what: str) -> str: ...  # noqa: D102
+    def place(self, what: str) -> str:
+        """Where this is, in words."""
 
 
 @dataclasses.dataclass(frozen=True)

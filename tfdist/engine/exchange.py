@@ -7,38 +7,23 @@ from typing import Protocol
 
 import numpy as np
 
-from tfdist.core.timeline import Span
-from tfdist.engine.engines import Choice
+from tfdist.engine.engines import AllReduceTurn, Choice
 from tfdist.transport.interfaces import Channel
 
 
-class Turn(Protocol):
+class Turn(AllReduceTurn, Protocol):
     """One exchange's place in its collective: how it meets the other ranks.
 
     Attributes:
       channel: the collective's.
       choice: which engine takes which bucket.
-      span: for the timeline.
     """
-
-    span: Span
 
     @property
     def channel(self) -> Channel: ...  # noqa: D102
 
     @property
     def choice(self) -> Choice: ...  # noqa: D102
-
-    @property
-    def present(self) -> list[int]:
-        """The ranks of the group whose tensors count in this step."""
-
-    @property
-    def contributes(self) -> bool:
-        """Whether this rank's do."""
-
-    def place(self, what: str) -> str:
-        """Where this is, in words."""
 
     def arrive(self, what: str, size_bytes: int = 0) -> None:
         """Wait for all ranks."""
