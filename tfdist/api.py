@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from tfdist._start import process
+from tfdist.core.learning_rate import Rule
+from tfdist.core.learning_rate import scaled as learning_rate_of_all
 from tfdist.graph import job
 from tfdist.training import data_shard
 from tfdist.training.data_shard import Remainder
-from tfdist.training.learning_rate import Rule
-from tfdist.training.learning_rate import scaled as learning_rate_of_all
 from tfdist.transport.abort import abort as abort_job
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def broadcast_variables(variables: Any, root: int = 0) -> None:
     from tfdist.training.eager_variables import variables_of
 
     if _world.size > 1:
-        _process.steps.functions.take(variables_of(variables), root)
+        _process.steps.variables.take(variables_of(variables), root)
 
 
 def average_variables(variables: Any) -> None:

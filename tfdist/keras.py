@@ -12,8 +12,8 @@ import keras
 
 import tfdist
 from tfdist._start import process
+from tfdist.core.learning_rate import Rule, factor
 from tfdist.training.fit import averaged_logs
-from tfdist.training.learning_rate import Rule, factor
 
 
 def scale_learning_rate(learning_rate: Any, rule: Rule = "linear", warmup_steps: int = 0) -> Any:
