@@ -66,11 +66,17 @@ def around(graph: Any) -> Iterator[FunctionState]:
         graph = graph.outer_graph
 
 
-def include(inner: FunctionState) -> None:
-    """A function is called inside the one under construction."""
+def include(inner: FunctionState, except_for: Iterable[Marker] = ()) -> None:
+    """A function is called inside the one under construction.
+
+    Args:
+      inner: its state.
+      except_for: gradients that are marked anew.
+    """
+    again = set(except_for)
     for state in around(ops.get_default_graph()):
         state.collectives.update(inner.collectives)
-        state.marks += inner.marks
+        state.marks += [m for m in inner.marks if m not in again]
         state.applied |= inner.applied
 
 

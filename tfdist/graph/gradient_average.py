@@ -21,7 +21,7 @@ from tfdist.engine.sparse_rows import Rows, Table, Way
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job, Reducer
-from tfdist.graph.markers import Gradient
+from tfdist.graph.markers import Gradient, numberless
 from tfdist.graph.op_builder import Part, build, signature
 from tfdist.transport.interfaces import Group
 
@@ -43,7 +43,9 @@ class Average:
 
         Slices are merged: each row that any rank touched, once.
         """
-        job = self._job
+        job, full_names = self._job, names
+        if not function_state.in_session():
+            names = [numberless(name) for name in names]
         dense = [i for i, g in enumerate(gradients) if isinstance(g, tf.Tensor)]
         sparse = [i for i, g in enumerate(gradients) if not isinstance(g, tf.Tensor)]
         wire = {i: _to_wire(gradients[i], job) for i in dense}
@@ -64,7 +66,7 @@ class Average:
         exchanges = [part.exchange for part in parts]
         everyone = group is job.world
         collective = Collective(self._name(names), exchanges, group, job.recorder, everyone, averages=True)
-        built = build(collective, parts, job, job.switches.broadcasts)
+        built = build(collective, parts, job, job.switches.shares, full_names)
         results: dict[int, Gradient] = {}
         for of_bucket, averages in zip(members, built, strict=False):
             results.update({i: tf.cast(t, gradients[i].dtype) for i, t in zip(of_bucket, averages, strict=True)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from tensorflow.python.client import session as tf_session
@@ -12,7 +12,7 @@ from tensorflow.python.framework import ops
 
 from tfdist.engine.collective import Collective
 from tfdist.graph.markers import Marker
-from tfdist.graph.traversal import ancestors, outermost
+from tfdist.graph.traversal import ancestors, called_functions, outermost
 
 _ATTRIBUTE = "_tfdist_state"
 _ASSIGNING = ("Assign", "Scatter", "ResourceScatter")
@@ -47,6 +47,9 @@ class GraphState:
       collectives: in the order of construction, equal on all ranks.
       broadcasts: whether rank 0's values are to be sent before the first step: some average wants it.
       markers: gradients with respect to variables, by the operation that marks them.
+      exchanged: operations that carry collectives out, in functions too: what they return is nobody's own any more.
+      late: gradients made in another way, averaged as they are applied.
+      examined: so many of the graph's operations have been looked at for writes of gradients to variables.
       ran_version: ``graph.version`` when a session last ran it; what is older cannot be rewired any more.
       synchronised: sessions in which all ranks have rank 0's values.
       own: for a session in which one initialiser has given all ranks the same values of all variables: the names of
@@ -60,11 +63,15 @@ class GraphState:
         self.collectives: list[Collective] = []
         self.broadcasts = False
         self.markers: dict[ops.Operation, Marker] = {}
+        self.exchanged: set[ops.Operation] = set()
+        self.late: list[Any] = []
+        self.examined = 0
         self.ran_version = -1
         self.synchronised: weakref.WeakSet[Any] = weakref.WeakSet()
         self.own: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
         self.overwritten: weakref.WeakSet[Any] = weakref.WeakSet()
         self.failure: BaseException | None = None
+        self._averaged = 0  # of the markers
         self._by_op: dict[ops.Operation, Collective] = {}
         self._by_function: dict[str, list[Collective]] = {}
         self._init_ops: dict[ops.Operation, frozenset[str]] = {}
@@ -78,6 +85,13 @@ class GraphState:
         while getattr(graph, "outer_graph", None) is not None:  # a function body: reached through who calls it
             self._by_function.setdefault(graph.name, []).append(collective)
             graph = graph.outer_graph
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is a gradient that has not been averaged."""
+        if self._averaged < len(self.markers):
+            self._averaged = sum(m.averaged for m in self.markers.values())
+        return self._averaged < len(self.markers)
 
     @property
     def world_collectives(self) -> list[Collective]:
@@ -119,7 +133,7 @@ class GraphState:
         for op in ancestors(fetched, stop=self._init_ops.__contains__):
             if op in self._by_op:
                 found[self._by_op[op]] = None
-            for name in _called_functions(op) if self._by_function else ():
+            for name in called_functions(op) if self._by_function else ():
                 found.update(dict.fromkeys(self._by_function.get(name, ())))
             overwrites |= op in initializers or op.type in _RESTORE_OPS
             initialised |= self._init_ops.get(op, frozenset())
@@ -156,11 +170,3 @@ def make_state(graph: ops.Graph) -> GraphState:
         state = GraphState(graph)
         setattr(graph, _ATTRIBUTE, state)
     return state
-
-
-def _called_functions(op: ops.Operation) -> Iterator[str]:
-    for value in op.node_def.attr.values():
-        if value.HasField("func"):
-            yield value.func.name
-        for func in value.list.func:
-            yield func.name

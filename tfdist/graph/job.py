@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol
@@ -37,6 +38,10 @@ class Reducer(Protocol):
         """
 
 
+class _Alone(threading.local):
+    depth = 0
+
+
 @dataclasses.dataclass
 class Switches:
     """What programs are built by from now on: ``tfdist.configure`` and its like; the same on all ranks.
@@ -47,7 +52,6 @@ class Switches:
       broadcasts: whether variables get rank 0's initial values.
       sparse_as_dense: whether averages of slices are handed out as dense tensors.
       sparse_ways: how rows travel, by variable name, where it is not as the settings say.
-      alone_depth: more than 0 while this rank works by itself: tapes and variables are then its own.
     """
 
     settings: Settings
@@ -55,7 +59,21 @@ class Switches:
     broadcasts: bool = True
     sparse_as_dense: bool = False
     sparse_ways: dict[str, Way] = dataclasses.field(default_factory=dict)
-    alone_depth: int = 0
+    _alone: _Alone = dataclasses.field(default_factory=lambda: _Alone())
+
+    @property
+    def shares(self) -> bool:
+        """Whether variables get rank 0's values, in this thread."""
+        return self.broadcasts and not self.alone_depth
+
+    @property
+    def alone_depth(self) -> int:
+        """More than 0 while this rank works by itself in this thread: tapes and variables are then its own."""
+        return self._alone.depth
+
+    @alone_depth.setter
+    def alone_depth(self, depth: int) -> None:
+        self._alone.depth = depth
 
 
 class FunctionCollectives:
@@ -100,13 +118,11 @@ def alone(job: Job, reason: str) -> Iterator[None]:
     """See ``tfdist.alone``."""
     switches = job.switches
     switches.alone_depth += 1
-    broadcasts, switches.broadcasts = switches.broadcasts, False
     try:
         with job.world.alone(reason):
             yield
     finally:
         switches.alone_depth -= 1
-        switches.broadcasts = broadcasts
 
 
 class BroadcastSwitch:

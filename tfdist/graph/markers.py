@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Set
 from typing import Any, TypeAlias, cast
 
 import tensorflow as tf
@@ -28,6 +28,10 @@ class Marker:
       tensors: the marking operations' outputs: one for a dense gradient; values and indices for slices.
       dense_shape: of slices.
       version: ``graph.version`` when it was made.
+      of: what was differentiated; gradients of the same are averaged together.
+      each: it holds the derivatives of many numbers, of each example's loss say, that are combined later; what is
+        made of them is averaged where it is applied.
+      differentiated: another gradient has been computed through it, as in an inner step of meta-learning.
       averaged: its input has been replaced by the average.
     """
 
@@ -36,6 +40,9 @@ class Marker:
     tensors: tuple[tf.Tensor, ...]
     dense_shape: tf.Tensor | None
     version: int
+    of: tuple[Hashable, ...] = ()
+    each: bool = False
+    differentiated: bool = False
     averaged: bool = False
 
     @property
@@ -44,10 +51,21 @@ class Marker:
         inputs = [t.op.inputs[0] for t in self.tensors]
         return inputs[0] if len(inputs) == 1 else tf.IndexedSlices(inputs[0], inputs[1], self.dense_shape)
 
-    def replace(self, gradient: Gradient) -> None:
-        """Put another gradient behind the mark."""
+    def replace(self, gradient: Gradient, before: Set[ops.Operation] = frozenset()) -> None:
+        """Put another gradient behind the mark.
+
+        Args:
+          gradient: of the same kind.
+          before: operations that keep the one that this rank computed.
+        """
         new = (gradient,) if isinstance(gradient, tf.Tensor) else (gradient.values, gradient.indices)
         for tensor, source in zip(self.tensors, new, strict=True):
+            own = tensor.op.inputs[0]
+            for consumer in tensor.consumers() if tensor.op in before else ():
+                if consumer in before:
+                    for number, used in enumerate(consumer.inputs):
+                        if used is tensor:
+                            consumer._update_input(number, own)
             tensor.op._update_input(0, source)
         self.averaged = True
 
@@ -73,11 +91,14 @@ def variable_key(x: Any) -> Hashable | None:
 
 
 def variable_name(x: Any) -> str:
-    """Its name: of the operation in a session's graph; else as Keras or TensorFlow has it, without the numbers that
-    depend on what else a rank has built."""
+    """Its name: of the operation in a session's graph; else as Keras or TensorFlow has it."""
     key = variable_key(x)
     if isinstance(key, ops.Operation):
         return str(key.name)
     # Keras puts the model's name before a layer's where it has been built as a part of it, but not if it was loaded.
-    name = "/".join(str(x.path).split("/")[-2:]) if hasattr(x, "path") else getattr(x, "name", None) or "variable"
+    return "/".join(str(x.path).split("/")[-2:]) if hasattr(x, "path") else getattr(x, "name", None) or "variable"
+
+
+def numberless(name: str) -> str:
+    """A variable's name without the numbers that depend on what else a rank has built."""
     return re.sub(r"_\d+(?=[_/:]|$)", "", name)

@@ -37,7 +37,13 @@ class Part:
     outputs: Sequence[tf.TensorSpec]
 
 
-def build(collective: Collective, parts: Sequence[Part], job: Job, broadcasts: bool = False) -> list[list[tf.Tensor]]:
+def build(
+    collective: Collective,
+    parts: Sequence[Part],
+    job: Job,
+    broadcasts: bool = False,
+    names: Sequence[str] = (),
+) -> list[list[tf.Tensor]]:
     """Build a collective where TensorFlow is building now, or execute it.
 
     Args:
@@ -45,11 +51,12 @@ def build(collective: Collective, parts: Sequence[Part], job: Job, broadcasts: b
       parts: in their order.
       job: whose it is.
       broadcasts: the variables that its results train are to begin with rank 0's values.
+      names: in full, of what it exchanges: the same names must stand in the same order on all ranks.
 
     Returns:
       The results of each part.
     """
-    return _Builder(collective, parts, job, broadcasts).build()
+    return _Builder(collective, parts, job, broadcasts, names).build()
 
 
 class _Site(Protocol):
@@ -94,7 +101,7 @@ class _InSession:
 class _OutsideSessions:
     """In a function, or executed at once."""
 
-    def __init__(self, collective: Collective, job: Job) -> None:
+    def __init__(self, collective: Collective, job: Job, names: Sequence[str]) -> None:
         self._graph = function_state.current()
         self._job = job
         key = "\n".join([collective.name, *collective.plan])
@@ -107,6 +114,7 @@ class _OutsideSessions:
             own.counts[key] += 1
         # A function that is traced again, and the next eager step, find theirs.
         self.collective = job.functions.by_key.setdefault(f"{key}\n{number}", collective)
+        self.collective.is_of(names)
         for state in function_state.around(self._graph):
             state.collectives[self.collective] = None
 
@@ -132,9 +140,13 @@ class _OutsideSessions:
 
 
 class _Builder:
-    def __init__(self, collective: Collective, parts: Sequence[Part], job: Job, broadcasts: bool) -> None:
+    def __init__(
+        self, collective: Collective, parts: Sequence[Part], job: Job, broadcasts: bool, names: Sequence[str]
+    ) -> None:
         in_session = function_state.in_session()
-        self._site: _Site = _InSession(collective, broadcasts) if in_session else _OutsideSessions(collective, job)
+        self._site: _Site = (
+            _InSession(collective, broadcasts) if in_session else _OutsideSessions(collective, job, names)
+        )
         self._collective = self._site.collective
         self._parts = parts
         self._device = job.engines.device
@@ -194,6 +206,7 @@ class _Builder:
         results = tf.numpy_function(call, tensors, [spec.dtype for spec in outputs], stateful=True)
         results = list(results) if isinstance(results, list | tuple) else [results]
         if not tf.executing_eagerly():
+            make_state(tf.compat.v1.get_default_graph()).exchanged.add(results[0].op)
             self._site.add(results)
             for result, spec in zip(results, outputs, strict=True):
                 result.set_shape(spec.shape)

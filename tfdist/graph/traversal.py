@@ -54,6 +54,15 @@ def outside(tensor: Any) -> Any:
     return tensor
 
 
+def called_functions(op: ops.Operation) -> Iterator[str]:
+    """The names of the functions that an operation calls: a loop's body, say."""
+    for value in op.node_def.attr.values():
+        if value.HasField("func"):
+            yield value.func.name
+        for func in value.list.func:
+            yield func.name
+
+
 def is_symbolic(tensor: Any) -> bool:
     """Whether a tensor stands in a graph, and is not one that has a value."""
     return not isinstance(tensor, core.Value)

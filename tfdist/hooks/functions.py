@@ -1,33 +1,51 @@
-"""Hooks where functions are called, and variables are made and assigned to."""
+"""Hooks where functions are traced and called, and variables are made and assigned to."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from tensorflow.python.autograph.core import config as autograph_config
 from tensorflow.python.eager.polymorphic_function import concrete_function, polymorphic_function
+from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import resource_variable_ops as tf_resources
 
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches, with_subclasses
+from tfdist.training import variable_writes
 from tfdist.training.steps import Steps
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """Calls of functions, and new variables: tensorflow/python/eager/polymorphic_function/concrete_function.py,
-    tensorflow/python/ops/resource_variable_ops.py."""
+    """Functions: tensorflow/python/framework/func_graph.py, …/eager/polymorphic_function/concrete_function.py; and
+    variables: tensorflow/python/ops/resource_variable_ops.py."""
+
+    def trace(original: Callable[..., Any], name: Any, python_func: Any, *args: Any, **kwargs: Any) -> Any:
+        @functools.wraps(python_func)
+        def function(*inner: Any, **named: Any) -> Any:
+            result = python_func(*inner, **named)
+            variable_writes.leaving(result, job)
+            return result
+
+        return original(name, function, *args, **kwargs)
+
+    def create_op(original: Callable[..., Any], self: Any, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if variable_writes.may_write(op_type) and not job.switches.alone_depth:
+            inputs = list(inputs)
+            variable_writes.in_function(op_type, inputs, job)
+        return original(self, op_type, inputs, *args, **kwargs)
 
     def call(original: Callable[..., Any], self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
         return steps.functions.call(self, tensor_inputs, lambda: original(self, tensor_inputs, captured_inputs))
 
     def assign(original: Callable[..., Any], self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        steps.functions.assigned(value)
+        steps.eager.assigned(self)
         return original(self, value, *args, **kwargs)
 
     def made(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        steps.functions.created(self)
+        steps.eager.created(self)
 
     # What is called in a function is built there, and not rewritten by AutoGraph.
     rules = autograph_config.CONVERSION_RULES
@@ -35,8 +53,14 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     patches.replace(
         concrete_function.ConcreteFunction, "_call_flat", call, ("self", "tensor_inputs", "captured_inputs")
     )
-    patches.replace(tf_resources.ResourceVariable, "__init__", made, ("self",))
-    patches.replace(polymorphic_function.UnliftedInitializerVariable, "__init__", made, ("self",))
+    patches.replace(func_graph, "func_graph_from_py_func", trace, ("name", "python_func"))
+    patches.replace(func_graph.FuncGraph, "_create_op_internal", create_op, ("self", "op_type", "inputs"))
+    for kind in (
+        tf_resources.ResourceVariable,
+        tf_resources.UninitializedVariable,
+        polymorphic_function.UnliftedInitializerVariable,
+    ):
+        patches.replace(kind, "__init__", made, ("self",))
     for name in ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update"):
         for cls in with_subclasses(tf_resources.BaseResourceVariable):
             if name in vars(cls):

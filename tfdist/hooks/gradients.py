@@ -1,4 +1,4 @@
-"""Hooks where gradients are made: ``tf.gradients`` and ``GradientTape.gradient``."""
+"""Hooks where gradients are made: ``tf.gradients``, and ``gradient`` and the Jacobians of a ``GradientTape``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tensorflow.python.ops import gradients_util
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Outermost, Patches
 from tfdist.training import gradient_rewrite
-from tfdist.training.function_step import FunctionSteps
+from tfdist.training.eager_step import EagerSteps
 from tfdist.training.steps import Steps
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """See the module."""
     _tf_gradients(patches, job)
-    _tapes(patches, job, steps.functions)
+    _tapes(patches, job, steps.eager)
 
 
 def _tf_gradients(patches: Patches, job: Job) -> None:
@@ -29,37 +29,49 @@ def _tf_gradients(patches: Patches, job: Job) -> None:
     def helper(original: Callable[..., Any], ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
         def wrapper() -> Any:
             gradients = original(ys, xs, *args, **kwargs)
-            return gradient_rewrite.marked(xs if isinstance(xs, (list, tuple)) else [xs], gradients, job)
+            return gradient_rewrite.marked(xs if isinstance(xs, (list, tuple)) else [xs], gradients, job, ys)
 
         return outermost.call(wrapper, lambda: original(ys, xs, *args, **kwargs))
 
     patches.replace(gradients_util, "_GradientsHelper", helper, ("ys", "xs", "grad_ys"))
 
 
-def _tapes(patches: Patches, job: Job, functions: FunctionSteps) -> None:
-    """``GradientTape.gradient``, and where a tape begins: tensorflow/python/eager/backprop.py."""
+def _tapes(patches: Patches, job: Job, eager: EagerSteps) -> None:
+    """What a tape differentiates, and where it begins: tensorflow/python/eager/backprop.py."""
+    outermost = Outermost()
 
     def enter(original: Callable[..., Any], self: Any) -> Any:
         if tf.executing_eagerly():
-            functions.tape_opened()
+            eager.tape_opened()
         return original(self)
 
     def leave(original: Callable[..., Any], self: Any, *args: Any) -> None:
         if tf.executing_eagerly():
-            functions.tape_closed()
+            eager.tape_closed()
         original(self, *args)
 
-    def gradient(original: Callable[..., Any], self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        gradients = original(self, target, sources, *args, **kwargs)
-        eagerly = tf.executing_eagerly()
-        if job.switches.alone_depth or eagerly and functions.others_record(self):
-            return gradients
-        flat = tf.nest.flatten(sources), tf.nest.flatten(gradients)
-        new = (
-            functions.gradients(*flat, "gradients of an eager tape") if eagerly else gradient_rewrite.marked(*flat, job)
-        )
-        return tf.nest.pack_sequence_as(gradients, new)
+    def derivative(each: bool) -> Callable[..., Any]:
+        def wrapper(
+            original: Callable[..., Any], self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            def hooked() -> Any:
+                derivatives = original(self, target, sources, *args, **kwargs)
+                if job.switches.alone_depth:
+                    return derivatives
+                flat = tf.nest.flatten(sources), tf.nest.flatten(derivatives)
+                if tf.executing_eagerly():
+                    new = eager.of_tape(self, target, *flat, each)
+                else:
+                    new = gradient_rewrite.marked(*flat, job, target, each)
+                return tf.nest.pack_sequence_as(derivatives, new)
+
+            # A Jacobian is made of gradients.
+            return outermost.call(hooked, lambda: original(self, target, sources, *args, **kwargs))
+
+        return wrapper
 
     patches.replace(backprop.GradientTape, "__enter__", enter, ("self",))
     patches.replace(backprop.GradientTape, "__exit__", leave, ("self",))
-    patches.replace(backprop.GradientTape, "gradient", gradient, ("self", "target", "sources"))
+    patches.replace(backprop.GradientTape, "gradient", derivative(each=False), ("self", "target", "sources"))
+    patches.replace(backprop.GradientTape, "jacobian", derivative(each=True), ("self", "target", "sources"))
+    patches.replace(backprop.GradientTape, "batch_jacobian", derivative(each=True), ("self", "target", "source"))

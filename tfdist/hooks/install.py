@@ -23,5 +23,5 @@ def install(job: Job, steps: Steps) -> Patches:
     except BaseException:
         patches.undo()
         raise
-    patches.on_undo(steps.functions.uninstalled)
+    patches.on_undo(steps.eager.uninstalled)
     return patches

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ from tensorflow.python.training import optimizer as tf_optimizer
 
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Outermost, Patches
+from tfdist.training import gradient_rewrite
 from tfdist.training.steps import Steps
 
 
@@ -20,12 +21,19 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     TensorFlow's: tensorflow/python/training/optimizer.py; Keras's: keras/src/optimizers/base_optimizer.py; those of
     tf_keras: tf_keras/src/optimizers/optimizer.py, .../legacy/optimizer_v2.py.
     """
-    functions = steps.functions
+    variables = steps.variables
     outermost = Outermost()
+
+    def averaged(pairs: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
+        if job.switches.alone_depth:
+            return pairs
+        return steps.eager.applied(pairs) if tf.executing_eagerly() else gradient_rewrite.averaged(pairs, job)
 
     def apply_gradients(original: Callable[..., Any], self: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
         def wrapper() -> Any:
-            return original(self, tuple(functions.averaged(tuple(pairs))), *args, **kwargs)
+            averages = tuple(averaged(tuple(pairs)))
+            with variables.setting():
+                return original(self, averages, *args, **kwargs)
 
         return outermost.call(wrapper, lambda: original(self, pairs, *args, **kwargs))
 
@@ -47,9 +55,10 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
                 with backend.name_scope(self.name, caller=self):
                     self.build(known)  # now, so that what a checkpoint makes of its variables on rank 0 is shared
                 self.built = True
-                functions.share_new("the building of an optimizer")
-            averages = [gradient for gradient, _ in functions.averaged(tuple(zip(gradients, known, strict=True)))]
-            return original(self, averages, trainable_variables, *args, **kwargs)
+                variables.share_new("the building of an optimizer")
+            averages = [gradient for gradient, _ in averaged(tuple(zip(gradients, known, strict=True)))]
+            with variables.setting():
+                return original(self, averages, trainable_variables, *args, **kwargs)
 
         return outermost.call(wrapper, lambda: original(self, grads, trainable_variables, *args, **kwargs))
 

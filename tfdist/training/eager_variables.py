@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfdist.graph.job import Job
-from tfdist.graph.markers import variable_name
+from tfdist.graph.markers import numberless, variable_name
 from tfdist.training import first_step
 from tfdist.transport import agreement
 
@@ -20,7 +20,7 @@ _RANDOM = re.compile(r"seed_generator_state|StateVar")
 
 def described(variable: Any) -> str:
     """What all ranks must have alike."""
-    return f"variable {variable_name(variable)} {variable.dtype.name} {variable.shape}"
+    return f"variable {numberless(variable_name(variable))} {variable.dtype.name} {variable.shape}"
 
 
 class EagerVariables:

@@ -21,6 +21,7 @@ from tfdist.training._fit_batches import EqualBatches
 from tfdist.training.data_shard import shard
 from tfdist.training.eager_variables import native, random_state
 from tfdist.training.function_step import FunctionSteps
+from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport.interfaces import DisagreementError
 
 # Those that write files, or send what one rank should send.
@@ -32,12 +33,14 @@ class FitSteps:
 
     Args:
       job: the ranks and settings.
-      functions: gives variables rank 0's values.
+      functions: says what has gone wrong.
+      variables: gives them rank 0's values.
     """
 
-    def __init__(self, job: Job, functions: FunctionSteps) -> None:
+    def __init__(self, job: Job, functions: FunctionSteps, variables: SharedVariables) -> None:
         self._job = job
         self._functions = functions
+        self._variables = variables
         self._batches = EqualBatches(job)
         self._awaiting = False  # the iterator of a training
         self._said_uncompiled = False
@@ -118,7 +121,7 @@ class FitSteps:
             for callback in own:
                 if getattr(callback, "verbose", 0):
                     callback.verbose = 0
-        return [begin(self._job), *own, end(self._job, self._functions)]
+        return [begin(self._job), *own, end(self._job, self._variables)]
 
 
 def _flat(callbacks: Any) -> list[Any]:
@@ -198,17 +201,17 @@ def _agreeing(callback: Any) -> tuple[Any, Any]:
     class End(callback):  # type: ignore[misc]
         """Training begins with rank 0's weights, also if a callback has restored them, and ends on all ranks."""
 
-        def __init__(self, job: Job, functions: FunctionSteps) -> None:
+        def __init__(self, job: Job, variables: SharedVariables) -> None:
             super().__init__()
             self._job = job
-            self._functions = functions
+            self._variables = variables
 
         def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
             optimizer = getattr(self.model, "optimizer", None)
             state = getattr(optimizer, "variables", [])
             known = [*self.model.weights, *(state() if callable(state) else state)]
-            if self._job.switches.broadcasts:
-                self._functions.take([native(v) for v in known if not random_state(v)])
+            if self._job.switches.shares:
+                self._variables.take([native(v) for v in known if not random_state(v)])
             place = "the beginning of model.fit"
             epoch = getattr(self.model, "_initial_epoch", None)  # set by BackupAndRestore
             self.model._initial_epoch = self._job.world.control.broadcast_object(epoch, place)

@@ -9,7 +9,7 @@ and summaries. A graph without an optimizer gets no communication.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,31 +17,49 @@ from tensorflow.python.framework import ops
 
 from tfdist.graph import function_state
 from tfdist.graph.gradient_average import reducer_of
-from tfdist.graph.graph_state import GraphState, make_state
+from tfdist.graph.graph_state import GraphState, make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.graph.markers import Gradient, Marker, variable_key, variable_name
-from tfdist.graph.traversal import ancestors, is_symbolic, unconstrained
-
-_UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
+from tfdist.graph.traversal import ancestors, called_functions, is_symbolic, unconstrained
 
 
-def marked(variables: Sequence[Any], gradients: Sequence[Gradient | None], job: Job) -> list[Gradient | None]:
+def marked(
+    variables: Sequence[Any], gradients: Sequence[Gradient | None], job: Job, targets: Any = (), each: bool = False
+) -> list[Gradient | None]:
     """Mark the gradients that are with respect to variables.
 
     Args:
       variables: the ``xs`` of ``tf.gradients``: variables, or tensors.
       gradients: of them.
       job: whether slices become dense.
+      targets: what was differentiated: tensors in any structure.
+      each: they are the derivatives of many numbers; see ``markers.Marker``.
 
     Returns:
       The gradients, to be used instead.
     """
+    of = [t for t in tf.nest.flatten(targets) if isinstance(t, tf.Tensor) and is_symbolic(t)]
+    state = state_of(ops.get_default_graph())
+    through = [*_markers_behind(of, state), *_in_loops(of, state)] if state and state.pending else []
+    for marker in through:
+        marker.differentiated = True
+    calls = tuple(map(tensor_key, of))
     return [
-        _mark(key, variable_name(x), _dense_if_asked(gradient, job))
+        _mark(key, variable_name(x), _dense_if_asked(gradient, job), calls, each and not through)
         if gradient is not None and (key := variable_key(x)) is not None
         else gradient
         for x, gradient in zip(variables, gradients, strict=True)
     ]
+
+
+def tensor_key(tensor: tf.Tensor) -> Hashable:
+    """What identifies a tensor in a graph."""
+    return id(tensor.graph), tensor.name
+
+
+def marked_again(inner: Marker, variable: Hashable, gradient: Gradient, of: tuple[Hashable, ...]) -> Gradient:
+    """A gradient that a function has handed to the one around it, where its variable has this key."""
+    return _mark(variable, inner.name, gradient, of, inner.each)
 
 
 def averaged_at_once(variables: Sequence[Any], gradients: Sequence[Gradient | None], job: Job) -> list[Gradient | None]:
@@ -53,17 +71,21 @@ def averaged_at_once(variables: Sequence[Any], gradients: Sequence[Gradient | No
     result = list(gradients)
     if chosen:
         names = [variable_name(variables[i]) for i in chosen]
-        own = [_dense_if_asked(gradients[i], job) for i in chosen]
-        for i, gradient in zip(chosen, _build(own, names, job), strict=True):
+        for i, gradient in zip(chosen, average_now([gradients[i] for i in chosen], names, job), strict=True):
             result[i] = gradient
     return result
+
+
+def average_now(gradients: Sequence[Gradient], names: Sequence[str], job: Job) -> list[Gradient]:
+    """The averages of gradients that have values. Collective: all ranks."""
+    return _build([_dense_if_asked(gradient, job) for gradient in gradients], names, job)
 
 
 def _dense_if_asked(gradient: Gradient, job: Job) -> Gradient:
     return tf.convert_to_tensor(gradient) if job.switches.sparse_as_dense else gradient
 
 
-def _mark(key: Hashable, name: str, gradient: Gradient) -> Gradient:
+def _mark(key: Hashable, name: str, gradient: Gradient, of: tuple[Hashable, ...], each: bool) -> Gradient:
     graph = ops.get_default_graph()
     with tf.name_scope("tfdist/mark"):
         if isinstance(gradient, tf.Tensor):
@@ -77,7 +99,7 @@ def _mark(key: Hashable, name: str, gradient: Gradient) -> Gradient:
                 tf.compat.v1.placeholder_with_default(gradient.indices, [None]),
             )
             result = tf.IndexedSlices(*tensors, dense_shape=gradient.dense_shape)
-    marker = Marker(key, name, tensors, getattr(gradient, "dense_shape", None), graph.version)
+    marker = Marker(key, name, tensors, getattr(gradient, "dense_shape", None), graph.version, of, each)
     state = make_state(graph)
     state.markers.update({t.op: marker for t in tensors})
     if not function_state.in_session():
@@ -103,8 +125,8 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
     for index, (gradient, variable) in enumerate(grads_and_vars):
         if gradient is None:
             continue
-        markers = _markers_behind(gradient, state)
-        if any(m.variable == variable_key(variable) for m in markers):
+        markers = _markers_behind(_components(gradient), state)
+        if any(m.variable == variable_key(variable) for m in markers) and not any(m.each for m in markers):
             behind.update(dict.fromkeys(markers))
         else:
             direct.append(index)  # made in another way (accumulated, say): averaged as it is applied
@@ -128,6 +150,8 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
         own = [_dense_if_asked(applied[i], job) for i in direct]
         for i, gradient in zip(direct, _build(own, names, job), strict=True):
             applied[i] = gradient
+        if not in_function:
+            state.late += [t for gradient in own for t in _components(gradient) if is_symbolic(t)]
     return [(g, v) for g, (_, v) in zip(applied, grads_and_vars, strict=True)]
 
 
@@ -145,62 +169,98 @@ def warn_of_late_average(where: str) -> None:
     )
 
 
-def average_before(value: Any, job: Job) -> None:
-    """Put averages behind whatever gradients a value depends on that a function assigns to a variable.
+def average_behind(values: Sequence[tf.Tensor], writes: str, state: GraphState, job: Job) -> None:
+    """Put averages behind whatever gradients these tensors depend on.
 
     This is how optimizers train that tfdist does not know, and how gradients are accumulated.
+
+    Args:
+      values: in a graph.
+      writes: what is done with them, in words.
+      state: of the graph.
+      job: the ranks and settings.
+
+    Raises:
+      RuntimeError: they cannot be averaged any more, or only what is made of them can be.
     """
-    state = make_state(ops.get_default_graph())
-    if all(m.averaged for m in state.markers.values()):
-        return
-    value = _tensor(value)
-    pending = [] if value is None else [m for m in _markers_behind(value, state) if not m.averaged]
+    pending = [m for m in _markers_behind(values, state) if not m.averaged and _belongs(m, values)]
     reason = _obstacle(pending, state)
+    if any(m.each for m in pending):
+        reason = "they are the derivatives of each example's loss, and what is made of them is to be averaged"
+    in_loops = [m for m in _in_loops(values, state) if _belongs(m, values)]
+    if in_loops:
+        reason, pending = "they come out of a loop or a condition", in_loops
     if reason:
         raise RuntimeError(
-            f"a variable is assigned a value made of gradients that cannot be averaged, because {reason}"
+            f"{writes} is given a value made of gradients of {', '.join(sorted({m.name for m in pending})[:3])} that "
+            f"cannot be averaged here, because {reason}: apply them by an optimizer's apply_gradients, or average "
+            "what is written by tfdist.all_reduce(value, 'mean')"
         )
-    function_state.apply_to(m.variable for m in pending)
-    _rewire(pending, job)
+    if not function_state.in_session():
+        function_state.apply_to(m.variable for m in pending)
+    # The others of the same target are written next: one message for all. (Those of another target may be fetched
+    # without these, and must not wait for them.)
+    for of in dict.fromkeys(m.of for m in pending):
+        unobstructed = (m for m in state.markers.values() if m.version > state.ran_version)
+        siblings = [m for m in unobstructed if m.of == of and not (m.averaged or m.differentiated or m.each)]
+        _rewire(list(dict.fromkeys([*(m for m in pending if m.of == of), *siblings])), job)
 
 
-def unknown_update(graph: Any) -> str | None:
-    """What updates a variable by gradients in a function without tfdist's knowledge: an operation's type, or None."""
-    state = make_state(graph)
-    if all(m.averaged for m in state.markers.values()):
-        return None
-    for op in graph.get_operations():
-        if op.type.startswith(_UPDATES):
-            reached = ancestors([op], stop=state.markers.__contains__, control=False)
-            if any(o in state.markers and not state.markers[o].averaged for o in reached):
-                return str(op.type)
-    return None
+def late_behind(tensor: tf.Tensor, state: GraphState) -> Marker | None:
+    """A gradient behind a tensor that is to be combined before it can be averaged; None: there is none."""
+    late = [m for m in _markers_behind([tensor], state) if m.each and not m.averaged] + _in_loops([tensor], state)
+    return next((m for m in late if _belongs(m, [tensor])), None)
+
+
+def _in_loops(values: Iterable[tf.Tensor], state: GraphState) -> list[Marker]:
+    """Gradients in the bodies of loops and conditions that tensors come out of."""
+    bodies: dict[str, list[Marker]] = {}
+    for marker in state.markers.values():
+        graph = marker.tensors[0].graph
+        while not marker.averaged and getattr(graph, "outer_graph", None) is not None:
+            bodies.setdefault(graph.name, []).append(marker)
+            graph = graph.outer_graph
+    if not bodies:
+        return []
+    return [m for op in _behind(values, state) for name in called_functions(op) for m in bodies.get(name, ())]
+
+
+def _belongs(marker: Marker, values: Sequence[tf.Tensor]) -> bool:
+    """Whether a gradient itself is behind one of these values, and not only through what was differentiated again.
+
+    An inner step of meta-learning stays a rank's own: what depends on it, a loss to be recorded say, does not have the
+    shape of the variable; an update or an optimizer's slot has.
+    """
+    shape = marker.tensors[0].shape
+    return not marker.differentiated or any(v.shape.rank is not None and v.shape == shape for v in values)
 
 
 def _components(gradient: Gradient) -> list[tf.Tensor]:
     return [gradient] if isinstance(gradient, tf.Tensor) else [gradient.values, gradient.indices]
 
 
-def _markers_behind(gradient: Gradient, state: GraphState) -> list[Marker]:
-    """The nearest markers that a gradient depends on, in no order that matters."""
-    start = [t.op for t in _components(gradient) if is_symbolic(t)]  # rows may have a value already
-    reached = ancestors(start, stop=state.markers.__contains__, control=False)
-    return list(dict.fromkeys(state.markers[op] for op in reached if op in state.markers))
+def _markers_behind(values: Iterable[tf.Tensor], state: GraphState) -> list[Marker]:
+    """The nearest markers that tensors depend on, in no order that matters."""
+    return list(dict.fromkeys(state.markers[op] for op in _behind(values, state) if op in state.markers))
+
+
+def _behind(values: Iterable[tf.Tensor], state: GraphState) -> Iterator[ops.Operation]:
+    """The operations that tensors depend on, up to gradients and what has come from other ranks."""
+    start = [t.op for t in values if is_symbolic(t)]  # rows may have a value already
+    return ancestors(start, stop=lambda op: op in state.markers or op in state.exchanged, control=False)
 
 
 def _obstacle(pending: Sequence[Marker], state: GraphState) -> str | None:
     """Why rewiring these markers is impossible; None if it is not."""
     if any(m.version <= state.ran_version for m in pending):
         return "a session has already run this part of the graph; build the optimizer before the first run"
-    marking = {t.op for m in pending for t in m.tensors}
-    sources = [t.op.inputs[0].op for m in pending for t in m.tensors]
-    if any(op in marking for op in ancestors(sources)):
-        return "some gradients depend on other gradients that are applied too"
     return None
 
 
 def _rewire(markers: Sequence[Marker], job: Job) -> None:
     # An average stands where its gradients do, which may be outside the cond that applies it.
+    # What gradients are computed from, other gradients among them, is this rank's own.
+    before = set(ancestors([t.op.inputs[0].op for m in markers for t in m.tensors]))
     places: dict[tuple[ops.Graph, int], list[Marker]] = {}
     for marker in markers:
         op = marker.tensors[0].op
@@ -212,7 +272,7 @@ def _rewire(markers: Sequence[Marker], job: Job) -> None:
             names = [m.name for m in members]
             results = _build([m.gradient for m in members], names, job, beside=members[0].tensors[0].op)
         for marker, result in zip(members, results, strict=True):
-            marker.replace(result)
+            marker.replace(result, before)
 
 
 def _build(

@@ -36,7 +36,7 @@ def broadcast_behind(initializer: ops.Operation, variables: Sequence[Any], job: 
     shared = {id(v) for v in graph.get_collection(ops.GraphKeys.GLOBAL_VARIABLES)}
     chosen = [v for v in variables if id(v) in shared and hasattr(v, "read_value")]
     in_function = getattr(graph, "outer_graph", None) is not None
-    if not (job.switches.broadcasts and chosen and state and state.broadcasts) or in_function:
+    if not (job.switches.shares and chosen and state and state.broadcasts) or in_function:
         return initializer
     names = [v.name for v in chosen]
     plan = [f"variable {v.name} {v.dtype.base_dtype.name} {v.shape}" for v in chosen]

@@ -18,7 +18,7 @@ from tensorflow.python.framework import ops
 from tfdist.engine.autotune import open_together
 from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.job import Job
-from tfdist.training import first_step
+from tfdist.training import first_step, variable_writes
 from tfdist.training._session_variables import SessionVariables, settable
 
 
@@ -92,6 +92,7 @@ class SessionSteps:
         state: GraphState | None = getattr(session.graph, "_tfdist_state", None)
         if state is None:
             return call()
+        variable_writes.before_run(session.graph, self._job)
         state.ran_version = session.graph.version
         if not state.collectives:
             return call()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from tensorflow.python.client import session as tf_session
 
 from tfdist.graph.job import Job
+from tfdist.training.eager_step import EagerSteps
 from tfdist.training.fit import FitSteps
 from tfdist.training.function_step import FunctionSteps
 from tfdist.training.session_step import SessionSteps
+from tfdist.training.shared_variables import SharedVariables
 
 
 class Steps:
@@ -18,11 +20,15 @@ class Steps:
 
     Attributes:
       sessions: TensorFlow 1.
-      functions: ``tf.function``, tapes and what is executed eagerly.
+      variables: of this process, outside sessions.
+      eager: tapes and what is executed eagerly.
+      functions: ``tf.function``.
       fit: Keras.
     """
 
     def __init__(self, job: Job) -> None:
         self.sessions = SessionSteps(tf_session.BaseSession.run, job)  # before it is hooked
-        self.functions = FunctionSteps(job)
-        self.fit = FitSteps(job, self.functions)
+        self.variables = SharedVariables(job)
+        self.eager = EagerSteps(job, self.variables)
+        self.functions = FunctionSteps(job, self.variables, self.eager)
+        self.fit = FitSteps(job, self.functions, self.variables)

@@ -51,14 +51,81 @@ def agree(channel: Channel, lines: Sequence[str], place: str) -> None:
         check(channel.all_gather_object(list(lines), place))
 
 
-def common(channel: Channel, lines: Sequence[str], place: str) -> set[str]:
-    """The lines that all ranks have equally often. Collective: the channel's group."""
-    if _same(channel, lines, place):
-        return set(lines)
-    counts = [Counter(other) for other in channel.all_gather_object(list(lines), place)]
-    return {line for line in lines if len({count[line] for count in counts}) == 1}
+def order(channel: Channel, names: Sequence[str], place: str) -> list[int]:
+    """How to bring what has these names into rank 0's order, if all ranks have the same names; else as it is.
+
+    Collective: the channel's group.
+    """
+    if _same(channel, names, place):
+        return list(range(len(names)))
+    ranks: list[list[str]] = channel.all_gather_object(list(names), place)
+    if len({frozenset(Counter(other).items()) for other in ranks}) > 1:
+        return list(range(len(names)))
+    return _places(names, ranks[0])
+
+
+def check_order(channel: Channel, names: Sequence[str], place: str) -> None:
+    """Names stand in the same order on all ranks, unless a rank has other names.
+
+    Collective: the channel's group.
+
+    Raises:
+      DisagreementError: the same names stand in another order.
+    """
+    if _same(channel, names, place):
+        return
+    ranks: list[list[str]] = channel.all_gather_object(list(names), place)
+    counts = Counter(ranks[0])
+    for rank, other in enumerate(ranks):
+        if other != ranks[0] and Counter(other) == counts:
+            mine, theirs = next((a, b) for a, b in zip(ranks[0], other, strict=True) if a != b)
+            raise DisagreementError(
+                f"the ranks compute gradients of the same variables in another order: where rank 0 has {mine}, rank "
+                f"{rank} has {theirs}. Build layers in the same order on every rank: not in that of a set, say."
+            )
+
+
+def paired(channel: Channel, names: Sequence[tuple[str, str]], place: str) -> list[int]:
+    """Which of what has these names all ranks have, in an order that is the same on all.
+
+    Collective: the channel's group.
+
+    Args:
+      channel: of the ranks.
+      names: of each, in full, and without what depends on what else a rank has made.
+      place: where this is, in words.
+
+    Returns:
+      Positions in ``names``. What has the same full names everywhere is paired by these. Else what all ranks have
+      equally often by its shorter name is, in the order in which each has made it.
+    """
+    if _same(channel, [f"{full} {short}" for full, short in names], place):
+        return list(range(len(names)))
+    ranks: list[list[tuple[str, str]]] = channel.all_gather_object(list(names), place)
+    if len({frozenset(Counter(other).items()) for other in ranks}) == 1:
+        return _places([f"{full} {short}" for full, short in names], [f"{full} {short}" for full, short in ranks[0]])
+    counts = [Counter(short for _, short in other) for other in ranks]
+    wanted = [short for _, short in ranks[0] if len({count[short] for count in counts}) == 1]
+    return _places([short for _, short in names], wanted)
+
+
+def _places(names: Sequence[str], wanted: Sequence[str]) -> list[int]:
+    """Where each of the wanted names stands; one that stands several times is taken in that order."""
+    where: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        where.setdefault(name, []).append(place)
+    taken: Counter[str] = Counter()
+    places = []
+    for name in wanted:
+        places.append(where[name][taken[name]])
+        taken[name] += 1
+    return places
+
+
+def number(lines: Sequence[str]) -> int:
+    """A plan's digest as a number below 2^56: what a rank brings to an arrival is 64 bits wide."""
+    return int.from_bytes(bytes.fromhex(digest(lines))[:7], "big")
 
 
 def _same(channel: Channel, lines: Sequence[str], place: str) -> bool:
-    number = int.from_bytes(bytes.fromhex(digest(lines))[:7], "big")  # what a rank brings to an arrival is 64 bits wide
-    return len(set(channel.arrive(place, number))) == 1
+    return len(set(channel.arrive(place, number(lines)))) == 1

@@ -1,0 +1,203 @@
+"""Eager step: what happens around tapes that record, and gradients that are applied, outside functions.
+
+The first tape that is opened is where all variables get rank 0's values. Gradients are averaged when a tape has made
+them, since nothing can be rewired later; those that are applied have travelled then, which the ranks see by comparing
+a number.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.core.log import announce
+from tfdist.graph.job import Job
+from tfdist.graph.markers import variable_key, variable_name
+from tfdist.training import gradient_rewrite
+from tfdist.training.eager_variables import native
+from tfdist.training.shared_variables import SharedVariables, digest
+
+_TAPE = "a GradientTape that is opened eagerly (what one rank does for itself belongs in tfdist.alone)"
+_MADE = "gradients of an eager tape"
+_APPLIED = "gradients that are applied eagerly"
+_REMEDY = (
+    "Put the step into a tf.function, where this is done for you; or apply them by an optimizer's apply_gradients; or "
+    "average what you assign by tfdist.all_reduce(value, 'mean')"
+)
+
+
+class _Thread(threading.local):
+    """What one thread is in the middle of."""
+
+    def __init__(self) -> None:
+        self.tapes = 0
+        self.own: dict[Hashable, str] = {}  # variables whose gradients are this rank's alone as yet: why
+        self.inner: list[weakref.ref[Any]] = []  # such gradients
+
+
+class EagerSteps:
+    """What happens around tapes, and eager gradients and assignments.
+
+    Args:
+      job: the ranks and settings.
+      variables: of this process.
+    """
+
+    def __init__(self, job: Job, variables: SharedVariables) -> None:
+        self._job = job
+        self._variables = variables
+        self._thread = _Thread()
+        self._averages: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._said = False
+
+    def created(self, variable: Any) -> None:
+        """A variable has been made. Collective, if a tape records eagerly, whose step may use it: all ranks."""
+        self._variables.created(variable)
+        if self._thread.tapes and self._job.switches.shares and tf.executing_eagerly():
+            self._variables.share([variable])
+
+    def assigned(self, variable: Any) -> None:
+        """A variable is about to be assigned a value."""
+        if not tf.executing_eagerly() or self._job.switches.alone_depth:
+            return
+        reason = self._thread.own.get(variable_key(variable))
+        if reason and not self._variables.being_set:
+            raise RuntimeError(
+                f"rank {self._job.world.rank} assigns to {variable_name(variable)}, whose gradients are this rank's "
+                f"alone: {reason}. {_REMEDY}"
+            )
+        if not self._thread.tapes:
+            self._variables.assigned(variable)
+
+    def tape_opened(self) -> None:
+        """A tape begins to record eagerly: what it computes from must be the same on all ranks.
+
+        Collective: all ranks, unless inside ``alone``.
+        """
+        if not self._job.switches.alone_depth:
+            self._thread.tapes += 1
+            self._variables.share_new(_TAPE)
+
+    def tape_closed(self) -> None:
+        """It ends."""
+        if not self._job.switches.alone_depth:
+            self._thread.tapes = max(0, self._thread.tapes - 1)
+
+    def uninstalled(self) -> None:
+        """Tapes that are open now will not be seen to end."""
+        self._thread = _Thread()
+
+    def of_tape(
+        self, tape: Any, target: Any, sources: Sequence[Any], derivatives: Sequence[Any], each: bool
+    ) -> list[Any]:
+        """What a tape hands out instead of these derivatives.
+
+        Collective: all ranks, unless another tape records, or they are to be combined before they are averaged.
+
+        Args:
+          tape: that has computed them.
+          target: what was differentiated.
+          sources: with respect to which.
+          derivatives: of them.
+          each: of many numbers: a Jacobian.
+        """
+        thread = self._thread
+        trained = [variable_key(s) for s, d in zip(sources, derivatives, strict=True) if d is not None]
+        second = {id(r()) for r in thread.inner} & {id(t) for t in tf.nest.flatten(target)}
+        if thread.tapes > int(tape._recording):
+            thread.own.update(dict.fromkeys(trained, "another tape records what is made of them"))
+            thread.inner += [weakref.ref(d) for d in derivatives if isinstance(d, tf.Tensor)]
+            return list(derivatives)
+        if each and not second:
+            thread.own.update(dict.fromkeys(trained, "they are the derivatives of each of several numbers"))
+            return list(derivatives)
+        if not second:  # the gradients that were differentiated again remain what they are
+            thread.inner = []
+            for key in trained:
+                thread.own.pop(key, None)
+        return self.gradients(sources, derivatives, _MADE)
+
+    def applied(self, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """What an optimizer is to apply instead of these gradients to these variables.
+
+        Collective: all ranks.
+        """
+        gradients, sources = zip(*pairs, strict=True) if pairs else ((), ())
+        for source in sources:
+            self._thread.own.pop(variable_key(source), None)
+        return list(zip(self.gradients(sources, gradients, _APPLIED), sources, strict=True))
+
+    def left(self, keys: Sequence[Hashable], names: Sequence[str], gradients: Sequence[Any], late: bool) -> list[Any]:
+        """The averages of gradients that a function has returned.
+
+        Collective: all ranks, unless a tape records what is made of them, or they are to be combined first.
+
+        Args:
+          keys: of their variables.
+          names: of their variables.
+          gradients: as they were returned.
+          late: they are to be combined before they are averaged.
+        """
+        if late or self._thread.tapes:
+            reason = "they are of several losses or steps of a loop" if late else "a tape records what is made of them"
+            self._thread.own.update(dict.fromkeys(keys, reason))
+            return list(gradients)
+        averages = gradient_rewrite.average_now(gradients, names, self._job)
+        self._averages.update({id(a): a for a in averages})
+        return averages
+
+    def gradients(self, sources: Sequence[Any], gradients: Sequence[Any], place: str) -> list[Any]:
+        """The averages of gradients with respect to variables that have been computed eagerly.
+
+        If all ranks have the same, they are averages already, or what a script has made of averages. If some of the
+        variables have not had rank 0's values, because they were made in this very step, say, then all get them now,
+        and this step's gradients are rank 0's alone: the other ranks' are of other weights.
+
+        Collective: all ranks, with the same variables.
+        """
+        chosen = [i for i, g in enumerate(gradients) if g is not None and _is_variable(sources[i])]
+        result = list(gradients)
+        if not chosen:
+            return result
+        known = [native(sources[i]) for i in chosen]
+        self._variables.trained.update(("handle", v.handle._id) for v in known)
+        same = 0 if place == _MADE else self._digest([gradients[i] for i in chosen])
+        said = self._job.world.control.arrive(place, 2 * same + int(self._variables.unknown(known)))
+        if any(number & 1 for number in said):
+            self._variables.take(known)
+            self._say_first()
+            factor = 0 if self._job.world.rank else self._job.world.size
+            result = [None if g is None else _times(g, factor) for g in result]
+        elif same and len(set(said)) == 1:
+            return result
+        result = gradient_rewrite.averaged_at_once(sources, result, self._job)
+        for i in chosen:
+            self._averages[id(result[i])] = result[i]
+        return result
+
+    def _digest(self, gradients: Sequence[Any]) -> int:
+        if all(self._averages.get(id(g)) is g for g in gradients):
+            return 1  # as they came from the other ranks
+        parts = [t for g in gradients for t in ([g.values, g.indices] if isinstance(g, tf.IndexedSlices) else [g])]
+        return digest([np.asarray(t) for t in parts]) >> 1 or 1
+
+    def _say_first(self) -> None:
+        if not self._said:
+            announce("the first gradients are rank 0's alone, because their variables were made in that very step")
+        self._said = True
+
+
+def _is_variable(x: Any) -> bool:
+    return variable_key(x) is not None and hasattr(native(x), "_unique_id")
+
+
+def _times(gradient: Any, factor: int) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    gradient = tf.convert_to_tensor(gradient)
+    return gradient * tf.cast(factor, gradient.dtype)

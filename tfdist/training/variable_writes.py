@@ -1,0 +1,112 @@
+"""Variable writes: averages behind gradients that reach a variable by ``assign`` and its like, without an optimizer.
+
+In a function this is seen as the operation is made; in a session's graph, where later operations tell whether a write
+is training or an accumulation that an optimizer applies, before the next run.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import func_graph, ops
+
+from tfdist.graph.graph_state import GraphState, make_state, state_of
+from tfdist.graph.job import Job
+from tfdist.graph.markers import Marker
+from tfdist.graph.traversal import ancestors, is_symbolic
+from tfdist.training import gradient_rewrite
+
+_WRITES = re.compile("Assign|Apply|Scatter")
+_VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+
+
+@functools.cache
+def may_write(op_type: str) -> bool:
+    """Whether operations of this type may write to a variable, if their first input is one."""
+    return _WRITES.search(op_type) is not None
+
+
+def in_function(op_type: str, inputs: Sequence[Any], job: Job) -> None:
+    """An operation that may write to a variable is about to be made in a function's graph."""
+    graph = ops.get_default_graph()
+    state = state_of(graph)
+    if state is None or not state.pending or not _is_variable(inputs):
+        return
+    gradient_rewrite.average_behind(_values(inputs), f"{op_type} in {graph.name}", state, job)
+
+
+def before_run(graph: ops.Graph, job: Job) -> None:
+    """A session is about to run a graph.
+
+    Raises:
+      RuntimeError: gradients reach a variable and cannot be averaged any more.
+    """
+    state = make_state(graph)
+    if not state.pending or job.switches.alone_depth:
+        return
+    operations = graph.get_operations()
+    new, state.examined = operations[state.examined :], len(operations)
+    writes = [op for op in new if may_write(op.type) and _is_variable(op.inputs)]
+    accumulators = _accumulators(state) if writes else set()
+    with graph.as_default():
+        for op in writes:
+            if _variable_of(op) not in accumulators:
+                gradient_rewrite.average_behind(_values(op.inputs), f"{op.type} {op.name!r}", state, job)
+
+
+def _accumulators(state: GraphState) -> set[Any]:
+    """The variables that gradients are made of which are averaged as they are applied."""
+    return {op for op in ancestors([t.op for t in state.late], control=False) if op.type in _VARIABLES}
+
+
+def _variable_of(op: ops.Operation) -> ops.Operation:
+    return next((o for o in ancestors([op.inputs[0].op], control=False) if o.type in _VARIABLES), op)
+
+
+def _is_variable(inputs: Sequence[Any]) -> bool:
+    first = inputs[0] if len(inputs) else None
+    dtype = getattr(first, "dtype", None)
+    return dtype is not None and (dtype == tf.resource or dtype._is_ref_dtype)
+
+
+def _values(inputs: Sequence[Any]) -> list[tf.Tensor]:
+    return [t for t in inputs[1:] if isinstance(t, tf.Tensor) and is_symbolic(t) and t.dtype.is_floating]
+
+
+def leaving(result: Any, job: Job) -> None:
+    """A function is about to return something, of which gradients may be a part.
+
+    What is made of them, their norm or a step, is made of their averages. Gradients themselves are left to the caller,
+    who may be another function, which clips them.
+    """
+    graph = ops.get_default_graph()
+    state = state_of(graph)
+    if state is None or not state.pending or job.switches.alone_depth or type(graph) is not func_graph.FuncGraph:
+        return
+    tensors = [t for t in tf.nest.flatten(result, expand_composites=True) if isinstance(t, tf.Tensor)]
+    made = [t for t in tensors if is_symbolic(t) and t.op not in state.markers]
+    made = [t for t in made if not gradient_rewrite.late_behind(t, state)]
+    gradient_rewrite.average_behind(made, "what it returns", state, job)
+
+
+def returned(graph: Any) -> dict[int, Marker]:
+    """The gradients that a function returns as they are, or that cannot be averaged inside: markers by their number
+    among the outputs."""
+    state = state_of(graph)
+    if state is None or not state.pending:
+        return {}
+    found = {}
+    for number, tensor in enumerate(graph.outputs):
+        op = tensor.op
+        while op.type == "Identity" and op not in state.markers:
+            op = op.inputs[0].op
+        marker = state.markers.get(op)
+        if marker is None and tensor.dtype.is_floating:
+            marker = gradient_rewrite.late_behind(tensor, state)
+        if marker is not None and not marker.averaged:
+            found[number] = marker
+    return found
