@@ -1,0 +1,60 @@
+"""Which programs there are: read from their source, without importing TensorFlow."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import fnmatch
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+STYLES = {"graph": "graph", "functions": "function", "eager": "eager", "fit": "fit", "self_check": "eager"}
+HIDDEN = "self_check"  # programs that are wrong on purpose, run only when asked for
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """One of them.
+
+    Attributes:
+      name: of the function.
+      module: where it is.
+      style: graph, function, eager or fit; those of a style share a job.
+      what: the first line of its docstring.
+      differs: why it cannot be equal to one process; empty if it can.
+    """
+
+    name: str
+    module: str
+    style: str
+    what: str
+    differs: str
+
+
+def programs(only: Sequence[str] = ()) -> list[Program]:
+    """Those whose names match one of the patterns; without patterns, all but the hidden ones."""
+    found = [p for path in sorted(FOLDER.glob("*.py")) for p in _of_module(path)]
+    found.sort(key=lambda p: list(STYLES.values()).index(p.style))
+    if not only:
+        return [p for p in found if p.module != HIDDEN]
+    return [
+        p for p in found if any(fnmatch.fnmatch(p.name, o) for o in only if p.module != HIDDEN or o.startswith(HIDDEN))
+    ]
+
+
+def _of_module(path: Path) -> list[Program]:
+    style = next((STYLES[beginning] for beginning in STYLES if path.stem.startswith(beginning)), None)
+    if style is None:
+        return []
+    result = []
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef) and [a.arg for a in node.args.args] == ["rank", "size"]:
+            if node.name.startswith("_"):
+                continue
+            text = ast.get_docstring(node) or ""
+            differs = re.search(r"(?ms)^Differs: (.+?)(\n\n|\Z)", text)
+            reason = " ".join(differs[1].split()) if differs else ""
+            result.append(Program(node.name, path.stem, style, text.partition("\n")[0], reason))
+    return result

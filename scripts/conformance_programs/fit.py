@@ -1,0 +1,191 @@
+"""Keras 3: compile and fit, with models and data of all kinds."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+from conformance_programs.data import arrays, rows
+
+
+def _sequential():
+    return keras.Sequential([keras.Input([5]), layers.Dense(7, activation="tanh"), layers.Dense(3)])
+
+
+def _weights(model):
+    return {str(n): w for n, w in enumerate(model.get_weights())}
+
+
+def _fit(model, rank, size, optimizer=None, **options):
+    x, y, _ = arrays(rank, size, 4)
+    model.compile(optimizer=optimizer or keras.optimizers.Adam(0.05, epsilon=1e-3), loss="mse")
+    model.fit(x, y, batch_size=rows(size), epochs=2, shuffle=False, verbose=0, **options)
+    return _weights(model)
+
+
+def sequential(rank, size):
+    """A Sequential model of known inputs, Adam."""
+    return _fit(_sequential(), rank, size)
+
+
+def functional(rank, size):
+    """A functional model with a residual and LayerNormalization."""
+    inputs = keras.Input([5])
+    hidden = layers.LayerNormalization()(layers.Dense(5, "gelu")(inputs) + inputs)
+    return _fit(keras.Model(inputs, layers.Dense(3)(hidden)), rank, size)
+
+
+def subclassed(rank, size):
+    """A subclass of Model, whose layers are built in the first step."""
+
+    class Network(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.out = layers.Dense(7, "tanh"), layers.Dense(3)
+
+        def call(self, inputs):
+            return self.out(self.hidden(inputs))
+
+    return _fit(Network(), rank, size, keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True))
+
+
+def custom_train_step(rank, size):
+    """train_step of one's own: a tape, clipping, apply_gradients, metrics."""
+
+    class Network(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                prediction = self(x, training=True)
+                loss = self.compute_loss(y=y, y_pred=prediction)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            gradients, _ = tf.clip_by_global_norm(gradients, 0.1)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+            return {"loss": loss}
+
+    return _fit(Network([keras.Input([5]), layers.Dense(3)]), rank, size, keras.optimizers.SGD(0.5))
+
+
+def train_step_without_optimizer(rank, size):
+    """train_step of one's own that subtracts gradients itself."""
+
+    class Network(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+            for v, g in zip(self.trainable_variables, tape.gradient(loss, self.trainable_variables)):
+                v.assign_sub(0.3 * g)
+            return {"loss": loss}
+
+    return _fit(Network([keras.Input([5]), layers.Dense(3)]), rank, size)
+
+
+def from_a_dataset(rank, size):
+    """A tf.data.Dataset, batched and prefetched."""
+    x, y, _ = arrays(rank, size, 4)
+    model = _sequential()
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), keras.losses.MeanSquaredError())
+    model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(rows(size)).prefetch(2), epochs=2, verbose=0)
+    return _weights(model)
+
+
+def from_a_generator(rank, size):
+    """A generator of Python without end, and steps_per_epoch."""
+    x, y, _ = arrays(rank, size, 4)
+
+    def generate():
+        while True:
+            for start in range(0, len(x), rows(size)):
+                yield x[start : start + rows(size)], y[start : start + rows(size)]
+
+    model = _sequential()
+    model.compile("rmsprop", "mse")
+    model.optimizer.epsilon = 1e-2
+    model.fit(generate(), steps_per_epoch=4, epochs=2, verbose=0)
+    return _weights(model)
+
+
+def from_a_py_dataset(rank, size):
+    """A keras.utils.PyDataset."""
+    x, y, _ = arrays(rank, size, 4)
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return len(x) // rows(size)
+
+        def __getitem__(self, index):
+            part = slice(index * rows(size), (index + 1) * rows(size))
+            return x[part], y[part]
+
+    model = _sequential()
+    model.compile(keras.optimizers.Adam(0.05, epsilon=1e-3), "mse")
+    model.fit(Batches(), epochs=2, shuffle=False, verbose=0)
+    return _weights(model)
+
+
+def train_on_batch(rank, size):
+    """model.train_on_batch in a loop of one's own."""
+    x, y, _ = arrays(rank, size)
+    model = _sequential()
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    for start in range(0, len(x), rows(size)):
+        model.train_on_batch(x[start : start + rows(size)], y[start : start + rows(size)])
+    return _weights(model)
+
+
+def eagerly(rank, size):
+    """compile(run_eagerly=True)."""
+    x, y, _ = arrays(rank, size, 3)
+    model = _sequential()
+    model.compile(keras.optimizers.Adam(0.05, epsilon=1e-3), "mse", run_eagerly=True)
+    model.fit(x, y, batch_size=rows(size), shuffle=False, verbose=0)
+    return _weights(model)
+
+
+def several_steps_at_once(rank, size):
+    """compile(steps_per_execution=2, jit_compile=True)."""
+    x, y, _ = arrays(rank, size, 4)
+    model = _sequential()
+    model.compile(keras.optimizers.Adam(0.05, epsilon=1e-3), "mse", steps_per_execution=2, jit_compile=True)
+    model.fit(x, y, batch_size=rows(size), epochs=2, shuffle=False, verbose=0)
+    return _weights(model)
+
+
+def several_losses(rank, size):
+    """Two outputs, two losses with weights, and a penalty of the weights."""
+    x, y, category = arrays(rank, size, 4)
+    inputs = keras.Input([5])
+    hidden = layers.Dense(7, "tanh", kernel_regularizer=keras.regularizers.L2(0.05))(inputs)
+    outputs = {"value": layers.Dense(3, name="value")(hidden), "kind": layers.Dense(7, name="kind")(hidden)}
+    model = keras.Model(inputs, outputs)
+    losses = {"value": "mse", "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}
+    model.compile(keras.optimizers.SGD(0.2), losses, loss_weights={"value": 1.0, "kind": 0.3}, metrics={"value": "mae"})
+    model.fit(x, {"value": y, "kind": category}, batch_size=rows(size), epochs=2, shuffle=False, verbose=0)
+    return _weights(model)
+
+
+def sample_weight(rank, size):
+    """A weight for each sample."""
+    x, _, _ = arrays(rank, size, 4)
+    return _fit(_sequential(), rank, size, keras.optimizers.SGD(0.2), sample_weight=np.abs(x[:, 0]))
+
+
+def class_weight(rank, size):
+    """A weight for each class."""
+    x, _, category = arrays(rank, size, 4)
+    model = keras.Sequential([keras.Input([5]), layers.Dense(7, "softmax")])
+    model.compile(keras.optimizers.SGD(0.5), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    weights = {k: 1.0 + 0.5 * k for k in range(7)}
+    model.fit(x, category, batch_size=rows(size), epochs=2, shuffle=False, verbose=0, class_weight=weights)
+    return _weights(model)
+
+
+def validation_data(rank, size):
+    """validation_data and validation_split of another fit."""
+    x, y, _ = arrays(rank, size, 4)
+    model = _sequential()
+    model.compile(keras.optimizers.Adam(0.05, epsilon=1e-3), "mse", metrics=["mae"])
+    model.fit(x, y, rows(size), epochs=2, shuffle=False, verbose=0, validation_data=(x[:4], y[:4]))
+    model.fit(x, y, rows(size), shuffle=False, verbose=0, validation_split=0.25)
+    return _weights(model)

@@ -1,0 +1,107 @@
+"""Keras 3: what optimizers and callbacks do beside the step."""
+
+import keras
+import numpy as np
+from keras import layers
+
+from conformance_programs.data import arrays, rows
+
+
+def _fitted(rank, size, optimizer, model=None, epochs=2, **options):
+    x, y, _ = arrays(rank, size, 4)
+    model = model or keras.Sequential([keras.Input([5]), layers.Dense(7, "tanh"), layers.Dense(3)])
+    model.compile(optimizer, "mse")
+    model.fit(x, y, batch_size=rows(size), epochs=epochs, shuffle=False, verbose=0, **options)
+    return {str(n): w for n, w in enumerate(model.get_weights())}
+
+
+def clipnorm(rank, size):
+    """clipnorm: each gradient by its own norm."""
+    return _fitted(rank, size, keras.optimizers.Adam(0.05, epsilon=1e-3, clipnorm=0.05))
+
+
+def global_clipnorm(rank, size):
+    """global_clipnorm: all gradients by their norm together."""
+    return _fitted(rank, size, keras.optimizers.SGD(0.5, momentum=0.9, global_clipnorm=0.05))
+
+
+def clipvalue(rank, size):
+    """clipvalue: each entry."""
+    return _fitted(rank, size, keras.optimizers.SGD(0.5, clipvalue=0.02))
+
+
+def moving_average_of_weights(rank, size):
+    """use_ema: weights are overwritten by their moving average."""
+    return _fitted(rank, size, keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.7, ema_overwrite_frequency=3))
+
+
+def weight_decay(rank, size):
+    """AdamW, with biases left out of the decay."""
+    optimizer = keras.optimizers.AdamW(0.05, weight_decay=0.1, epsilon=1e-3)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return _fitted(rank, size, optimizer)
+
+
+def gradients_accumulated_by_keras(rank, size):
+    """gradient_accumulation_steps, with clipping."""
+    return _fitted(rank, size, keras.optimizers.SGD(0.3, momentum=0.9, clipnorm=0.05, gradient_accumulation_steps=2))
+
+
+def loss_scale_optimizer(rank, size):
+    """LossScaleOptimizer around another one."""
+    inner = keras.optimizers.SGD(0.3, momentum=0.9, global_clipnorm=0.1)
+    return _fitted(rank, size, keras.optimizers.LossScaleOptimizer(inner, initial_scale=256.0))
+
+
+def learning_rate_schedule(rank, size):
+    """A schedule as the learning rate of the optimizer."""
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, decay_steps=8, warmup_target=0.3, warmup_steps=3)
+    return _fitted(rank, size, keras.optimizers.SGD(schedule))
+
+
+def early_stopping(rank, size):
+    """EarlyStopping, which gives the best weights back."""
+    x, y, _ = arrays(rank, size, 4)
+    stop = keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True)
+    optimizer = keras.optimizers.SGD(1.2, momentum=0.9)
+    return _fitted(rank, size, optimizer, epochs=6, callbacks=[stop], validation_data=(x[::4], -y[::4]))
+
+
+def reduced_on_plateau(rank, size):
+    """ReduceLROnPlateau."""
+    plateau = keras.callbacks.ReduceLROnPlateau("loss", factor=0.3, patience=0, min_delta=0.05)
+    return _fitted(rank, size, keras.optimizers.SGD(0.3), epochs=5, callbacks=[plateau])
+
+
+def learning_rate_scheduler(rank, size):
+    """LearningRateScheduler, and a callback of one's own that changes a weight."""
+
+    class Normed(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            kernel = self.model.layers[0].kernel
+            kernel.assign(kernel / np.linalg.norm(kernel))
+
+    schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5 if epoch else rate)
+    return _fitted(rank, size, keras.optimizers.SGD(0.3), epochs=3, callbacks=[schedule, Normed()])
+
+
+def fitted_again(rank, size):
+    """fit, some layers frozen, compiled again, fit; weights set in between."""
+    x, y, _ = arrays(rank, size, 4)
+    model = keras.Sequential([keras.Input([5]), layers.Dense(7, "tanh"), layers.Dense(3)])
+    _fitted(rank, size, keras.optimizers.Adam(0.05, epsilon=1e-3), model)
+    model.layers[0].trainable = False
+    model.set_weights([0.9 * w for w in model.get_weights()])
+    return _fitted(rank, size, keras.optimizers.SGD(0.1), model)
+
+
+def optimizer_of_ones_own(rank, size):
+    """A subclass of keras.optimizers.Optimizer with an update_step."""
+
+    class Descent(keras.optimizers.Optimizer):
+        def update_step(self, gradient, variable, learning_rate):
+            self.assign_sub(
+                variable, keras.ops.cast(learning_rate, variable.dtype) * keras.ops.clip(gradient, -0.03, 0.03)
+            )
+
+    return _fitted(rank, size, Descent(learning_rate=0.3))

@@ -1,0 +1,123 @@
+"""Runs programs on one rank, or as one process: ``python -m conformance_programs.worker``, started by the jobs.
+
+What each program returns goes to ``FOLDER/NAME.RANK.npz``, and how it ended to ``FOLDER/NAME.RANK.json``. After each
+program the ranks wait for each other's files: nothing that is under test tells them how the others fared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import json
+import linecache
+import os
+import random
+import re
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BROKEN = 3  # exit code: a program has failed, and what it has left behind is not to be trusted
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_MESSAGE = re.compile(r"^\s*(?:[\w.]+\.)?(\w+: \S.*)$")
+
+
+def main() -> None:
+    """Run the programs in the order in which they are given."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("style")
+    parser.add_argument("programs", nargs="+", help="MODULE.NAME")
+    parser.add_argument("--alone", nargs=2, type=int, metavar=("RANK", "SIZE"), help="without tfdist, as this rank")
+    parser.add_argument("--wait", type=float, default=60.0, help="seconds for the other ranks to end a program")
+    options = parser.parse_args()
+    if options.alone:
+        rank, size = options.alone
+    else:
+        import tfdist
+
+        rank, size = tfdist.rank(), tfdist.size()
+    for place in options.programs:
+        module, _, name = place.rpartition(".")
+        start = time.monotonic()
+        outcome = {**_run(module, name, options.style, rank, size, options.folder)}
+        outcome["seconds"] = round(time.monotonic() - start, 2)
+        _write(options.folder / f"{name}.{rank}.json", json.dumps(outcome).encode())
+        if not options.alone and not _all_ended_alike(options.folder, name, size, options.wait):
+            sys.stderr.flush()
+            os._exit(BROKEN)  # the others may wait for this rank where no exception reaches them
+
+
+def _run(module: str, name: str, style: str, rank: int, size: int, folder: Path) -> dict[str, Any]:
+    try:
+        _start_afresh(style, rank)
+        arrays = getattr(importlib.import_module(f"conformance_programs.{module}"), name)(rank, size)
+        temporary = folder / f"{name}.{rank}.tmp.npz"
+        np.savez(temporary, **{key.replace("/", "."): np.asarray(value) for key, value in arrays.items()})
+        temporary.rename(folder / f"{name}.{rank}.npz")
+    except Exception:
+        text = traceback.format_exc()
+        refused, message = judged(text)
+        return {"error": message, "refused": refused, "traceback": text}
+    return {"error": "", "refused": False}
+
+
+def _start_afresh(style: str, rank: int) -> None:
+    """As in a new process, as far as one can have that."""
+    import keras
+    import tensorflow as tf
+
+    gc.collect()
+    if style == "graph":
+        tf.compat.v1.disable_v2_behavior()
+        tf.compat.v1.reset_default_graph()
+        tf.compat.v1.set_random_seed(rank)
+    else:
+        keras.utils.clear_session()
+        tf.random.set_seed(rank)
+    random.seed(rank)
+    np.random.seed(rank)
+
+
+def judged(text: str) -> tuple[bool, str]:
+    """Whether a traceback ends where tfdist refuses on purpose, and the first line of its message.
+
+    That is where the last frame, those told within messages included, is a ``raise`` of tfdist; errors about other
+    ranks that did not come are no refusals.
+    """
+    frames = list(_FRAME.finditer(text))
+    after = text[frames[-1].end() :] if frames else text
+    messages = [found[1] for line in after.splitlines() if (found := _MESSAGE.match(line))]
+    message = messages[0] if messages else text.strip().splitlines()[-1]
+    if not frames:
+        return False, message
+    path, line = Path(frames[-1][1]), int(frames[-1][2])
+    raised = linecache.getline(str(path), line).strip().startswith("raise ")
+    return "tfdist" in path.parts and raised and not message.startswith("PeerError"), message
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(content)
+    temporary.rename(path)
+
+
+def _all_ended_alike(folder: Path, name: str, size: int, wait_seconds: float) -> bool:
+    """Whether all ranks have got through the program, or have all been refused."""
+    paths = [folder / f"{name}.{rank}.json" for rank in range(size)]
+    deadline = time.monotonic() + wait_seconds
+    while not all(path.exists() for path in paths):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    outcomes = [json.loads(path.read_text()) for path in paths]
+    return all(not o["error"] for o in outcomes) or all(o["refused"] for o in outcomes)
+
+
+if __name__ == "__main__":
+    main()
