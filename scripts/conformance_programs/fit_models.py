@@ -120,7 +120,7 @@ def mirrored_strategy(rank, size):
     x, y, _ = arrays(rank, size, 4)
     with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
         model = keras.Sequential([keras.Input([5]), layers.Dense(7, "tanh", name="in"), layers.Dense(3, name="out")])
-    return _fitted(model, x, y, size)
+        return _fitted(model, x, y, size)
 
 
 def one_device_scope(rank, size):

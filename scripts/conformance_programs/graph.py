@@ -101,6 +101,8 @@ def two_learning_rates(rank, size):
     hidden = tf.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES, scope="hidden")
     output = tf.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES, scope="output")
     gradients = tf.gradients(loss, hidden + output)
+    with tf.control_dependencies(gradients):  # both are of the weights before the step
+        gradients = [tf.identity(gradient) for gradient in gradients]
     first = tf.train.GradientDescentOptimizer(0.3).apply_gradients(zip(gradients[: len(hidden)], hidden))
     second = tf.train.AdamOptimizer(0.05, epsilon=1e-3).apply_gradients(zip(gradients[len(hidden) :], output))
     return _train(tf.group(first, second), x, y, rank, size)

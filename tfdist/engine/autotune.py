@@ -170,16 +170,11 @@ def open_together(collectives: Sequence[Collective], used: Engines) -> None:
     Raises:
       DisagreementError: the ranks' plans differ.
     """
-    new = [c for c in collectives if c.channel is None or c.new_names]
-    for group in dict.fromkeys(c.group for c in new):
-        members = [c for c in new if c.group is group]
+    closed = [c for c in collectives if c.channel is None]
+    for group in dict.fromkeys(c.group for c in closed):
+        members = [c for c in closed if c.group is group]
         plan = [f"{line} in {c.name}" for c in members for line in c.plan]
         agreement.agree(group.control, plan, "the first run of an exchange")
         for collective in members:
-            for names in collective.new_names:
-                agreement.check_order(group.control, names, "the comparison of names")
-            collective.new_names = []
-            if collective.channel is not None:
-                continue
             tuned = collective.everyone and collective.tuned_tensors
             collective.open(used.choose() if tuned else used.choice or _BASE_ALONE)

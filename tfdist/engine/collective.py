@@ -34,7 +34,6 @@ class Collective:
       present: the ranks whose tensors count in this step.
       step: counts from 1.
       worker: carries exchanges out, if there are several.
-      new_names: of what it exchanges, in full, that the ranks have not compared yet; one list each time.
     """
 
     def __init__(
@@ -60,8 +59,6 @@ class Collective:
         self.present: list[int] = []
         self.step = 0
         self.worker = Worker(name, self.communicate)
-        self.new_names: list[tuple[str, ...]] = []
-        self._known_names: set[tuple[str, ...]] = set()
         self._failure: BaseException | None = None
         self._turns: list[_Turn] = []
 
@@ -69,12 +66,6 @@ class Collective:
     def tuned_tensors(self) -> int:
         """How many tensors one exchange has at most for the engine that was found fastest."""
         return max((e.tuned_tensors for e in self.exchanges), default=0)
-
-    def is_of(self, names: Sequence[str]) -> None:
-        """It exchanges what has these names; another model may have others, and the same plan."""
-        if names and (chosen := tuple(names)) not in self._known_names:
-            self._known_names.add(chosen)
-            self.new_names.append(chosen)
 
     def open(self, choice: Choice) -> None:
         """Give it its channel, and its exchanges their engines. Collective: the group's ranks."""

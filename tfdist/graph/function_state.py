@@ -25,7 +25,7 @@ class FunctionState:
     """The communication of one function's graph.
 
     Attributes:
-      collectives: in the order of construction.
+      collectives: in the order of construction; and the names, in full, of what they exchange here.
       last: the operations after which the next collective may begin.
       marks: gradients with respect to variables.
       applied: the variables that gradients are applied to, by their keys (``markers.variable_key``).
@@ -33,7 +33,7 @@ class FunctionState:
     """
 
     def __init__(self) -> None:
-        self.collectives: dict[Collective, None] = {}
+        self.collectives: dict[Collective, tuple[str, ...]] = {}
         self.last: list[ops.Operation] = []
         self.marks: list[Marker] = []
         self.applied: set[Hashable] = set()

@@ -14,7 +14,8 @@ from tfdist.graph.traversal import is_symbolic, outside
 
 Gradient: TypeAlias = Any  # tf.Tensor | tf.IndexedSlices
 
-_VARIABLE_OPS = {"VarHandleOp", "VariableV2", "Variable", "TemporaryVariable"}
+REFERENCES = {"VariableV2", "Variable", "TemporaryVariable"}
+_VARIABLE_OPS = {"VarHandleOp", *REFERENCES}
 _READS = {"Identity", "ReadVariableOp", "Enter", "RefEnter"}
 
 
@@ -27,6 +28,7 @@ class Marker:
       name: of the variable.
       tensors: the marking operations' outputs: one for a dense gradient; values and indices for slices.
       dense_shape: of slices.
+      sources: what this rank computed, to be marked.
       version: ``graph.version`` when it was made.
       of: what was differentiated; gradients of the same are averaged together.
       each: it holds the derivatives of many numbers, of each example's loss say, that are combined later; what is
@@ -39,6 +41,7 @@ class Marker:
     name: str
     tensors: tuple[tf.Tensor, ...]
     dense_shape: tf.Tensor | None
+    sources: tuple[tf.Tensor, ...]
     version: int
     of: tuple[Hashable, ...] = ()
     each: bool = False

@@ -114,9 +114,8 @@ class _OutsideSessions:
             own.counts[key] += 1
         # A function that is traced again, and the next eager step, find theirs.
         self.collective = job.functions.by_key.setdefault(f"{key}\n{number}", collective)
-        self.collective.is_of(names)
         for state in function_state.around(self._graph):
-            state.collectives[self.collective] = None
+            state.collectives[self.collective] = tuple(names)
 
     def before(self) -> list[tf.Operation]:
         if self._graph is None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import backprop
+from tensorflow.python.eager import backprop, forwardprop
 from tensorflow.python.ops import gradients_util
 
 from tfdist.graph.job import Job
+from tfdist.graph.markers import variable_key
 from tfdist.hooks.patches import Outermost, Patches
 from tfdist.training import gradient_rewrite
 from tfdist.training.eager_step import EagerSteps
@@ -20,6 +22,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """See the module."""
     _tf_gradients(patches, job)
     _tapes(patches, job, steps.eager)
+    _forward(patches, job, steps.eager)
 
 
 def _tf_gradients(patches: Patches, job: Job) -> None:
@@ -34,6 +37,30 @@ def _tf_gradients(patches: Patches, job: Job) -> None:
         return outermost.call(wrapper, lambda: original(ys, xs, *args, **kwargs))
 
     patches.replace(gradients_util, "_GradientsHelper", helper, ("ys", "xs", "grad_ys"))
+
+
+def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
+    """Derivatives along a direction: tensorflow/python/eager/forwardprop.py."""
+    sources: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+    def made(original: Callable[..., Any], self: Any, primals: Any, *args: Any, **kwargs: Any) -> None:
+        sources[self] = [p for p in tf.nest.flatten(primals) if variable_key(p) is not None]
+        original(self, primals, *args, **kwargs)
+
+    def jvp(original: Callable[..., Any], self: Any, primals: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, primals, *args, **kwargs)
+        if job.switches.alone_depth or not sources[self]:
+            return result
+        flat = tf.nest.flatten(result)
+        variables = [sources[self][0]] * len(flat)  # of all of them: one stands for them
+        if tf.executing_eagerly():
+            new = eager.gradients(variables, flat, "derivatives along a direction")
+        else:
+            new = gradient_rewrite.marked(variables, flat, job, primals)
+        return tf.nest.pack_sequence_as(result, new)
+
+    patches.replace(forwardprop.ForwardAccumulator, "__init__", made, ("self", "primals", "tangents"))
+    patches.replace(forwardprop.ForwardAccumulator, "jvp", jvp, ("self", "primals"))
 
 
 def _tapes(patches: Patches, job: Job, eager: EagerSteps) -> None:

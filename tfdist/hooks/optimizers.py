@@ -27,6 +27,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     def averaged(pairs: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
         if job.switches.alone_depth:
             return pairs
+        gradient_rewrite.check_replicas(tf.distribute.get_strategy())
         return steps.eager.applied(pairs) if tf.executing_eagerly() else gradient_rewrite.averaged(pairs, job)
 
     def apply_gradients(original: Callable[..., Any], self: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:

@@ -43,6 +43,10 @@ class EqualBatches:
     def equalise(self, iterator: Any) -> None:
         """Collective: all ranks, each with its own iterator."""
         dataset, adapter = iterator._distributed_dataset, iterator.data_adapter
+        if not isinstance(dataset, tf.data.Dataset):  # a strategy of one replica has wrapped it
+            dataset = adapter.get_tf_dataset()
+        if isinstance(dataset, tf.distribute.DistributedDataset):
+            raise TypeError("model.fit is given a DistributedDataset: give it the tf.data.Dataset that was distributed")
         infinite = bool(dataset.cardinality() == tf.data.INFINITE_CARDINALITY)
         world = self._job.world
         own = _Facts(adapter.num_batches, iterator.steps_per_epoch, infinite, self._digest)

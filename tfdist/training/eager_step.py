@@ -21,10 +21,12 @@ from tfdist.graph.markers import variable_key, variable_name
 from tfdist.training import gradient_rewrite
 from tfdist.training.eager_variables import native
 from tfdist.training.shared_variables import SharedVariables, digest
+from tfdist.transport import agreement
 
 _TAPE = "a GradientTape that is opened eagerly (what one rank does for itself belongs in tfdist.alone)"
 _MADE = "gradients of an eager tape"
 _APPLIED = "gradients that are applied eagerly"
+_NAMES = "the comparison of the names of what is trained"
 _REMEDY = (
     "Put the step into a tf.function, where this is done for you; or apply them by an optimizer's apply_gradients; or "
     "average what you assign by tfdist.all_reduce(value, 'mean')"
@@ -165,15 +167,20 @@ class EagerSteps:
         if not chosen:
             return result
         known = [native(sources[i]) for i in chosen]
-        self._variables.trained.update(("handle", v.handle._id) for v in known)
+        keys = {("handle", v.handle._id) for v in known}
+        new = not keys <= self._variables.trained
+        self._variables.trained |= keys
         same = 0 if place == _MADE else self._digest([gradients[i] for i in chosen])
-        said = self._job.world.control.arrive(place, 2 * same + int(self._variables.unknown(known)))
+        control = self._job.world.control
+        said = control.arrive(place, 4 * same + 2 * new + self._variables.unknown(known))
+        if any(number & 2 for number in said):
+            agreement.check_order(control, [variable_name(sources[i]) for i in chosen], _NAMES)
         if any(number & 1 for number in said):
             self._variables.take(known)
             self._say_first()
             factor = 0 if self._job.world.rank else self._job.world.size
             result = [None if g is None else _times(g, factor) for g in result]
-        elif same and len(set(said)) == 1:
+        elif same and len({number >> 2 for number in said}) == 1:
             return result
         result = gradient_rewrite.averaged_at_once(sources, result, self._job)
         for i in chosen:
@@ -184,7 +191,7 @@ class EagerSteps:
         if all(self._averages.get(id(g)) is g for g in gradients):
             return 1  # as they came from the other ranks
         parts = [t for g in gradients for t in ([g.values, g.indices] if isinstance(g, tf.IndexedSlices) else [g])]
-        return digest([np.asarray(t) for t in parts]) >> 1 or 1
+        return digest([np.asarray(t) for t in parts]) >> 2 or 1
 
     def _say_first(self) -> None:
         if not self._said:

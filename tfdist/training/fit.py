@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
+from tfdist.training import gradient_rewrite
 from tfdist.training._fit_batches import EqualBatches
 from tfdist.training.data_shard import shard
 from tfdist.training.eager_variables import native, random_state
@@ -49,6 +50,7 @@ class FitSteps:
         """Around ``Model.fit``. Collective: all ranks, unless inside ``alone``."""
         if self._job.switches.alone_depth:
             return original(model, *args, **kwargs)
+        gradient_rewrite.check_replicas(getattr(model, "distribute_strategy", None))
         bound = inspect.signature(original).bind(model, *args, **kwargs)
         given = bound.arguments
         if self._job.switches.settings.autoshard:

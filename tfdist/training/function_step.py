@@ -22,7 +22,9 @@ from tfdist.graph.traversal import is_symbolic
 from tfdist.training import gradient_rewrite, variable_writes
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.shared_variables import SharedVariables
+from tfdist.transport import agreement
 
+_NAMES = "the comparison of the names of what is trained"
 _SET = "the sharing of variables that were set between two steps (do so on all ranks, or before the first step)"
 
 
@@ -64,8 +66,12 @@ class FunctionSteps:
         open_together(list(state.collectives), self._job.engines)
         trained = {_of_argument(key, graph, inputs) for key in state.trained}
         # Not what is new on this rank alone: metrics of its own, or a trace for other shapes.
-        if self._job.switches.shares and not trained <= self._variables.trained:
+        new = not trained <= self._variables.trained
+        if new:
             self._variables.trained |= trained
+            for names in state.collectives.values():
+                agreement.check_order(self._job.world.control, names, _NAMES)
+        if new and self._job.switches.shares:
             arguments = [self._variables.by_handle(t) for t in inputs if t.dtype == tf.resource]
             used = [*_captured(graph), *(v for v in arguments if v is not None)]
             self._variables.take([v for v in used if ("handle", v.handle._id) in trained])

@@ -19,7 +19,7 @@ from tfdist.graph import function_state
 from tfdist.graph.gradient_average import reducer_of
 from tfdist.graph.graph_state import GraphState, make_state, state_of
 from tfdist.graph.job import Job
-from tfdist.graph.markers import Gradient, Marker, variable_key, variable_name
+from tfdist.graph.markers import REFERENCES, Gradient, Marker, variable_key, variable_name
 from tfdist.graph.traversal import ancestors, called_functions, is_symbolic, unconstrained
 
 
@@ -99,13 +99,28 @@ def _mark(key: Hashable, name: str, gradient: Gradient, of: tuple[Hashable, ...]
                 tf.compat.v1.placeholder_with_default(gradient.indices, [None]),
             )
             result = tf.IndexedSlices(*tensors, dense_shape=gradient.dense_shape)
-    marker = Marker(key, name, tensors, getattr(gradient, "dense_shape", None), graph.version, of, each)
+    sources = tuple(t.op.inputs[0] for t in tensors)
+    marker = Marker(key, name, tensors, getattr(gradient, "dense_shape", None), sources, graph.version, of, each)
     state = make_state(graph)
     state.markers.update({t.op: marker for t in tensors})
     if not function_state.in_session():
         for around in function_state.around(graph):
             around.marks.append(marker)
     return result
+
+
+def check_replicas(strategy: Any) -> None:
+    """A process computes gradients once: on one replica.
+
+    Raises:
+      RuntimeError: a ``tf.distribute`` strategy has several.
+    """
+    replicas = getattr(strategy, "num_replicas_in_sync", 1)
+    if replicas > 1:
+        raise RuntimeError(
+            f"{type(strategy).__name__} has {replicas} replicas in this process, and tfdist averages over processes: "
+            f"start a rank for each device (mpirun -n {replicas} python …) and leave the strategy out"
+        )
 
 
 def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[Any, Any]]:
@@ -139,7 +154,7 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
         )
         direct = [i for i, (gradient, _) in enumerate(grads_and_vars) if gradient is not None]
     else:
-        _rewire(pending, job)
+        _rewire(pending, state, job)
     applied = [g for g, _ in grads_and_vars]
     if direct:
         late = {variable_key(grads_and_vars[i][1]) for i in direct}
@@ -203,7 +218,7 @@ def average_behind(values: Sequence[tf.Tensor], writes: str, state: GraphState, 
     for of in dict.fromkeys(m.of for m in pending):
         unobstructed = (m for m in state.markers.values() if m.version > state.ran_version)
         siblings = [m for m in unobstructed if m.of == of and not (m.averaged or m.differentiated or m.each)]
-        _rewire(list(dict.fromkeys([*(m for m in pending if m.of == of), *siblings])), job)
+        _rewire(list(dict.fromkeys([*(m for m in pending if m.of == of), *siblings])), state, job)
 
 
 def late_behind(tensor: tf.Tensor, state: GraphState) -> Marker | None:
@@ -257,7 +272,7 @@ def _obstacle(pending: Sequence[Marker], state: GraphState) -> str | None:
     return None
 
 
-def _rewire(markers: Sequence[Marker], job: Job) -> None:
+def _rewire(markers: Sequence[Marker], state: GraphState, job: Job) -> None:
     # An average stands where its gradients do, which may be outside the cond that applies it.
     # What gradients are computed from, other gradients among them, is this rank's own.
     before = set(ancestors([t.op.inputs[0].op for m in markers for t in m.tensors]))
@@ -270,16 +285,34 @@ def _rewire(markers: Sequence[Marker], job: Job) -> None:
             # The order of construction is that of the backward pass, and the same on all ranks.
             members.sort(key=lambda m: m.tensors[0].op.inputs[0].op._id)
             names = [m.name for m in members]
-            results = _build([m.gradient for m in members], names, job, beside=members[0].tensors[0].op)
+            beside = members[0].tensors[0].op
+            results = _build([m.gradient for m in members], names, job, beside, _others_of(members, beside, state))
         for marker, result in zip(members, results, strict=True):
             marker.replace(result, before)
 
 
+def _others_of(markers: Sequence[Marker], beside: ops.Operation, state: GraphState) -> list[ops.Operation]:
+    """Gradients of the same target that are still to be computed, perhaps from variables that these will change.
+
+    A reference variable is read where it lies, and the wait for other ranks gives an update time to come first.
+    """
+    targets = {m.of for m in markers if isinstance(m.variable, ops.Operation) and m.variable.type in REFERENCES}
+    context = beside._get_control_flow_context()
+    others = (m for m in state.markers.values() if m.of in targets and not m.differentiated and m not in markers)
+    sources = dict.fromkeys(t.op for m in others for t in m.sources)
+    return [op for op in sources if op.graph is beside.graph and op._get_control_flow_context() is context]
+
+
 def _build(
-    gradients: Sequence[Gradient], names: Sequence[str], job: Job, beside: ops.Operation | None = None
+    gradients: Sequence[Gradient],
+    names: Sequence[str],
+    job: Job,
+    beside: ops.Operation | None = None,
+    after: Sequence[ops.Operation] = (),
 ) -> list[Gradient]:
     reducer = reducer_of(job)
     if tf.executing_eagerly():
         return reducer.reduce(gradients, names, job.world)
-    with unconstrained(ops.get_default_graph(), beside), tf.name_scope("tfdist/average"):
+    graph = ops.get_default_graph()
+    with unconstrained(graph, beside), graph.control_dependencies(after), tf.name_scope("tfdist/average"):
         return reducer.reduce(gradients, names, job.world)

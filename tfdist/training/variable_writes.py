@@ -22,6 +22,7 @@ from tfdist.training import gradient_rewrite
 
 _WRITES = re.compile("Assign|Apply|Scatter")
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+_LINEAR = ("Identity", "ReadVariableOp", "Cast", "Const", "Mul", "RealDiv", "Reciprocal", "Neg", "Switch", "Merge")
 
 
 @functools.cache
@@ -59,8 +60,14 @@ def before_run(graph: ops.Graph, job: Job) -> None:
 
 
 def _accumulators(state: GraphState) -> set[Any]:
-    """The variables that gradients are made of which are averaged as they are applied."""
-    return {op for op in ancestors([t.op for t in state.late], control=False) if op.type in _VARIABLES}
+    """The variables in which a rank accumulates gradients of its own: what is applied is a multiple of them, and is
+    averaged then. Where it is clipped, say, the average must be made before."""
+    found: set[Any] = set()
+    for tensor in state.late:
+        behind = list(ancestors([tensor.op], control=False))
+        if all(op.type in _LINEAR + _VARIABLES for op in behind):
+            found.update(op for op in behind if op.type in _VARIABLES)
+    return found
 
 
 def _variable_of(op: ops.Operation) -> ops.Operation:
