@@ -123,12 +123,12 @@ class _Direct:
                     self._memory.read(i, theirs[i][block.vectors], ours[i][block.vectors], block.size_bytes)
             for tensor, part, here in block.parts:
                 contributions = [sources[tensor][part] if i == node.index else landed[i][here] for i in contributing]
-                reduce_ops.combine(self._op, contributions, area[here], divisor if node.alone else 1)
+                reduce_ops.combine(self._op, contributions, area[here], divisor)
             if node.alone:
                 self._hand_out(turn, whole, block.whole)  # while it is in the cache
         if not node.alone:
             own = self._slices[node.lane]
-            node.exchange(whole[own], self._op, divisor, turn.place(f"{self._what}, nodes"))
+            node.exchange(whole[own], self._op, turn.place(f"{self._what}, nodes"))
             self._hand_out(turn, whole, own)
 
     def _hand_out(self, turn: AllReduceTurn, whole: np.ndarray, part: slice) -> None:

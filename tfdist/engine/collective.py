@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tfdist.core.timeline import Recorder
 from tfdist.engine._exchange_thread import Worker
 from tfdist.engine.engines import Choice
@@ -93,7 +95,8 @@ class Collective:
         if self._failure:
             raise self._failure
         try:
-            self.exchanges[number].communicate(self._turns[number])
+            with np.errstate(over="ignore", invalid="ignore"):  # infinities are values, as TensorFlow has it
+                self.exchanges[number].communicate(self._turns[number])
         except BaseException as error:
             self._failure = error
             raise

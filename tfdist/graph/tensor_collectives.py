@@ -111,7 +111,8 @@ class TensorCollectives:
         shape = list(arrays[0].shape) if same_size else ["rows", *arrays[0].shape[1:]]
         place = self._place(f"{kind} of {arrays[0].dtype.name} {shape}")
         self._group.control.arrive(place, size_bytes=arrays[0].nbytes if same_size else 0)
-        results = function(self._group.control, arrays)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities are values, as TensorFlow has it
+            results = function(self._group.control, arrays)
         return [
             tf.constant(r, v.dtype) if isinstance(v, tf.Tensor) else r for r, v in zip(results, values, strict=True)
         ]

@@ -163,10 +163,10 @@ class MpiNode:
         self._detector.wait(self._lines, place, self.ranks)
         return self._lines.read()
 
-    def exchange(self, array: np.ndarray, op: Op, divisor: int, place: str) -> None:
+    def exchange(self, array: np.ndarray, op: Op, place: str) -> None:
         # A rank that fails in its node's sum must not leave those of other nodes in MPI's blocking call.
         self._detector.wait(self._between.Ibarrier(), place)
-        _all_reduce(self._between, array, op, divisor)
+        _all_reduce(self._between, array, op, 1)
 
 
 def _all_reduce(comm: Any, array: np.ndarray, op: Op, divisor: int) -> None:

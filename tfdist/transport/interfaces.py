@@ -80,8 +80,11 @@ class Node(Protocol):
     copied: SplitBarrier
     added: SplitBarrier
 
-    def exchange(self, array: np.ndarray, op: Op, divisor: int, place: str) -> None:
-        """Combine with the same slice of the other nodes, in place, and divide. Collective: the ranks of this lane."""
+    def exchange(self, array: np.ndarray, op: Op, place: str) -> None:
+        """Combine with the same slice of the other nodes, in place. Collective: the ranks of this lane.
+
+        For a mean each node has divided its sum: the sum of a narrow dtype may not be representable where the mean is.
+        """
 
 
 class Channel(Protocol):
