@@ -93,7 +93,7 @@ def configure(
       sparse_as_dense: hand averages of IndexedSlices out as dense tensors, as Horovod's option of this name does. The
         default keeps slices, because optimizers with momentum treat the two differently.
       sparse_ways: by variable name (its operation's), how the rows of its gradient travel: ``auto``, ``dense`` or
-        ``gather``; the result is the same.
+        ``gather``, with the same result; or ``unmerged``: all ranks' rows one after the other.
       **settings: ``bucket_mb``, ``compression``, ``sparse``, as in the environment.
 
     Raises:

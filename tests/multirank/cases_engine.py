@@ -279,6 +279,26 @@ def case_rows_are_the_same_whichever_way_they_travel() -> None:
             assert difference.max() <= tolerance
 
 
+def case_rows_that_stay_unmerged() -> None:
+    """All ranks' rows in the order of the ranks, duplicates included, each divided in float32."""
+    for dtype in (np.float32, np.float16):
+        brought_by = [
+            (np.array([3, 1, 3, r][: 2 + r % 3], np.int32), np.full((2 + r % 3, 2), 60_000 - 100 * r).astype(dtype))
+            for r in range(SIZE)
+        ]
+        for averaged in (False, True):
+            table = Table("e", 23, "unmerged", np.dtype(np.int32), np.dtype(dtype), (2,), averaged)
+            with turn(np.dtype(dtype), averaged):
+                indices, values = reduce(opened(Rows("rows", [table])), 0, brought_by[RANK])
+                np.testing.assert_array_equal(indices, np.concatenate([i for i, _ in brought_by]))
+                every = np.concatenate([v for _, v in brought_by]).astype(np.float32)
+                np.testing.assert_array_equal(values, (every / np.float32(SIZE)).astype(dtype))
+                if averaged:  # what is the same on all ranks is not made more
+                    again = reduce(opened(Rows("rows", [table])), 0, [indices, values])
+                    np.testing.assert_array_equal(again[0], indices)
+                    np.testing.assert_allclose(again[1], values, rtol=1e-6)
+
+
 def case_sparse_settings_keep_the_law() -> None:
     for way in ("dense", "gather"):
         with turn(way), settings(sparse=way):

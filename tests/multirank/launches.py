@@ -62,7 +62,7 @@ _LAUNCHES = (
         3,
         (
             *(f"cases_{module}." for module in ("engine", "law", "values", "variables", "programs")),
-            *_of("keras", "uneven", "logs"),
+            *_of("keras", "uneven", "logs", "embeddings"),
         ),
         long=_of("engine", "memory"),  # what a rank holds hangs little on their number
         meaningless=_of("nmt", "nmt_with"),  # 64 sentences are not to be divided

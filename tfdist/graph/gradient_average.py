@@ -1,7 +1,8 @@
 """Gradient average, the default reducer: dense ones fused into buckets, IndexedSlices as sparse rows.
 
-Slices stay slices: the union of the rows touched on any rank, each once. A dense average in their place would change
-the training, since the sparse updates of momentum and RMSProp leave untouched rows alone.
+Slices stay slices: the union of the rows touched on any rank, each once, or all as they are where that is asked for. A
+dense average in their place would change the training, since the sparse updates of momentum and RMSProp leave untouched
+rows alone.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Average:
     def reduce(self, gradients: Sequence[Gradient], names: Sequence[str], group: Group) -> list[Gradient]:
         """Build one fused, ordered average where TensorFlow is building now, or execute it. See ``job.Reducer``.
 
-        Slices are merged: each row that any rank touched, once.
+        Slices are merged, each row that any rank touched, once; or one rank's after the other, where they are to stay
+        unmerged.
         """
         job = self._job
         dense = [i for i, g in enumerate(gradients) if isinstance(g, tf.Tensor)]
@@ -74,10 +76,11 @@ class Average:
         return [results[i] for i in range(len(gradients))]
 
     def _rows(self, slices: Sequence[tf.IndexedSlices], names: Sequence[str]) -> Part:
-        merged = [merge(s) for s in slices]
-        flat = [t for s in merged for t in (s.indices, _to_wire(s.values, self._job))]
+        ways = [_way(name, self._job) for name in names]
+        own = [s if way == "unmerged" else merge(s) for s, way in zip(slices, ways, strict=True)]
+        flat = [t for s in own for t in (s.indices, _to_wire(s.values, self._job))]
         tables = [
-            _table(name, s, flat[2 * k + 1], self._job) for k, (name, s) in enumerate(zip(names, slices, strict=True))
+            _table(name, ways[k], s, flat[2 * k + 1]) for k, (name, s) in enumerate(zip(names, slices, strict=True))
         ]
         # The number of rows differs between ranks, their shape must not.
         lines = [signature("slices for", name, _unknown_rows(s.values)) for name, s in zip(names, slices, strict=True)]
@@ -116,20 +119,32 @@ def _to_wire(tensor: tf.Tensor, job: Job) -> tf.Tensor:
     return tf.cast(tensor, _COMPRESSED[job.switches.settings.compression]) if tensor.dtype == tf.float32 else tensor
 
 
-def _table(name: str, slices: tf.IndexedSlices, values: tf.Tensor, job: Job) -> Table:
+class OfAverages(tf.IndexedSlices):
+    """Slices made of averages already, duplicates included, of which another average must not make more."""
+
+
+def of_averages(gradient: Gradient | None) -> Gradient | None:
+    """A gradient of which the average has been taken where it was made, and is to be taken where it is applied."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return OfAverages(gradient.values, gradient.indices, gradient.dense_shape)
+    return gradient
+
+
+def _table(name: str, way: Way, slices: tf.IndexedSlices, values: tf.Tensor) -> Table:
     shape = None if slices.dense_shape is None else tf.get_static_value(slices.dense_shape)
     return Table(
         name,
         None if shape is None else int(shape[0]),
-        job.switches.sparse_ways.get(name, _way(job)),
+        way,
         np.dtype(slices.indices.dtype.as_numpy_dtype),
         np.dtype(values.dtype.as_numpy_dtype),
         tuple(slices.values.shape[1:].as_list()),
+        averaged=way == "unmerged" and isinstance(slices, OfAverages),
     )
 
 
-def _way(job: Job) -> Way:
-    return cast("Way", job.switches.settings.sparse)
+def _way(name: str, job: Job) -> Way:
+    return job.switches.sparse_ways.get(name, cast("Way", job.switches.settings.sparse))
 
 
 def _spec(tensor: tf.Tensor) -> tf.TensorSpec:

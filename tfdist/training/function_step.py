@@ -19,6 +19,7 @@ from tensorflow.python.ops import resource_variable_ops
 from tfdist.core.log import announce
 from tfdist.engine.autotune import open_together
 from tfdist.graph import function_state
+from tfdist.graph.gradient_average import of_averages
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_key
 from tfdist.graph.traversal import is_symbolic
@@ -133,7 +134,10 @@ class FunctionSteps:
             self._said.add("late")
             gradient_rewrite.warn_of_late_average("a tf.function and are applied outside")
         # Those of a tape are averages already, of which this is the average; those of a tf.function are not.
-        return list(zip(self.gradients(sources, gradients, _APPLIED), sources, strict=True))
+        own = [
+            g if variable_key(v) in self._leaving else of_averages(g) for g, v in zip(gradients, sources, strict=True)
+        ]
+        return list(zip(self.gradients(sources, own, _APPLIED), sources, strict=True))
 
     def gradients(self, sources: Sequence[Any], gradients: Sequence[Any], place: str) -> list[Any]:
         """The averages of gradients with respect to variables that have been computed eagerly.
