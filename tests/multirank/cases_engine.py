@@ -216,7 +216,7 @@ def case_compressed_gradients_are_added_in_float32() -> None:
 def case_large_values_are_divided_before_they_are_narrowed() -> None:
     """Means that float16 can hold, of sums that it cannot; and sums that overflow do so silently."""
     own = np.float32(40_000 + 512 * RANK)
-    mean = np.mean([40_000 + 512 * r for r in range(SIZE)])
+    mean = float(np.mean([40_000 + 512 * r for r in range(SIZE)]))
     tolerance = 0.005 * mean  # between nodes each node's part is rounded too
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -77,7 +77,7 @@ class _Direct:
         self._landing = np.empty((max(0, len(node.ranks) - 2), room), dtype)
 
     def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
-        self._memory.publish([address(whole), *map(address, sources)])
+        self._memory.publish([whole, *sources])
 
     def run(
         self,
@@ -92,6 +92,7 @@ class _Direct:
             self._node.copied.enter()
         with turn.span("wait for copies", self._what):
             self._node.copied.wait(turn.place(f"{self._what}, copied"))
+        self._memory.withdraw()
 
     @contextlib.contextmanager
     def _reaching(self, turn: AllReduceTurn, index: int) -> Iterator[None]:

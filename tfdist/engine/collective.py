@@ -10,7 +10,7 @@ from tfdist.core.timeline import Recorder
 from tfdist.engine._exchange_thread import Worker
 from tfdist.engine.engines import Choice
 from tfdist.engine.exchange import Exchange
-from tfdist.transport.interfaces import Channel, Group
+from tfdist.transport.interfaces import Channel, Group, PeerError
 
 _OVERWRITTEN = 1
 _ABSENT = 2
@@ -99,6 +99,8 @@ class Collective:
                 self.exchanges[number].communicate(self._turns[number])
         except BaseException as error:
             self._failure = error
+            if isinstance(error, PeerError) and self.channel is not None:
+                self.channel.give_up(error)
             raise
 
 

@@ -177,8 +177,8 @@ class FunctionSteps:
         Collective: all ranks, unless inside ``alone``.
         """
         if not self._job.switches.alone_depth:
-            self._tapes += 1
             self.share_new(_TAPE)
+            self._tapes += 1
 
     def share_new(self, place: str) -> None:
         """Give all variables that have been made meanwhile rank 0's values, as far as their equals can be told.

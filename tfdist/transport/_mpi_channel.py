@@ -43,6 +43,7 @@ class MpiChannel:
         self.size = comm.size
 
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
+        self._detector.check(place)
         own = (zlib.crc32(place.encode()), size_bytes, flags)
         if self._node is not None and self._node.alone:
             brought = self._node.bring(own, place)[:, :3]
@@ -54,6 +55,9 @@ class MpiChannel:
         if any(row[:2] != rows[0][:2] for row in rows):
             raise DisagreementError(self._difference(place, size_bytes))
         return [row[2] for row in rows]
+
+    def give_up(self, error: BaseException) -> None:
+        self._detector.give_up(error)
 
     def _difference(self, place: str, size_bytes: int) -> str:
         # All ranks have seen the same numbers, so all come here together.
