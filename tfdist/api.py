@@ -89,11 +89,14 @@ def configure(
 ) -> None:
     """Change settings for the graphs built from now on; the same on all ranks.
 
+    A ``tf.function`` that has been traced keeps what it was built by: its next call is a ``SettingsError`` if that is
+    not what is configured then.
+
     Args:
       sparse_as_dense: hand averages of IndexedSlices out as dense tensors, as Horovod's option of this name does. The
         default keeps slices, because optimizers with momentum treat the two differently.
-      sparse_ways: by variable name (its operation's), how the rows of its gradient travel: ``auto``, ``dense`` or
-        ``gather``, with the same result; or ``unmerged``: all ranks' rows one after the other.
+      sparse_ways: by variable name (with ``:0`` or without), how the rows of its gradient travel: ``auto``, ``dense``
+        or ``gather``, with the same result; or ``unmerged``: all ranks' rows one after the other.
       **settings: ``bucket_mb``, ``compression``, ``sparse``, as in the environment.
 
     Raises:
@@ -104,7 +107,7 @@ def configure(
         switches.sparse_as_dense = bool(sparse_as_dense)
     for name, way in (sparse_ways or {}).items():
         switches.settings.configured(sparse=way)  # checks it
-        switches.sparse_ways[name] = way
+        switches.sparse_ways[name.removesuffix(":0")] = way
     switches.settings = switches.settings.configured(**settings)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import sys
 import tempfile
@@ -231,7 +232,9 @@ def case_embeddings_are_those_of_one_process_that_merges() -> None:
 
     for name, make in SQUARING.items():
         with turn(name):
-            expected = one_process(lambda make=make: trained(embedding, lambda: merging(make), fit, False, 0))
+            expected = one_process(
+                functools.partial(trained, embedding, functools.partial(merging, make), fit, False, 0)
+            )
             assert_close(trained(embedding, make, fit, True, tfdist.rank()), expected, 1e-5)
     unmerged = one_process(lambda: trained(embedding, SQUARING["adam"], fit, False, 0))
     found = trained(embedding, SQUARING["adam"], fit, True, tfdist.rank())

@@ -139,7 +139,7 @@ class Settings:
                 f"environment before that (configure takes {', '.join(CONFIGURABLE)})"
             )
         texts = {name: (str(value), f"tfdist.configure: {name}") for name, value in values.items()}
-        return self._with(texts, dict.fromkeys(values, "tfdist.configure"))
+        return self._with(texts, dict.fromkeys(values, CONFIGURE))
 
     def _with(self, texts: Mapping[str, tuple[str, str]], origins: Mapping[str, str]) -> Settings:
         fields = self.fields()
@@ -156,6 +156,7 @@ class Settings:
         return dataclasses.replace(self, **values, origins={**self.origins, **origins})
 
 
+CONFIGURE = "tfdist.configure"  # an origin
 # What graphs are built by: the rest is read once, when tfdist is imported.
 CONFIGURABLE = ("bucket_mb", "compression", "sparse")
 # What each rank may have in its own way.

@@ -7,6 +7,7 @@ rows alone.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import cast
 
@@ -66,7 +67,8 @@ class Average:
         exchanges = [part.exchange for part in parts]
         everyone = group is job.world
         collective = Collective(self._name(names), exchanges, group, job.recorder, everyone, averages=True)
-        built = build(collective, parts, job, job.switches.broadcasts)
+        made_by = functools.partial(_made_by, job, [names[i] for i in sparse], job.switches.sparse_as_dense)
+        built = build(collective, parts, job, job.switches.broadcasts, made_by)
         results: dict[int, Gradient] = {}
         for of_bucket, averages in zip(members, built, strict=False):
             results.update({i: tf.cast(t, gradients[i].dtype) for i, t in zip(of_bucket, averages, strict=True)})
@@ -143,8 +145,17 @@ def _table(name: str, way: Way, slices: tf.IndexedSlices, values: tf.Tensor) -> 
     )
 
 
+def _made_by(job: Job, tables: Sequence[str], made_dense: bool) -> dict[str, object]:
+    """The settings that an average with slices for these variables follows from, as they are now."""
+    switches = job.switches
+    made: dict[str, object] = {"bucket_mb": switches.settings.bucket_mb, "compression": switches.settings.compression}
+    made.update({f"sparse for {name}": _way(name, job) for name in tables})
+    return made | {"sparse_as_dense": switches.sparse_as_dense} if tables or made_dense else made
+
+
 def _way(name: str, job: Job) -> Way:
-    return job.switches.sparse_ways.get(name, cast("Way", job.switches.settings.sparse))
+    switches = job.switches
+    return switches.sparse_ways.get(name.removesuffix(":0"), cast("Way", switches.settings.sparse))
 
 
 def _spec(tensor: tf.Tensor) -> tf.TensorSpec:

@@ -147,12 +147,15 @@ class FunctionSteps:
 
         Collective: all ranks, with the same variables.
         """
-        known = [native(v) for v, g in zip(sources, gradients, strict=True) if g is not None and _is_variable(v)]
+        given = [v for v, g in zip(sources, gradients, strict=True) if g is not None and _is_variable(v)]
+        known = [native(v) for v in given]
         result = list(gradients)
         if not known:
             return result
         unknown = self._job.switches.broadcasts and any(v._unique_id not in self._same for v in known)
-        if any(self._job.world.control.arrive(place, int(unknown))):
+        control = self._job.world.control
+        if any(control.arrive(place + self._job.switches.configured, int(unknown))):
+            agreement.agree(control, [described(v) for v in given], first_step.PLACE)
             self.take(known)
             if "first" not in self._said:
                 announce("the first gradients are rank 0's alone, because their variables were made in that very step")
@@ -165,8 +168,8 @@ class FunctionSteps:
         """Run it; what has gone wrong inside a collective is raised as it was, without TensorFlow's wrapping."""
         try:
             return call()
-        except tf.errors.OpError:
-            failure = self._job.functions.take_failure()
+        except tf.errors.OpError as error:
+            failure = self._job.functions.failures.behind(error)
             if failure is not None:
                 raise failure from None
             raise

@@ -196,4 +196,4 @@ class World(Group, Protocol):
         """End all ranks at once."""
 
     def end(self) -> None:
-        """This rank's program is over: tell the others and wait, idle, for theirs; after it has given up, not for ever."""
+        """This rank's program is over: tell the others and wait, idle, for theirs; not for ever if it has given up."""
