@@ -14,6 +14,17 @@ from tfdist.hooks.patches import Patches, with_subclasses
 from tfdist.training.steps import Steps
 
 
+# What assigns to a variable, and its name for the value.
+_ASSIGNING = {
+    "assign": "value",
+    "assign_add": "delta",
+    "assign_sub": "delta",
+    "scatter_add": "sparse_delta",
+    "scatter_sub": "sparse_delta",
+    "scatter_update": "sparse_delta",
+}
+
+
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """Calls of functions, and new variables: tensorflow/python/eager/polymorphic_function/concrete_function.py,
     tensorflow/python/ops/resource_variable_ops.py."""
@@ -37,7 +48,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     )
     patches.replace(tf_resources.ResourceVariable, "__init__", made, ("self",))
     patches.replace(polymorphic_function.UnliftedInitializerVariable, "__init__", made, ("self",))
-    for name in ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update"):
+    for name, value in _ASSIGNING.items():
         for cls in with_subclasses(tf_resources.BaseResourceVariable):
             if name in vars(cls):
-                patches.replace(cls, name, assign)
+                patches.replace(cls, name, assign, by_name=("self", value))

@@ -44,10 +44,10 @@ def _tapes(patches: Patches, job: Job, functions: FunctionSteps) -> None:
             functions.tape_opened()
         return original(self)
 
-    def leave(original: Callable[..., Any], self: Any, *args: Any) -> None:
+    def leave(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
         if tf.executing_eagerly():
             functions.tape_closed()
-        original(self, *args)
+        original(self, *args, **kwargs)
 
     def gradient(original: Callable[..., Any], self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         gradients = original(self, target, sources, *args, **kwargs)
