@@ -74,12 +74,16 @@ def shard(data: Any, remainder: Remainder = "drop") -> Any:
     """This rank's share of a dataset or sequence: elements rank, rank + size, …, the same number on every rank.
 
     Args:
-      data: a ``tf.data.Dataset``, or anything that can be sliced along its first axis.
+      data: a ``tf.data.Dataset``; anything that can be sliced along its first axis, such as an array or a list; or a
+        structure as ``model.fit`` takes it, each of whose parts is shared so: a dict, or a tuple or list whose elements
+        are arrays or tensors (or dicts of them, or None). A list of other things is a sequence of examples; one of
+        arrays that are the examples wants ``np.stack`` first.
       remainder: ``drop`` leaves out the elements that do not fill a last round over the ranks; ``pad`` fills the
         round with elements from the beginning.
 
     Raises:
-      ValueError: fewer elements than ranks, or a dataset of unknown length to be padded.
+      ValueError: fewer elements than ranks, a dataset of unknown length to be padded, parts of unequal lengths, or a
+        tuple or list of arrays and other things.
     """
     return data_shard.shard(data, _world.rank, _world.size, remainder)
 

@@ -418,13 +418,15 @@ def shuffled(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
 
 
 def case_equal_data_are_told_and_sharded_on_demand() -> None:
-    x, y = arrays(share=False)
+    whole = arrays(share=False)
     for autoshard, runs in ((False, (fit, shuffled, fit_dataset, fit_generator)), (True, (fit, shuffled, fit_dataset))):
-        for run in runs:
+        for number, run in enumerate(runs):
+            x, y = whole[0] + np.float32(number), whole[1]  # others each time: of the same it has been told
             with turn("autoshard", autoshard, run), settings(autoshard=autoshard):
                 model = functional()
                 model.compile(keras.optimizers.SGD(0.1), "mse")
                 with said_in_fit() as lines:
+                    run(model, x, y, 10)
                     run(model, x, y, 10)
                 told = [line for line in lines if "tfdist.shard" in line]
                 assert len(told) == (tfdist.rank() == 0 and not autoshard), lines

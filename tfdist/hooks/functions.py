@@ -13,7 +13,6 @@ from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches, with_subclasses
 from tfdist.training.steps import Steps
 
-
 # What assigns to a variable, and its name for the value.
 _ASSIGNING = {
     "assign": "value",
