@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from tfdist.core import devices, timeline
 from tfdist.core.environment import launch
-from tfdist.core.log import announce, speak_as
+from tfdist.core.log import announce, log, speak_as
 from tfdist.core.settings import Settings, SettingsError
 from tfdist.engine.autotune import Engines
 from tfdist.graph.job import Job, Switches
 from tfdist.transport.connect import connect
-from tfdist.transport.interfaces import SetupError
+from tfdist.transport.interfaces import PeerError, SetupError
 
 if TYPE_CHECKING:
     from tfdist.hooks.patches import Patches
@@ -58,11 +58,18 @@ class Process:
         job = self.job
         job.world.end()
         if isinstance(job.recorder, timeline.Recording):
-            ranks = job.world.control.all_gather_object(self._events(job.recorder), "the writing of the timeline")
-            path = job.switches.settings.timeline
-            if job.world.rank == 0:
-                timeline.write(path, ranks)
-            announce(f"the timeline is in {path}\n{timeline.table(ranks)}")
+            try:
+                self._write_timeline(job.recorder)
+            except PeerError as error:
+                log(f"rank {job.world.rank} has no part in a timeline: {error}")
+
+    def _write_timeline(self, recorder: timeline.Recording) -> None:
+        job = self.job
+        ranks = job.world.control.all_gather_object(self._events(recorder), "the writing of the timeline")
+        path = job.switches.settings.timeline
+        if job.world.rank == 0:
+            timeline.write(path, ranks)
+        announce(f"the timeline is in {path}\n{timeline.table(ranks)}")
 
     def _events(self, recorder: timeline.Recording) -> list[timeline.Event]:
         """This rank's, on rank 0's clock."""

@@ -74,12 +74,16 @@ def shard(data: Any, remainder: Remainder = "drop") -> Any:
     """This rank's share of a dataset or sequence: elements rank, rank + size, …, the same number on every rank.
 
     Args:
-      data: a ``tf.data.Dataset``, or anything that can be sliced along its first axis.
+      data: a ``tf.data.Dataset``; anything that can be sliced along its first axis, such as an array or a list; or a
+        structure as ``model.fit`` takes it, each of whose parts is shared so: a dict, or a tuple or list whose elements
+        are arrays or tensors (or dicts of them, or None). A list of other things is a sequence of examples; one of
+        arrays that are the examples wants ``np.stack`` first.
       remainder: ``drop`` leaves out the elements that do not fill a last round over the ranks; ``pad`` fills the
         round with elements from the beginning.
 
     Raises:
-      ValueError: fewer elements than ranks, or a dataset of unknown length to be padded.
+      ValueError: fewer elements than ranks, a dataset of unknown length to be padded, parts of unequal lengths, or a
+        tuple or list of arrays and other things.
     """
     return data_shard.shard(data, _world.rank, _world.size, remainder)
 
@@ -89,11 +93,14 @@ def configure(
 ) -> None:
     """Change settings for the graphs built from now on; the same on all ranks.
 
+    A ``tf.function`` that has been traced keeps what it was built by: its next call is a ``SettingsError`` if that is
+    not what is configured then.
+
     Args:
       sparse_as_dense: hand averages of IndexedSlices out as dense tensors, as Horovod's option of this name does. The
         default keeps slices, because optimizers with momentum treat the two differently.
-      sparse_ways: by variable name (its operation's), how the rows of its gradient travel: ``auto``, ``dense`` or
-        ``gather``; the result is the same.
+      sparse_ways: by variable name (with ``:0`` or without), how the rows of its gradient travel: ``auto``, ``dense``
+        or ``gather``, with the same result; or ``unmerged``: all ranks' rows one after the other.
       **settings: ``bucket_mb``, ``compression``, ``sparse``, as in the environment.
 
     Raises:
@@ -104,7 +111,7 @@ def configure(
         switches.sparse_as_dense = bool(sparse_as_dense)
     for name, way in (sparse_ways or {}).items():
         switches.settings.configured(sparse=way)  # checks it
-        switches.sparse_ways[name] = way
+        switches.sparse_ways[name.removesuffix(":0")] = way
     switches.settings = switches.settings.configured(**settings)
 
 

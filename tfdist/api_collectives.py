@@ -46,9 +46,9 @@ def broadcast(value: Any, root: int = 0, group: Ranks | None = None) -> Any:
     Collective: all ranks of the group, in the same order.
 
     Args:
-      value: a graph tensor (any dtype, the same static shape everywhere; the result is a tensor that needs every
-        rank to run it), an eager tensor (the same shape everywhere), or any Python or NumPy value that can be pickled
-        (sent at once; only the root's is looked at).
+      value: a graph tensor (any dtype, strings too, the same static shape everywhere; the result is a tensor that needs
+        every rank to run it), an eager tensor (the same shape everywhere), or any Python or NumPy value that can be
+        pickled (sent at once; only the root's is looked at).
       root: whose; counted in the group.
       group: of ``new_group``; None for all ranks.
     """
@@ -68,7 +68,7 @@ def all_reduce(tensor: Any, op: Op = "mean", group: Ranks | None = None) -> Any:
       group: of ``new_group``; None for all ranks.
 
     Raises:
-      ValueError: another ``op``, or the mean of integers.
+      ValueError: another ``op``, the mean of integers, the least or greatest of complex numbers, or strings.
       DisagreementError: the ranks bring different shapes or dtypes.
     """
     return _collectives(group).all_reduce(tensor, op)
@@ -80,7 +80,8 @@ def all_gather(tensor: Any, group: Ranks | None = None) -> Any:
     Collective: all ranks of the group, in the same order.
 
     Args:
-      tensor: [rows, …], a graph or eager tensor or a NumPy array; the number of rows may differ between ranks.
+      tensor: [rows, …], a graph or eager tensor or a NumPy array, of any dtype, strings too; the number of rows may
+        differ between ranks.
       group: of ``new_group``; None for all ranks.
 
     Returns:

@@ -7,6 +7,7 @@ import functools
 import os
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -212,6 +213,38 @@ def case_compressed_gradients_are_added_in_float32() -> None:
                 np.testing.assert_allclose(-doubles, np.mean([1 + 1e-12 * r for r in range(SIZE)]), rtol=1e-14)
 
 
+def case_large_values_are_divided_before_they_are_narrowed() -> None:
+    """Means that float16 can hold, of sums that it cannot; and sums that overflow do so silently."""
+    own = np.float32(40_000 + 512 * RANK)
+    mean = float(np.mean([40_000 + 512 * r for r in range(SIZE)]))
+    tolerance = 0.005 * mean  # between nodes each node's part is rounded too
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for way in WAYS:
+            with turn(way), settings(way):
+                for op, expected in (("mean", mean), ("max", 40_000 + 512 * (SIZE - 1)), ("sum", np.inf)):
+                    exchange = all_reduce("x", op, np.dtype(np.float16), [70_001])
+                    (found,) = reduce(opened(exchange), 0, [np.full(70_001, own, np.float16)])
+                    np.testing.assert_allclose(found.astype(np.float64), expected, atol=tolerance)
+            for sparse in ("gather", "dense"):
+                with turn(way, sparse), settings(way, compression="fp16", sparse=sparse, bucket_mb=1e-5):
+                    np.testing.assert_allclose(_step_with_gradient(own), -mean, atol=tolerance)
+
+
+def _step_with_gradient(value: np.float32) -> np.ndarray:
+    """What a step makes of two zeros in two buckets, and of an embedding's row, [3]."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        zeros = {"initializer": v1.zeros_initializer()}
+        dense = [v1.get_variable(name, [9], **zeros) for name in ("v", "w")]
+        e = v1.get_variable("e", [7, 2], **zeros)
+        loss = tf.add_n([tf.reduce_sum(x) for x in (*dense, tf.nn.embedding_lookup(e, [2]))])
+        step = v1.train.GradientDescentOptimizer(1.0).minimize(loss * value)
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        found = session.run([*dense, e])
+        return np.array([found[0][3], found[1][5], found[2][2, 1]])
+
+
 def case_rows_are_the_same_whichever_way_they_travel() -> None:
     vocabulary, width = 23, 5
     for dtype in (np.float32, np.float64, ml_dtypes.bfloat16):
@@ -244,6 +277,21 @@ def case_rows_are_the_same_whichever_way_they_travel() -> None:
             tolerance = 2e-2 if results[way][1].dtype.itemsize == 2 else 1e-6
             difference = np.abs(results["gather"][1].astype(np.float64) - results[way][1].astype(np.float64))
             assert difference.max() <= tolerance
+
+
+def case_rows_that_stay_unmerged() -> None:
+    """All ranks' rows in the order of the ranks, duplicates included, each divided in float32."""
+    for dtype in (np.float32, np.float16):
+        brought_by = [
+            (np.array([3, 1, 3, r][: 2 + r % 3], np.int32), np.full((2 + r % 3, 2), 60_000 - 100 * r).astype(dtype))
+            for r in range(SIZE)
+        ]
+        table = Table("e", 23, "unmerged", np.dtype(np.int32), np.dtype(dtype), (2,))
+        with turn(np.dtype(dtype)):
+            indices, values = reduce(opened(Rows("rows", [table])), 0, brought_by[RANK])
+            np.testing.assert_array_equal(indices, np.concatenate([i for i, _ in brought_by]))
+            every = np.concatenate([v for _, v in brought_by]).astype(np.float32)
+            np.testing.assert_array_equal(values, (every / np.float32(SIZE)).astype(dtype))
 
 
 def case_sparse_settings_keep_the_law() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import sys
 import tempfile
@@ -16,7 +17,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.multirank.inside import everywhere, said_in_fit, settings
-from tests.multirank.oracle import BATCH, assert_close, data, one_process
+from tests.multirank.oracle import BATCH, assert_close, data, merged, one_process
 from tests.named import turn
 
 STEPS = 4
@@ -185,14 +186,59 @@ def case_reduced_precision() -> None:
     assert_fit_law(functional, scaled, tolerance=1e-3)
 
 
-def case_embeddings_stay_sparse() -> None:
-    def build() -> Any:
-        inputs = keras.Input([5])
-        words = keras.layers.Lambda(lambda x: tf.cast(tf.abs(x) * 3, tf.int32) % 7)(inputs)
-        flat = keras.layers.Flatten()(keras.layers.Embedding(7, 2)(words))
-        return keras.Model(inputs, keras.layers.Dense(3)(flat))
+def embedding() -> Any:
+    inputs = keras.Input([5])
+    words = keras.layers.Lambda(lambda x: tf.cast(tf.abs(x) * 3, tf.int32) % 7)(inputs)
+    flat = keras.layers.Flatten()(keras.layers.Embedding(7, 2)(words))
+    return keras.Model(inputs, keras.layers.Dense(3)(flat))
 
-    assert_fit_law(build)
+
+def case_embeddings_stay_sparse() -> None:
+    assert_fit_law(embedding)
+
+
+# They square each row by itself: what they make of a row that occurs twice is not what they make of the sum.
+SQUARING: dict[str, Callable[[], Any]] = {
+    "adam": lambda: keras.optimizers.Adam(0.05, epsilon=1e-3),
+    "adam, global_clipnorm": lambda: keras.optimizers.Adam(0.05, epsilon=1e-3, global_clipnorm=0.05),
+    "adagrad": lambda: keras.optimizers.Adagrad(0.1, initial_accumulator_value=1e-3),
+    "rmsprop": lambda: keras.optimizers.RMSprop(0.05, epsilon=1e-3, clipnorm=0.02),
+}
+
+
+def case_embeddings_unmerged_are_those_of_one_process() -> None:
+    with settings():
+        tfdist.configure(sparse="unmerged")
+        for name, make in SQUARING.items():
+            with turn(name):
+                assert_fit_law(embedding, make)
+        assert_fit_law(embedding, SQUARING["adam"], run_eagerly=True)
+        tfdist.configure(sparse="auto", sparse_ways={"embedding/embeddings": "unmerged"})
+        assert_fit_law(embedding, SQUARING["adagrad"])
+
+
+def case_embeddings_are_those_of_one_process_that_merges() -> None:
+    """By default: each row once."""
+
+    def merging(make: Callable[[], Any]) -> Any:
+        optimizer = make()
+        kind = type(optimizer)
+
+        class Merging(kind):  # type: ignore[misc, valid-type]
+            def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+                return super().apply([merged(g) for g in grads], trainable_variables)
+
+        return Merging.from_config(optimizer.get_config())
+
+    for name, make in SQUARING.items():
+        with turn(name):
+            expected = one_process(
+                functools.partial(trained, embedding, functools.partial(merging, make), fit, False, 0)
+            )
+            assert_close(trained(embedding, make, fit, True, tfdist.rank()), expected, 1e-5)
+    unmerged = one_process(lambda: trained(embedding, SQUARING["adam"], fit, False, 0))
+    found = trained(embedding, SQUARING["adam"], fit, True, tfdist.rank())
+    assert np.abs(found["0"] - unmerged["0"]).max() > 0.02, "merging makes no difference"
 
 
 def case_state_from_rank_0() -> None:
@@ -372,13 +418,15 @@ def shuffled(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
 
 
 def case_equal_data_are_told_and_sharded_on_demand() -> None:
-    x, y = arrays(share=False)
+    whole = arrays(share=False)
     for autoshard, runs in ((False, (fit, shuffled, fit_dataset, fit_generator)), (True, (fit, shuffled, fit_dataset))):
-        for run in runs:
+        for number, run in enumerate(runs):
+            x, y = whole[0] + np.float32(number), whole[1]  # others each time: of the same it has been told
             with turn("autoshard", autoshard, run), settings(autoshard=autoshard):
                 model = functional()
                 model.compile(keras.optimizers.SGD(0.1), "mse")
                 with said_in_fit() as lines:
+                    run(model, x, y, 10)
                     run(model, x, y, 10)
                 told = [line for line in lines if "tfdist.shard" in line]
                 assert len(told) == (tfdist.rank() == 0 and not autoshard), lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfdist
@@ -64,6 +65,43 @@ def case_broadcast_of_anything() -> None:
     assert tfdist.broadcast(value) == {"rank": 0, "list": [1, "zwei"]}
     np.testing.assert_array_equal(tfdist.broadcast(np.full((3, 2), tfdist.rank())), np.zeros((3, 2)))
     assert tfdist.broadcast(tf.constant(tfdist.rank())).numpy() == 0
+
+
+def case_strings() -> None:
+    rank, size = tfdist.rank(), tfdist.size()
+    every = [[f"rank {r}".encode() * (r + 1), b"z\0"] for r in range(size)]
+    together = sum(every, [])
+    assert tfdist.all_gather(np.array(every[rank], object)).tolist() == together
+    assert tfdist.all_gather(np.array([s.decode() for s in every[rank]])).tolist() == [
+        np.array([s.decode()])[0] for s in together
+    ]
+    assert tfdist.all_gather(tf.constant(every[rank])).numpy().tolist() == together
+    assert tfdist.broadcast(tf.constant(every[rank]), root=size - 1).numpy().tolist() == every[-1]
+    assert tfdist.broadcast(tf.constant(every[rank][0]), root=size - 1).numpy() == every[-1][0]
+    assert tfdist.broadcast(every[rank], root=size - 1) == every[-1]
+    with tf.Graph().as_default(), v1.Session() as session:
+        found = session.run(
+            [
+                tfdist.all_gather(tf.constant(every[rank])),
+                tfdist.broadcast(tf.constant(every[rank]), root=size - 1),
+                tfdist.broadcast(tf.constant(every[rank][0]), root=size - 1),
+            ]
+        )
+        assert found[0].tolist() == together and found[1].tolist() == every[-1] and found[2] == every[-1][0]
+
+
+def case_what_cannot_be_combined_is_refused() -> None:
+    for value, op, said in (
+        (np.array(["a"]), "sum", "strings and objects"),
+        (tf.constant(["a"]), "max", "tfdist.all_gather has those of all ranks"),
+        (np.array([1 + 2j]), "max", "complex128 has no max: complex numbers are not ordered"),
+        (tf.constant([1 + 2j]), "min", "complex128 has no min"),
+        (np.array([1, 2]), "mean", "the mean of int64 is not one"),
+        (np.array([1.0]), "median", "op='median'"),
+    ):
+        for collective in (tfdist.all_reduce, tfdist.reduce_scatter):
+            with turn(value, op, collective), pytest.raises(ValueError, match=said):
+                collective(value, op)  # type: ignore[arg-type]
 
 
 def case_shards_are_disjoint_and_equally_long() -> None:

@@ -50,9 +50,9 @@ def _of(module: str, *names: str) -> tuple[str, ...]:
 
 
 # What other layouts and engines could change.
-_ADDING = _of("engine", "every", "many", "random", "rows", "non_finite", "groups", "collectives", "join")
+_ADDING = _of("engine", "every", "many", "random", "rows", "non_finite", "large", "groups", "collectives", "join")
 _SPARSE = _of("engine", "sparse_set")
-_SLICES = _of("engine", "every", "random", "rows", "groups", "join")
+_SLICES = _of("engine", "every", "random", "rows", "large", "groups", "join")
 _DIRECT = ("TFDIST_OPTIONS", "engine=direct")
 _LAUNCHES = (
     Launch("2", 2, ("cases_",)),
@@ -62,7 +62,7 @@ _LAUNCHES = (
         3,
         (
             *(f"cases_{module}." for module in ("engine", "law", "values", "variables", "programs")),
-            *_of("keras", "uneven", "logs"),
+            *_of("keras", "uneven", "logs", "embeddings"),
         ),
         long=_of("engine", "memory"),  # what a rank holds hangs little on their number
         meaningless=_of("nmt", "nmt_with"),  # 64 sentences are not to be divided

@@ -7,6 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.launch import ROOT, Finished, mpirun, run
@@ -381,3 +382,95 @@ def test_a_rank_that_leaves_the_fit_of_keras(tmp_path: Path, action: str, said: 
     script = tmp_path / "script.py"
     script.write_text(KERAS.format(action=action))
     assert_ended(mpirun(2, [str(script)], 60), said)
+
+
+def test_a_caught_peer_error_leaves_memory_alone(tmp_path: Path) -> None:
+    """A rank that comes late reads and writes what was published, however long ago that was given up."""
+    finished = job(
+        tmp_path,
+        """
+        import gc
+        elements = 1 << 18
+        start(elements)
+        session.run(step)
+        if rank == 1:
+            time.sleep(7)
+        try:
+            session.run(step)
+            raise SystemExit(f"rank {rank} went on")
+        except tfdist.PeerError as error:
+            first = str(error)
+        if rank == 0:
+            np.save("DIRECTORY/saved.npy", session.run(w))
+            session.close()
+            del session, step, w
+            v1.reset_default_graph()
+            gc.collect()
+            others = [np.full(elements + k, 7, np.float32) for k in (0, 0, 16, 16, 32)]
+            begun = time.monotonic()
+            for call in (tfdist.barrier, lambda: tfdist.new_group([0, 1]), lambda: tfdist.all_reduce(np.ones(3))):
+                try:
+                    call()
+                    raise SystemExit("not refused")
+                except tfdist.PeerError as error:
+                    assert "is refused: rank 0 has given up" in str(error) and first in str(error), error
+            assert time.monotonic() - begun < 1
+            time.sleep(7)
+            assert all((other == 7).all() for other in others), "written to"
+            print("unharmed")
+        else:
+            assert "copied" in first, first
+        """.replace("DIRECTORY", str(tmp_path)),
+        TFDIST_STALL_ABORT_SECONDS="3",
+        TFDIST_ENGINE="direct",
+    )
+    assert finished.code == 0 and "unharmed" in finished.output, finished
+    np.testing.assert_allclose(np.load(tmp_path / "saved.npy"), 1 - 0.1 * 0.5, rtol=1e-6)
+
+
+def test_an_emergency_checkpoint(tmp_path: Path) -> None:
+    """In every documented way; MPI writes to what it was given when the missing rank comes; and the job ends."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import os, sys, time
+        import numpy as np, keras, tensorflow as tf, tfdist
+        from mpi4py import MPI
+        os.chdir(sys.argv[1])
+        rank = tfdist.rank()
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        x = np.random.RandomState(rank).rand(40, 2)
+        model.fit(x, x[:, :1], batch_size=4, verbose=0)
+        if rank == 1:
+            time.sleep(7)
+        try:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(x) ** 2)
+            tape.gradient(loss, model.trainable_variables)
+            sys.exit(f"rank {rank} went on")
+        except tfdist.PeerError:
+            if rank == 1:
+                time.sleep(1000)
+            model.save_weights("last.weights.h5")
+            np.savez("last.npz", *model.get_weights())
+            tf.train.Checkpoint(model=model).save("last")
+        others = [np.full((2, 3), 7) for _ in range(1000)]  # now that the error holds nothing any more
+        until = time.monotonic() + 7
+        while time.monotonic() < until:
+            MPI.COMM_WORLD.Iprobe()
+            time.sleep(0.01)
+        assert all((other == 7).all() for other in others), "written to"
+        try:
+            model.fit(x, x[:, :1], batch_size=4, verbose=0)
+            sys.exit("not refused")
+        except tfdist.PeerError as error:
+            assert "is refused: rank 0 has given up waiting before" in str(error), error
+        print("unharmed")
+        """)
+    )
+    settings = {"TFDIST_STALL_ABORT_SECONDS": "3", "TFDIST_ENGINE": "mpi"}
+    finished = mpirun(2, [str(script), str(tmp_path)], 90, settings)
+    assert "unharmed" in finished.output, finished
+    assert_ended(finished, "rank 0 gave up waiting, and has ended 3 s ago", seconds=60)
+    assert {"last.weights.h5", "last.npz", "last-1.index"} <= {path.name for path in tmp_path.iterdir()}

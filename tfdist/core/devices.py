@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tfdist.core import environment
+from tfdist.core.log import announce
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
@@ -44,6 +47,16 @@ def threads_of(own: frozenset[int], all_ranks: Sequence[frozenset[int]]) -> int:
     return max(1, math.floor(sum(1 / sum(core in cores for cores in all_ranks) for core in own) + 1e-9))
 
 
+def devices_are_known(modules: Mapping[str, Any]) -> bool:
+    """Whether TensorFlow has looked for the machine's devices: what the environment says of them comes too late then.
+
+    Args:
+      modules: those that are imported.
+    """
+    context = getattr(modules.get("tensorflow.python.eager.context"), "_context", None)
+    return getattr(context, "_physical_devices", None) is not None
+
+
 def take_share(local_rank: int, local_size: int, affinities: Callable[[frozenset[int]], list[frozenset[int]]]) -> None:
     """Set the defaults that TensorFlow reads when its first session or context starts.
 
@@ -55,7 +68,18 @@ def take_share(local_rank: int, local_size: int, affinities: Callable[[frozenset
       affinities: tells the machine's ranks the cores that this one may use, and this one theirs; collective.
     """
     gpus = gpus_of_machine()
-    environment.overwrite("CUDA_VISIBLE_DEVICES", lambda v: gpu_of(local_rank, local_size, v, gpus))
+
+    def own_gpu(visible: str | None) -> str | None:
+        gpu = gpu_of(local_rank, local_size, visible, gpus)
+        if gpu is not None and devices_are_known(sys.modules):
+            announce(
+                "TensorFlow knew this machine's GPUs before tfdist was imported, so that every rank sees all of them "
+                "and not its own alone: import tfdist before anything asks for devices, makes a tensor or opens a "
+                "session, or give each rank its own CUDA_VISIBLE_DEVICES"
+            )
+        return gpu
+
+    environment.overwrite("CUDA_VISIBLE_DEVICES", own_gpu)
     own = frozenset(os.sched_getaffinity(0))
     threads = threads_of(own, affinities(own))
     if not gpus:

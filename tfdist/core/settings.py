@@ -93,7 +93,9 @@ class Settings:
     shared_from_kb: str = _setting("", _number_or_nothing, "a number, or inf", "KiB below which MPI adds")
     piece_kb: str = _setting("", _size_or_nothing, "a number from 1 on", "KiB added at a time in shared memory")
     compression: str = _choice("none", ("none", "bf16", "fp16"), "dtype in which float32 gradients travel")
-    sparse: str = _choice("auto", ("auto", "dense", "gather"), "how rows of IndexedSlices travel; auto counts bytes")
+    sparse: str = _choice(
+        "auto", ("auto", "dense", "gather", "unmerged"), "how rows of IndexedSlices travel; auto counts bytes"
+    )
     autoshard: bool = _setting(False, _switch, "0 or 1", "each rank takes its share of what model.fit is given")
     node_size: int = _setting(0, _count, "a whole number", "ranks taken for one node (tests); 0: as the machines are")
     timeline: str = _setting("", str, "a file name", "Chrome trace of waits, copies and reductions, written at exit")
@@ -137,7 +139,7 @@ class Settings:
                 f"environment before that (configure takes {', '.join(CONFIGURABLE)})"
             )
         texts = {name: (str(value), f"tfdist.configure: {name}") for name, value in values.items()}
-        return self._with(texts, dict.fromkeys(values, "tfdist.configure"))
+        return self._with(texts, dict.fromkeys(values, CONFIGURE))
 
     def _with(self, texts: Mapping[str, tuple[str, str]], origins: Mapping[str, str]) -> Settings:
         fields = self.fields()
@@ -154,6 +156,7 @@ class Settings:
         return dataclasses.replace(self, **values, origins={**self.origins, **origins})
 
 
+CONFIGURE = "tfdist.configure"  # an origin
 # What graphs are built by: the rest is read once, when tfdist is imported.
 CONFIGURABLE = ("bucket_mb", "compression", "sparse")
 # What each rank may have in its own way.

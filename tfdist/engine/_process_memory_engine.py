@@ -77,7 +77,7 @@ class _Direct:
         self._landing = np.empty((max(0, len(node.ranks) - 2), room), dtype)
 
     def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
-        self._memory.publish([address(whole), *map(address, sources)])
+        self._memory.publish([whole, *sources])
 
     def run(
         self,
@@ -92,6 +92,7 @@ class _Direct:
             self._node.copied.enter()
         with turn.span("wait for copies", self._what):
             self._node.copied.wait(turn.place(f"{self._what}, copied"))
+        self._memory.withdraw()
 
     @contextlib.contextmanager
     def _reaching(self, turn: AllReduceTurn, index: int) -> Iterator[None]:
@@ -123,12 +124,12 @@ class _Direct:
                     self._memory.read(i, theirs[i][block.vectors], ours[i][block.vectors], block.size_bytes)
             for tensor, part, here in block.parts:
                 contributions = [sources[tensor][part] if i == node.index else landed[i][here] for i in contributing]
-                reduce_ops.combine(self._op, contributions, area[here], divisor if node.alone else 1)
+                reduce_ops.combine(self._op, contributions, area[here], divisor)
             if node.alone:
                 self._hand_out(turn, whole, block.whole)  # while it is in the cache
         if not node.alone:
             own = self._slices[node.lane]
-            node.exchange(whole[own], self._op, divisor, turn.place(f"{self._what}, nodes"))
+            node.exchange(whole[own], self._op, turn.place(f"{self._what}, nodes"))
             self._hand_out(turn, whole, own)
 
     def _hand_out(self, turn: AllReduceTurn, whole: np.ndarray, part: slice) -> None:

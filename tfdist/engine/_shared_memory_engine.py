@@ -110,9 +110,9 @@ class _Staged:
                 contributions = [
                     self._inputs[number % 2][i][own] for i, rank in enumerate(node.ranks) if rank in present
                 ]
-                reduce_ops.combine(self._op, contributions, sums[own], divisor if node.alone else 1)
+                reduce_ops.combine(self._op, contributions, sums[own], divisor)
                 if not node.alone:
-                    node.exchange(sums[own], self._op, divisor, turn.place(f"{self._what}, nodes"))
+                    node.exchange(sums[own], self._op, turn.place(f"{self._what}, nodes"))
             node.added.enter()
 
     def _copy_out(self, turn: AllReduceTurn, number: int, piece: _layout.Piece, targets: Sequence[np.ndarray]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tfdist.core.timeline import Recorder
 from tfdist.engine._exchange_thread import Worker
 from tfdist.engine.engines import Choice
 from tfdist.engine.exchange import Exchange
-from tfdist.transport.interfaces import Channel, Group
+from tfdist.transport.interfaces import Channel, Group, PeerError
 
 _OVERWRITTEN = 1
 _ABSENT = 2
@@ -93,9 +95,12 @@ class Collective:
         if self._failure:
             raise self._failure
         try:
-            self.exchanges[number].communicate(self._turns[number])
+            with np.errstate(over="ignore", invalid="ignore"):  # infinities are values, as TensorFlow has it
+                self.exchanges[number].communicate(self._turns[number])
         except BaseException as error:
             self._failure = error
+            if isinstance(error, PeerError) and self.channel is not None:
+                self.channel.give_up(error)
             raise
 
 

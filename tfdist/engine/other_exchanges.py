@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from tfdist.engine.exchange import Turn
 from tfdist.transport.interfaces import Channel
+
+
+def holds_objects(dtype: np.dtype) -> bool:
+    """Whether a dtype is of strings or objects, whose sizes may differ between ranks."""
+    return dtype.kind in "OSU"
+
+
+def own_copy(value: Any) -> np.ndarray:
+    """An array of the value's elements; of a scalar string, which TensorFlow hands out as plain bytes, too."""
+    return np.array(value, object if isinstance(value, bytes | str) else None, copy=True, order="C")
 
 
 class CollectiveCall:
@@ -39,7 +50,7 @@ class CollectiveCall:
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
         """Copy in."""
-        self._arrays = [np.array(a, copy=True, order="C") for a in arrays]
+        self._arrays = [own_copy(a) for a in arrays]
 
     def load_nothing(self) -> None:
         """Impossible."""
@@ -48,7 +59,8 @@ class CollectiveCall:
     def communicate(self, turn: Turn) -> None:
         """Arrive and call."""
         with turn.span("wait", self.what):
-            turn.arrive(self.what, self._arrays[0].nbytes if self._same_size else 0)
+            sized = self._same_size and not holds_objects(self._arrays[0].dtype)
+            turn.arrive(self.what, self._arrays[0].nbytes if sized else 0)
         with turn.span("reduce", self.what):
             self._arrays = self._function(turn.channel, self._arrays)
 

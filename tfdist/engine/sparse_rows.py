@@ -1,7 +1,8 @@
 """Sparse rows (IndexedSlices) over the ranks as one exchange: each row that any rank touched, once, averaged.
 
 How rows travel changes no more of the result than its rounding: every rank's rows one after the other, added in the
-order of the ranks (gather), or a dense array with a mark for each row that is touched, added by MPI (dense).
+order of the ranks (gather), or a dense array with a mark for each row that is touched, added by MPI (dense). Where an
+optimizer is to see duplicates as one process would have them, the gathered rows are not added (unmerged).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from tfdist.core import reduce_ops
 from tfdist.engine.exchange import Turn
 
-Way = Literal["auto", "dense", "gather"]
+Way = Literal["auto", "dense", "gather", "unmerged"]
 
 
 def gathered_bytes(rows: int, width: int, value_bytes: int = 4, index_bytes: int = 8) -> int:
@@ -46,10 +47,12 @@ def choose(way: Way, rows: int, vocabulary: int | None, width: int, value_bytes:
 
     An all-reduce moves every byte twice, to be added and as the sum.
     """
-    if way != "auto":
-        return "gather" if vocabulary is None else way
+    if way == "unmerged":
+        return way
     if vocabulary is None:
         return "gather"
+    if way != "auto":
+        return way
     dense = 2 * dense_bytes(vocabulary, width, value_bytes)
     return "dense" if gathered_bytes(rows, width, value_bytes, index_bytes) > dense else "gather"
 
@@ -76,7 +79,8 @@ class Table:
 
     def __str__(self) -> str:
         rows = "?" if self.vocabulary is None else self.vocabulary
-        return f"rows of {self.name} {[rows, *self.row_shape]}: mean of {self.dtype.name}, {self.way}"
+        shape = f"{[rows, *self.row_shape]} by {self.index_dtype.name}"
+        return f"rows of {self.name} {shape}: mean of {self.dtype.name}, {self.way}"
 
     @property
     def width(self) -> int:
@@ -113,7 +117,7 @@ class Rows:
         """Nothing to prepare."""
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
-        """Take (indices [rows], values [rows, …]) of each table; rows occur once."""
+        """Take (indices [rows], values [rows, …]) of each table; rows occur once, unless they stay unmerged."""
         self._indices = list(arrays[::2])
         self._values = [a.reshape(len(a), table.width) for a, table in zip(arrays[1::2], self._tables, strict=True)]
 
@@ -136,14 +140,14 @@ class Rows:
                 for i, t in tables
             ]
             self.received_bytes = [0] * len(tables)
-            gathered = [i for i, way in enumerate(self.ways) if way == "gather"]
+            gathered = [i for i, way in enumerate(self.ways) if way != "dense"]
             self._gather(turn, gathered, counts)
             for i, way in enumerate(self.ways):
                 if way == "dense":
                     self._reduce(turn, i)
 
     def results(self) -> list[np.ndarray]:
-        """(indices, values) of each table: ascending rows, each once."""
+        """(indices, values) of each table: ascending rows, each once; unmerged, as all ranks have brought them."""
         results = []
         for table, indices, values in zip(self._tables, self._indices, self._values, strict=True):
             results += [indices, values.reshape(len(indices), *table.row_shape)]
@@ -162,7 +166,8 @@ class Rows:
         for i in chosen:
             contributions = [by_table[i] for by_table in unpacked]
             self.received_bytes[i] = sum(a.nbytes + b.nbytes for a, b in contributions)
-            self._indices[i], self._values[i] = merged(contributions, len(turn.present))
+            combine = merged if self.ways[i] == "gather" else unmerged
+            self._indices[i], self._values[i] = combine(contributions, len(turn.present))
 
     def _unpacked(
         self, part: np.ndarray, chosen: Sequence[int], rows: np.ndarray
@@ -196,7 +201,10 @@ class Rows:
         self._values[i] = values[touched]
 
 
-def merged(contributions: Sequence[tuple[np.ndarray, np.ndarray]], divisor: int) -> tuple[np.ndarray, np.ndarray]:
+Contributions = Sequence[tuple[np.ndarray, np.ndarray]]
+
+
+def merged(contributions: Contributions, divisor: int) -> tuple[np.ndarray, np.ndarray]:
     """Add the ranks' rows in the order of the ranks.
 
     Args:
@@ -208,11 +216,31 @@ def merged(contributions: Sequence[tuple[np.ndarray, np.ndarray]], divisor: int)
     """
     dtype = contributions[0][1].dtype
     union = np.unique(np.concatenate([indices for indices, _ in contributions]))
-    wide = np.float32 if reduce_ops.is_narrow(dtype) else dtype
-    total = np.zeros((len(union), contributions[0][1].shape[1]), wide)
+    total = np.zeros((len(union), contributions[0][1].shape[1]), _wide(dtype))
     places = [np.searchsorted(union, indices) for indices, _ in contributions]
     total[places[0]] = contributions[0][1]
     for place, (_, values) in zip(places[1:], contributions[1:], strict=True):
-        total[place] += values.astype(wide, copy=False)
+        total[place] += values.astype(total.dtype, copy=False)
     reduce_ops.scale(total, divisor)
     return union, total.astype(dtype, copy=False)
+
+
+def unmerged(contributions: Contributions, divisor: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ranks' rows one after the other, each divided: those of one process with the batches of all ranks.
+
+    Args:
+      contributions: (indices [rows], values [rows, width]) of each rank.
+      divisor: of each.
+
+    Returns:
+      indices [rows of all], and values [rows of all, width].
+    """
+    dtype = contributions[0][1].dtype
+    total = np.concatenate([values for _, values in contributions]).astype(_wide(dtype), copy=False)
+    reduce_ops.scale(total, divisor)
+    return np.concatenate([indices for indices, _ in contributions]), total.astype(dtype, copy=False)
+
+
+def _wide(dtype: np.dtype) -> np.dtype:
+    """What a dtype is added in."""
+    return np.dtype(np.float32) if reduce_ops.is_narrow(dtype) else dtype

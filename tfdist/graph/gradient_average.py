@@ -1,11 +1,13 @@
 """Gradient average, the default reducer: dense ones fused into buckets, IndexedSlices as sparse rows.
 
-Slices stay slices: the union of the rows touched on any rank, each once. A dense average in their place would change
-the training, since the sparse updates of momentum and RMSProp leave untouched rows alone.
+Slices stay slices: the union of the rows touched on any rank, each once, or all as they are where that is asked for. A
+dense average in their place would change the training, since the sparse updates of momentum and RMSProp leave untouched
+rows alone.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import cast
 
@@ -41,7 +43,8 @@ class Average:
     def reduce(self, gradients: Sequence[Gradient], names: Sequence[str], group: Group) -> list[Gradient]:
         """Build one fused, ordered average where TensorFlow is building now, or execute it. See ``job.Reducer``.
 
-        Slices are merged: each row that any rank touched, once.
+        Slices are merged, each row that any rank touched, once; or one rank's after the other, where they are to stay
+        unmerged.
         """
         job, full_names = self._job, names
         if not function_state.in_session():
@@ -66,7 +69,8 @@ class Average:
         exchanges = [part.exchange for part in parts]
         everyone = group is job.world
         collective = Collective(self._name(names), exchanges, group, job.recorder, everyone, averages=True)
-        built = build(collective, parts, job, job.switches.shares, full_names)
+        made_by = functools.partial(_made_by, job, [names[i] for i in sparse], job.switches.sparse_as_dense)
+        built = build(collective, parts, job, job.switches.shares, made_by, full_names)
         results: dict[int, Gradient] = {}
         for of_bucket, averages in zip(members, built, strict=False):
             results.update({i: tf.cast(t, gradients[i].dtype) for i, t in zip(of_bucket, averages, strict=True)})
@@ -76,10 +80,11 @@ class Average:
         return [results[i] for i in range(len(gradients))]
 
     def _rows(self, slices: Sequence[tf.IndexedSlices], names: Sequence[str]) -> Part:
-        merged = [merge(s) for s in slices]
-        flat = [t for s in merged for t in (s.indices, _to_wire(s.values, self._job))]
+        ways = [_way(name, self._job) for name in names]
+        own = [s if way == "unmerged" else merge(s) for s, way in zip(slices, ways, strict=True)]
+        flat = [t for s in own for t in (s.indices, _to_wire(s.values, self._job))]
         tables = [
-            _table(name, s, flat[2 * k + 1], self._job) for k, (name, s) in enumerate(zip(names, slices, strict=True))
+            _table(name, ways[k], s, flat[2 * k + 1]) for k, (name, s) in enumerate(zip(names, slices, strict=True))
         ]
         # The number of rows differs between ranks, their shape must not.
         lines = [signature("slices for", name, _unknown_rows(s.values)) for name, s in zip(names, slices, strict=True)]
@@ -118,20 +123,29 @@ def _to_wire(tensor: tf.Tensor, job: Job) -> tf.Tensor:
     return tf.cast(tensor, _COMPRESSED[job.switches.settings.compression]) if tensor.dtype == tf.float32 else tensor
 
 
-def _table(name: str, slices: tf.IndexedSlices, values: tf.Tensor, job: Job) -> Table:
+def _table(name: str, way: Way, slices: tf.IndexedSlices, values: tf.Tensor) -> Table:
     shape = None if slices.dense_shape is None else tf.get_static_value(slices.dense_shape)
     return Table(
         name,
         None if shape is None else int(shape[0]),
-        job.switches.sparse_ways.get(name, _way(job)),
+        way,
         np.dtype(slices.indices.dtype.as_numpy_dtype),
         np.dtype(values.dtype.as_numpy_dtype),
         tuple(slices.values.shape[1:].as_list()),
     )
 
 
-def _way(job: Job) -> Way:
-    return cast("Way", job.switches.settings.sparse)
+def _made_by(job: Job, tables: Sequence[str], made_dense: bool) -> dict[str, object]:
+    """The settings that an average with slices for these variables follows from, as they are now."""
+    switches = job.switches
+    made: dict[str, object] = {"bucket_mb": switches.settings.bucket_mb, "compression": switches.settings.compression}
+    made.update({f"sparse for {name}": _way(name, job) for name in tables})
+    return made | {"sparse_as_dense": switches.sparse_as_dense} if tables or made_dense else made
+
+
+def _way(name: str, job: Job) -> Way:
+    switches = job.switches
+    return switches.sparse_ways.get(name.removesuffix(":0"), cast("Way", switches.settings.sparse))
 
 
 def _spec(tensor: tf.Tensor) -> tf.TensorSpec:

@@ -11,6 +11,7 @@ from tensorflow.python.client import session as tf_session
 from tensorflow.python.framework import ops
 
 from tfdist.engine.collective import Collective
+from tfdist.graph.failures import Failures
 from tfdist.graph.markers import Marker
 from tfdist.graph.traversal import ancestors, called_functions, outermost
 
@@ -55,7 +56,7 @@ class GraphState:
       own: for a session in which one initialiser has given all ranks the same values of all variables: the names of
         those that this rank has assigned to since.
       overwritten: synchronised sessions in which this rank alone may have got other values since.
-      failure: what went wrong inside a communication operation, to be raised instead of TensorFlow's wrapping.
+      failures: inside communication operations.
     """
 
     def __init__(self, graph: ops.Graph) -> None:
@@ -70,7 +71,7 @@ class GraphState:
         self.synchronised: weakref.WeakSet[Any] = weakref.WeakSet()
         self.own: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
         self.overwritten: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.failure: BaseException | None = None
+        self.failures = Failures()
         self._averaged = 0  # of the markers
         self._by_op: dict[ops.Operation, Collective] = {}
         self._by_function: dict[str, list[Collective]] = {}

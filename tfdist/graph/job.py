@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
-from tfdist.core.settings import Settings
+from tfdist.core.settings import CONFIGURE, Settings
 from tfdist.core.timeline import Recorder
 from tfdist.engine.autotune import Engines
 from tfdist.engine.collective import Collective
 from tfdist.engine.sparse_rows import Way
+from tfdist.graph.failures import Failures
 from tfdist.transport.interfaces import Group, World
 
 
@@ -75,23 +76,29 @@ class Switches:
     def alone_depth(self, depth: int) -> None:
         self._alone.depth = depth
 
+    @property
+    def configured(self) -> str:
+        """What ``tfdist.configure`` has changed, in words that all ranks must have alike; empty if nothing."""
+        given = {n: getattr(self.settings, n) for n, origin in self.settings.origins.items() if origin == CONFIGURE}
+        if self.sparse_as_dense:
+            given["sparse_as_dense"] = True
+        if self.sparse_ways:
+            given["sparse_ways"] = dict(sorted(self.sparse_ways.items()))
+        words = ", ".join(f"{name}={given[name]!r}" for name in sorted(given))
+        return f" after tfdist.configure({words})" if words else ""
+
 
 class FunctionCollectives:
     """The collectives of functions and of what is executed eagerly.
 
     Attributes:
       by_key: by what they exchange.
-      failure: what went wrong in one, to be raised instead of TensorFlow's wrapping.
+      failures: inside those of functions.
     """
 
     def __init__(self) -> None:
         self.by_key: dict[str, Collective] = {}
-        self.failure: BaseException | None = None
-
-    def take_failure(self) -> BaseException | None:
-        """What went wrong, once."""
-        failure, self.failure = self.failure, None
-        return failure
+        self.failures = Failures()
 
 
 @dataclasses.dataclass(frozen=True)

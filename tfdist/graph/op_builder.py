@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from tfdist.core.settings import SettingsError
 from tfdist.engine.autotune import open_together
 from tfdist.engine.collective import Collective
 from tfdist.engine.exchange import Exchange
@@ -37,11 +38,15 @@ class Part:
     outputs: Sequence[tf.TensorSpec]
 
 
+Made = Mapping[str, object]
+
+
 def build(
     collective: Collective,
     parts: Sequence[Part],
     job: Job,
     broadcasts: bool = False,
+    made_by: Callable[[], Made] = dict,
     names: Sequence[str] = (),
 ) -> list[list[tf.Tensor]]:
     """Build a collective where TensorFlow is building now, or execute it.
@@ -51,12 +56,13 @@ def build(
       parts: in their order.
       job: whose it is.
       broadcasts: the variables that its results train are to begin with rank 0's values.
+      made_by: the settings that the parts follow from, as they are when it is called.
       names: in full, of what it exchanges: the same names must stand in the same order on all ranks.
 
     Returns:
       The results of each part.
     """
-    return _Builder(collective, parts, job, broadcasts, names).build()
+    return _Builder(collective, parts, job, broadcasts, made_by, names).build()
 
 
 class _Site(Protocol):
@@ -72,6 +78,13 @@ class _Site(Protocol):
 
     def built(self, last: Sequence[tf.Tensor]) -> None:
         """All have been; these are the results of those that end it."""
+
+    def check(self) -> None:
+        """It is about to be executed.
+
+        Raises:
+          SettingsError: it would do otherwise than the script has configured since.
+        """
 
     def failed(self, error: BaseException) -> None:
         """Something has gone wrong inside it, to be raised instead of TensorFlow's wrapping."""
@@ -94,17 +107,21 @@ class _InSession:
     def built(self, last: Sequence[tf.Tensor]) -> None:
         pass
 
+    def check(self) -> None:
+        """Who has built a graph knows when."""
+
     def failed(self, error: BaseException) -> None:
-        self._state.failure = error
+        self._state.failures.note(error)
 
 
 class _OutsideSessions:
     """In a function, or executed at once."""
 
-    def __init__(self, collective: Collective, job: Job, names: Sequence[str]) -> None:
+    def __init__(self, collective: Collective, job: Job, made_by: Callable[[], Made], names: Sequence[str]) -> None:
         self._graph = function_state.current()
         self._job = job
-        key = "\n".join([collective.name, *collective.plan])
+        self._made_by, self._made = made_by, made_by()
+        key = "\n".join([collective.name, f"ranks {list(collective.group.ranks)}", *collective.plan])
         number = 0
         if self._graph is not None:
             function_state.check_not_compiled()
@@ -134,17 +151,35 @@ class _OutsideSessions:
         if self._graph is not None:
             next(function_state.around(self._graph)).last = [tensor.op for tensor in last]
 
+    def check(self) -> None:
+        now = self._made_by()
+        if self._graph is not None and now != self._made:
+            name, value = next((n, v) for n, v in self._made.items() if now[n] != v)
+            raise SettingsError(
+                f"tfdist.configure has made {name} {now[name]!r}, but {self.collective.name} stands in a tf.function "
+                f"that was traced when it was {value!r}: call tfdist.configure before the function's first call, or "
+                "make the function anew (in Keras: model.compile)"
+            )
+
     def failed(self, error: BaseException) -> None:
-        self._job.functions.failure = error
+        if self._graph is not None:  # else it is raised as it is
+            self._job.functions.failures.note(error)
 
 
 class _Builder:
     def __init__(
-        self, collective: Collective, parts: Sequence[Part], job: Job, broadcasts: bool, names: Sequence[str]
+        self,
+        collective: Collective,
+        parts: Sequence[Part],
+        job: Job,
+        broadcasts: bool,
+        made_by: Callable[[], Made],
+        names: Sequence[str],
     ) -> None:
-        in_session = function_state.in_session()
         self._site: _Site = (
-            _InSession(collective, broadcasts) if in_session else _OutsideSessions(collective, job, names)
+            _InSession(collective, broadcasts)
+            if function_state.in_session()
+            else _OutsideSessions(collective, job, made_by, names)
         )
         self._collective = self._site.collective
         self._parts = parts
@@ -219,6 +254,7 @@ class _Builder:
                     f"{self._collective.name} was run before the ranks agreed on it; run it with a "
                     "tf.compat.v1.Session, or by calling the tf.function that holds it"
                 )
+            self._site.check()
             yield
         except BaseException as error:
             self._site.failed(error)

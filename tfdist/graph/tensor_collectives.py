@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import OPS, Op
 from tfdist.engine.collective import Collective
 from tfdist.engine.exchange import Exchange
-from tfdist.engine.other_exchanges import CollectiveCall
+from tfdist.engine.other_exchanges import CollectiveCall, holds_objects, own_copy
 from tfdist.graph.gradient_average import all_reduce
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
@@ -41,11 +42,7 @@ class TensorCollectives:
     def all_reduce(self, value: Any, op: Op) -> Any:
         """See ``tfdist.all_reduce``."""
         value = _tensor_of(value)
-        if op not in OPS:
-            raise ValueError(f"op={op!r}; it is one of {', '.join(map(repr, OPS))}")
-        dtype = np.dtype(value.dtype.as_numpy_dtype) if isinstance(value, tf.Tensor) else np.asarray(value).dtype
-        if op == "mean" and dtype.kind in "iub":
-            raise ValueError(f"the mean of {dtype.name} is not one; use op='sum', or cast to a float")
+        _check(op, value)
         if _in_graph(value) and self._group.size > 1:
             exchange = all_reduce("tensor", op, [value], self._lines("all_reduce", [value], [value]))
             output = tf.TensorSpec(value.shape, value.dtype)
@@ -57,7 +54,8 @@ class TensorCollectives:
         value = _tensor_of(value)
         self._check_root(root)
         if isinstance(value, tf.Tensor):
-            return self._run("broadcast", functools.partial(_broadcast, root), [value], True, [value.shape])[0]
+            kind = f"broadcast from {root}"
+            return self._run(kind, functools.partial(_broadcast, root), [value], True, [value.shape])[0]
         return self._group.control.broadcast_object(value, self._place("broadcast"), root)
 
     def all_gather(self, value: Any) -> Any:
@@ -67,6 +65,8 @@ class TensorCollectives:
 
     def reduce_scatter(self, value: Any, op: Op) -> Any:
         """See ``tfdist.reduce_scatter``."""
+        value = _tensor_of(value)
+        _check(op, value)
         shape = [None, *value.shape[1:]] if _in_graph(value) else None
         return self._run(f"reduce_scatter ({op})", functools.partial(_reduce_scatter, op), [value], True, [shape])[0]
 
@@ -106,12 +106,14 @@ class TensorCollectives:
             compared = tensors if same_size else [tf.TensorSpec([None, *t.shape[1:]], t.dtype) for t in tensors]
             exchange = CollectiveCall("tensor", self._lines(kind, tensors, compared), function, same_size)
             return self._in_graph(kind, exchange, tensors, outputs)
-        arrays = [np.array(v.numpy() if isinstance(v, tf.Tensor) else v, order="C", copy=True) for v in values]
+        arrays = [own_copy(v.numpy() if isinstance(v, tf.Tensor) else v) for v in values]
         # Another shape or dtype would be added or taken apart wrongly: they are part of where the ranks meet.
         shape = list(arrays[0].shape) if same_size else ["rows", *arrays[0].shape[1:]]
-        place = self._place(f"{kind} of {arrays[0].dtype.name} {shape}")
-        self._group.control.arrive(place, size_bytes=arrays[0].nbytes if same_size else 0)
-        results = function(self._group.control, arrays)
+        sized = not holds_objects(arrays[0].dtype)
+        place = self._place(f"{kind} of {arrays[0].dtype.name if sized else 'strings'} {shape}")
+        self._group.control.arrive(place, size_bytes=arrays[0].nbytes if same_size and sized else 0)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities are values, as TensorFlow has it
+            results = function(self._group.control, arrays)
         return [
             tf.constant(r, v.dtype) if isinstance(v, tf.Tensor) else r for r, v in zip(results, values, strict=True)
         ]
@@ -144,6 +146,19 @@ def _in_graph(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and not hasattr(value, "numpy")
 
 
+def _check(op: Op, value: Any) -> None:
+    """Refuse what cannot be combined so."""
+    if op not in OPS:
+        raise ValueError(f"op={op!r}; it is one of {', '.join(map(repr, OPS))}")
+    dtype = np.dtype(value.dtype.as_numpy_dtype) if isinstance(value, tf.Tensor) else np.asarray(value).dtype
+    if holds_objects(dtype):
+        raise ValueError(f"strings and objects ({dtype}) cannot be combined; tfdist.all_gather has those of all ranks")
+    if op == "mean" and dtype.kind in "iub":
+        raise ValueError(f"the mean of {dtype.name} is not one; use op='sum', or cast to a float")
+    if op in ("min", "max") and dtype.kind == "c":
+        raise ValueError(f"{dtype.name} has no {op}: complex numbers are not ordered; use that of tf.abs, say")
+
+
 def _even(rows: Any, parts: int) -> Any:
     """So many rows in nearly equal parts, the first ones longer: a tensor's rows give a tensor."""
     if isinstance(rows, tf.Tensor):
@@ -152,10 +167,14 @@ def _even(rows: Any, parts: int) -> Any:
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
+    if holds_objects(array.dtype):
+        return np.frombuffer(pickle.dumps(array), np.uint8)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _rows(parts: Sequence[np.ndarray], like: np.ndarray) -> list[np.ndarray]:
+    if holds_objects(like.dtype):
+        return [pickle.loads(p.tobytes()) for p in parts]
     return [np.frombuffer(p.tobytes(), like.dtype).reshape(-1, *like.shape[1:]) for p in parts]
 
 
@@ -167,6 +186,9 @@ def _all_reduce(op: Op, channel: Channel, arrays: Sequence[np.ndarray]) -> list[
 
 
 def _broadcast(root: int, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    if holds_objects(arrays[0].dtype):
+        own = _bytes(arrays[0]) if channel.rank == root else np.empty(0, np.uint8)
+        return [pickle.loads(channel.all_gather(own)[root].tobytes())]
     channel.broadcast(arrays[0].reshape(-1), root)
     return list(arrays)
 

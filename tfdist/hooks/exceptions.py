@@ -17,6 +17,9 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     world, previous = job.world, sys.excepthook
 
     def end_the_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not patches.active:  # called by a hook that has been put around it
+            previous(kind, error, trace)
+            return
         text = "".join(traceback.format_exception(kind, error, trace))
         abort(world, f"tfdist: rank {world.rank} of {world.size} failed:\n{text}")
 

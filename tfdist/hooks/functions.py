@@ -16,6 +16,16 @@ from tfdist.hooks.patches import Patches, with_subclasses
 from tfdist.training import variable_writes
 from tfdist.training.steps import Steps
 
+# What assigns to a variable, and its name for the value.
+_ASSIGNING = {
+    "assign": "value",
+    "assign_add": "delta",
+    "assign_sub": "delta",
+    "scatter_add": "sparse_delta",
+    "scatter_sub": "sparse_delta",
+    "scatter_update": "sparse_delta",
+}
+
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """Functions: tensorflow/python/framework/func_graph.py, …/eager/polymorphic_function/concrete_function.py; and
@@ -61,7 +71,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         polymorphic_function.UnliftedInitializerVariable,
     ):
         patches.replace(kind, "__init__", made, ("self",))
-    for name in ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update"):
+    for name, value in _ASSIGNING.items():
         for cls in with_subclasses(tf_resources.BaseResourceVariable):
             if name in vars(cls):
-                patches.replace(cls, name, assign)
+                patches.replace(cls, name, assign, by_name=("self", value))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -41,18 +40,18 @@ def _tf_gradients(patches: Patches, job: Job) -> None:
 
 def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
     """Derivatives along a direction: tensorflow/python/eager/forwardprop.py."""
-    sources: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
     def made(original: Callable[..., Any], self: Any, primals: Any, *args: Any, **kwargs: Any) -> None:
-        sources[self] = [p for p in tf.nest.flatten(primals) if variable_key(p) is not None]
+        self._tfdist_sources = [p for p in tf.nest.flatten(primals) if variable_key(p) is not None]
         original(self, primals, *args, **kwargs)
 
     def jvp(original: Callable[..., Any], self: Any, primals: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, primals, *args, **kwargs)
-        if job.switches.alone_depth or not sources[self]:
+        sources = self._tfdist_sources
+        if job.switches.alone_depth or not sources:
             return result
         flat = tf.nest.flatten(result)
-        variables = [sources[self][0]] * len(flat)  # of all of them: one stands for them
+        variables = [sources[0]] * len(flat)  # of all of them: one stands for them
         if tf.executing_eagerly():
             new = eager.gradients(variables, flat, "derivatives along a direction")
         else:
@@ -72,10 +71,10 @@ def _tapes(patches: Patches, job: Job, eager: EagerSteps) -> None:
             eager.tape_opened()
         return original(self)
 
-    def leave(original: Callable[..., Any], self: Any, *args: Any) -> None:
+    def leave(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
         if tf.executing_eagerly():
             eager.tape_closed()
-        original(self, *args)
+        original(self, *args, **kwargs)
 
     def derivative(each: bool) -> Callable[..., Any]:
         def wrapper(

@@ -63,6 +63,8 @@ class Patches:
 
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
+            if not self._active:  # another package has wrapped it meanwhile, and still calls it
+                return original(*args, **kwargs)
             # What the wrapper takes by position the caller may have given by any name that the original has for it.
             for parameter in names[len(args) :]:
                 if parameter not in kwargs:
@@ -90,14 +92,19 @@ class Patches:
             if name in vars(cls):
                 self.replace(cls, name, wrapper, first if cls is base else (), first)
 
+        own = vars(base).get("__init_subclass__")
+
         def init_subclass(cls: type, **kwargs: Any) -> None:
-            super(base, cls).__init_subclass__(**kwargs)  # type: ignore[misc]
-            patch_class(cls)
+            if own is None:
+                super(base, cls).__init_subclass__(**kwargs)  # type: ignore[misc]
+            else:
+                own.__func__(cls, **kwargs)
+            if self._active:
+                patch_class(cls)
 
         for cls in with_subclasses(base):
             patch_class(cls)
-        base.__init_subclass__ = classmethod(init_subclass)
-        self.on_undo(lambda: delattr(base, "__init_subclass__"))
+        self.assign(base, "__init_subclass__", own, classmethod(init_subclass))
 
     def when_imported(self, module: str, patch: Callable[[Any], None]) -> None:
         """Patch a module that may be imported later, or never."""
@@ -109,12 +116,27 @@ class Patches:
         wrapt.register_post_import_hook(hook, module)
 
     def assign(self, owner: Any, name: str, original: Any, patched: Any) -> None:
-        """Set one attribute, to be set back."""
+        """Set one attribute, to be set back, unless another package has set it meanwhile."""
+        inherited = name not in vars(owner)
         setattr(owner, name, patched)
-        self._undo.append(lambda: setattr(owner, name, original))
+
+        def set_back() -> None:
+            if inspect.getattr_static(owner, name, None) is not patched:
+                return
+            if inherited:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+        self._undo.append(set_back)
+
+    @property
+    def active(self) -> bool:
+        """Not undone."""
+        return self._active
 
     def undo(self) -> None:
-        """Set everything back, last first."""
+        """Set everything back, last first; what other packages have wrapped since does nothing of ours any more."""
         self._active = False
         while self._undo:
             self._undo.pop()()

@@ -32,6 +32,7 @@ class EqualBatches:
         self._job = job
         self._channel: Channel | None = None
         self._digest: int | None = None
+        self._told: set[int] = set()
 
     def begin(self, given: Mapping[str, Any]) -> None:
         """A training begins with what ``fit`` was given, by name."""
@@ -56,7 +57,7 @@ class EqualBatches:
         if steps:
             iterator.steps_per_epoch = min(steps)
         self._channel = self._channel or world.channel("the data of model.fit")
-        first = _FirstBatch(self._job, self._channel)
+        first = _FirstBatch(self._job, self._channel, self._told)
         digests = [facts.digest for facts in ranks]
         if None not in digests:  # Keras may shuffle arrays: the batches differ though the data do not
             first.compared(digests)
@@ -103,14 +104,20 @@ class _Shorter:
 class _FirstBatch:
     """Warns once if all ranks have the same first batch: then they train on the same data, which gains nothing.
 
+    Args:
+      job: the ranks.
+      channel: of the data.
+      told: the digests of first batches that a warning was given of, in this training or earlier ones.
+
     Attributes:
       channel: of the data.
       job: the ranks.
     """
 
-    def __init__(self, job: Job, channel: Channel) -> None:
+    def __init__(self, job: Job, channel: Channel, told: set[int]) -> None:
         self.job = job
         self.channel = channel
+        self._told = told
         self._compared = False
 
     def watched(self, dataset: Any) -> Any:
@@ -136,7 +143,9 @@ class _FirstBatch:
     def compared(self, digests: Sequence[int | None]) -> None:
         """What all ranks have is known."""
         self._compared = True
-        if len(set(digests)) == 1:
+        first = digests[0]
+        if len(set(digests)) == 1 and first is not None and first not in self._told:
+            self._told.add(first)
             announce(
                 "all ranks feed model.fit the same first batch, and so probably the same data: give each its own, "
                 "by tfdist.shard(x) and tfdist.shard(y), or tfdist.shard(dataset); or set TFDIST_AUTOSHARD=1"

@@ -18,8 +18,8 @@ import tensorflow as tf
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_key, variable_name
-from tfdist.training import gradient_rewrite
-from tfdist.training.eager_variables import native
+from tfdist.training import first_step, gradient_rewrite
+from tfdist.training.eager_variables import described, native
 from tfdist.training.shared_variables import SharedVariables, digest
 from tfdist.transport import agreement
 
@@ -172,10 +172,13 @@ class EagerSteps:
         self._variables.trained |= keys
         same = 0 if place == _MADE else self._digest([gradients[i] for i in chosen])
         control = self._job.world.control
-        said = control.arrive(place, 4 * same + 2 * new + self._variables.unknown(known))
+        said = control.arrive(
+            place + self._job.switches.configured, 4 * same + 2 * new + self._variables.unknown(known)
+        )
         if any(number & 2 for number in said):
             agreement.check_order(control, [variable_name(sources[i]) for i in chosen], _NAMES)
         if any(number & 1 for number in said):
+            agreement.agree(control, [described(v) for v in known], first_step.PLACE)
             self._variables.take(known)
             self._say_first()
             factor = 0 if self._job.world.rank else self._job.world.size

@@ -20,7 +20,8 @@ _RANDOM = re.compile(r"seed_generator_state|StateVar")
 
 def described(variable: Any) -> str:
     """What all ranks must have alike."""
-    return f"variable {numberless(variable_name(variable))} {variable.dtype.name} {variable.shape}"
+    own = native(variable)
+    return f"variable {numberless(variable_name(variable))} {own.dtype.name} {own.shape}"
 
 
 class EagerVariables:

@@ -122,8 +122,8 @@ class FunctionSteps:
         """Run it; what has gone wrong inside a collective is raised as it was, without TensorFlow's wrapping."""
         try:
             return call()
-        except tf.errors.OpError:
-            failure = self._job.functions.take_failure()
+        except tf.errors.OpError as error:
+            failure = self._job.functions.failures.behind(error)
             if failure is not None:
                 raise failure from None
             raise

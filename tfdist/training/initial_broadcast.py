@@ -49,7 +49,7 @@ def broadcast_behind(initializer: ops.Operation, variables: Sequence[Any], job: 
                 _, received = meet(job.world.control, visitor, lambda: own)
             return [_fitting(name, own[name], received) for name in names]
         except BaseException as error:
-            state.failure = error
+            state.failures.note(error)
             raise
 
     with unconstrained(graph), tf.name_scope("tfdist/broadcast"):

@@ -112,8 +112,8 @@ class SessionSteps:
             open_together(reach.group_collectives, self._job.engines)
         try:
             result = call()
-        except tf.errors.OpError:
-            failure, state.failure = state.failure, None
+        except tf.errors.OpError as error:
+            failure = state.failures.behind(error)
             if failure is not None:
                 raise failure from None
             raise

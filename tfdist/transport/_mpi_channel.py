@@ -43,6 +43,7 @@ class MpiChannel:
         self.size = comm.size
 
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
+        self._detector.check(place)
         own = (zlib.crc32(place.encode()), size_bytes, flags)
         if self._node is not None and self._node.alone:
             brought = self._node.bring(own, place)[:, :3]
@@ -54,6 +55,9 @@ class MpiChannel:
         if any(row[:2] != rows[0][:2] for row in rows):
             raise DisagreementError(self._difference(place, size_bytes))
         return [row[2] for row in rows]
+
+    def give_up(self, error: BaseException) -> None:
+        self._detector.give_up(error)
 
     def _difference(self, place: str, size_bytes: int) -> str:
         # All ranks have seen the same numbers, so all come here together.
@@ -163,10 +167,10 @@ class MpiNode:
         self._detector.wait(self._lines, place, self.ranks)
         return self._lines.read()
 
-    def exchange(self, array: np.ndarray, op: Op, divisor: int, place: str) -> None:
+    def exchange(self, array: np.ndarray, op: Op, place: str) -> None:
         # A rank that fails in its node's sum must not leave those of other nodes in MPI's blocking call.
         self._detector.wait(self._between.Ibarrier(), place)
-        _all_reduce(self._between, array, op, divisor)
+        _all_reduce(self._between, array, op, 1)
 
 
 def _all_reduce(comm: Any, array: np.ndarray, op: Op, divisor: int) -> None:

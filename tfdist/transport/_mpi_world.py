@@ -224,6 +224,7 @@ class MpiWorld(_MpiGroup):
         topology = layout(comm.allgather(first), settings.node_size)
         node = comm.Split(topology.nodes.index(topology.node_of(comm.rank)), comm.rank)
         detector = StallDetector(_Mail(comm.Dup()), settings)
+        self._stall_abort_seconds = settings.stall_abort_seconds
         has_neighbours = max(len(n) for n in topology.nodes) > 1
         shared = _SharedMemory(comm.Dup(), node, self.local_size) if has_neighbours else None
         super().__init__(comm, detector, range(comm.size), shared, topology)
@@ -232,6 +233,7 @@ class MpiWorld(_MpiGroup):
         return self._shared.unreadable if self._shared else "no two ranks share a machine"
 
     def group(self, ranks: Sequence[int]) -> Group:
+        self._detector.check(f"the making of a group of the ranks {', '.join(map(str, ranks))}")
         chosen = MPI.COMM_WORLD.Get_group().Incl(list(ranks))
         comm = self._comm.Create_group(chosen)
         return _MpiGroup(comm, self._detector, ranks, None, self.topology)
@@ -255,5 +257,11 @@ class MpiWorld(_MpiGroup):
         self._detector.announce("ended")
         # MPI's own finalisation waits busily; a rank that is done must leave the core to those that work.
         request = self._comm.Ibarrier()
+        start = time.monotonic()
         while not request.Test():
             time.sleep(0.01)
+            # Others may be saving what they have; but one that never comes must not hold the job up.
+            waited = time.monotonic() - start
+            if self._detector.gave_up and waited > self._stall_abort_seconds:
+                log(f"rank {self.rank} gave up waiting, and has ended {waited:.0f} s ago: the other ranks end now")
+                self.abort(1)

@@ -1,5 +1,8 @@
 """Stall detection, of ranks that hang too: every wait has a deadline and can say who is missing, and where.
 
+A rank that has given a wait up is not in step with the others any more, who may still come: whatever it would do with
+them is refused from then on, and what MPI may yet write to is kept.
+
 A rank that has waited for a second tells the others where; a rank inside ``alone(reason)`` and one whose program has
 ended tell so at once. Nothing is sent in the normal run of things, and no thread listens: the messages are read by
 those who wait.
@@ -56,6 +59,31 @@ class StallDetector:
         self._settings = settings
         self._others: dict[int, tuple[str, str]] = {r: _RUNNING for r in range(mail.size) if r != mail.rank}
         self._state = _RUNNING
+        self._first_failure = ""
+        self._abandoned: list[Request] = []  # with their buffers: MPI writes to them when the others come
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether this rank is not in step with the others any more."""
+        return bool(self._first_failure)
+
+    def give_up(self, error: BaseException) -> None:
+        """This rank does not go on where the others do."""
+        # In words: the error itself holds on to the script's variables.
+        self._first_failure = self._first_failure or f"{type(error).__name__}: {error}"
+
+    def check(self, place: str) -> None:
+        """Refuse what needs the others, after this rank has given up.
+
+        Raises:
+          PeerError: naming the first failure.
+        """
+        if self.gave_up:
+            raise PeerError(
+                f"{place} is refused: rank {self._mail.rank} has given up waiting before, and is not in step with the "
+                f"other ranks any more ({self._first_failure}). Save what is needed without tfdist's collectives, and "
+                "end the program."
+            )
 
     def wait(self, request: Request, place: str, ranks: Sequence[int] | None = None) -> None:
         """Wait without burning the core until ``request`` is complete.
@@ -66,8 +94,18 @@ class StallDetector:
           ranks: who is awaited, if not all.
 
         Raises:
-          PeerError: a rank has ended, all wait in different places, or the deadline has passed.
+          PeerError: a rank has ended, all wait in different places, or the deadline has passed; or this rank has given
+            up before.
         """
+        try:
+            self.check(place)
+            self._wait(request, place, ranks)
+        except BaseException as error:
+            self._abandoned.append(request)
+            self.give_up(error)
+            raise
+
+    def _wait(self, request: Request, place: str, ranks: Sequence[int] | None) -> None:
         start = time.monotonic()
         watch = None
         while not request.Test():

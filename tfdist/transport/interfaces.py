@@ -23,7 +23,11 @@ class SetupError(RuntimeError):
 
 
 class PeerError(RuntimeError):
-    """Another rank is missing, has ended, or waits somewhere else."""
+    """Another rank is missing, has ended, or waits somewhere else.
+
+    A rank that catches it can save what it has. It is not in step with the others any more: what is collective is
+    refused from then on.
+    """
 
 
 class DisagreementError(RuntimeError):
@@ -80,8 +84,11 @@ class Node(Protocol):
     copied: SplitBarrier
     added: SplitBarrier
 
-    def exchange(self, array: np.ndarray, op: Op, divisor: int, place: str) -> None:
-        """Combine with the same slice of the other nodes, in place, and divide. Collective: the ranks of this lane."""
+    def exchange(self, array: np.ndarray, op: Op, place: str) -> None:
+        """Combine with the same slice of the other nodes, in place. Collective: the ranks of this lane.
+
+        For a mean each node has divided its sum: the sum of a narrow dtype may not be representable where the mean is.
+        """
 
 
 class Channel(Protocol):
@@ -105,7 +112,11 @@ class Channel(Protocol):
 
         Raises:
           DisagreementError: ``place`` or ``size_bytes`` differs between ranks.
+          PeerError: a rank is missing; or this rank has given up before, for whatever reason.
         """
+
+    def give_up(self, error: BaseException) -> None:
+        """Not collective: this rank does not go on where the others do, and refuses all that needs them from now on."""
 
     def all_reduce(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> None:
         """Combine over the ranks, in place, and divide; all must have arrived with the same shape and dtype."""
@@ -185,4 +196,4 @@ class World(Group, Protocol):
         """End all ranks at once."""
 
     def end(self) -> None:
-        """This rank's program is over: tell the others and wait, idle, for theirs."""
+        """This rank's program is over: tell the others and wait, idle, for theirs; not for ever if it has given up."""

@@ -30,11 +30,15 @@ def allow_siblings() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), 0, 0, 0)
 
 
+# What others may read and write, by who has published it: it lives until it is withdrawn, whoever drops the rest.
+_published: dict[ProcessMemory, Sequence[np.ndarray]] = {}
+
+
 class ProcessMemory:
     """The other ranks' memory, for one channel.
 
     Every rank publishes addresses in shared memory; what orders publishing, reading and writing are the meetings of
-    those who use this.
+    those who use this. After one that failed nothing is withdrawn: a rank that comes late finds what was published.
 
     Args:
       pids: of the node's ranks.
@@ -53,9 +57,14 @@ class ProcessMemory:
         self._readv = _typed(library, "process_vm_readv")
         self._writev = _typed(library, "process_vm_writev")
 
-    def publish(self, addresses: Sequence[int]) -> None:
-        """Tell the others where this rank's arrays lie; they may read them after the next meeting."""
-        self._tables[self._index][: len(addresses)] = addresses
+    def publish(self, arrays: Sequence[np.ndarray]) -> None:
+        """Tell the others where this rank's arrays lie; they may read and write them after the next meeting."""
+        _published[self] = arrays
+        self._tables[self._index][: len(arrays)] = [address(array) for array in arrays]
+
+    def withdraw(self) -> None:
+        """All have met, and have read and written what they had to."""
+        del _published[self]
 
     def addresses(self, index: int) -> np.ndarray:
         """What another rank has published: int64 [addresses]."""

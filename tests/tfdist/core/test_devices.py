@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+from tfdist.core import devices
 from tfdist.core.devices import gpu_of, threads_of
 
 
@@ -35,3 +39,27 @@ class TestShareOfTheMachine:
     )
     def test_threads(self, own: set[int], others: list[set[int]], expected: int) -> None:
         assert threads_of(frozenset(own), [frozenset(own), *map(frozenset, others)]) == expected
+
+
+class TestDevicesThatAreKnown:
+    @pytest.mark.parametrize(
+        ("asked", "visible", "warned"), [(True, None, True), (False, None, False), (True, "3", False)]
+    )
+    def test_a_gpu_that_is_chosen_too_late_is_told(
+        self, monkeypatch: pytest.MonkeyPatch, asked: bool, visible: str | None, warned: bool
+    ) -> None:
+        said: list[str] = []
+        monkeypatch.setattr(devices, "announce", said.append)
+        monkeypatch.setattr(devices, "gpus_of_machine", lambda: 2)
+        monkeypatch.setattr(devices, "devices_are_known", lambda modules: asked)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "0,1")
+        devices.take_share(1, 2, lambda own: [own, own])
+        assert [("import tfdist before" in line) for line in said] == [True] * warned
+
+    def test_tensorflow_tells_whether_it_has_looked(self) -> None:
+        program = (
+            "import sys; from tfdist.core.devices import devices_are_known as known\n"
+            "assert not known(sys.modules); import tensorflow as tf; assert not known(sys.modules)\n"
+            "tf.config.list_physical_devices(); assert known(sys.modules)"
+        )
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

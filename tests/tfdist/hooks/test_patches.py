@@ -67,6 +67,50 @@ def test_subclasses_to_come_are_hooked_and_undone() -> None:
     assert Later().apply(pairs=2) == ("later", 2, None)
 
 
+def test_what_another_package_has_wrapped_stays_and_does_nothing_of_ours() -> None:
+    patches = Patches()
+    patches.replace_in_tree(Base, "apply", doubled, ("self", "pairs"))
+    ours, ours_of_renamed = Base.apply, Renamed.apply
+
+    def theirs(self: Any, pairs: Any, step: Any = None) -> Any:
+        return "theirs", ours(self, pairs, step)
+
+    told = []
+
+    def their_init_subclass(cls: type, **kwargs: Any) -> None:
+        told.append(cls)
+        our_init_subclass.__func__(cls, **kwargs)
+
+    our_init_subclass = vars(Base)["__init_subclass__"]
+    Base.apply = theirs  # type: ignore[method-assign]
+    Base.__init_subclass__ = classmethod(their_init_subclass)  # type: ignore[assignment]
+    try:
+        assert Base().apply(3) == ("theirs", ("base", 6, None))
+        patches.undo()
+        assert Base().apply(3) == ("theirs", ("base", 3, None))
+        assert Renamed.apply is not ours_of_renamed and Renamed().apply(3) == ("renamed", 3, None)
+
+        class Later(Base):
+            def apply(self, pairs: Any, step: Any = None) -> Any:
+                return "later", pairs, step
+
+        assert Later().apply(2) == ("later", 2, None) and told == [Later]
+    finally:
+        Base.apply = ours.__wrapped__  # type: ignore[attr-defined, method-assign]
+        del Base.__init_subclass__
+
+
+def test_an_inherited_method_is_inherited_again() -> None:
+    class Below(Base):
+        pass
+
+    patches = Patches()
+    patches.replace(Below, "apply", doubled)
+    assert Below().apply(3) == ("base", 6, None)
+    patches.undo()
+    assert "apply" not in vars(Below)
+
+
 def test_a_changed_signature_is_refused() -> None:
     with pytest.raises(HookError, match=r"Base.apply of TensorFlow .* takes \('self', 'pairs'\), not"):
         Patches().replace(Base, "apply", doubled, ("self", "gradients"))

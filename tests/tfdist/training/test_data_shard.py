@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,6 +14,11 @@ DATASETS = {
     "known": lambda n: tf.data.Dataset.range(n),
     "unknown": lambda n: tf.data.Dataset.range(n).filter(lambda _: True),
 }
+
+
+class Both(NamedTuple):
+    x: Any
+    y: Any
 
 
 class TestShard:
@@ -47,12 +54,37 @@ class TestShard:
     def test_infinite(self) -> None:
         assert [int(x) for x in shard(tf.data.Dataset.range(4).repeat(), 1, 2).take(3)] == [1, 3, 1]
 
+    def test_structures_are_shared_part_by_part(self) -> None:
+        x, y = np.arange(14).reshape(7, 2), tf.range(7) * 10
+        named = shard({"x": x, "more": {"y": y, "words": list("abcdefg")}}, 1, 3)
+        np.testing.assert_array_equal(named["x"], x[[1, 4]])
+        assert named["more"]["y"].numpy().tolist() == [10, 40] and named["more"]["words"] == ["b", "e"]
+        for kind in (tuple, list):
+            pair = shard(kind([x, y, None, {"y": y}]), 2, 3, "pad")
+            assert isinstance(pair, kind) and pair[2] is None
+            np.testing.assert_array_equal(pair[0], x[[2, 5, 1]])
+            np.testing.assert_array_equal(pair[1], [20, 50, 10])
+            np.testing.assert_array_equal(pair[3]["y"], [20, 50, 10])
+        both = Both(x, y)
+        assert isinstance(shard(both, 0, 3), Both)
+
+    @pytest.mark.parametrize("examples", [[np.float32(k) for k in range(4)], ["a", "b", "c", "d"], [{"x": 1}] * 4])
+    def test_a_list_of_examples_is_a_sequence(self, examples: list[object]) -> None:
+        assert shard(examples, 1, 2) == examples[1::2]
+        pairs = [(np.ones(2), k) for k in range(4)]
+        assert shard(pairs, 1, 2) == pairs[1::2]
+
     @pytest.mark.parametrize(
         ("data", "remainder", "said"),
         [
             ([1, 2], "drop", "at most 2 ranks"),
             (tf.data.Dataset.range(2), "pad", "at most 2 ranks"),
             ([1, 2, 3], "wrap", "'drop' or 'pad'"),
+            ({"x": np.ones(9), "y": {"z": np.ones(8)}}, "drop", r"data\['x'\] has 9, data\['y'\]\['z'\] has 8"),
+            ((np.ones(9), np.ones(6)), "pad", r"data\[0\] has 9, data\[1\] has 6"),
+            ((tf.data.Dataset.range(9), tf.data.Dataset.range(9)), "drop", r"data\[0\] is a dataset: share tf.data"),
+            ((np.ones(9), [1] * 9), "drop", "a tuple of arrays and of list is neither"),
+            ({"x": np.ones(9), "y": tf.data.Dataset.range(9)}, "drop", r"data\['y'\] is a dataset: share tf.data"),
             (tf.data.Dataset.range(9).filter(lambda _: True), "pad", "assert_cardinality"),
         ],
     )

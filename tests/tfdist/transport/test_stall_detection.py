@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -117,3 +118,30 @@ def test_waiting_in_different_places_for_a_moment_is_none() -> None:
     ranks, post = rank_0(size=2, stall=99, abort=99)
     post.inbox = [(1, ("waiting", "bucket 0"))]
     ranks.wait(After(0.08), "bucket 1")
+
+
+def test_after_it_has_given_up_a_rank_refuses_at_once_and_keeps_what_others_may_write_to() -> None:
+    ranks, _ = rank_0(size=2)
+    ranks.check("step 1")
+    request = After(9)
+    with pytest.raises(PeerError, match="rank 0 has waited"):
+        ranks.wait(request, "step 1")
+    reference = weakref.ref(request)
+    del request
+    assert ranks.gave_up and reference() is not None
+    start = time.monotonic()
+    with pytest.raises(PeerError, match=r"step 2 is refused: rank 0 has given up .*PeerError: .* in step 1 for rank 1"):
+        ranks.wait(After(9), "step 2")
+    assert time.monotonic() - start < 0.1
+
+
+def test_an_interrupted_wait_is_given_up_too() -> None:
+    class Interrupted:
+        def Test(self) -> bool:  # noqa: N802 (mpi4py's name)
+            raise KeyboardInterrupt
+
+    ranks, _ = rank_0()
+    with pytest.raises(KeyboardInterrupt):
+        ranks.wait(Interrupted(), "step 1")
+    with pytest.raises(PeerError, match=r"step 2 is refused: .*KeyboardInterrupt"):
+        ranks.check("step 2")

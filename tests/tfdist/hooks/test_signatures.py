@@ -1,0 +1,160 @@
+"""Every hook hands on what it was given: by position, by name, in any order, as the original would have had it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.named import turn
+from tfdist.hooks import gradients, install
+from tfdist.hooks.patches import Patches
+from tfdist.training import gradient_rewrite, variable_writes
+from tfdist.training.fit import FitSteps
+
+Parameter = inspect.Parameter
+NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+class Recorded(Patches):
+    """What would be replaced: nothing is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replaced: dict[str, tuple[Any, ...]] = {}
+
+    def replace(self, owner: Any, name: str, wrapper: Any, first: Any = (), by_name: Any = ()) -> None:
+        original = inspect.getattr_static(owner, name)
+        key = f"{getattr(owner, '__module__', '')}.{owner.__name__}.{name}"
+        self.replaced[key] = inspect.signature(inspect.unwrap(original)), name, wrapper, first, by_name
+
+    def when_imported(self, module: str, patch: Callable[[Any], None]) -> None:
+        if importlib.util.find_spec(module.split(".")[0]) is not None:
+            patch(importlib.import_module(module))
+
+    def assign(self, owner: Any, name: str, original: Any, patched: Any) -> None:
+        pass
+
+
+class Functions:
+    """Does nothing, and hands on."""
+
+    def call(self, function: Any, inputs: Any, call: Callable[[], Any]) -> Any:
+        return call()
+
+    def failing_plainly(self, call: Callable[[], Any]) -> Any:
+        return call()
+
+    def applied(self, pairs: Any) -> list[Any]:
+        return list(pairs)
+
+    def of_tape(self, tape: Any, target: Any, sources: Any, derivatives: Any, each: bool) -> list[Any]:
+        return list(derivatives)
+
+    def setting(self) -> Any:
+        return contextlib.nullcontext()
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: None
+
+
+class Argument(list[Any]):
+    """Whatever a wrapper may look at."""
+
+    fetch = target = ()
+    built, jit_compile, name = True, False, "an argument"
+    _tfdist_sources: tuple[Any, ...] = ()
+
+
+@pytest.fixture(scope="module")
+def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gradient_rewrite, "marked", lambda xs, gradients, job, of, each=False: gradients)
+        patch.setattr(variable_writes, "may_write", lambda op_type: False)
+        patch.setattr(gradients, "variable_key", lambda variable: None)
+        patch.setattr(FitSteps, "_around", lambda self, callbacks, model: callbacks)
+        switches = types.SimpleNamespace(alone_depth=0, shares=True, settings=types.SimpleNamespace(autoshard=False))
+        job: Any = types.SimpleNamespace(switches=switches, world=types.SimpleNamespace(rank=0))
+        functions: Any = Functions()
+        sessions = types.SimpleNamespace(around=lambda session, fetches, call: call(), created=lambda session: None)
+        fit = FitSteps(job, functions, functions)
+        steps: Any = types.SimpleNamespace(
+            functions=functions, eager=functions, variables=functions, sessions=sessions, fit=fit
+        )
+        recorded = Recorded()
+        for point in install._TABLE[:-1]:  # the last is that of uncaught exceptions
+            point.hook(recorded, job, steps)
+        yield recorded.replaced
+
+
+def arguments_of(signature: inspect.Signature, by_name: tuple[str, ...]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """Ways to call it: so many by position, the others by name in any order, and without what may be left out."""
+    parameters = list(signature.parameters.values())
+    named = [p.name for p in parameters if p.kind in NAMED]
+    positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    required = [p.name for p in parameters if p.kind in NAMED and p.default is Parameter.empty]
+    if any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
+        more = [name for name in by_name if name not in named]
+        positional, named, required = positional + more, named + more, required + more
+    value = {name: Argument([(name, "of a pair")]) for name in named}
+    value["_trainable_variables"] = Argument([("a", "variable")])
+    optional = [name for name in named if name not in required]
+    for left_out in [
+        set[str](),
+        set(optional),
+        *({name} for name in optional),
+        *(set(optional) - {n} for n in optional),
+    ]:
+        given = [name for name in named if name not in left_out]
+        for count in range(1, len(positional) + 1):
+            if positional[:count] == given[:count]:
+                by_position, rest = given[:count], given[count:]
+                for order in (rest, rest[::-1]):
+                    yield [value[name] for name in by_position], {name: value[name] for name in order}
+
+
+def plain(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """A wrapper may make a list of what it was given."""
+    bound.apply_defaults()
+    given = {n: inspect.unwrap(v) for n, v in bound.arguments.items()}  # or put something around it
+    return {n: list(v) if isinstance(v, list | tuple) else v for n, v in given.items()}
+
+
+def test_every_hook_hands_on_what_it_was_given(replaced: dict[str, tuple[Any, ...]]) -> None:
+    assert len(replaced) > 40 and any("keras" in name for name in replaced), replaced.keys()
+    calls = 0
+    for key, (signature, name, wrapper, first, by_name) in replaced.items():
+        received: list[inspect.BoundArguments] = []
+
+        def original(
+            *args: Any,
+            signature: inspect.Signature = signature,
+            received: list[inspect.BoundArguments] = received,
+            **kwargs: Any,
+        ) -> list[str]:
+            received.append(signature.bind(*args, **kwargs))
+            return ["a result"]
+
+        original.__signature__ = signature  # type: ignore[attr-defined]
+        owner = type(key, (), {name: original})
+        Patches().replace(owner, name, wrapper, first, by_name)
+        for args, kwargs in arguments_of(signature, by_name):
+            with turn(key, len(args), list(kwargs)):
+                expected = plain(signature.bind(*args, **kwargs))
+                if {"args"} <= expected.keys():  # it hands on: what is given by name may come by position
+                    expected, kept = {}, (*args, *kwargs.values())
+                received.clear()
+                getattr(owner, name)(*args, **kwargs)
+                assert len(received) == 1
+                if expected:
+                    assert plain(received[0]) == expected
+                else:
+                    found = [*received[0].args, *received[0].kwargs.values()]
+                    assert [list(v) for v in found] == [list(v) for v in kept]
+                calls += 1
+    assert calls > 1000
