@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from nmt.core.files import replace_atomically
+from nmt.core.lock import hold_for_all
 from nmt.core.ranks import OneProcess, Ranks, check_equal, from_root, together
 from nmt.keeping import checkpoint
 from nmt.keeping.run_directory import NoStore, Store
@@ -31,10 +32,11 @@ from nmt.train.stopping import StopBySignal
 from nmt.translate.translation_model import SearchSettings, TranslationModel
 
 _DATA = "data"  # its entry that tells where in the training text a run is
+_LOCK = "run.lock"  # in out_dir, while a run trains there
 
 
 def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> None:
-    """Trains, from the latest checkpoint in out_dir if there is one.
+    """Trains, from the latest checkpoint in out_dir if there is one, while no other run does so.
 
     Collective: every rank calls.
 
@@ -48,6 +50,15 @@ def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouche
         AgreedError: on every rank, for a user's mistake.
         InputError: on the rank that writes, for one that shows during training, such as a full disk.
     """
+    out_dir = str(config.out_dir)
+    with hold_for_all(ranks, os.path.join(out_dir, _LOCK), out_dir, "choose another out_dir") as taken_over:
+        _train(config, saved, ranks, untouched, [taken_over])
+
+
+def _train(
+    config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched, notices: list[str]
+) -> None:
+    """The same, with what is to be said first."""
     with together(ranks):
         vocabularies = inputs.read_vocabularies(config, saved, writes=ranks.rank == 0)
         vectors = inputs.read_vectors(config, vocabularies)
@@ -73,12 +84,12 @@ def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouche
     ):
         session.run(initialise)
         first_step = from_root(ranks, lambda: restore_latest(session, saver, str(config.out_dir)))
-        change = feed.continue_after(first_step, saved.get(_DATA, {})) if first_step else ""
+        notices.append(feed.continue_after(first_step, saved.get(_DATA, {})) if first_step else "")
         record = {**inputs.vocabulary_record(vocabularies), **vectors.record, _DATA: feed.record()}
         with together(ranks), untouched():
             outputs, evaluation = evaluators(config, record, vocabularies, shape, saver, first_step, ranks)
-        if change:
-            outputs.say(f"# {change}")
+        for notice in filter(None, notices):
+            outputs.say(f"# {notice}")
         for line in opening_lines(config, feed, first_step, ranks.size):
             outputs.say(line)
         train(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from nmt.core.lock import hold
 from nmt.keeping.checkpoint import latest
 from nmt.nmt import main
 
@@ -228,6 +229,15 @@ def test_a_full_disk_is_told_with_the_remedy(
     monkeypatch.setattr("nmt.nmt.run", run)
     told = "standard output or a file of --out_dir: cannot be written (No space left on device); free or choose"
     assert told in refused([], capsys)
+
+
+def test_two_runs_in_one_directory(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    out = toy.directory / "out"
+    with hold(out / "run.lock", "", ""):
+        before = tree(out)
+        assert f"{out} is in use by process {os.getpid()} on " in refused(toy.flags(), capsys)
+        assert tree(out) == before
+    assert not out.exists()
 
 
 @pytest.mark.pictures
