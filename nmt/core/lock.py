@@ -88,10 +88,7 @@ def _taken(lock: Path, place: str, elsewhere: str) -> tuple[IO[str], str]:
 def _opened(lock: Path) -> tuple[IO[str], bool | None]:
     """The file, and whether it is locked for the system: False if another has it so, None where that is not known."""
     while True:
-        try:
-            file = open(lock, "a+", encoding="utf-8")
-        except OSError as error:
-            raise InputError(unwritable(lock, error)) from error
+        file = _open(lock)
         locked: bool | None = True
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,6 +99,13 @@ def _opened(lock: Path) -> tuple[IO[str], bool | None]:
         if _is(lock, file):
             return file, locked
         file.close()  # its holder has deleted it meanwhile
+
+
+def _open(lock: Path) -> IO[str]:
+    try:
+        return open(lock, "a+", encoding="utf-8")
+    except OSError as error:
+        raise InputError(unwritable(lock, error)) from error
 
 
 def _is(lock: Path, file: IO[str]) -> bool:

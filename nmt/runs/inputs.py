@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nmt.core.errors import InputError
+from nmt.core.ranks import Ranks, check_equal
 from nmt.options.config import Config
 from nmt.text.character_vocabulary import CharacterVocabulary
 from nmt.text.corpus import ParallelCorpus, open_parallel
@@ -115,3 +116,38 @@ def _digest(vocabulary: SourceVocabulary) -> str:
 def open_text(config: Config, prefix: str | None) -> ParallelCorpus:
     """The parallel text `<prefix>.<src>`, `<prefix>.<tgt>`."""
     return open_parallel(f"{prefix}.{config.src}", f"{prefix}.{config.tgt}")
+
+
+def open_held_out(config: Config) -> dict[str, ParallelCorpus]:
+    """The texts that a training is evaluated on, by name: "dev", and "test" if there is one."""
+    prefixes = {"dev": config.dev_prefix, "test": config.test_prefix}
+    return {name: open_text(config, prefix) for name, prefix in prefixes.items() if prefix}
+
+
+def check_same_text(ranks: Ranks, corpora: Iterable[ParallelCorpus]) -> None:
+    """Checks that all ranks read the same texts, by their contents.
+
+    Collective: every rank calls, with as many texts.
+
+    Raises:
+        AgreedError: on every rank, naming the first file that differs.
+    """
+    for corpus in corpora:
+        for file in (corpus.src, corpus.tgt):
+            check_equal(ranks, file.checksum, f"{file.path} is not the same text on all ranks: copy one to all")
+
+
+def text_record(corpora: Mapping[str, ParallelCorpus]) -> dict[str, dict[str, int]]:
+    """What `hparams` keeps of texts: checksums of their contents."""
+    return {name: {"src": corpus.src.checksum, "tgt": corpus.tgt.checksum} for name, corpus in corpora.items()}
+
+
+def changed_texts(corpora: Mapping[str, ParallelCorpus], record: Mapping[str, Any]) -> list[str]:
+    """The files whose contents are not those of a record of the same texts."""
+    changed = []
+    for name, corpus in corpora.items():
+        before = record.get(name, {})
+        for side, file in (("src", corpus.src), ("tgt", corpus.tgt)):
+            if before.get(side, file.checksum) != file.checksum:
+                changed.append(file.path)
+    return changed

@@ -6,7 +6,6 @@ its text, ranks or batches have changed: then it goes on with the next epoch.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -101,11 +100,6 @@ class Feed:
         """Sentences of a step over all ranks."""
         return self._settings.batch_size * self._size
 
-    @property
-    def checksum(self) -> int:
-        """A number that tells whether two ranks hold text of the same lengths."""
-        return zlib.crc32(self._corpus.tgt.lengths.tobytes(), zlib.crc32(self._corpus.src.lengths.tobytes()))
-
     def continue_after(self, step: int, record: Mapping[str, Any]) -> str:
         """Go on where a run has stopped: exactly, or with the next epoch if its plan was another one.
 
@@ -128,7 +122,10 @@ class Feed:
             return now and f"{now}the same sentences in each step, but other random numbers (of dropout, say)"
         done = max(0, step - before.step)
         self._origin = Origin(step, before.epoch + -(-done // max(1, length)))
-        changed = ", ".join(name for name, value in self._plan_record().items() if plan.get(name) != value)
+        known = {"source text": self._corpus.src.path, "target text": self._corpus.tgt.path}
+        changed = ", ".join(
+            known.get(name, name) for name, value in self._plan_record().items() if plan.get(name) != value
+        )
         # Nothing has, if the checkpoints since the plan took over were deleted.
         reason = f"{changed} changed since" if changed else "batches were cut otherwise until"
         return f"{now}{reason} step {step}: training goes on with epoch {self._origin.epoch + 1}"
@@ -144,11 +141,12 @@ class Feed:
         }
 
     def _plan_record(self) -> dict[str, Any]:
-        """All that the plan of an epoch is a function of."""
+        """All that the plan of an epoch is a function of, and what the sentences in it say."""
         settings = self._settings
         return {
             "global batch size": self.global_batch_size,
-            "training text": self.checksum,
+            "source text": self._corpus.src.checksum,
+            "target text": self._corpus.tgt.checksum,
             "num_buckets": settings.num_buckets,
             "src_max_len": settings.src_max_len,
             "tgt_max_len": settings.tgt_max_len,

@@ -124,9 +124,9 @@ def test_the_lock_of_another_is_not_deleted(lock: Path) -> None:
 
 def test_what_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "run.lock").mkdir()
-    with pytest.raises(InputError, match=r"run.lock: cannot be written \(Is a directory\)"):
-        with hold(tmp_path / "run.lock", *WORDS):
-            pass
+    told = pytest.raises(InputError, match=r"run.lock: cannot be written \(Is a directory\)")
+    with told, hold(tmp_path / "run.lock", *WORDS):
+        pass
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file: the directory cannot be made"), hold(tmp_path / "file/lock", *WORDS):
         pass
