@@ -15,10 +15,14 @@ from nmt.core.ranks import Ranks, check_equal
 from nmt.options.config import Config
 from nmt.text.character_vocabulary import CharacterVocabulary
 from nmt.text.corpus import ParallelCorpus, open_parallel
+from nmt.text.unknown_words import count_unknown
 from nmt.text.vector_file import read_embeddings
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary, complete_vocabulary, read_vocabulary
 
 Vocabularies = tuple[SourceVocabulary, Vocabulary]
+_DECIDING = ("train", "dev")  # texts that must fit the vocabularies; a test text may be of another domain
+_MANY_UNKNOWN = 0.1  # the part of a text's tokens
+
 Untouched = Callable[[], contextlib.AbstractContextManager[Any]]  # in which a graph is built as it is
 
 
@@ -151,3 +155,26 @@ def changed_texts(corpora: Mapping[str, ParallelCorpus], record: Mapping[str, An
             if before.get(side, file.checksum) != file.checksum:
                 changed.append(file.path)
     return changed
+
+
+def unknown_words(config: Config, corpora: Mapping[str, ParallelCorpus], vocabularies: Vocabularies) -> list[str]:
+    """What is to be said of the words in texts, by name, that the vocabularies lack.
+
+    Raises:
+        InputError: the training or the development text has more of them than --max_unknown_share.
+    """
+    lines = []
+    for name, corpus in corpora.items():
+        for text, vocabulary in zip((corpus.src, corpus.tgt), vocabularies, strict=True):
+            if not isinstance(vocabulary, Vocabulary):
+                continue  # it reads any word
+            found = count_unknown(text, vocabulary)
+            if name in _DECIDING and found.share > config.max_unknown_share:
+                shared = " --share_vocab" if config.share_vocab else ""
+                raise InputError(
+                    f"{found}: the model would see <unk> in their place. Make text and vocabularies together (python "
+                    f"-m nmt.prepare{shared}, with one --bpe or --spm for all texts), or allow it with "
+                    "--max_unknown_share"
+                )
+            lines.append(f"{'warning: ' if found.share > _MANY_UNKNOWN else ''}{found}")
+    return lines

@@ -89,6 +89,8 @@ def _train(
         held_out = inputs.open_held_out(config) if shared or not ranks.rank else {}
         feed = Feed(corpus, *vocabularies, make(FeedSettings, config), ranks.rank, ranks.size)
     inputs.check_same_text(ranks, [corpus, *(held_out.values() if shared else ())])
+    texts = {"train": corpus, **held_out}
+    notices += from_root(ranks, lambda: inputs.unknown_words(config, texts, vocabularies))
     check_equal(
         ranks,
         inputs.checksum(vocabularies),

@@ -35,6 +35,7 @@ SHOWN = {
     "sos": "test_marks_of_sentences",
     "eos": "test_marks_of_sentences",
     "share_vocab": "test_share_vocab_has_one_embedding",
+    "max_unknown_share": "test_texts_must_fit_their_vocabularies",
     "check_special_token": "test_bad_input",
     "use_char_encode": "test_characters",
     "embed_prefix": "test_pretrained_embeddings",
