@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ from nmt.core.files import make_directory, remove_unfinished, replace_atomically
 NAME = "translate.ckpt"
 _STATE = "checkpoint"
 _UNFINISHED = ".saving-"
+_BLOCK_BYTES = 1 << 24
 
 
 def step_of(path: str | os.PathLike[str]) -> int:
@@ -130,6 +132,16 @@ def check_exists(path: str) -> None:
     """
     if not os.path.isfile(path + ".index"):
         raise InputError(f"{path}.index is missing: {_remedy(path)}; a path for --ckpt ends as {NAME}-1200 does")
+
+
+def checksum(path: str) -> str:
+    """What tells a checkpoint's contents from another's, in hexadecimal."""
+    value = 0
+    for part in _files_of(Path(path)):
+        with open(part, "rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                value = zlib.crc32(block, value)
+    return f"{value:08x}"
 
 
 def restore(session: Any, saver: Any, path: str) -> None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from nmt.core.errors import InputError
 from nmt.keeping.average import mean_values
-from nmt.keeping.checkpoint import Checkpoints, check_exists, latest, restore, step_of
+from nmt.keeping.checkpoint import Checkpoints, check_exists, checksum, latest, restore, step_of
 
 v1 = tf.compat.v1
 
@@ -154,6 +154,14 @@ def test_damage_is_named(tmp_path: Path) -> None:
     (tmp_path / "translate.ckpt-1.index").write_bytes(b"")
     with pytest.raises(InputError, match="translate.ckpt-1"):
         restore(model.session, model.saver, path)
+
+
+def test_checksum_tells_models_apart(tmp_path: Path) -> None:
+    saved(tmp_path / "one", 1, 2)
+    saved(tmp_path / "two", 1)
+    found = [checksum(str(tmp_path / name)) for name in ("one/translate.ckpt-1", "one/translate.ckpt-2")]
+    assert found[0] != found[1]
+    assert checksum(str(tmp_path / "two/translate.ckpt-1")) == found[0]
 
 
 def test_another_model_is_named(tmp_path: Path) -> None:
