@@ -1,10 +1,15 @@
-"""Session configuration: precision, threads, devices."""
+"""Sessions: how they compute (precision, threads, devices), and what is told when memory does not suffice."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+from nmt.core.errors import InputError, reason_of
 
 v1 = tf.compat.v1
 
@@ -31,3 +36,26 @@ def session_config(
         rewriter = config.graph_options.rewrite_options
         rewriter.auto_mixed_precision_onednn_bfloat16 = type(rewriter).ON
     return config
+
+
+@contextmanager
+def memory_for(work: str, source: np.ndarray, target: np.ndarray | None, options: str) -> Iterator[None]:
+    """In such a block TensorFlow's lack of memory becomes an error that names the batch.
+
+    Args:
+        work: what is done with the batch.
+        source: [src_time, batch, ...].
+        target: [tgt_time, batch]; None where there is none yet.
+        options: those that make batches smaller.
+
+    Raises:
+        InputError: memory does not suffice.
+    """
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        tokens = f"{len(source)} source" + ("" if target is None else f" and {len(target)} target")
+        raise InputError(
+            f"memory does not suffice for {work} ({reason_of(error)}): {source.shape[1]} sentences on this rank, "
+            f"padded to {tokens} tokens. Lower {options}"
+        ) from error

@@ -122,6 +122,7 @@ def _train(
             _HELD_OUT: inputs.text_record(held_out),
         }
         with together(ranks), untouched():
+            feed.check_tokens(first_step)
             outputs, evaluation = evaluators(config, held_out, record, vocabularies, shape, saver, first_step, ranks)
         for notice in filter(None, notices):
             outputs.say(f"# {notice}")

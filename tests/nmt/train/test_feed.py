@@ -105,3 +105,36 @@ def test_a_damaged_record_counts_as_none(toy: Any, damaged: dict[str, Any]) -> N
     one = feed(toy)
     record = one.record() | damaged if damaged else {}
     assert feed(toy, batch_size=4).continue_after(3, record) == ""
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_long_line_is_told_before_it_takes_all_memory(toy: Any, size: int) -> None:
+    """With the step in which its turn comes, and what would help."""
+    for side in ("en", "de"):
+        lines = (toy.directory / f"train.{side}").read_text().splitlines()
+        lines[20] = " ".join(["a"] * (3000 if side == "en" else 10))
+        (toy.directory / f"train.{side}").write_text("\n".join(lines) + "\n")
+    corpus = open_parallel(toy.directory / "train.en", toy.directory / "train.de")
+
+    def of(**limits: Any) -> Feed:
+        settings = FeedSettings(
+            **{"batch_size": 8, "num_buckets": 1, "src_max_len": 0, "tgt_max_len": 0, "seed": 1} | limits
+        )
+        return Feed(corpus, toy.src_vocab, toy.tgt_vocab, settings, 0, size)
+
+    lifted = of()
+    for done in (0, 3, lifted.steps_per_epoch):
+        with pytest.raises(InputError) as error:
+            lifted.check_tokens(done)
+        told = str(error.value)
+        step = int(told.split()[1])
+        assert done < step <= done + 2 * lifted.steps_per_epoch
+        parts = [Feed(corpus, toy.src_vocab, toy.tgt_vocab, lifted._settings, r, size) for r in range(size)]
+        assert 3000 in [len(part.batch(step - 1).source) for part in parts]
+        assert "8 sentences a rank" in told and f"3000 tokens (line 21 of {toy.directory}/train.en" in told
+        assert "24000 tokens with padding, more than 1608" in told and "--max_batch_tokens" in told
+    of(src_max_len=50, tgt_max_len=50).check_tokens(0)
+    of(src_max_len=300, tgt_max_len=50).check_tokens(0)  # asked for
+    of(max_batch_tokens=24000).check_tokens(0)
+    with pytest.raises(InputError, match="more than 23999"):
+        of(max_batch_tokens=23999).check_tokens(0)
