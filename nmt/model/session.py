@@ -38,6 +38,23 @@ def session_config(
     return config
 
 
+def multiplies_in_bfloat16(config: Any) -> bool:
+    """Whether sessions of these settings do so here: some products of a graph that is rewritten have that type.
+
+    TensorFlow rewrites only for processors whose instructions its oneDNN has products for, and only with oneDNN on; it
+    says nothing where it does not, and no list of instructions that one could ask is its own.
+    """
+    with tf.Graph().as_default(), v1.Session(config=config) as session:
+        values = v1.placeholder(tf.float32, [64, 64])
+        product = values
+        for _ in range(3):  # TensorFlow leaves smaller graphs alone
+            product = tf.tanh(tf.matmul(product, values))
+        about, options = v1.RunMetadata(), v1.RunOptions(output_partition_graphs=True)
+        session.run(product, {values: np.ones([64, 64], np.float32)}, options=options, run_metadata=about)
+    nodes = [node for graph in about.partition_graphs for node in graph.node if "MatMul" in node.op]
+    return any(node.attr["T"].type == tf.bfloat16.as_datatype_enum for node in nodes)
+
+
 @contextmanager
 def memory_for(work: str, source: np.ndarray, target: np.ndarray | None, options: str) -> Iterator[None]:
     """In such a block TensorFlow's lack of memory becomes an error that names the batch.

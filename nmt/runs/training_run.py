@@ -96,6 +96,7 @@ def _train(
         inputs.checksum(vocabularies),
         f"the vocabularies {config.vocab_prefix}.* are not the same on all ranks",
     )
+    notices += derived_settings.precision_notices(config, ranks)
     with tf.Graph().as_default() as graph:
         initial = initial_weights(config, shape, vectors)
         step = TrainStep(

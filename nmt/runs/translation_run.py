@@ -50,6 +50,8 @@ def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inp
                 derived_settings.gpus(config),
             )
         checkpoint.restore(model.session, model.saver, path)
+    notices = derived_settings.precision_notices(config, ranks)
+    from_root(ranks, lambda: print("".join(f"# {notice}\n" for notice in notices), end="", flush=True))
     files = str(config.inference_input_file), str(config.inference_output_file)
     work = from_root(ranks, lambda: _work(config, path, vocabularies))
     lines = translate_file(model, *files, ranks, config.inference_list, work)
