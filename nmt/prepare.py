@@ -1,11 +1,13 @@
 """Vocabularies, and subword text if wanted, from parallel text.
 
     python -m nmt.prepare --train_prefix=data/train --src=en --tgt=de --out_dir=D
-        [--bpe=N | --spm=N] [--apply=data/dev,data/test] [--min_count=K]
+        [--bpe=N | --spm=N] [--apply=data/dev,data/test] [--min_count=K] [--share_vocab]
 
-reads data/train.en and data/train.de, whose tokens are separated by spaces, and writes D/vocab.en and D/vocab.de. With
---bpe or --spm it also writes the segmented text: D/train.en, D/train.de and the same for each prefix of --apply, whose
-target file may be missing, and the units themselves (D/bpe.codes or D/spm.model). Training then takes
+reads data/train.en and data/train.de, whose tokens are separated by spaces, and writes D/vocab.en and D/vocab.de: with
+--share_vocab, which training then takes, too, one vocabulary of both languages under both names.
+
+With --bpe or --spm it also writes the segmented text: D/train.en, D/train.de and the same for each prefix of --apply,
+whose target file may be missing, and the units themselves (D/bpe.codes or D/spm.model). Training then takes
 --vocab_prefix=D/vocab, --train_prefix=D/train, and --subword_option=bpe or spm.
 
 The same input gives the same output. Nothing is written before all of it has been made.
@@ -83,6 +85,7 @@ def prepare(
     bpe: int | None = None,
     spm: int | None = None,
     min_count: int = 1,
+    share_vocab: bool = False,
 ) -> Summary:
     """Make vocabularies and subword text; the module's docstring names the files.
 
@@ -95,6 +98,7 @@ def prepare(
       bpe: joints of byte pair encoding, learnt from both languages together; None for none.
       spm: pieces of a SentencePiece model, likewise; at most one of the two is given.
       min_count: rarer tokens of the training text stay out of the vocabularies.
+      share_vocab: both vocabularies are one of both languages, whose tokens are counted together.
 
     Raises:
       InputError: a file cannot be read or written, or an argument does not fit.
@@ -112,7 +116,10 @@ def prepare(
 
     segmented = {key: [subwords.segment(line) for line in text] if subwords else text for key, text in texts.items()}
     counts = {key: _count_tokens(lines) for key, lines in segmented.items()}
-    words = {side: _frequent(counts[train_prefix, side], min_count) for side in (src, tgt)}
+    counted = {side: counts[train_prefix, side] for side in (src, tgt)}
+    if share_vocab:
+        counted = dict.fromkeys(counted, counted[src] + counted[tgt])
+    words = {side: _frequent(count, min_count) for side, count in counted.items()}
 
     make_directory(directory)
     vocabularies = {side: write_vocabulary(directory / f"vocab.{side}", words[side]) for side in (src, tgt)}
@@ -202,8 +209,7 @@ def _frequent(counts: Counter[str], min_count: int) -> list[str]:
 
 
 def _unknown(counts: Counter[str], vocabulary: Vocabulary) -> int:
-    known = set(vocabulary.words) - {UNK}
-    return sum(count for token, count in counts.items() if token not in known)
+    return sum(count * vocabulary.count_unknown([token]) for token, count in counts.items())
 
 
 @dataclass(frozen=True)
@@ -222,6 +228,7 @@ class PrepareOptions:
     bpe: int | None = option(None, "Joints of byte pair encoding over both languages.")
     spm: int | None = option(None, "Pieces of a SentencePiece model of both languages.")
     min_count: int = option(1, "Rarer tokens stay out of the vocabularies.")
+    share_vocab: bool = option(False, "One vocabulary of both languages, for nmt.nmt --share_vocab.")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -9,19 +9,30 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from nmt.keeping.checkpoint import reading
+
 
 def mean_values(paths: Sequence[str]) -> dict[str, np.ndarray]:
-    """The mean of each variable over checkpoints, in float64; of integers, such as the step, the last value."""
-    readers = [tf.train.load_checkpoint(path) for path in paths]
+    """The mean of each variable over checkpoints, in float64; of integers, such as the step, the last value.
+
+    Raises:
+        InputError: a checkpoint is damaged.
+    """
+    readers = {}
+    for path in paths:
+        with reading(path):
+            readers[path] = tf.train.load_checkpoint(path)
     means = {}
-    for name in readers[-1].get_variable_to_shape_map():
-        last = np.asarray(readers[-1].get_tensor(name))
+    for name in readers[paths[-1]].get_variable_to_shape_map():
+        with reading(paths[-1]):
+            last = np.asarray(readers[paths[-1]].get_tensor(name))
         if last.dtype.kind != "f":
             means[name] = last
             continue
         total = np.zeros(last.shape, np.float64)
-        for reader in readers:
-            total += reader.get_tensor(name)
+        for path, reader in readers.items():
+            with reading(path):
+                total += reader.get_tensor(name)
         means[name] = (total / len(readers)).astype(last.dtype)
     return means
 

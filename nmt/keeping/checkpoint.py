@@ -14,18 +14,21 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from nmt.core.errors import InputError
+from nmt.core.errors import InputError, reason_of
 from nmt.core.files import make_directory, remove_unfinished, replace_atomically
 
 NAME = "translate.ckpt"
 _STATE = "checkpoint"
 _UNFINISHED = ".saving-"
+_BLOCK_BYTES = 1 << 24
 
 
 def step_of(path: str | os.PathLike[str]) -> int:
@@ -86,7 +89,10 @@ class Checkpoints:
                 _flush(part)
                 os.replace(part, self.directory / part.name)
         except (OSError, tf.errors.OpError) as error:
-            raise InputError(f"{final} cannot be written: {error}; free or choose another disk") from error
+            raise InputError(
+                f"{final} cannot be written ({reason_of(error)}): free or choose another disk; checkpoints that were "
+                "there are whole, and the same command goes on from the last"
+            ) from error
         finally:
             if unfinished is not None:
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -128,6 +134,16 @@ def check_exists(path: str) -> None:
         raise InputError(f"{path}.index is missing: {_remedy(path)}; a path for --ckpt ends as {NAME}-1200 does")
 
 
+def checksum(path: str) -> str:
+    """What tells a checkpoint's contents from another's, in hexadecimal."""
+    value = 0
+    for part in _files_of(Path(path)):
+        with open(part, "rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                value = zlib.crc32(block, value)
+    return f"{value:08x}"
+
+
 def restore(session: Any, saver: Any, path: str) -> None:
     """Gives the global variables of the session's graph, which the saver is of, their values in a checkpoint.
 
@@ -137,13 +153,20 @@ def restore(session: Any, saver: Any, path: str) -> None:
     check_exists(path)
     if not _files_of(Path(path))[:-1]:
         raise InputError(f"{path}.data-* is missing: {_remedy(path)}")
-    try:
+    with reading(path):
         shapes = tf.train.load_checkpoint(path).get_variable_to_shape_map()
         _check_shapes(session.graph, shapes, path)
         with session.graph.as_default():
             saver.restore(session, path)
-    except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        raise InputError(f"{path} is damaged ({_first_line(error)}): {_remedy(path)}") from None
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """In such a block, what TensorFlow finds wrong with a checkpoint becomes an `InputError` with reason and remedy."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:  # IndexError: a file cut short
+        raise InputError(f"{path} is damaged ({reason_of(error)}): {_remedy(path)}") from None
 
 
 def _remedy(path: str) -> str:
@@ -200,8 +223,3 @@ def _ending(part: Path, path: str) -> str:
 def _flush(path: Path) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
-
-
-def _first_line(error: Exception) -> str:
-    text = error.message if isinstance(error, tf.errors.OpError) else str(error)
-    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)

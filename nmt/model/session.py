@@ -1,10 +1,15 @@
-"""Session configuration: precision, threads, devices."""
+"""Sessions: how they compute (precision, threads, devices), and what is told when memory does not suffice."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+from nmt.core.errors import InputError, reason_of
 
 v1 = tf.compat.v1
 
@@ -31,3 +36,43 @@ def session_config(
         rewriter = config.graph_options.rewrite_options
         rewriter.auto_mixed_precision_onednn_bfloat16 = type(rewriter).ON
     return config
+
+
+def multiplies_in_bfloat16(config: Any) -> bool:
+    """Whether sessions of these settings do so here: some products of a graph that is rewritten have that type.
+
+    TensorFlow rewrites only for processors whose instructions its oneDNN has products for, and only with oneDNN on; it
+    says nothing where it does not, and no list of instructions that one could ask is its own.
+    """
+    with tf.Graph().as_default(), v1.Session(config=config) as session:
+        values = v1.placeholder(tf.float32, [64, 64])
+        product = values
+        for _ in range(3):  # TensorFlow leaves smaller graphs alone
+            product = tf.tanh(tf.matmul(product, values))
+        about, options = v1.RunMetadata(), v1.RunOptions(output_partition_graphs=True)
+        session.run(product, {values: np.ones([64, 64], np.float32)}, options=options, run_metadata=about)
+    nodes = [node for graph in about.partition_graphs for node in graph.node if "MatMul" in node.op]
+    return any(node.attr["T"].type == tf.bfloat16.as_datatype_enum for node in nodes)
+
+
+@contextmanager
+def memory_for(work: str, source: np.ndarray, target: np.ndarray | None, options: str) -> Iterator[None]:
+    """In such a block TensorFlow's lack of memory becomes an error that names the batch.
+
+    Args:
+        work: what is done with the batch.
+        source: [src_time, batch, ...].
+        target: [tgt_time, batch]; None where there is none yet.
+        options: those that make batches smaller.
+
+    Raises:
+        InputError: memory does not suffice.
+    """
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        tokens = f"{len(source)} source" + ("" if target is None else f" and {len(target)} target")
+        raise InputError(
+            f"memory does not suffice for {work} ({reason_of(error)}): {source.shape[1]} sentences on this rank, "
+            f"padded to {tokens} tokens. Lower {options}"
+        ) from error

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nmt.model.architecture import Architecture
-from nmt.options.option import NOT_NEGATIVE, option
+from nmt.options.option import NOT_NEGATIVE, SHARE, option
 from nmt.text.tokens import SUBWORD_OPTIONS
 from nmt.train.feed import FeedSettings
 from nmt.translate.translation_model import SearchSettings
@@ -35,6 +35,9 @@ class DataOptions:
     )
     check_special_token: bool = option(
         True, "put <unk>, sos and eos before a vocabulary that does not begin with them", fixed=True
+    )
+    max_unknown_share: float = option(
+        0.3, "part of a training or development text's tokens that its vocabulary may lack; 1: any", within=SHARE
     )
     use_char_encode: bool = option(
         False,

@@ -10,12 +10,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from nmt.core.errors import InputError
+from nmt.core.ranks import Ranks
 from nmt.model.architecture import Architecture
 from nmt.model.registry import FAMILIES
-from nmt.model.session import session_config
+from nmt.model.session import multiplies_in_bfloat16, session_config
 from nmt.options.config import Config
 from nmt.options.option import make
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
@@ -87,6 +89,18 @@ def session_settings(config: Config) -> Any:
     if not gpus(config):
         settings.device_count["GPU"] = 0  # what no device is chosen for would go to one
     return settings
+
+
+def precision_notices(config: Config, ranks: Ranks) -> list[str]:
+    """What is to be said if --precision=bfloat16 has no effect. Collective: every rank calls."""
+    if config.precision != "bfloat16":
+        return []
+    without = int(ranks.sum(np.array([not multiplies_in_bfloat16(session_settings(config))], np.int64))[0])
+    reason = "their processors have no such products that TensorFlow knows, or TF_ENABLE_ONEDNN_OPTS=0 is set"
+    told = (
+        f"--precision=bfloat16 has no effect on {without} of {ranks.size} rank(s), which multiply in float32: {reason}"
+    )
+    return [told] if without else []
 
 
 def gpus(config: Config) -> int:

@@ -120,6 +120,11 @@ class InferenceOptions(ConfigurationOptions):
             yield "--infer_mode=sample needs --sampling_temperature more than 0"
         if mode == "greedy" and self.num_translations_per_input > 1:
             yield "--num_translations_per_input needs --infer_mode=beam_search or sample: greedy has one"
+        if mode == "beam_search" and 0 < self.beam_width < self.num_translations_per_input:
+            yield (
+                f"--num_translations_per_input={self.num_translations_per_input} is more than the {self.beam_width} "
+                "translations that --beam_width finds: give a wider beam, or ask for fewer"
+            )
         if self.coverage_penalty_weight and not self.attention:
             yield "--coverage_penalty_weight needs --attention, whose weights it adds up"
         if self.num_workers != 1:

@@ -43,6 +43,12 @@ class TrainingOptions(ModelOptions):
     batch_size: int = option(
         128, "sentences a step on each rank", within=POSITIVE, makes=[FeedSettings, LikelihoodSettings]
     )
+    max_batch_tokens: int | None = option(
+        None,
+        "most tokens of a rank's batch, padding counted; unset: 200 a sentence, or what sentences are cut to",
+        within=POSITIVE,
+        makes=[FeedSettings, LikelihoodSettings],
+    )
     dropout: float = option(
         0.2, "probability that an input of a cell is dropped", within=BELOW_ONE, makes=[Optimization]
     )

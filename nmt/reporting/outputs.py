@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from nmt.core.errors import InputError
+from nmt.core.errors import InputError, reason_of
 from nmt.core.files import append, make_directory, replace_atomically
 from nmt.reporting.curve import History, draw
 from nmt.reporting.heatmap import image_summary
@@ -203,5 +203,6 @@ class Outputs:
             self._summaries.add_summary(summary, step)
             self._summaries.flush()
         except (RuntimeError, tf.errors.OpError) as error:  # what TensorFlow makes of a full disk
-            reason = str(error).splitlines()[0]
-            raise InputError(f"{self._train_log}: cannot be written ({reason}); free or choose another disk") from error
+            raise InputError(
+                f"{self._train_log}: cannot be written ({reason_of(error)}); free or choose another disk"
+            ) from error

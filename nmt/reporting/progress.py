@@ -25,12 +25,12 @@ class Progress(Protocol):
 class Bar:
     """A bar that is drawn anew in place, on standard error; lines go above it."""
 
-    def __init__(self, first_step: int, last_step: int, stream: TextIO) -> None:
+    def __init__(self, first_step: int, last_step: int, stream: TextIO, unit: str = "step") -> None:
         self._bar = tqdm(
             initial=first_step,
             total=last_step,
             file=stream,
-            unit="step",
+            unit=unit,
             dynamic_ncols=True,
             smoothing=0.05,
             mininterval=0.5,
@@ -55,8 +55,8 @@ class Bar:
 class Lines:
     """At most one line per twentieth of the run, on standard error: a log file stays readable."""
 
-    def __init__(self, first_step: int, last_step: int, stream: TextIO) -> None:
-        self._first, self._last, self._stream = first_step, last_step, stream
+    def __init__(self, first_step: int, last_step: int, stream: TextIO, unit: str = "step") -> None:
+        self._first, self._last, self._stream, self._unit = first_step, last_step, stream, unit
         self._shown = first_step
         self._started = time.monotonic()
 
@@ -68,7 +68,7 @@ class Lines:
         seconds_left = (time.monotonic() - self._started) / (step - self._first) * (self._last - step)
         shown = "".join(f", {name} {value}" for name, value in figures.items())
         print(
-            f"{step}/{self._last} steps{shown}, ETA {tqdm.format_interval(seconds_left)}",
+            f"{step}/{self._last} {self._unit}s{shown}, ETA {tqdm.format_interval(seconds_left)}",
             file=self._stream,
             flush=True,
         )
@@ -81,7 +81,7 @@ class Lines:
         """Nothing is open."""
 
 
-def progress(first_step: int, last_step: int, stream: TextIO | None = None) -> Progress:
-    """A bar if the stream (default: standard error) is a terminal, else lines."""
+def progress(first_step: int, last_step: int, stream: TextIO | None = None, unit: str = "step") -> Progress:
+    """A bar if the stream (default: standard error) is a terminal, else lines; `unit` is what is counted."""
     stream = sys.stderr if stream is None else stream
-    return (Bar if stream.isatty() else Lines)(first_step, last_step, stream)
+    return (Bar if stream.isatty() else Lines)(first_step, last_step, stream, unit)

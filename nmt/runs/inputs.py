@@ -5,19 +5,24 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nmt.core.errors import InputError
+from nmt.core.ranks import Ranks, check_equal
 from nmt.options.config import Config
 from nmt.text.character_vocabulary import CharacterVocabulary
 from nmt.text.corpus import ParallelCorpus, open_parallel
+from nmt.text.unknown_words import count_unknown
 from nmt.text.vector_file import read_embeddings
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary, complete_vocabulary, read_vocabulary
 
 Vocabularies = tuple[SourceVocabulary, Vocabulary]
+_DECIDING = ("train", "dev")  # texts that must fit the vocabularies; a test text may be of another domain
+_MANY_UNKNOWN = 0.1  # the part of a text's tokens
+
 Untouched = Callable[[], contextlib.AbstractContextManager[Any]]  # in which a graph is built as it is
 
 
@@ -115,3 +120,61 @@ def _digest(vocabulary: SourceVocabulary) -> str:
 def open_text(config: Config, prefix: str | None) -> ParallelCorpus:
     """The parallel text `<prefix>.<src>`, `<prefix>.<tgt>`."""
     return open_parallel(f"{prefix}.{config.src}", f"{prefix}.{config.tgt}")
+
+
+def open_held_out(config: Config) -> dict[str, ParallelCorpus]:
+    """The texts that a training is evaluated on, by name: "dev", and "test" if there is one."""
+    prefixes = {"dev": config.dev_prefix, "test": config.test_prefix}
+    return {name: open_text(config, prefix) for name, prefix in prefixes.items() if prefix}
+
+
+def check_same_text(ranks: Ranks, corpora: Iterable[ParallelCorpus]) -> None:
+    """Checks that all ranks read the same texts, by their contents.
+
+    Collective: every rank calls, with as many texts.
+
+    Raises:
+        AgreedError: on every rank, naming the first file that differs.
+    """
+    for corpus in corpora:
+        for file in (corpus.src, corpus.tgt):
+            check_equal(ranks, file.checksum, f"{file.path} is not the same text on all ranks: copy one to all")
+
+
+def text_record(corpora: Mapping[str, ParallelCorpus]) -> dict[str, dict[str, int]]:
+    """What `hparams` keeps of texts: checksums of their contents."""
+    return {name: {"src": corpus.src.checksum, "tgt": corpus.tgt.checksum} for name, corpus in corpora.items()}
+
+
+def changed_texts(corpora: Mapping[str, ParallelCorpus], record: Mapping[str, Any]) -> list[str]:
+    """The files whose contents are not those of a record of the same texts."""
+    changed = []
+    for name, corpus in corpora.items():
+        before = record.get(name, {})
+        for side, file in (("src", corpus.src), ("tgt", corpus.tgt)):
+            if before.get(side, file.checksum) != file.checksum:
+                changed.append(file.path)
+    return changed
+
+
+def unknown_words(config: Config, corpora: Mapping[str, ParallelCorpus], vocabularies: Vocabularies) -> list[str]:
+    """What is to be said of the words in texts, by name, that the vocabularies lack.
+
+    Raises:
+        InputError: the training or the development text has more of them than --max_unknown_share.
+    """
+    lines = []
+    for name, corpus in corpora.items():
+        for text, vocabulary in zip((corpus.src, corpus.tgt), vocabularies, strict=True):
+            if not isinstance(vocabulary, Vocabulary):
+                continue  # it reads any word
+            found = count_unknown(text, vocabulary)
+            if name in _DECIDING and found.share > config.max_unknown_share:
+                shared = " --share_vocab" if config.share_vocab else ""
+                raise InputError(
+                    f"{found}: the model would see <unk> in their place. Make text and vocabularies together (python "
+                    f"-m nmt.prepare{shared}, with one --bpe or --spm for all texts), or allow it with "
+                    "--max_unknown_share"
+                )
+            lines.append(f"{'warning: ' if found.share > _MANY_UNKNOWN else ''}{found}")
+    return lines

@@ -9,7 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from nmt.core.errors import InputError
 from nmt.core.files import replace_atomically
+from nmt.core.lock import hold_for_all
 from nmt.core.ranks import OneProcess, Ranks, check_equal, from_root, together
 from nmt.keeping import checkpoint
 from nmt.keeping.run_directory import NoStore, Store
@@ -23,6 +25,7 @@ from nmt.options.option import make
 from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
 from nmt.runs import inputs
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
+from nmt.text.corpus import ParallelCorpus
 from nmt.train.evaluation import Evaluation, Evaluator, NoEvaluation
 from nmt.train.feed import Feed, FeedSettings
 from nmt.train.loop import train
@@ -31,10 +34,12 @@ from nmt.train.stopping import StopBySignal
 from nmt.translate.translation_model import SearchSettings, TranslationModel
 
 _DATA = "data"  # its entry that tells where in the training text a run is
+_HELD_OUT = "held_out"  # that of the texts it is evaluated on
+_LOCK = "run.lock"  # in out_dir, while a run trains there
 
 
 def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> None:
-    """Trains, from the latest checkpoint in out_dir if there is one.
+    """Trains, from the latest checkpoint in out_dir if there is one, while no other run does so.
 
     Collective: every rank calls.
 
@@ -48,18 +53,50 @@ def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouche
         AgreedError: on every rank, for a user's mistake.
         InputError: on the rank that writes, for one that shows during training, such as a full disk.
     """
+    out_dir = str(config.out_dir)
+    with hold_for_all(ranks, os.path.join(out_dir, _LOCK), out_dir, "choose another out_dir") as taken_over:
+        from_root(ranks, lambda: check_options_kept(config, saved))
+        _train(config, saved, ranks, untouched, [taken_over])
+
+
+def check_options_kept(config: Config, saved: Mapping[str, Any]) -> None:
+    """Checks that a run to be continued still has its file `hparams`: seed, order and all options are in it.
+
+    Raises:
+        InputError: there are checkpoints without it.
+    """
+    path = checkpoint.latest(str(config.out_dir))
+    if path is None or saved or config.override_loaded_hparams:
+        return
+    hparams = os.path.join(str(config.out_dir), HPARAMS)
+    raise InputError(
+        f"{hparams} is missing, but {path} is there: the run would go on with another seed, order and options than it "
+        "began with. Restore the file (that in a directory best_* is as good), choose another out_dir, or give "
+        "--override_loaded_hparams to go on with flags and defaults alone"
+    )
+
+
+def _train(
+    config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched, notices: list[str]
+) -> None:
+    """The same, with what is to be said first."""
     with together(ranks):
         vocabularies = inputs.read_vocabularies(config, saved, writes=ranks.rank == 0)
         vectors = inputs.read_vectors(config, vocabularies)
         shape = derived_settings.architecture(config, vocabularies, vectors.record)
         corpus = inputs.open_text(config, config.train_prefix)
+        shared = config.eval_mode == "shared"
+        held_out = inputs.open_held_out(config) if shared or not ranks.rank else {}
         feed = Feed(corpus, *vocabularies, make(FeedSettings, config), ranks.rank, ranks.size)
-    check_equal(ranks, feed.checksum, f"the training text {config.train_prefix}.* is not the same on all ranks")
+    inputs.check_same_text(ranks, [corpus, *(held_out.values() if shared else ())])
+    texts = {"train": corpus, **held_out}
+    notices += from_root(ranks, lambda: inputs.unknown_words(config, texts, vocabularies))
     check_equal(
         ranks,
         inputs.checksum(vocabularies),
         f"the vocabularies {config.vocab_prefix}.* are not the same on all ranks",
     )
+    notices += derived_settings.precision_notices(config, ranks)
     with tf.Graph().as_default() as graph:
         initial = initial_weights(config, shape, vectors)
         step = TrainStep(
@@ -73,12 +110,23 @@ def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouche
     ):
         session.run(initialise)
         first_step = from_root(ranks, lambda: restore_latest(session, saver, str(config.out_dir)))
-        change = feed.continue_after(first_step, saved.get(_DATA, {})) if first_step else ""
-        record = {**inputs.vocabulary_record(vocabularies), **vectors.record, _DATA: feed.record()}
+        if first_step:
+            notices.append(feed.continue_after(first_step, saved.get(_DATA, {})))
+            notices += [
+                f"{path} has changed since this run was last started: scores before and after do not compare"
+                for path in inputs.changed_texts(held_out, saved.get(_HELD_OUT, {}))
+            ]
+        record = {
+            **inputs.vocabulary_record(vocabularies),
+            **vectors.record,
+            _DATA: feed.record(),
+            _HELD_OUT: inputs.text_record(held_out),
+        }
         with together(ranks), untouched():
-            outputs, evaluation = evaluators(config, record, vocabularies, shape, saver, first_step, ranks)
-        if change:
-            outputs.say(f"# {change}")
+            feed.check_tokens(first_step)
+            outputs, evaluation = evaluators(config, held_out, record, vocabularies, shape, saver, first_step, ranks)
+        for notice in filter(None, notices):
+            outputs.say(f"# {notice}")
         for line in opening_lines(config, feed, first_step, ranks.size):
             outputs.say(line)
         train(
@@ -102,6 +150,7 @@ def initial_weights(config: Config, shape: Architecture, vectors: inputs.Vectors
 
 def evaluators(
     config: Config,
+    texts: Mapping[str, ParallelCorpus],
     record: Mapping[str, Any],
     vocabularies: inputs.Vocabularies,
     shape: Architecture,
@@ -112,14 +161,12 @@ def evaluators(
     """What tells and what evaluates: on rank 0 the objects that do it, elsewhere those that do nothing, or their share.
 
     Raises:
-        InputError: a held-out text cannot be used, or out_dir cannot be written to.
+        InputError: out_dir cannot be written to.
     """
     shared = config.eval_mode == "shared"
     if ranks.rank and not shared:
         return NoOutputs(), NoEvaluation()
     out_dir = str(config.out_dir)
-    prefixes = {"dev": config.dev_prefix, "test": config.test_prefix}
-    texts = {name: inputs.open_text(config, prefix) for name, prefix in prefixes.items() if prefix}
     keeping: dict[str, Any] = {"out_dir": out_dir, "metrics": config.metric_names}
     outputs: RunOutputs = NoOutputs()
     store = make(NoStore, config, **keeping)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,9 +50,18 @@ def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inp
                 derived_settings.gpus(config),
             )
         checkpoint.restore(model.session, model.saver, path)
+    notices = derived_settings.precision_notices(config, ranks)
+    from_root(ranks, lambda: print("".join(f"# {notice}\n" for notice in notices), end="", flush=True))
     files = str(config.inference_input_file), str(config.inference_output_file)
-    lines = translate_file(model, *files, ranks, config.inference_list)
+    work = from_root(ranks, lambda: _work(config, path, vocabularies))
+    lines = translate_file(model, *files, ranks, config.inference_list, work)
     from_root(ranks, lambda: _tell(config, model, path, lines))
+
+
+def _work(config: Config, path: str, vocabularies: inputs.Vocabularies) -> str:
+    """What tells this translation from one by another model or with other options."""
+    options = config.to_json(**inputs.vocabulary_record(vocabularies), checkpoint=checkpoint.checksum(path))
+    return hashlib.sha256(options.encode("utf-8")).hexdigest()
 
 
 def _tell(config: Config, model: TranslationModel, path: str, lines: int) -> None:

@@ -11,6 +11,7 @@ from nmt.core.ranks import ONE_PROCESS, Ranks
 from nmt.model.batch_input import BatchInput
 from nmt.model.inference_model import TrainedModel
 from nmt.model.interface import Translator
+from nmt.model.session import memory_for
 from nmt.text.batches import eval_batches
 from nmt.text.corpus import ParallelCorpus
 
@@ -31,11 +32,12 @@ def perplexity(loss_sum: float, words: float) -> float:
 
 @dataclass(frozen=True)
 class LikelihoodSettings:
-    """Limits of length in tokens (None or 0 for none), and sentences scored together."""
+    """Limits of length in tokens (None or 0 for none); sentences, and tokens with padding, scored together."""
 
     src_max_len: int | None = None
     tgt_max_len: int | None = None
     batch_size: int = 128
+    max_batch_tokens: int | None = None
 
 
 class LikelihoodModel(TrainedModel[LikelihoodSettings]):
@@ -71,7 +73,9 @@ class LikelihoodModel(TrainedModel[LikelihoodSettings]):
             limits.batch_size,
             rank,
             size,
+            limits.max_batch_tokens,
         ):
-            loss_sum += float(self.session.run(self._loss_sum, self._input.feed(batch)))
+            with memory_for("a perplexity", batch.source, batch.target_in, "--src_max_len_infer, --tgt_max_len_infer"):
+                loss_sum += float(self.session.run(self._loss_sum, self._input.feed(batch)))
             words += int(batch.target_lengths.sum())
         return loss_sum, words

@@ -16,6 +16,35 @@ from nmt.text.corpus import ParallelCorpus
 from nmt.text.tokens import split
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
+_TOKENS_PER_SENTENCE = 200  # that memory is thought of for where a batch's tokens are not limited: 4 usual sentences
+
+
+def token_limit(batch_size: int, max_batch_tokens: int | None, *limits: int | None) -> int:
+    """Most tokens, padding counted, of one side of a batch: those given; else what the sentences usually take.
+
+    Args:
+      batch_size: most sentences of a batch.
+      max_batch_tokens: the limit, if one was given.
+      limits: what sentences are cut to, where they are: these are always allowed.
+    """
+    longest = max(_TOKENS_PER_SENTENCE, *(limit or 0 for limit in limits)) + 1  # the end mark
+    return max_batch_tokens or batch_size * longest
+
+
+def cut_by_tokens(lengths: Sequence[int] | np.ndarray, batch_size: int, most_tokens: int) -> list[slice]:
+    """Cuts sentences of these lengths into batches one after the other, by sentences and by tokens with padding.
+
+    A batch has at most `batch_size` sentences, and fewer where that many, as long as its longest, would be more than
+    `most_tokens`; but at least one.
+    """
+    slices, start, longest = [], 0, 0
+    for end, length in enumerate(lengths):
+        longest = max(longest, int(length))
+        if end > start and (end - start == batch_size or (end - start + 1) * longest > most_tokens):
+            slices.append(slice(start, end))
+            start, longest = end, int(length)
+    return [*slices, slice(start, len(lengths))] if len(lengths) else []
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -87,8 +116,11 @@ def eval_batches(
     batch_size: int,
     rank: int = 0,
     size: int = 1,
+    max_batch_tokens: int | None = None,
 ) -> Iterator[Batch]:
     """All pairs with words on both sides, once, in batches of similar length; the same ones in every call.
+
+    Batches of very long sentences have fewer of them (`token_limit`).
 
     Of `size` ranks, `rank` gets every `size`-th of these batches: together they get all.
 
@@ -96,9 +128,13 @@ def eval_batches(
     """
     pairs = np.flatnonzero((corpus.src.lengths > 0) & (corpus.tgt.lengths > 0))
     pairs = pairs[np.lexsort((corpus.src.lengths[pairs], corpus.tgt.lengths[pairs]))]
-    for start in range(rank * batch_size, len(pairs), size * batch_size):
-        chosen = pairs[start : start + batch_size]
-        yield make_batch(chosen, corpus, src_vocab, tgt_vocab, src_max_len, tgt_max_len, 1, 1)
+    src, tgt = (
+        np.minimum(text.lengths[pairs], most or text.lengths.max())
+        for text, most in ((corpus.src, src_max_len), (corpus.tgt, tgt_max_len))
+    )
+    most_tokens = token_limit(batch_size, max_batch_tokens, src_max_len, tgt_max_len)
+    for chosen in cut_by_tokens(np.maximum(src, tgt + 1), batch_size, most_tokens)[rank::size]:
+        yield make_batch(pairs[chosen], corpus, src_vocab, tgt_vocab, src_max_len, tgt_max_len, 1, 1)
 
 
 def source_batch(

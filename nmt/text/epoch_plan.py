@@ -80,6 +80,29 @@ def steps_per_epoch(
     return len(_batch_starts(np.bincount(_bucket(src, tgt, num_buckets, src_max_len)), global_batch_size))
 
 
+def widest_batch(
+    src_lengths: np.ndarray,
+    tgt_lengths: np.ndarray,
+    *,
+    global_batch_size: int,
+    num_buckets: int,
+    src_max_len: int | None,
+    tgt_max_len: int | None,
+) -> tuple[int, int, int]:
+    """The batch of any epoch that may have the most tokens, padding counted. Arguments and errors as for `epoch_plan`.
+
+    Returns:
+      its sentences, the tokens of its longest one on its longer side, end mark counted, and the number of that pair.
+    """
+    pairs, src, tgt = _usable(src_lengths, tgt_lengths, src_max_len, tgt_max_len)
+    bucket, lengths = _bucket(src, tgt, num_buckets, src_max_len), np.maximum(src, tgt + 1)
+    order = np.lexsort((-lengths, bucket))
+    longest = order[np.flatnonzero(np.diff(bucket[order], prepend=-1))]  # of each bucket that has any
+    sentences = np.minimum(np.bincount(bucket)[bucket[longest]], global_batch_size)
+    widest = int(np.argmax(sentences * lengths[longest].astype(np.int64)))
+    return int(sentences[widest]), int(lengths[longest[widest]]), int(pairs[longest[widest]])
+
+
 def rank_slice(batch: np.ndarray, rank: int, size: int) -> np.ndarray:
     """The sentences of a global batch that `rank` of `size` ranks works on; empty where there are too few.
 

@@ -9,8 +9,10 @@ characters like any other, so that line numbers agree with those of every other 
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
+import zlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -49,6 +51,11 @@ class TextFile:
     def __iter__(self) -> Iterator[str]:
         """All lines in order."""
         return map(self.line, range(len(self)))
+
+    @functools.cached_property
+    def checksum(self) -> int:
+        """CRC-32 of the file's bytes: whether two ranks, or two starts, read the same text. A pass over the file."""
+        return zlib.crc32(self._bytes)
 
     def line(self, number: int) -> str:
         """Line `number`, from 0, without its line end.

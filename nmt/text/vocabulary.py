@@ -118,6 +118,10 @@ class Vocabulary:
         lookup = self._ids.get
         return np.fromiter((lookup(token, 0) for token in tokens), dtype=np.int32, count=len(tokens))
 
+    def count_unknown(self, tokens: Sequence[str]) -> int:
+        """How many of the tokens it lacks; `<unk>` itself counts among them."""
+        return sum(token not in self._ids or token == UNK for token in tokens)
+
     def decode(self, ids: Iterable[int]) -> list[str]:
         """The words of the ids; an id outside the vocabulary gives `<unk>`."""
         words = self.words

@@ -6,7 +6,6 @@ its text, ranks or batches have changed: then it goes on with the next epoch.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from nmt.core.errors import InputError
-from nmt.text.batches import Batch, make_batch
+from nmt.text.batches import Batch, make_batch, token_limit
 from nmt.text.corpus import ParallelCorpus
-from nmt.text.epoch_plan import epoch_plan, rank_slice, steps_per_epoch
+from nmt.text.epoch_plan import epoch_plan, rank_slice, steps_per_epoch, widest_batch
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
 
@@ -43,6 +42,7 @@ class FeedSettings:
         src_max_len: tokens kept of a source; 0 or None for all.
         tgt_max_len: the same for the target.
         seed: of the order.
+        max_batch_tokens: most tokens of a rank's batch, padding counted, on its longer side; None for `token_limit`.
     """
 
     batch_size: int
@@ -50,6 +50,7 @@ class FeedSettings:
     src_max_len: int | None
     tgt_max_len: int | None
     seed: int
+    max_batch_tokens: int | None = None
 
 
 class Feed:
@@ -87,24 +88,18 @@ class Feed:
                 f"{corpus.src.path} and {corpus.tgt.path} have {self.pairs} sentence pairs with words on "
                 f"both sides, too few for {size} ranks: start at most {max(1, self.pairs)}, or give more text"
             )
-        self.steps_per_epoch = steps_per_epoch(
-            corpus.src.lengths,
-            corpus.tgt.lengths,
-            global_batch_size=self.global_batch_size,
-            num_buckets=settings.num_buckets,
-            src_max_len=settings.src_max_len,
-            tgt_max_len=settings.tgt_max_len,
-        )
+        self._cut: dict[str, Any] = {
+            "global_batch_size": self.global_batch_size,
+            "num_buckets": settings.num_buckets,
+            "src_max_len": settings.src_max_len,
+            "tgt_max_len": settings.tgt_max_len,
+        }
+        self.steps_per_epoch = steps_per_epoch(corpus.src.lengths, corpus.tgt.lengths, **self._cut)
 
     @property
     def global_batch_size(self) -> int:
         """Sentences of a step over all ranks."""
         return self._settings.batch_size * self._size
-
-    @property
-    def checksum(self) -> int:
-        """A number that tells whether two ranks hold text of the same lengths."""
-        return zlib.crc32(self._corpus.tgt.lengths.tobytes(), zlib.crc32(self._corpus.src.lengths.tobytes()))
 
     def continue_after(self, step: int, record: Mapping[str, Any]) -> str:
         """Go on where a run has stopped: exactly, or with the next epoch if its plan was another one.
@@ -128,7 +123,10 @@ class Feed:
             return now and f"{now}the same sentences in each step, but other random numbers (of dropout, say)"
         done = max(0, step - before.step)
         self._origin = Origin(step, before.epoch + -(-done // max(1, length)))
-        changed = ", ".join(name for name, value in self._plan_record().items() if plan.get(name) != value)
+        known = {"source text": self._corpus.src.path, "target text": self._corpus.tgt.path}
+        changed = ", ".join(
+            known.get(name, name) for name, value in self._plan_record().items() if plan.get(name) != value
+        )
         # Nothing has, if the checkpoints since the plan took over were deleted.
         reason = f"{changed} changed since" if changed else "batches were cut otherwise until"
         return f"{now}{reason} step {step}: training goes on with epoch {self._origin.epoch + 1}"
@@ -144,16 +142,50 @@ class Feed:
         }
 
     def _plan_record(self) -> dict[str, Any]:
-        """All that the plan of an epoch is a function of."""
+        """All that the plan of an epoch is a function of, and what the sentences in it say."""
         settings = self._settings
         return {
             "global batch size": self.global_batch_size,
-            "training text": self.checksum,
+            "source text": self._corpus.src.checksum,
+            "target text": self._corpus.tgt.checksum,
             "num_buckets": settings.num_buckets,
             "src_max_len": settings.src_max_len,
             "tgt_max_len": settings.tgt_max_len,
             "random_seed": settings.seed,
         }
+
+    def check_tokens(self, step: int) -> None:
+        """Checks that no batch, in whatever epoch, is too wide: one long line makes all its batch as long.
+
+        Args:
+            step: steps done.
+
+        Raises:
+            InputError: with the first such step after these, and the line.
+        """
+        settings, corpus = self._settings, self._corpus
+        most = token_limit(settings.batch_size, settings.max_batch_tokens, settings.src_max_len, settings.tgt_max_len)
+        sentences, longest, pair = widest_batch(corpus.src.lengths, corpus.tgt.lengths, **self._cut)
+        sentences = -(-sentences // self._size)
+        if sentences * longest <= most:
+            return
+        raise InputError(
+            f"step {self._step_of(pair, step)} would train on {sentences} sentences a rank, padded to the longest of "
+            f"them, {longest} tokens (line {pair + 1} of {corpus.src.path} and {corpus.tgt.path}): "
+            f"{sentences * longest} tokens with padding, more than {most}. Set --src_max_len and --tgt_max_len to cut "
+            "long lines, lower --batch_size, or set --max_batch_tokens to allow as many"
+        )
+
+    def _step_of(self, pair: int, done: int) -> int:
+        """The first step after those done, from 1, that trains on a pair."""
+        epoch = (done - self._origin.step) // self.steps_per_epoch
+        while True:
+            plan = self._plan_of(self._origin.epoch + epoch)
+            before = self._origin.step + epoch * self.steps_per_epoch
+            step = before + next(n for n, batch in enumerate(plan, 1) if pair in batch)
+            if step > done:
+                return step
+            epoch += 1
 
     def epoch_ended(self, step: int) -> int:
         """The number of the epoch, from 1, that ends with this step; 0 if none does."""
@@ -179,13 +211,5 @@ class Feed:
         )
 
     def _plan_of(self, epoch: int) -> list[np.ndarray]:
-        return epoch_plan(
-            self._corpus.src.lengths,
-            self._corpus.tgt.lengths,
-            global_batch_size=self.global_batch_size,
-            num_buckets=self._settings.num_buckets,
-            src_max_len=self._settings.src_max_len,
-            tgt_max_len=self._settings.tgt_max_len,
-            seed=self._settings.seed,
-            epoch=epoch,
-        )
+        lengths = self._corpus.src.lengths, self._corpus.tgt.lengths
+        return epoch_plan(*lengths, **self._cut, seed=self._settings.seed, epoch=epoch)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from nmt.core.ranks import AgreedError, Ranks
+from nmt.model.session import memory_for
 from nmt.reporting.outputs import RunOutputs, Stats
 from nmt.scoring.perplexity import perplexity
 from nmt.train.evaluation import Evaluation
@@ -158,6 +159,7 @@ def train(
 
     Raises:
         AgreedError: on every rank, if training has diverged.
+        InputError: on one rank, if its memory does not suffice, or a file cannot be written.
     """
     window = Window(ranks)
     stats = Stats(first_step)
@@ -174,7 +176,8 @@ def train(
     while now < cadence.num_train_steps and not over:
         started = time.perf_counter()
         batch = feed.batch(now)
-        result = step.run(session, batch, dropout_seed(seed, ranks.rank, now))
+        with memory_for(f"step {now + 1}", batch.source, batch.target_in, "--batch_size, --src_max_len, --tgt_max_len"):
+            result = step.run(session, batch, dropout_seed(seed, ranks.rank, now))
         window.add(result, batch.sentences_per_rank, time.perf_counter() - started)
         now += 1
         if result.global_step != now:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import time
 from collections.abc import Sequence
 
 from nmt.core.errors import InputError
-from nmt.core.files import check_writable, replace_atomically
+from nmt.core.files import replace_atomically
+from nmt.core.partial_file import partial_file
 from nmt.core.ranks import ONE_PROCESS, Ranks, from_root
 from nmt.reporting.heatmap import heatmap
+from nmt.reporting.progress import progress
 from nmt.text.lines import TextFile
 from nmt.translate.translation_model import TranslationModel, translate_shared
+
+LINES_PER_RANK = 4_000  # of a piece: the batches of a piece are of similar length only if there are many
 
 
 def translate_file(
@@ -18,20 +25,24 @@ def translate_file(
     output_path: str,
     ranks: Ranks = ONE_PROCESS,
     inference_list: str | None = None,
+    work: str = "",
 ) -> int:
     """Translates a text file line by line into another, which appears when it is complete.
 
-    Rank 0 alone reads and writes; the translations of a line stand in consecutive lines.
+    Rank 0 alone reads and writes; the translations of a line stand in consecutive lines. A long text is translated in
+    pieces, so that memory does not grow with it; what a process that was killed has done of the same text, with the
+    same model and options, is not done again.
 
     Collective: every rank calls, with equal weights in its model.
 
     Args:
         model: what translates.
         input_path: the source text.
-        output_path: where the translations go.
+        output_path: where the translations go; the directory is made if missing.
         ranks: who translates; each does a share.
         inference_list: the numbers of the lines wanted, from 0, with commas between them; None for all. They are
             translated in the order of the list, each as it would be in the whole file.
+        work: what tells this model with these options from others.
 
     Returns:
         the number of source lines translated.
@@ -40,19 +51,55 @@ def translate_file(
         AgreedError: on every rank: the input cannot be read or is not UTF-8, the list names what is no line of it, or
             the output cannot be written.
     """
+    with contextlib.closing(_Files(input_path, output_path, inference_list, work)) as files:
+        done, total = from_root(ranks, files.open)
+        while done < total:
+            numbers, lines = from_root(ranks, functools.partial(files.read, done, LINES_PER_RANK * ranks.size))
+            translations = translate_shared(model, lines, ranks, numbers)
+            done += len(lines)
+            from_root(ranks, functools.partial(files.write, translations, done))
+        from_root(ranks, files.complete)
+    return total
 
-    def read() -> tuple[list[int], list[str]]:
-        check_writable(output_path)  # now, and not when all the work has been done
-        return picked_lines(input_path, inference_list)
 
-    def write() -> None:
-        with replace_atomically(output_path) as output:
-            output.writelines(line + "\n" for found in translations for line in found)
+class _Files:
+    """What rank 0 reads and writes in a translation; on the others nothing is ever opened."""
 
-    numbers, lines = from_root(ranks, read)
-    translations = translate_shared(model, lines, ranks, numbers)
-    from_root(ranks, write)
-    return len(lines)
+    def __init__(self, input_path: str, output_path: str, inference_list: str | None, work: str) -> None:
+        self._paths, self._list, self._work = (input_path, output_path), inference_list, work
+        self._opened = contextlib.ExitStack()
+
+    def open(self) -> tuple[int, int]:
+        """Opens both files; returns how many lines are done, and how many are wanted."""
+        self._text = TextFile(self._paths[0])
+        self._numbers = picked_numbers(self._text, self._list)
+        work = f"{self._work} {self._text.checksum:08x} {self._list}"
+        self._output = self._opened.enter_context(partial_file(self._paths[1], work))
+        self._first, self._started = self._output.done, time.perf_counter()
+        self._shown = progress(self._first, len(self._numbers), unit="line")
+        self._opened.callback(self._shown.close)
+        if self._output.notice:
+            self._shown.say(f"# {self._output.notice}: {self._first} of {len(self._numbers)} lines")
+        return self._first, len(self._numbers)
+
+    def read(self, start: int, most: int) -> tuple[list[int], list[str]]:
+        """The numbers of the next lines, and their texts."""
+        numbers = list(self._numbers[start : start + most])
+        return numbers, [self._text.line(number) for number in numbers]
+
+    def write(self, translations: list[list[str]], done: int) -> None:
+        """Adds the translations of the lines read; with them, so many are done."""
+        self._output.add("".join(line + "\n" for found in translations for line in found), done)
+        pace = (done - self._first) / (time.perf_counter() - self._started)
+        self._shown.advance(done, {"lines/s": f"{pace:.1f}"})
+
+    def complete(self) -> None:
+        """The output appears."""
+        self._output.complete()
+
+    def close(self) -> None:
+        """Closes what is open; what is done stays for the next time."""
+        self._opened.close()
 
 
 def draw_attention(model: TranslationModel, input_path: str, output_path: str, inference_list: str) -> list[str]:
@@ -84,13 +131,19 @@ def picked_lines(path: str, inference_list: str | None) -> tuple[list[int], list
         InputError: the file cannot be used, or the list names what is no line of it.
     """
     text = TextFile(path)
-    numbers = list(range(len(text))) if inference_list is None else parse_list(inference_list)
-    for number in numbers:
+    numbers = list(picked_numbers(text, inference_list))
+    return numbers, [text.line(number) for number in numbers]
+
+
+def picked_numbers(text: TextFile, inference_list: str | None) -> Sequence[int]:
+    """The same without the texts."""
+    numbers = range(len(text)) if inference_list is None else parse_list(inference_list)
+    for number in [] if inference_list is None else numbers:
         if number >= len(text):
             raise InputError(
-                f"--inference_list: {path} has no line {number}; it has {len(text)}, numbered 0 to {len(text) - 1}"
+                f"--inference_list: {text.path} has no line {number}; it has {len(text)}, numbered 0 to {len(text) - 1}"
             )
-    return numbers, [text.line(number) for number in numbers]
+    return numbers
 
 
 def parse_list(inference_list: str) -> list[int]:

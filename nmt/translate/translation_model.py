@@ -16,7 +16,8 @@ import tensorflow as tf
 from nmt.core.ranks import Ranks
 from nmt.model.inference_model import TrainedModel
 from nmt.model.interface import Translator
-from nmt.text.batches import source_batch
+from nmt.model.session import memory_for
+from nmt.text.batches import cut_by_tokens, source_batch, token_limit
 from nmt.text.tokens import join, split
 from nmt.translate.beam_search import beam_search
 from nmt.translate.search import attention_weights, greedy_search, sample_search, uniform_draws
@@ -145,8 +146,9 @@ class TranslationModel(TrainedModel[SearchSettings]):
         translations = [[""] * self._settings.translations for _ in lines]
         order = sorted((i for i, words in enumerate(tokens) if words), key=lambda i: len(tokens[i]))
         decode, option, eos = self._tgt_vocab.decode, self._settings.subword_option, self._tgt_vocab.eos
-        for start in range(0, len(order), self._settings.batch_size):
-            chosen = order[start : start + self._settings.batch_size]
+        most_tokens = token_limit(self._settings.batch_size, None, self._settings.src_max_len)
+        for part in cut_by_tokens([len(tokens[i]) for i in order], self._settings.batch_size, most_tokens):
+            chosen = order[part]
             ids = self._search([tokens[i] for i in chosen], [numbers[i] for i in chosen])
             for i, rows in zip(chosen, ids.tolist(), strict=True):
                 translations[i] = [join(decode(row), option, eos) for row in rows]
@@ -188,7 +190,8 @@ class TranslationModel(TrainedModel[SearchSettings]):
                 [uniform_draws(self._settings.seed, n, k, steps) for k in range(self._settings.translations)]
                 for n in numbers
             ]
-        found: np.ndarray = self.session.run(self._ids, feed)
+        with memory_for("a translation", source, None, "--infer_batch_size, --src_max_len_infer, --tgt_max_len_infer"):
+            found: np.ndarray = self.session.run(self._ids, feed)
         return found
 
 

@@ -67,6 +67,17 @@ def test_words_by_frequency_then_by_name(toy: Path) -> None:
     }
 
 
+def test_one_vocabulary_of_both_languages(toy: Path) -> None:
+    prefix = f"{toy}/in/train"
+    summary = prepare(prefix, "en", "de", toy / "out", apply=[f"{toy}/in/dev"], min_count=2, share_vocab=True)
+    assert read_vocabulary(toy / "out/vocab.en").words[3:] == ("a", "b", "x")
+    assert (toy / "out/vocab.de").read_bytes() == (toy / "out/vocab.en").read_bytes()
+    assert [file.unknown for file in summary.files] == [1, 1, 2, 1]
+    flags = [f"--train_prefix={prefix}", "--src=en", "--tgt=de", f"--out_dir={toy}/again", "--share_vocab"]
+    assert main(["prepare", *flags]) == 0
+    assert read_vocabulary(toy / "again/vocab.en").words[3:] == ("a", "b", "x", "c", "y")
+
+
 def test_rare_words_are_left_out(toy: Path) -> None:
     summary = prepare(f"{toy}/in/train", "en", "de", toy / "out", min_count=2)
     assert read_vocabulary(toy / "out/vocab.en").words[3:] == ("a", "b")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,8 @@ import pytest
 import tensorflow as tf
 
 from nmt.core.errors import InputError
-from nmt.keeping.checkpoint import Checkpoints, check_exists, latest, restore, step_of
+from nmt.keeping.average import mean_values
+from nmt.keeping.checkpoint import Checkpoints, check_exists, checksum, latest, restore, step_of
 
 v1 = tf.compat.v1
 
@@ -106,22 +110,58 @@ def test_adopt_copies(tmp_path: Path) -> None:
     assert model.value() == 5
 
 
+@contextmanager
+def files_of_at_most(size_bytes: int) -> Iterator[None]:
+    """What is written beyond fails, as on a full disk: TensorFlow's writing, too, which no patch reaches."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_write_that_fails_tells_the_file_and_the_reason(tmp_path: Path) -> None:
+    model = saved(tmp_path, 1)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    told = pytest.raises(InputError, match=r"translate.ckpt-2 cannot be written \(.*data-.*; File too large\): free or")
+    with told as error, files_of_at_most(200):
+        Checkpoints(tmp_path).save(model.session, model.saver, 2)
+    assert "Graph execution" not in str(error.value) and "\n" not in str(error.value)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    restore(model.session, model.saver, str(latest(tmp_path)))
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     path = str(tmp_path / "translate.ckpt-1")
     model = Model()
     data = tmp_path / "translate.ckpt-1.data-00000-of-00001"
     content = data.read_bytes()
-    for damaged in (content[: len(content) // 2], content[:100] + b"\xff" * 8 + content[108:]):
+    for damaged, reason in (
+        (content[: len(content) // 2], "Read less bytes than requested"),
+        (b"", "Read less bytes than requested"),
+        (content[:100] + b"\xff" * 8 + content[108:], "hecksum"),
+    ):
         data.write_bytes(damaged)
-        with pytest.raises(InputError, match="translate.ckpt-1 is damaged"):
-            restore(model.session, model.saver, path)
+        for read in (lambda: restore(model.session, model.saver, path), lambda: mean_values([path])):
+            with pytest.raises(InputError, match="translate.ckpt-1 is damaged") as error:
+                read()
+            assert reason in str(error.value) and "Graph execution" not in str(error.value)
     data.unlink()
     with pytest.raises(InputError, match=r"translate.ckpt-1.data-\* is missing"):
         restore(model.session, model.saver, path)
     (tmp_path / "translate.ckpt-1.index").write_bytes(b"")
     with pytest.raises(InputError, match="translate.ckpt-1"):
         restore(model.session, model.saver, path)
+
+
+def test_checksum_tells_models_apart(tmp_path: Path) -> None:
+    saved(tmp_path / "one", 1, 2)
+    saved(tmp_path / "two", 1)
+    found = [checksum(str(tmp_path / name)) for name in ("one/translate.ckpt-1", "one/translate.ckpt-2")]
+    assert found[0] != found[1]
+    assert checksum(str(tmp_path / "two/translate.ckpt-1")) == found[0]
 
 
 def test_another_model_is_named(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_parse_refuses(argument: str, message: str) -> None:
 
 def test_all_flags_of_the_original_and_those_added() -> None:
     added = {"precision", "learning_rate_scaling", "eval_mode", "evaluate_epochs", "early_stopping_patience"}
-    added |= {"model_family"}
+    added |= {"model_family", "max_unknown_share", "max_batch_tokens"}
     assert added < set(FIELDS)
     assert len(FIELDS) == 75 + len(added)
 
@@ -185,6 +185,7 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
         ({"attention_architecture": "gnmt"}, "--attention_architecture=gnmt needs --attention"),
         ({"infer_mode": "sample"}, "--sampling_temperature"),
         ({"num_translations_per_input": 2}, "greedy has one"),
+        ({"num_translations_per_input": 3, "beam_width": 2}, "more than the 2 translations that --beam_width finds"),
         ({"coverage_penalty_weight": 0.2}, "--coverage_penalty_weight needs --attention"),
         ({"num_workers": 3}, "mpirun -n 3"),
         ({"metrics": "bleu,blue"}, "--metrics=bleu,blue is not allowed: name some of bleu, rouge"),

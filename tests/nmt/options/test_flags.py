@@ -16,6 +16,8 @@ from nmt.nmt import main
 from nmt.options.config import FIELDS, Config
 from nmt.options.derived_settings import session_settings
 from nmt.options.resolve import resolve
+from nmt.text.vocabulary import write_vocabulary
+from tests.nmt.conftest import WORDS
 from tests.nmt.options.test_configuration import NEEDED
 from tests.nmt.runs.test_program import refused, values
 
@@ -50,6 +52,7 @@ def test_flags_without_effect_have_none(toy: Any) -> None:
 
 def test_share_vocab_has_one_embedding(toy: Any) -> None:
     (toy.directory / "vocab.de").unlink()  # it is not read
+    write_vocabulary(toy.directory / "vocab.en", [*WORDS, *(word.upper() for word in WORDS)])
     names = trained(toy, "--share_vocab").keys()
     assert "embeddings/embedding_share" in names and not any("embedding_decoder" in name for name in names)
 

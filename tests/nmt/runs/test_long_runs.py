@@ -74,6 +74,8 @@ def test_a_run_that_was_stopped_or_killed_goes_on_as_if_it_had_not(toy: Any, nam
         assert done.code != 0
     done = program(2, flags)
     assert done.code == 0 and f"continuing after step {saved}" in done.output, done.errors
+    assert ("run.lock was left by process" in done.output) == (name == "SIGKILL")
+    assert not (out / "run.lock").exists()
     continued = values(str(latest(out)))
     for variable, value in values(str(latest(straight))).items():
         np.testing.assert_array_equal(continued[variable], value, err_msg=variable)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from nmt.core.lock import hold
 from nmt.keeping.checkpoint import latest
 from nmt.nmt import main
 
@@ -228,6 +229,37 @@ def test_a_full_disk_is_told_with_the_remedy(
     monkeypatch.setattr("nmt.nmt.run", run)
     told = "standard output or a file of --out_dir: cannot be written (No space left on device); free or choose"
     assert told in refused([], capsys)
+
+
+def test_two_runs_in_one_directory(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    out = toy.directory / "out"
+    with hold(out / "run.lock", "", ""):
+        before = tree(out)
+        assert f"{out} is in use by process {os.getpid()} on " in refused(toy.flags(), capsys)
+        assert tree(out) == before
+    assert not out.exists()
+
+
+def test_what_a_run_began_with_is_compared(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(toy.flags("--num_train_steps=1")) == 0
+    for name in ("train.en", "dev.de"):  # of the same lengths
+        path = toy.directory / name
+        path.write_text(path.read_text()[:-2] + {"train.en": "x\n", "dev.de": "X\n"}[name])
+    capsys.readouterr()
+    assert main(toy.flags("--num_train_steps=2")) == 0
+    said = capsys.readouterr().out
+    assert f"# {toy.directory}/train.en changed since step 1: training goes on with epoch 2\n" in said
+    assert f"# {toy.directory}/dev.de has changed since this run was last started: scores" in said
+    assert main(toy.flags("--num_train_steps=3")) == 0
+    assert " changed since" not in capsys.readouterr().out
+
+    hparams = toy.directory / "out" / "hparams"
+    kept = hparams.rename(toy.directory / "kept")
+    before = tree(toy.directory)
+    assert f"{hparams} is missing, but {toy.directory}/out/translate.ckpt-3 is there" in refused(toy.flags(), capsys)
+    assert tree(toy.directory) == before
+    assert main(toy.flags("--num_train_steps=3", "--override_loaded_hparams")) == 0
+    assert hparams.exists() and kept.exists()
 
 
 @pytest.mark.pictures

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt.text.batches import Batch, eval_batches, make_batch, source_batch
+from nmt.text.batches import Batch, cut_by_tokens, eval_batches, make_batch, source_batch, token_limit
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.epoch_plan import epoch_plan, rank_slice
 from nmt.text.vocabulary import Vocabulary
@@ -98,6 +98,31 @@ def test_evaluation_takes_every_usable_pair_once_in_order_of_length(corpus: Para
     for rank, own in enumerate((batches[:1], batches[1:], [])):
         found = list(eval_batches(corpus, VOCAB, VOCAB, None, None, 2, rank, 3))
         assert [batch.source.tolist() for batch in found] == [batch.source.tolist() for batch in own], rank
+
+
+def test_batches_of_long_sentences_have_fewer() -> None:
+    lengths = [1, 1, 2, 2, 5, 6, 12, 30]
+    cut = cut_by_tokens(lengths, 3, 12)
+    assert [lengths[part] for part in cut] == [[1, 1, 2], [2, 5], [6], [12], [30]]
+    assert cut_by_tokens([], 3, 12) == []
+    assert [part.stop for part in cut_by_tokens([1] * 7, 3, 12)] == [3, 6, 7]
+    assert [part.stop for part in cut_by_tokens([9, 1, 1, 1], 3, 18)] == [2, 4]  # not in order of length
+
+
+def test_what_is_asked_for_is_within_the_limit() -> None:
+    assert token_limit(8, None, None, 0) == 8 * 201
+    assert token_limit(8, None, 50, 300) == 8 * 301
+    assert token_limit(8, 77, 50, 300) == 77
+
+
+def test_evaluation_of_long_sentences(tmp_path: Path) -> None:
+    for side, tokens in (("en", [3000, 1, 1, 1]), ("de", [1, 1, 1, 2])):
+        (tmp_path / f"x.{side}").write_text("".join(" ".join(["a"] * count) + "\n" for count in tokens))
+    corpus = open_parallel(tmp_path / "x.en", tmp_path / "x.de")
+    shapes = [batch.source.shape for batch in eval_batches(corpus, VOCAB, VOCAB, None, None, 4)]
+    assert shapes == [(1, 2), (3000, 1), (1, 1)]  # in order of the targets' lengths
+    shapes = [batch.source.shape for batch in eval_batches(corpus, VOCAB, VOCAB, 50, None, 4)]
+    assert shapes == [(50, 4)]
 
 
 def test_sources_to_translate_keep_their_order() -> None:

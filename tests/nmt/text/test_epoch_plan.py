@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nmt.core.errors import InputError
-from nmt.text.epoch_plan import epoch_plan, rank_slice, steps_per_epoch
+from nmt.text.epoch_plan import epoch_plan, rank_slice, steps_per_epoch, widest_batch
 
 SHAPE: dict[str, Any] = {"global_batch_size": 8, "num_buckets": 5, "src_max_len": 50, "tgt_max_len": 50}
 
@@ -113,3 +113,20 @@ def test_a_large_corpus_takes_seconds() -> None:
     start = time.process_time()
     epoch_plan(src, tgt, seed=1, epoch=0, **{**SHAPE, "global_batch_size": 128})
     assert time.process_time() - start < 3
+
+
+@pytest.mark.parametrize("limit", [0, 50])
+def test_the_widest_batch_bounds_those_of_all_epochs(limit: int) -> None:
+    src, tgt = lengths(1001)
+    tgt[400] = 900
+    shape = SHAPE | {"src_max_len": limit, "tgt_max_len": limit}
+    sentences, longest, pair = widest_batch(src, tgt, **shape)
+    cut_src, cut_tgt = (np.minimum(one, limit or one.max()) for one in (src, tgt))
+    found = [
+        len(batch) * int(np.maximum(cut_src, cut_tgt + 1)[batch].max())
+        for epoch in range(3)
+        for batch in epoch_plan(src, tgt, seed=3, epoch=epoch, **shape)
+    ]
+    assert max(found) <= sentences * longest
+    assert (sentences, longest) == ((8, 51) if limit else (8, 901))
+    assert np.maximum(cut_src, cut_tgt + 1)[pair] == longest

@@ -109,3 +109,11 @@ def test_a_pipe_is_no_text_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer, who never comes
     with pytest.raises(InputError, match="pipe: is not a regular file"):
         TextFile(tmp_path / "pipe")
+
+
+def test_checksum_tells_contents_apart(tmp_path: Path) -> None:
+    found = []
+    for name, text in (("one", "a b\nc\n"), ("two", "a b\nc\n"), ("other", "b a\nc\n")):
+        (tmp_path / name).write_text(text)
+        found.append(TextFile(tmp_path / name).checksum)
+    assert found[0] == found[1] != found[2]

@@ -56,17 +56,6 @@ def test_more_ranks_than_sentences(toy: Any) -> None:
         feed(toy, 0, 38)
 
 
-def test_checksum_tells_texts_apart(toy: Any) -> None:
-    settings = FeedSettings(8, 5, 50, 50, 1)
-    prefix = toy.directory / "train"
-    same = open_parallel(f"{prefix}.en", f"{prefix}.de")
-    swapped = open_parallel(f"{prefix}.en", f"{prefix}.en")
-    vocabularies = (toy.src_vocab, toy.tgt_vocab)
-    assert Feed(same, *vocabularies, settings).checksum == feed(toy).checksum
-    assert Feed(toy.dev, *vocabularies, settings).checksum != feed(toy).checksum
-    assert np.array_equal(swapped.tgt.lengths, same.tgt.lengths)  # lengths alone are compared
-
-
 def test_the_same_plan_goes_on_where_it_was(toy: Any) -> None:
     one, again = feed(toy), feed(toy)
     assert again.continue_after(7, one.record()) == ""
@@ -86,10 +75,15 @@ def test_another_global_batch_goes_on_with_the_next_epoch(toy: Any) -> None:
     assert sentences(again.batch(step + 3)) == sentences(other.batch(step + 3))
 
 
-def test_another_text_is_noticed(toy: Any) -> None:
+def test_another_text_is_noticed_by_its_contents(toy: Any) -> None:
+    """As many lines, and as many words in each."""
     record = feed(toy).record()
-    record["plan"]["training text"] += 1
-    assert "training text changed since step 3" in feed(toy).continue_after(3, record)
+    path = toy.directory / "train.de"
+    path.write_text(path.read_text().replace("A", "B"))
+    changed = open_parallel(toy.directory / "train.en", path)
+    assert np.array_equal(changed.tgt.lengths, toy.train.tgt.lengths)
+    again = Feed(changed, toy.src_vocab, toy.tgt_vocab, FeedSettings(8, 5, 50, 50, 1))
+    assert again.continue_after(3, record).startswith(f"{path} changed since step 3: training goes on with epoch 2")
 
 
 def test_a_checkpoint_from_before_the_change_of_plan(toy: Any) -> None:
@@ -111,3 +105,36 @@ def test_a_damaged_record_counts_as_none(toy: Any, damaged: dict[str, Any]) -> N
     one = feed(toy)
     record = one.record() | damaged if damaged else {}
     assert feed(toy, batch_size=4).continue_after(3, record) == ""
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_long_line_is_told_before_it_takes_all_memory(toy: Any, size: int) -> None:
+    """With the step in which its turn comes, and what would help."""
+    for side in ("en", "de"):
+        lines = (toy.directory / f"train.{side}").read_text().splitlines()
+        lines[20] = " ".join(["a"] * (3000 if side == "en" else 10))
+        (toy.directory / f"train.{side}").write_text("\n".join(lines) + "\n")
+    corpus = open_parallel(toy.directory / "train.en", toy.directory / "train.de")
+
+    def of(**limits: Any) -> Feed:
+        settings = FeedSettings(
+            **{"batch_size": 8, "num_buckets": 1, "src_max_len": 0, "tgt_max_len": 0, "seed": 1} | limits
+        )
+        return Feed(corpus, toy.src_vocab, toy.tgt_vocab, settings, 0, size)
+
+    lifted = of()
+    for done in (0, 3, lifted.steps_per_epoch):
+        with pytest.raises(InputError) as error:
+            lifted.check_tokens(done)
+        told = str(error.value)
+        step = int(told.split()[1])
+        assert done < step <= done + 2 * lifted.steps_per_epoch
+        parts = [Feed(corpus, toy.src_vocab, toy.tgt_vocab, lifted._settings, r, size) for r in range(size)]
+        assert 3000 in [len(part.batch(step - 1).source) for part in parts]
+        assert "8 sentences a rank" in told and f"3000 tokens (line 21 of {toy.directory}/train.en" in told
+        assert "24000 tokens with padding, more than 1608" in told and "--max_batch_tokens" in told
+    of(src_max_len=50, tgt_max_len=50).check_tokens(0)
+    of(src_max_len=300, tgt_max_len=50).check_tokens(0)  # asked for
+    of(max_batch_tokens=24000).check_tokens(0)
+    with pytest.raises(InputError, match="more than 23999"):
+        of(max_batch_tokens=23999).check_tokens(0)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from nmt.core.errors import InputError
 from nmt.core.ranks import AgreedError, OneProcess
 from nmt.reporting.outputs import NoOutputs, Stats
 from nmt.train.evaluation import NoEvaluation
@@ -38,6 +41,7 @@ class FakeFeed:
     def batch(self, step: int) -> Any:
         class Batch:
             sentences_per_rank = 4.0
+            source = target_in = np.zeros([3, 4], np.int32)
 
         return Batch()
 
@@ -211,6 +215,28 @@ def test_figures_are_of_all_ranks() -> None:
     assert stats.words_per_second == pytest.approx(2 * 3 * 18 / 1.0)
     assert (stats.step, stats.step_seconds, stats.grad_norm, stats.loss) == (2, 0.5, 2.0, 5.0)
     assert stats.clipped_norm == 1.5
+
+
+def test_memory_that_does_not_suffice_is_told_with_the_batch() -> None:
+    class Greedy(FakeStep):
+        def run(self, session: Any, batch: Any, seed: np.ndarray) -> StepResult:
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9]")
+
+    class Wide(FakeFeed):
+        def batch(self, step: int) -> Any:
+            return SimpleNamespace(source=np.zeros([3000, 64, 50]), target_in=np.zeros([7, 64]), sentences_per_rank=64)
+
+    step: Any = Greedy()
+    feed: Any = Wide()
+    recorder = Recorder()
+    told = (
+        r"step 1 \(OOM when .*\): 64 sentences on this rank, padded to 3000 source and 7 target tokens. Lower --batch"
+    )
+    with pytest.raises(InputError, match=told):
+        train(
+            step, None, feed, Cadence(9, 3, 3), first_step=0, seed=1, ranks=OneProcess(),
+            evaluation=recorder, outputs=recorder, stop=NoStop(),
+        )  # fmt: skip
 
 
 def test_a_step_that_did_not_count_is_an_error() -> None:

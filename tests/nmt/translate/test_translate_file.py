@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,83 @@ def test_lines_on_a_list(toy: Any, paths: tuple[str, str], mode: dict[str, float
     assert Path(paths[1]).read_text().split("\n") == [everything[i] for i in (4, 0, 4, 2)] + [""]
 
 
+def test_a_missing_directory_is_made(toy: Any, paths: tuple[str, str], tmp_path: Path) -> None:
+    assert translate_file(model_of(toy), paths[0], str(tmp_path / "new" / "deep" / "out")) == 5
+    assert len((tmp_path / "new" / "deep" / "out").read_text().splitlines()) == 5
+
+
+class Counting:
+    """A model that remembers what it was asked for, and is killed after so many calls."""
+
+    def __init__(self, model: Any, calls: int = 99) -> None:
+        self.lines: list[str] = []
+        self._model, self._left = model, calls
+
+    def translate(self, lines: Sequence[str], numbers: Sequence[int]) -> list[list[str]]:
+        self._left -= 1
+        if self._left < 0:
+            raise KeyboardInterrupt
+        self.lines += lines
+        found: list[list[str]] = self._model.translate(lines, numbers)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("mode", "more"),
+    [({}, {}), ({"sampling_temperature": 1.0, "translations_per_input": 2}, {"inference_list": "4,0,4,2,1"})],
+)
+def test_a_translation_that_was_killed_goes_on(
+    toy: Any,
+    paths: tuple[str, str],
+    mode: dict[str, Any],
+    more: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = model_of(toy, **mode)
+    translate_file(model, *paths, **more)
+    whole = Path(paths[1]).read_text()
+    Path(paths[1]).unlink()
+    monkeypatch.setattr("nmt.translate.translate_file.LINES_PER_RANK", 1)
+    killed: Any = Counting(model, 3)
+    with pytest.raises(KeyboardInterrupt):
+        translate_file(killed, *paths, work="model and options", **more)
+    assert len(killed.lines) == 3  # a piece at a time is in memory
+    assert not Path(paths[1]).exists()
+    again: Any = Counting(model)
+    capsys.readouterr()
+    assert translate_file(again, *paths, work="model and options", **more) == 5
+    assert len(again.lines) == 2
+    said = capsys.readouterr()
+    assert "has what is done already: 3 of 5 lines" in said.out
+    assert "5/5 lines, lines/s" in said.err
+    assert Path(paths[1]).read_text() == whole
+    assert {path.name for path in Path(paths[1]).parent.glob("out*")} == {"out"}
+
+
+def test_only_the_same_work_is_gone_on_with(toy: Any, paths: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(toy)
+    monkeypatch.setattr("nmt.translate.translate_file.LINES_PER_RANK", 1)
+    source = Path(paths[0]).read_text()
+    for text, arguments in ((source, {"work": "other"}), (source + "\na", {}), (source, {"inference_list": "0,1,2"})):
+        Path(paths[0]).write_text(source)
+        killed: Any = Counting(model, 2)
+        with pytest.raises(KeyboardInterrupt):
+            translate_file(killed, *paths, work="one")
+        Path(paths[0]).write_text(text)
+        again: Any = Counting(model)
+        everything: dict[str, Any] = {"work": "one", **arguments}
+        assert translate_file(again, *paths, **everything) == len(again.lines), arguments
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_share_each_piece(toy: Any, paths: tuple[str, str], size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(toy)
+    monkeypatch.setattr("nmt.translate.translate_file.LINES_PER_RANK", 1)
+    assert outcomes(size, lambda ranks: translate_file(model, *paths, ranks)) == [5] * size
+    assert Path(paths[1]).read_text() == "".join(best + "\n" for (best,) in model.translate(LINES[:5]))
+
+
 @pytest.mark.parametrize("wrong", ["", "1,", "1,x", "-1", "1.0", "٣", "1_0", "0x1"])
 def test_what_is_no_list(wrong: str) -> None:
     with pytest.raises(InputError, match="is no line number"):
@@ -89,7 +167,7 @@ def test_a_mistake_is_told_once_and_leaves_the_output(toy: Any, paths: tuple[str
     cases: list[tuple[tuple[str, str], str]] = [
         ((str(tmp_path / "bad"), paths[1]), "line 2: not UTF-8"),
         ((str(tmp_path / "missing"), paths[1]), "missing: cannot be read"),
-        ((paths[0], str(tmp_path / "missing" / "out")), "missing/out: cannot be written"),
+        ((paths[0], str(tmp_path / "bad" / "out")), "bad: the directory cannot be made"),
         ((paths[0], str(tmp_path)), "Is a directory"),
     ]
     for arguments, message in cases:

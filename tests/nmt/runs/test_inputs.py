@@ -1,0 +1,72 @@
+"""What ranks, and starts, compare of the texts they read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nmt.core.errors import InputError
+from nmt.core.ranks import AgreedError, Ranks
+from nmt.options.resolve import resolve
+from nmt.runs.inputs import changed_texts, check_same_text, text_record, unknown_words
+from nmt.text.character_vocabulary import CharacterVocabulary
+from nmt.text.corpus import ParallelCorpus, open_parallel
+from nmt.text.vocabulary import write_vocabulary
+from tests.nmt.core.thread_ranks import outcomes
+from tests.nmt.options.test_configuration import NEEDED
+
+
+def corpus(directory: Path, target: str = "A B\nC\n") -> ParallelCorpus:
+    """Of the same lengths whatever the target is."""
+    directory.mkdir(exist_ok=True)
+    (directory / "x.en").write_text("a b\nc\n")
+    (directory / "x.de").write_text(target)
+    return open_parallel(directory / "x.en", directory / "x.de")
+
+
+def test_ranks_compare_contents_and_name_the_file(tmp_path: Path) -> None:
+    texts = [corpus(tmp_path / str(rank), "B A\nC\n" if rank == 2 else "A B\nC\n") for rank in range(3)]
+
+    def compare(ranks: Ranks) -> None:
+        check_same_text(ranks, [texts[0], texts[ranks.rank]])
+
+    errors = outcomes(3, compare)
+    assert all(isinstance(error, AgreedError) for error in errors)
+    assert [error.is_mine for error in errors] == [False, False, True]
+    assert str(errors[2]).startswith(f"{tmp_path}/2/x.de is not the same text on all ranks")
+    assert "rank 2 differs from rank 0" in str(errors[2])
+    assert outcomes(2, compare) == [None, None]
+
+
+def test_a_start_compares_with_what_was_recorded(tmp_path: Path) -> None:
+    record = text_record({"dev": corpus(tmp_path)})
+    assert changed_texts({"dev": corpus(tmp_path)}, record) == []
+    assert changed_texts({"dev": corpus(tmp_path, "A C\nC\n")}, record) == [f"{tmp_path}/x.de"]
+    assert changed_texts({"test": corpus(tmp_path)}, record) == []  # not recorded then
+
+
+def test_texts_must_fit_their_vocabularies(tmp_path: Path) -> None:
+    text, config = corpus(tmp_path), resolve(NEEDED)
+    source = write_vocabulary(tmp_path / "vocab.en", ["a", "b", "c"])
+    target = write_vocabulary(tmp_path / "vocab.de", ["A", "B"])
+    said = unknown_words(resolve(NEEDED | {"max_unknown_share": 0.4}), {"train": text, "test": text}, (source, target))
+    assert (
+        said
+        == [
+            f"{tmp_path}/x.en: 0.00 % of its tokens are not in {tmp_path}/vocab.en",
+            f"warning: {tmp_path}/x.de: 33.33 % of its tokens are not in {tmp_path}/vocab.de",
+        ]
+        * 2
+    )
+    for name in ("train", "dev"):
+        told = f"{tmp_path}/x.de: 33.33 % of its tokens are not in {tmp_path}/vocab.de: .*nmt.prepare, .*--max_unknown"
+        with pytest.raises(InputError, match=told):
+            unknown_words(config, {name: text}, (source, target))
+        with pytest.raises(InputError, match="nmt.prepare --share_vocab"):
+            unknown_words(resolve(NEEDED | {"share_vocab": True}), {name: text}, (source, target))
+    assert len(unknown_words(config, {"test": text}, (source, target))) == 2  # of another domain, perhaps
+    characters = unknown_words(
+        resolve(NEEDED | {"max_unknown_share": 1}), {"dev": text}, (CharacterVocabulary(), target)
+    )
+    assert len(characters) == 1 and f"{tmp_path}/x.de: " in characters[0]
