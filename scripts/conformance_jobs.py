@@ -16,6 +16,7 @@ import numpy as np
 from conformance_programs.catalogue import Program
 from mpi_jobs import ROOT, environment, mpirun
 
+NOT_ENDED = "it did not end"
 Arrays = dict[str, np.ndarray]
 
 
@@ -136,7 +137,7 @@ def _failed(done: Sequence[Program], folder: Path, ranks: int) -> bool:
 def _ended(folder: Path, name: str, rank: int, told: str) -> Ended:
     path = folder / f"{name}.{rank}.json"
     if not path.exists():
-        return Ended(told or "it did not end")
+        return Ended(f"{NOT_ENDED}: {told}" if told else NOT_ENDED)
     outcome = json.loads(path.read_text())
     arrays = {}
     if not outcome["error"]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from conformance_jobs import Arrays, Ended
+from conformance_jobs import NOT_ENDED, Arrays, Ended
 from conformance_programs.catalogue import Program
 
 EQUAL = 1e-5  # of a variable's greatest entry: rounding of float32 over a few steps
 TOGETHER = 1e-6  # between ranks, which apply the same averages
+_OF_OTHERS = ("PeerError", NOT_ENDED)
 FAILURES = ("APART", "WRONG", "FAILED")
 
 
@@ -51,9 +53,10 @@ def judge(program: Program, reference: Ended, ranks: Sequence[Ended]) -> Verdict
         return verdict("FAILED", f"as one process: {reference.error}")
     if all(e.refused for e in ranks):
         return verdict("refused", ranks[0].error)
-    for rank, ended in enumerate(ranks):
-        if ended.error:
-            return verdict("FAILED", f"rank {rank}: {ended.error}")
+    failed = [(rank, e.error) for rank, e in enumerate(ranks) if e.error]
+    if failed:
+        failed.sort(key=lambda f: any(sign in f[1] for sign in _OF_OTHERS))  # what one rank waited for comes last
+        return verdict("FAILED", f"rank {failed[0][0]}: {failed[0][1]}")
     between, where = max(largest(e.arrays, ranks[0].arrays) for e in ranks)
     to_one, at = max(largest(e.arrays, reference.arrays) for e in ranks)
     if between > TOGETHER:
@@ -70,6 +73,12 @@ def largest(found: Arrays, expected: Arrays) -> tuple[float, str]:
     if found.keys() != expected.keys():
         return np.inf, " ".join(sorted(found.keys() ^ expected.keys()))
     return max(((_difference(found[n], expected[n]), n) for n in expected), default=(np.inf, "no array"))
+
+
+def as_json(verdict: Verdict) -> dict[str, Any]:
+    """A row for other programs: differences that are infinite are null, as JSON has no such number."""
+    row = dataclasses.asdict(verdict)
+    return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()}
 
 
 def _difference(found: np.ndarray, expected: np.ndarray) -> float:

@@ -287,6 +287,7 @@ SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/bench_allreduce": _help,
     "scripts/bench_nmt": _help,
     "scripts/bench_step": _help,
+    "scripts/conformance": _help,
     "scripts/crash_nmt": _help,
     "scripts/stress_engine": _help,
 }

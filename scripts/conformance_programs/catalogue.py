@@ -36,6 +36,10 @@ class Program:
 def programs(only: Sequence[str] = ()) -> list[Program]:
     """Those whose names match one of the patterns; without patterns, all but the hidden ones."""
     found = [p for path in sorted(FOLDER.glob("*.py")) for p in _of_module(path)]
+    names = [p.name for p in found]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"several programs are called {', '.join(sorted(twice))}: --only could not tell them apart")
     found.sort(key=lambda p: list(STYLES.values()).index(p.style))
     if not only:
         return [p for p in found if p.module != HIDDEN]
@@ -55,6 +59,6 @@ def _of_module(path: Path) -> list[Program]:
                 continue
             text = ast.get_docstring(node) or ""
             differs = re.search(r"(?ms)^Differs: (.+?)(\n\n|\Z)", text)
-            reason = " ".join(differs[1].split()) if differs else ""
+            reason = " ".join(differs[1].split()).rstrip(".") if differs else ""
             result.append(Program(node.name, path.stem, style, text.partition("\n")[0], reason))
     return result

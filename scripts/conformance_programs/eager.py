@@ -143,3 +143,16 @@ def optimizer_made_later(rank, size):
             loss = _loss(w, b, x, y)
         optimizer.apply_gradients(zip(tape.gradient(loss, [w, b]), [w, b]))
     return {"w": w.numpy(), "b": b.numpy()}
+
+
+def forward_in_a_function(rank, size):
+    """The forward pass is a tf.function, the tape around it is eager, gradients are clipped one by one."""
+    w, b = _variables()
+    optimizer = tf.keras.optimizers.Adam(0.05, epsilon=1e-3)
+    forward = tf.function(_loss)
+    for x, y, _ in batches(rank, size):
+        with tf.GradientTape() as tape:
+            loss = forward(w, b, tf.constant(x), tf.constant(y))
+        gradients = [tf.clip_by_norm(g, 0.05) for g in tape.gradient(loss, [w, b])]
+        optimizer.apply_gradients(zip(gradients, [w, b]))
+    return {"w": w.numpy(), "b": b.numpy()}

@@ -92,7 +92,7 @@ def attention_and_a_shared_layer(rank, size):
     inputs = keras.Input([5, 1])
     shared = layers.Dense(4, name="shared")
     states = shared(inputs)
-    states = states + layers.MultiHeadAttention(2, 2, name="attention")(states, states)
+    states = states + layers.MultiHeadAttention(2, 2, use_bias=False, name="attention")(states, states)
     states = keras.ops.mean(states, axis=1) + keras.ops.mean(shared(inputs * 0.5), axis=1)
     model = keras.Model(inputs, layers.Dense(3, name="out")(states))
     return _fitted(model, x[..., None], y, size, keras.optimizers.SGD(0.2))
@@ -116,17 +116,18 @@ def tied_weights(rank, size):
 
 
 def mirrored_strategy(rank, size):
-    """A model made in the scope of a MirroredStrategy of one device."""
-    x, y, _ = arrays(rank, size, 4)
-    with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
-        model = keras.Sequential([keras.Input([5]), layers.Dense(7, "tanh", name="in"), layers.Dense(3, name="out")])
-        return _fitted(model, x, y, size)
+    """A model made and compiled in the scope of a MirroredStrategy of one device."""
+    return _in_a_scope(tf.distribute.MirroredStrategy(["/cpu:0"]), rank, size)
 
 
 def one_device_scope(rank, size):
     """A model made and compiled in the scope of a OneDeviceStrategy."""
+    return _in_a_scope(tf.distribute.OneDeviceStrategy("/cpu:0"), rank, size)
+
+
+def _in_a_scope(strategy, rank, size):
     x, y, _ = arrays(rank, size, 4)
-    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
+    with strategy.scope():
         model = keras.Sequential([keras.Input([5]), layers.Dense(7, "tanh", name="in"), layers.Dense(3, name="out")])
         model.compile(keras.optimizers.SGD(0.2), "mse")
     model.fit(x, y, batch_size=rows(size), shuffle=False, verbose=0)

@@ -95,7 +95,7 @@ def fitted_again(rank, size):
     return _fitted(rank, size, keras.optimizers.SGD(0.1), model)
 
 
-def optimizer_of_ones_own(rank, size):
+def optimizer_with_update_step(rank, size):
     """A subclass of keras.optimizers.Optimizer with an update_step."""
 
     class Descent(keras.optimizers.Optimizer):

@@ -201,3 +201,22 @@ def forward_mode(rank, size):
     for number, (x, y, _) in enumerate(batches(rank, size)):
         train_step(tf.constant(x), tf.constant(y), tf.eye(5, 3) * (1.0 if number % 2 else -0.5) + 0.1)
     return {"w": w.numpy()}
+
+
+def recomputed(rank, size):
+    """tf.recompute_grad around a block, clipping, an optimizer."""
+    w, b = _linear()
+    v = tf.Variable(tf.random.normal([3, 3], stddev=0.5), name="v")
+    optimizer = tf.keras.optimizers.SGD(0.5, momentum=0.9)
+    block = tf.recompute_grad(lambda x: tf.tanh(tf.tanh(x @ w + b) @ v))
+
+    @tf.function
+    def train_step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((block(x) - y) ** 2)
+        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, [w, b, v]), 0.1)
+        optimizer.apply_gradients(zip(gradients, [w, b, v]))
+
+    for x, y, _ in batches(rank, size):
+        train_step(tf.constant(x), tf.constant(y))
+    return {"w": w.numpy(), "b": b.numpy(), "v": v.numpy()}

@@ -1,5 +1,6 @@
 """TensorFlow 1: scripts that update variables by themselves, without an optimizer of TensorFlow."""
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import gen_training_ops as training_ops
 
@@ -177,7 +178,7 @@ class DecayedAdam(tf.train.Optimizer):
         return tf.group(*updates, name=name)
 
 
-def optimizer_of_ones_own(rank, size):
+def optimizer_that_overrides_apply(rank, size):
     """A subclass of Optimizer that overrides apply_gradients with assignments; clipping, and the step counted apart."""
     x, y, loss, variables = _model()
     global_step = tf.train.get_or_create_global_step()
@@ -193,4 +194,47 @@ def weights_clipped_after(rank, size):
     apply = tf.train.RMSPropOptimizer(0.1, epsilon=1e-2).minimize(loss)
     with tf.control_dependencies([apply]):
         step = tf.group(*[v.assign(tf.clip_by_value(v, -0.4, 0.4)) for v in variables])
+    return _train(step, x, y, rank, size)
+
+
+def gradients_fed_back(rank, size):
+    """Gradients are fetched, added up in NumPy, and fed to placeholders that an optimizer applies."""
+    x, y, loss, variables = _model()
+    optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
+    gradients = tf.gradients(loss, variables)
+    fed = [tf.placeholder(tf.float32, v.shape) for v in variables]
+    apply = optimizer.apply_gradients(zip(fed, variables))
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        sums = [np.zeros(v.shape, "float32") for v in variables]
+        for number, (features, labels, _) in enumerate(batches(rank, size, 6)):
+            found = session.run(gradients, {x: features, y: labels})
+            sums = [s + g for s, g in zip(sums, found)]
+            if number % 2:
+                session.run(apply, dict(zip(fed, sums)))
+                sums = [np.zeros_like(s) for s in sums]
+        return {v.op.name: session.run(v) for v in variables}
+
+
+def descent_in_numpy_by_load(rank, size):
+    """Gradients are fetched, and NumPy's new values are loaded."""
+    x, y, loss, variables = _model()
+    gradients = tf.gradients(loss, variables)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for features, labels, _ in batches(rank, size):
+            found, values = session.run([gradients, variables], {x: features, y: labels})
+            for v, value, gradient in zip(variables, values, found):
+                v.load(value - 0.3 * gradient, session)
+        return {v.op.name: session.run(v) for v in variables}
+
+
+def newton_by_hessians(rank, size):
+    """tf.hessians, and a damped step of Newton's method that an optimizer applies."""
+    x, y = tf.placeholder(tf.float32, [None, 5]), tf.placeholder(tf.float32, [None, 3])
+    w = tf.get_variable("w", [5, 1])
+    loss = tf.reduce_mean(tf.log(tf.cosh(tf.matmul(x, w) - y[:, :1]))) + 0.1 * tf.reduce_sum(w**2)
+    gradient, hessian = tf.gradients(loss, w)[0], tf.reshape(tf.hessians(loss, w)[0], [5, 5])
+    direction = tf.linalg.solve(hessian, gradient)
+    step = tf.train.GradientDescentOptimizer(0.5).apply_gradients([(direction, w)])
     return _train(step, x, y, rank, size)

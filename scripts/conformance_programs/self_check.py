@@ -1,6 +1,5 @@
 """Programs that are wrong on purpose: what the verdicts are good for."""
 
-import numpy as np
 import tensorflow as tf
 
 from conformance_programs.data import batches
@@ -27,19 +26,27 @@ def self_check_differs(rank, size):
     return self_check_wrong(rank, size)
 
 
-def self_check_hang(rank, size):
-    """Rank 0 opens a tape that no other rank opens."""
+def self_check_refused(rank, size):
+    """What tfdist refuses."""
     w = tf.Variable(tf.ones([5, 3]))
-    if rank == 0:
-        x, _, _ = batches(rank, size)[0]
+
+    @tf.function(jit_compile=True)
+    def train_step(x):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(x @ w)
+            loss = tf.reduce_mean(x @ w)
         w.assign_sub(tape.gradient(loss, w))
+
+    train_step(tf.constant(batches(rank, size)[0][0]))
     return {"w": w.numpy()}
 
 
-def self_check_error(rank, size):
-    """An error on one rank."""
+def self_check_failed(rank, size):
+    """Rank 1 fails, while the others wait for it in a tape."""
     if rank == 1:
         raise ValueError("on purpose")
-    return {"w": np.zeros(1)}
+    return tape_and_assign_sub(rank, size)
+
+
+def self_check_after(rank, size):
+    """What is right, after a program that has failed: in a job of its own."""
+    return tape_and_assign_sub(rank, size)
