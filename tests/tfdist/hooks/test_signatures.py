@@ -130,6 +130,7 @@ def test_every_hook_hands_on_what_it_was_given(replaced: dict[str, tuple[Any, ..
     calls = 0
     for key, (signature, name, wrapper, first, by_name) in replaced.items():
         received: list[inspect.BoundArguments] = []
+        variadic = any(p.kind is Parameter.VAR_POSITIONAL for p in signature.parameters.values())
 
         def original(
             *args: Any,
