@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-ROWS = 48  # of a whole batch; the number of ranks divides it
+ROWS = 48  # of a whole batch
+PARTS = 12  # the number of ranks divides it: programs may cut a batch into so many tasks
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from conformance_programs.data import batches
+from conformance_programs.data import PARTS, batches
 
 
 def _linear():
@@ -120,7 +120,6 @@ def meta_learning(rank, size):
     """Each task takes a step of its own within the outer tape; the outer gradient is the mean over tasks."""
     w, b = _linear()
     optimizer = tf.keras.optimizers.Adam(0.05, epsilon=1e-3)
-    tasks_in_all = 12
 
     def loss_of(w, b, x, y):
         return tf.reduce_mean((tf.tanh(x @ w + b) - y) ** 2)
@@ -138,7 +137,7 @@ def meta_learning(rank, size):
         optimizer.apply_gradients(zip(outer.gradient(loss, [w, b]), [w, b]))
 
     for x, y, _ in batches(0, 1, 3):
-        xs, ys = x.reshape(tasks_in_all, 4, 5), y.reshape(tasks_in_all, 4, 3)
+        xs, ys = x.reshape(PARTS, 4, 5), y.reshape(PARTS, 4, 3)
         train_step(tf.constant(xs[rank::size]), tf.constant(ys[rank::size]))
     return {"w": w.numpy(), "b": b.numpy()}
 

@@ -97,6 +97,7 @@ def learning_rate_placeholder(rank, size):
 
 def two_learning_rates(rank, size):
     """Two optimizers for two parts of a model, grouped."""
+    tf.enable_resource_variables()  # an update of others could come before the gradient that still needs the old value
     x, y, loss = _model()
     hidden = tf.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES, scope="hidden")
     output = tf.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES, scope="output")
