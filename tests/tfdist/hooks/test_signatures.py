@@ -78,7 +78,9 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
         patch.setattr(variable_writes, "may_write", lambda op_type: False)
         patch.setattr(gradients, "variable_key", lambda variable: None)
         patch.setattr(FitSteps, "_around", lambda self, callbacks, model: callbacks)
-        switches = types.SimpleNamespace(alone_depth=0, shares=True, settings=types.SimpleNamespace(autoshard=False))
+        switches = types.SimpleNamespace(
+            alone_depth=0, broadcasts=True, shares=True, settings=types.SimpleNamespace(autoshard=False)
+        )
         job: Any = types.SimpleNamespace(switches=switches, world=types.SimpleNamespace(rank=0))
         functions: Any = Functions()
         sessions = types.SimpleNamespace(around=lambda session, fetches, call: call(), created=lambda session: None)
@@ -147,9 +149,7 @@ def test_every_hook_hands_on_what_it_was_given(replaced: dict[str, tuple[Any, ..
         for args, kwargs in arguments_of(signature, by_name):
             with turn(key, len(args), list(kwargs)):
                 expected = plain(signature.bind(*args, **kwargs))
-                if any(
-                    p.kind is Parameter.VAR_POSITIONAL for p in signature.parameters.values()
-                ):  # it hands on: what is given by name may come by position
+                if variadic:  # it hands on: what is given by name may come by position
                     expected, kept = {}, (*args, *kwargs.values())
                 received.clear()
                 getattr(owner, name)(*args, **kwargs)
