@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import backprop, forwardprop
-from tensorflow.python.ops import gradients_util
+from tensorflow.python.ops import gradients_impl, gradients_util
 
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_key
@@ -25,17 +25,19 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
 
 
 def _tf_gradients(patches: Patches, job: Job) -> None:
-    """``tf.gradients`` (v1 and v2) and ``compute_gradients``: tensorflow/python/ops/gradients_util.py."""
+    """``tf.gradients`` (v1 and v2), ``compute_gradients`` and ``tf.hessians``, which takes them in a loop:
+    tensorflow/python/ops/gradients_util.py, …/gradients_impl.py."""
     outermost = Outermost()
 
     def helper(original: Callable[..., Any], ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
         def wrapper() -> Any:
-            gradients = original(ys, xs, *args, **kwargs)
-            return gradient_rewrite.marked(xs if isinstance(xs, (list, tuple)) else [xs], gradients, job, ys)
+            derivatives = original(ys, xs, *args, **kwargs)
+            return gradient_rewrite.marked(xs if isinstance(xs, (list, tuple)) else [xs], derivatives, job, ys)
 
         return outermost.call(wrapper, lambda: original(ys, xs, *args, **kwargs))
 
     patches.replace(gradients_util, "_GradientsHelper", helper, ("ys", "xs", "grad_ys"))
+    patches.replace_everywhere(gradients_impl, "hessians", helper, ("ys", "xs"))
 
 
 def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
