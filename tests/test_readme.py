@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,6 +113,19 @@ model.fit(tfdist.shard(x), tfdist.shard(y), verbose=0)
 weights = everywhere(model.layers[0].kernel)
 assert (weights == weights[0]).all(), "all ranks have the same"
 """
+BEFORE_EMERGENCY = """
+import os
+os.chdir({directory!r})
+def fit(*arguments, **more):
+    raise tfdist.PeerError("a rank is missing")  # a real one: tests/tfdist/test_failures.py
+model.fit = fit
+"""
+AFTER_EMERGENCY = """
+except tfdist.PeerError:
+    again = build()
+    again.build(model.input_shape)
+    again.load_weights(f"emergency-{tfdist.rank()}.weights.h5")
+"""
 AFTER_REDUCER = """
 w = tf.Variable(1.0)
 with tf.GradientTape() as tape:
@@ -138,6 +152,10 @@ def test_the_eager_scripts_of_the_readmes(tmp_path: Path) -> None:
         AFTER_SEEDS,
         block("tfdist/README.md", "from tfdist._start import process\n"),
         AFTER_REDUCER,
+        BEFORE_EMERGENCY.format(directory=str(tmp_path)),
+        "try:",
+        textwrap.indent(block("tfdist/README.md", "try:\n    model.fit("), "    "),
+        AFTER_EMERGENCY,
     ]
     path = tmp_path / "script.py"
     path.write_text("\n".join(parts))
