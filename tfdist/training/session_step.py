@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from tfdist.engine.autotune import open_together
-from tfdist.graph.graph_state import GraphState, make_state
+from tfdist.graph.graph_state import make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.training import first_step, variable_writes
 from tfdist.training._session_variables import SessionVariables, settable
@@ -50,7 +50,7 @@ class SessionSteps:
 
         Hooks read the global step right after this: a rank that has restored nothing would stop elsewhere.
         """
-        state: GraphState | None = getattr(session.graph, "_tfdist_state", None)
+        state = state_of(session.graph)
         if state is not None and state.world_collectives:
             self._begin(session)
 
@@ -89,7 +89,7 @@ class SessionSteps:
 
     def around(self, session: Any, fetches: Any, call: Callable[[], Any]) -> Any:
         """Run ``call``, which executes ``fetches`` in ``session``."""
-        state: GraphState | None = getattr(session.graph, "_tfdist_state", None)
+        state = state_of(session.graph)
         if state is None:
             return call()
         variable_writes.before_run(session.graph, self._job)
