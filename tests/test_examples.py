@@ -9,10 +9,16 @@ import pytest
 
 from tests.launch import ROOT, mpirun
 
-EXAMPLES = sorted((ROOT / "scripts" / "examples").glob("*.py"))
+# One of each style; the others are variations of it.
+ALWAYS = ("session", "keras_fit", "eager", "tape_in_function")
+LONG = pytest.mark.long("multirank/cases_*.py have its style")
+EXAMPLES = [
+    pytest.param(path, marks=() if path.stem in ALWAYS else LONG, id=path.stem)
+    for path in sorted((ROOT / "scripts" / "examples").glob("*.py"))
+]
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", EXAMPLES)
 def test_example(path: Path) -> None:
     finished = mpirun(2, [str(path)], 100)
     assert finished.code == 0, finished.errors

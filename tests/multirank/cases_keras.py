@@ -139,12 +139,14 @@ def assert_fit_law(
 
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "clipvalue, ema": lambda: keras.optimizers.SGD(0.1, clipvalue=0.02, use_ema=True, ema_overwrite_frequency=3),
+    "accumulated": lambda: keras.optimizers.SGD(0.1, momentum=0.9, clipnorm=0.05, gradient_accumulation_steps=2),
+}
+MORE_OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "clipnorm": lambda: keras.optimizers.Adam(0.05, epsilon=1e-3, clipnorm=0.05),
     "global_clipnorm, decay": lambda: keras.optimizers.AdamW(
         0.05, epsilon=1e-3, global_clipnorm=0.05, weight_decay=0.1
     ),
-    "clipvalue, ema": lambda: keras.optimizers.SGD(0.1, clipvalue=0.02, use_ema=True, ema_overwrite_frequency=3),
-    "accumulated": lambda: keras.optimizers.SGD(0.1, momentum=0.9, clipnorm=0.05, gradient_accumulation_steps=2),
 }
 
 
@@ -155,22 +157,33 @@ def case_optimizers() -> None:
 
 
 def case_models() -> None:
-    for build in (functional, unbuilt, Subclassed):
+    for build in (unbuilt, Subclassed):
         with turn(build):
             assert_fit_law(build)
 
 
 def case_ways_to_feed() -> None:
-    for run in (fit_dataset, fit_generator, fit_endless, fit_batches, train_on_batch):
+    for run in (fit_endless, fit_batches, train_on_batch):
         with turn(run):
             assert_fit_law(run=run)
 
 
 def case_eagerly_and_compiled_and_several_steps_at_once() -> None:
-    for options in ({"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 2}):
+    for options in ({"jit_compile": True}, {"steps_per_execution": 2}):
         with turn(options):
             assert_fit_law(**options)
     assert_fit_law(unbuilt, run_eagerly=True)
+
+
+def case_variations_of_fit() -> None:
+    """Others of the same mechanisms."""
+    for name, make in MORE_OPTIMIZERS.items():
+        with turn(name):
+            assert_fit_law(optimizer=make)
+    for run in (fit, fit_dataset, fit_generator):
+        with turn(run):
+            assert_fit_law(run=run)
+    assert_fit_law(run_eagerly=True)
 
 
 def case_reduced_precision() -> None:
@@ -200,45 +213,63 @@ def case_embeddings_stay_sparse() -> None:
 # They square each row by itself: what they make of a row that occurs twice is not what they make of the sum.
 SQUARING: dict[str, Callable[[], Any]] = {
     "adam": lambda: keras.optimizers.Adam(0.05, epsilon=1e-3),
+}
+MORE_SQUARING: dict[str, Callable[[], Any]] = {
     "adam, global_clipnorm": lambda: keras.optimizers.Adam(0.05, epsilon=1e-3, global_clipnorm=0.05),
     "adagrad": lambda: keras.optimizers.Adagrad(0.1, initial_accumulator_value=1e-3),
     "rmsprop": lambda: keras.optimizers.RMSprop(0.05, epsilon=1e-3, clipnorm=0.02),
 }
 
 
-def case_embeddings_unmerged_are_those_of_one_process() -> None:
+def assert_unmerged_is_one_process(optimizers: dict[str, Callable[[], Any]], **options: Any) -> None:
     with settings():
         tfdist.configure(sparse="unmerged")
-        for name, make in SQUARING.items():
-            with turn(name):
-                assert_fit_law(embedding, make)
-        assert_fit_law(embedding, SQUARING["adam"], run_eagerly=True)
+        for name, make in optimizers.items():
+            with turn(name, options):
+                assert_fit_law(embedding, make, **options)
+
+
+def case_embeddings_unmerged_are_those_of_one_process() -> None:
+    assert_unmerged_is_one_process(SQUARING)
+    with settings():
         tfdist.configure(sparse="auto", sparse_ways={"embedding/embeddings": "unmerged"})
-        assert_fit_law(embedding, SQUARING["adagrad"])
+        assert_fit_law(embedding, MORE_SQUARING["adagrad"])
 
 
-def case_embeddings_are_those_of_one_process_that_merges() -> None:
-    """By default: each row once."""
+def merging(make: Callable[[], Any]) -> Any:
+    """An optimizer that sees each row once."""
+    optimizer = make()
+    kind = type(optimizer)
 
-    def merging(make: Callable[[], Any]) -> Any:
-        optimizer = make()
-        kind = type(optimizer)
+    class Merging(kind):  # type: ignore[misc, valid-type]
+        def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+            return super().apply([merged(g) for g in grads], trainable_variables)
 
-        class Merging(kind):  # type: ignore[misc, valid-type]
-            def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-                return super().apply([merged(g) for g in grads], trainable_variables)
+    return Merging.from_config(optimizer.get_config())
 
-        return Merging.from_config(optimizer.get_config())
 
-    for name, make in SQUARING.items():
+def assert_merged_is_one_process(optimizers: dict[str, Callable[[], Any]]) -> None:
+    for name, make in optimizers.items():
         with turn(name):
             expected = one_process(
                 functools.partial(trained, embedding, functools.partial(merging, make), fit, False, 0)
             )
             assert_close(trained(embedding, make, fit, True, tfdist.rank()), expected, 1e-5)
+
+
+def case_embeddings_are_those_of_one_process_that_merges() -> None:
+    """By default: each row once."""
+    assert_merged_is_one_process(SQUARING)
     unmerged = one_process(lambda: trained(embedding, SQUARING["adam"], fit, False, 0))
     found = trained(embedding, SQUARING["adam"], fit, True, tfdist.rank())
     assert np.abs(found["0"] - unmerged["0"]).max() > 0.02, "merging makes no difference"
+
+
+def case_variations_of_optimizers_that_square() -> None:
+    """And eagerly."""
+    assert_unmerged_is_one_process(MORE_SQUARING)
+    assert_unmerged_is_one_process({"adam": SQUARING["adam"]}, run_eagerly=True)
+    assert_merged_is_one_process(MORE_SQUARING)
 
 
 def case_state_from_rank_0() -> None:

@@ -465,3 +465,26 @@ def case_a_shape_that_depends_on_the_rank() -> None:
         v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(w**2))
         told = refusal(lambda: session.run(v1.global_variables_initializer()))
     assert "w:0" in told and "(3, 2)" in told and "(4, 2)" in told, told
+
+
+def case_variables_that_only_one_rank_still_has() -> None:
+    """When a rank drops a model depends on its garbage collection, and changes nothing for what is set by hand."""
+    from tests.multirank.cases_programs import Model as Other
+
+    kept = []
+
+    def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
+        model = Model()
+        variables = list(model.made.values())
+        for feed in feeds:
+            other = Other()  # of the same names
+            kept.extend([other] * (tfdist.rank() == 0))
+            with tf.GradientTape() as tape:
+                loss = model.loss({n: tf.constant(v) for n, v in feed.items()})
+            for gradient, variable in zip(tape.gradient(loss, variables), variables, strict=True):
+                variable.assign_sub(0.3 * tf.convert_to_tensor(gradient))
+            for variable in (kept[0] if kept else other).made.values():
+                variable.assign(tf.ones_like(variable))
+        return model.values()
+
+    assert_program_law(run, steps=STEPS)

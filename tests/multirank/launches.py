@@ -53,16 +53,18 @@ def _of(module: str, *names: str) -> tuple[str, ...]:
 _ADDING = _of("engine", "every", "many", "random", "rows", "non_finite", "large", "groups", "collectives", "join")
 _SPARSE = _of("engine", "sparse_set")
 _SLICES = _of("engine", "every", "random", "rows", "large", "groups", "join")
+# Others of the same mechanisms, which differ in what is TensorFlow's or Keras's own.
+_VARIATIONS = (*_of("keras", "variations"), *_of("nmt", "nmt_with_variations"))
 _DIRECT = ("TFDIST_OPTIONS", "engine=direct")
 _LAUNCHES = (
-    Launch("2", 2, ("cases_",)),
+    Launch("2", 2, ("cases_",), long=_VARIATIONS),
     # What another number of ranks could change; they take long on two cores.
     Launch(
         "3",
         3,
         (
             *(f"cases_{module}." for module in ("engine", "law", "values", "variables", "programs", "configured")),
-            *_of("keras", "uneven", "logs", "embeddings"),
+            *_of("keras", "uneven", "logs", "embeddings_stay"),
         ),
         long=_of("engine", "memory"),  # what a rank holds hangs little on their number
         meaningless=_of("nmt", "nmt_with"),  # 64 sentences are not to be divided
@@ -72,7 +74,7 @@ _LAUNCHES = (
         "4",
         4,
         _ADDING,
-        long=_of("engine", "memory"),
+        long=_of("engine", "many"),
         more=("cases_",),
     ),
     # One rank has nothing to exchange, and nothing is installed: the public calls, and that graphs stay as they are.
@@ -89,13 +91,20 @@ _LAUNCHES = (
     Launch(
         "two nodes of two",
         4,
-        (*_ADDING, *_of("law", "minimize", "large", "clipped")),
+        (*_ADDING, *_of("law", "large", "clipped")),
         settings=(("TFDIST_NODE_SIZE", "2"), ("TFDIST_OPTIONS", "engine=direct,bucket_mb=0.001")),
         more=(*_SPARSE, "cases_law."),
     ),
     Launch("nodes of two and one", 3, _ADDING, settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT), more=_SPARSE),
     # One of the larger node's ranks adds nothing: it has no slice.
-    Launch("nodes of three and two", 5, _SLICES, settings=(("TFDIST_NODE_SIZE", "3"), _DIRECT), more=_ADDING + _SPARSE),
+    Launch(
+        "nodes of three and two",
+        5,
+        _SLICES,
+        long=_of("engine", "random"),
+        settings=(("TFDIST_NODE_SIZE", "3"), _DIRECT),
+        more=_ADDING + _SPARSE,
+    ),
     Launch("through MPI alone", 2, _SLICES, settings=(("TFDIST_ENGINE", "mpi"),), more=_ADDING + _SPARSE),
 )
 LAUNCHES = {launch.name: launch for launch in _LAUNCHES}

@@ -6,6 +6,7 @@ raises on any. The report (rank 0 writes it) has one JSON line a case.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
 import sys
@@ -13,6 +14,9 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+
+# Long before a wait for another rank gives up: a case that hangs shows in what.
+STACKS_AFTER_SECONDS = 45
 
 
 def main(report: Path, cases: Sequence[str]) -> None:
@@ -24,11 +28,14 @@ def main(report: Path, cases: Sequence[str]) -> None:
     for case in cases:
         module, _, name = case.partition(".")
         start, processor_start, failure = time.monotonic(), time.process_time(), ""
+        faulthandler.dump_traceback_later(STACKS_AFTER_SECONDS, exit=False)
         try:
             getattr(importlib.import_module(f"tests.multirank.{module}"), name)()
         except Exception:
             failure = traceback.format_exc()
             sys.stderr.write(f"rank {tfdist.rank()}: {case} failed:\n{failure}")  # should the others wait for this rank
+        finally:
+            faulthandler.cancel_dump_traceback_later()
         mine = failure, time.process_time() - processor_start
         everyone = inside.report(mine, f"the end of {case}")
         if output:

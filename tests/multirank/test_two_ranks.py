@@ -1,4 +1,4 @@
-"""Every case on 2 ranks."""
+"""Every case on 2 ranks, but for mere variations."""
 
 from __future__ import annotations
 

@@ -106,6 +106,7 @@ def test_a_rank_that_exits(tmp_path: Path) -> None:
     assert_ended(finished, "rank 1 ended while rank 0 waits in average of gradients 0, step 7", "tfdist.shard")
 
 
+@pytest.mark.long("test_a_rank_that_stops_is_named_with_bucket_and_step")
 def test_a_rank_that_never_comes(tmp_path: Path) -> None:
     finished = job(
         tmp_path,
@@ -159,7 +160,11 @@ def test_different_steps_on_different_ranks(tmp_path: Path) -> None:
     ("build", "said"),
     [
         ("start(3, 4 + rank)", ["rank 0: gradient w float32 (3, 4)", "rank 1: gradient w float32 (3, 5)"]),
-        ("start(3, 4, name=f'w{rank}')", ["rank 0: gradient w0 float32", "rank 1: gradient w1 float32"]),
+        pytest.param(
+            "start(3, 4, name=f'w{rank}')",
+            ["rank 0: gradient w0 float32", "rank 1: gradient w1 float32"],
+            marks=pytest.mark.long("the same comparison as of shapes"),
+        ),
         ("start(); rank == 0 and tfdist.all_reduce(w)", ["rank 0: all_reduce", "rank 1: nothing more"]),
     ],
 )
@@ -302,6 +307,7 @@ def test_a_fetch_that_depends_on_the_rank(tmp_path: Path) -> None:
     assert_ended(finished, "rank 0 waits in average of gradients 0", "rank 1 waits in average of gradients 1")
 
 
+@pytest.mark.long("test_a_rank_that_exits")
 def test_data_that_end_at_different_steps(tmp_path: Path) -> None:
     finished = job(
         tmp_path,
@@ -345,6 +351,7 @@ def test_a_timeline_is_written_at_exit(tmp_path: Path) -> None:
     assert "the timeline is in" in finished.errors
 
 
+@pytest.mark.long("test_readme.py runs the command")
 def test_the_report(tmp_path: Path) -> None:
     finished = mpirun(2, ["-m", "tfdist"], 60, {"TFDIST_OPTIONS": "bucket_mb=5"})
     assert finished.code == 0, finished
@@ -375,7 +382,11 @@ model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=[Stop()])
     ("action", "said"),
     [
         ("self.model.stop_training = True", "early stop that depends on the rank"),
-        ("raise OSError('disk on fire')", "rank 1 of 2 failed"),
+        pytest.param(
+            "raise OSError('disk on fire')",
+            "rank 1 of 2 failed",
+            marks=pytest.mark.long("test_an_exception_on_one_rank, and Keras leaves exceptions alone"),
+        ),
     ],
 )
 def test_a_rank_that_leaves_the_fit_of_keras(tmp_path: Path, action: str, said: str) -> None:

@@ -35,10 +35,12 @@ class SharedVariables:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._same: set[str] = set()  # unique ids of those that have been given rank 0's values
-        self._new: dict[str, weakref.ref[Any]] = {}  # made or set since the last meeting, by their unique ids
+        # Those that have been given rank 0's values, by their unique ids: a number that is the same on all ranks.
+        self._same: dict[str, int] = {}
+        self._count = 0
+        self._new: dict[str, weakref.ref[Any]] = {}  # made since the last meeting, by their unique ids
+        self._set: dict[int, weakref.ref[Any]] = {}  # set again since then, by their numbers
         self._by_handle: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._set_again = False  # one that had rank 0's values
         self._thread = _Thread()
         self.trained: set[Hashable] = set()
         for variable in _existing():
@@ -73,13 +75,11 @@ class SharedVariables:
         # What is not trained, moving statistics and metrics, is each rank's own.
         trainable = variable.trainable and variable.dtype.is_floating and variable.shape.rank != 0
         if key in self.trained or trainable:
-            self._same.discard(variable._unique_id)
-            self._new[variable._unique_id] = weakref.ref(variable)
-            self._set_again = True
+            self._set[self._same[variable._unique_id]] = weakref.ref(variable)
 
     def share_set(self, place: str) -> None:
         """Share what has been set again, if something has. Collective then: all ranks."""
-        if self._set_again:
+        if self._set:
             self.share_new(place)
 
     def share_new(self, place: str) -> None:
@@ -89,14 +89,33 @@ class SharedVariables:
 
         Collective: all ranks.
         """
-        control = self._job.world.control
-        new, self._new, self._set_again = [r() for r in self._new.values()], {}, False
-        there = [v for v in new if v is not None]
-        digests = control.arrive(place, _digest(there) if there else 0)
-        if len(set(digests)) == 1:
-            self._same |= {v._unique_id for v in there if v.is_initialized()}
-            return
-        self.share(there)
+        new, self._new = [v for r in self._new.values() if (v := r()) is not None], {}
+        again, self._set = {n: v for n, r in self._set.items() if (v := r()) is not None}, {}
+        ready = [v for v in new if v.is_initialized()]
+        own = _digest(ready, again) if ready or again else 0
+        if len(set(self._job.world.control.arrive(place, own))) > 1:
+            self.share(new)
+            self._share_again(list(again))
+        else:
+            self._number(ready)
+
+    def _share_again(self, again: list[int]) -> None:
+        """What a rank has set, and has not dropped since, depends on it: variables are known by their numbers."""
+        gather = self._job.world.control.all_gather_object
+        known = {self._same[v._unique_id]: v for v in self._by_handle.values() if v._unique_id in self._same}
+        ranks: list[tuple[list[int], list[int]]] = gather((again, list(known)), first_step.PLACE)
+        wanted = set().union(*(numbers for numbers, _ in ranks)).intersection(*(there for _, there in ranks))
+        with self.setting():
+            take_values([known[n] for n in sorted(wanted)], 0, self._job)
+
+    def _number(self, variables: Sequence[Any]) -> None:
+        """They have the same values on all ranks now, where they stand in the same order."""
+        old = {self._same.get(v._unique_id) for v in variables}
+        self._set = {n: r for n, r in self._set.items() if n not in old}
+        for variable in variables:
+            self._same[variable._unique_id] = self._count
+            self._count += 1
+            self._new.pop(variable._unique_id, None)
 
     def share(self, candidates: Iterable[Any]) -> None:
         """Give variables rank 0's values, unless they have got them before.
@@ -127,9 +146,7 @@ class SharedVariables:
     def _take(self, wanted: Sequence[Any], root: int = 0) -> None:
         with self.setting():
             take_values(wanted, root, self._job)
-        for variable in wanted:
-            self._same.add(variable._unique_id)
-            self._new.pop(variable._unique_id, None)
+        self._number(wanted)
 
 
 class _Setting:
@@ -155,11 +172,12 @@ def _existing() -> list[Any]:
     return sorted(found, key=lambda v: int(v._unique_id.rpartition("_")[2]))
 
 
-def _digest(variables: Sequence[Any]) -> int:
+def _digest(new: Sequence[Any], again: dict[int, Any]) -> int:
     """A number, not 0, that tells whether two ranks have the same variables with the same values."""
-    known = [v for v in variables if v.is_initialized() and not random_state(v)]
-    names = agreement.number([f"{variable_name(v)} {described(v)}" for v in known])
-    return digest([np.asarray(v.numpy()) for v in known if v.dtype.name != "string"], names)
+    known = [v for v in new if not random_state(v)]
+    names = [f"{variable_name(v)} {described(v)}" for v in known] + [str(n) for n in sorted(again)]
+    values = [*known, *(again[n] for n in sorted(again))]
+    return digest([np.asarray(v.numpy()) for v in values if v.dtype.name != "string"], agreement.number(names))
 
 
 def digest(arrays: Sequence[np.ndarray], start: int = 0) -> int:

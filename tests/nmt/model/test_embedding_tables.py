@@ -65,6 +65,9 @@ class Sentences:
         ]
 
 
+LONG = pytest.mark.long("its parts are in other cases")
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_loss_and_steps_are_those_of_the_numpy_model(case: str) -> None:
     """The summed loss, and the logits of the steps that search takes, to 1e-5."""
@@ -89,7 +92,13 @@ def test_loss_and_steps_are_those_of_the_numpy_model(case: str) -> None:
             np.testing.assert_allclose(step[k], wanted, rtol=1e-5, atol=1e-5, err_msg=f"time {time}, k {k}")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if case in ("in pieces", "pretrained shared", "language model") else LONG)
+        for case in CASES
+    ],
+)
 def test_gradients_are_finite_differences(case: str) -> None:
     """With dropout, whose masks have the cells' width and not the embedding's."""
     arch = architecture(**CASES[case])

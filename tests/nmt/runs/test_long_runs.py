@@ -10,7 +10,7 @@ import pytest
 
 from nmt.keeping.checkpoint import latest, step_of
 from nmt.nmt import main
-from tests.launch import mpirun
+from tests.launch import Finished, mpirun
 from tests.nmt.runs.test_program import values
 from tests.nmt.runs.test_ranks_of_the_program import program
 
@@ -46,7 +46,7 @@ from nmt.nmt import main
 from nmt.train.feed import Feed
 batch = Feed.batch
 def signalled(self, step):
-    if step == 16 and tfdist.rank() == tfdist.size() - 1:
+    if step == STEP and tfdist.rank() == tfdist.size() - 1:
         os.kill(os.getpid(), signal.NAME)
     return batch(self, step)
 Feed.batch = signalled
@@ -54,27 +54,35 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize(("name", "step"), [("SIGTERM", 17), ("SIGKILL", 0)])
-def test_a_run_that_was_stopped_or_killed_goes_on_as_if_it_had_not(toy: Any, name: str, step: int) -> None:
+def signalled(toy: Any, name: str, step: int, flags: list[str]) -> Finished:
+    """A run whose last rank gets the signal when it asks for the batch of this step."""
+    script = toy.directory / "signalled.py"
+    script.write_text(SIGNALLED.replace("NAME", name).replace("STEP", str(step)))
+    return mpirun(2, [str(script), *flags], timeout_seconds=60)
+
+
+def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(toy: Any) -> None:
+    """Killed, continued and asked to stop, and continued to the end."""
     flags = toy.flags(
         "--num_train_steps=40", "--num_intra_threads=1", "--num_inter_threads=1", "--noevaluate_epochs",
         "--steps_per_external_eval=14", "--optimizer=adam", "--learning_rate=0.01",
     )  # fmt: skip
     straight, out = toy.directory / "straight", toy.directory / "out"
     assert program(2, [*flags, f"--out_dir={straight}"]).code == 0
-    script = toy.directory / "signalled.py"
-    script.write_text(SIGNALLED.replace("NAME", name))
-    done = mpirun(2, [str(script), *flags], timeout_seconds=60)
-    saved = step or 14
-    assert step_of(str(latest(out))) == saved
-    if step:
-        assert done.code == 0, done.errors
-        assert f"# Asked to stop: saved after step {step}; the same command goes on from there." in done.output
-    else:
-        assert done.code != 0
+
+    done = signalled(toy, "SIGKILL", 16, flags)
+    assert done.code != 0
+    assert step_of(str(latest(out))) == 14
+
+    done = signalled(toy, "SIGTERM", 18, flags)
+    assert done.code == 0 and "continuing after step 14" in done.output, done.errors
+    assert "run.lock was left by process" in done.output
+    assert "# Asked to stop: saved after step 19; the same command goes on from there." in done.output
+    assert step_of(str(latest(out))) == 19
+
     done = program(2, flags)
-    assert done.code == 0 and f"continuing after step {saved}" in done.output, done.errors
-    assert ("run.lock was left by process" in done.output) == (name == "SIGKILL")
+    assert done.code == 0 and "continuing after step 19" in done.output, done.errors
+    assert "run.lock was left by process" not in done.output
     assert not (out / "run.lock").exists()
     continued = values(str(latest(out)))
     for variable, value in values(str(latest(straight))).items():

@@ -19,7 +19,10 @@ def program(size: int, arguments: list[str]) -> Finished:
     return mpirun(size, ["-m", "nmt.nmt", *arguments], timeout_seconds=60)
 
 
-@pytest.mark.parametrize(("optimizer", "sizes"), [("sgd", (4,)), ("adam", (2,))])
+@pytest.mark.parametrize(
+    ("optimizer", "sizes"),
+    [("sgd", (4,)), pytest.param("adam", (2,), marks=pytest.mark.long("cases_nmt compares Adam's steps"))],
+)
 def test_ranks_do_what_one_process_does(toy: Any, optimizer: str, sizes: tuple[int, ...]) -> None:
     # Weights far from zero: where gradients are as small as their rounding, Adam makes much of it.
     flags = toy.flags("--dropout=0", "--init_weight=0.8", f"--optimizer={optimizer}", "--learning_rate=0.1")

@@ -77,8 +77,14 @@ def test_beam_is_the_plain_one(kind: str, width: int, weight: float) -> None:
             np.testing.assert_allclose(scores[k], [b.score for b in wanted], rtol=1e-4, err_msg=f"k {k}")
 
 
-@pytest.mark.parametrize("weight", [0.0, 1.0])
-@pytest.mark.parametrize("coverage", [0.3, 2.0])
+@pytest.mark.parametrize(
+    ("coverage", "weight"),
+    [
+        (0.3, 1.0),
+        (2.0, 0.0),
+        *(pytest.param(*pair, marks=pytest.mark.long("another pair")) for pair in ((0.3, 0.0), (2.0, 1.0))),
+    ],
+)
 def test_beam_with_coverage_is_the_plain_one(coverage: float, weight: float) -> None:
     """And coverage changes what wins: the scores differ from those without it."""
     rows = graphs.sentences(LENGTHS, 11)
@@ -194,7 +200,10 @@ def test_a_wider_beam_than_the_vocabulary() -> None:
     assert (np.diff(scores, axis=1) <= 0).all()
 
 
-@pytest.mark.parametrize("weights", [(0.0, 0.0), (1.0, 0.0), (1.0, 0.5)])
+@pytest.mark.parametrize(
+    "weights",
+    [*(pytest.param(w, marks=pytest.mark.long("fewer penalties")) for w in ((0.0, 0.0), (1.0, 0.0))), (1.0, 0.5)],
+)
 def test_a_sentence_does_not_depend_on_its_batch(weights: tuple[float, float]) -> None:
     """Alone, padded or among others, each with a limit of its own."""
     rows = graphs.sentences(LENGTHS, 11)
