@@ -61,7 +61,10 @@ _LAUNCHES = (
         "3",
         3,
         (
-            *(f"cases_{module}." for module in ("engine", "law", "values", "variables", "programs")),
+            *(
+                f"cases_{module}."
+                for module in ("engine", "law", "values", "variables", "programs", "batch_normalization")
+            ),
             *_of("keras", "uneven", "logs", "embeddings"),
         ),
         long=_of("engine", "memory"),  # what a rank holds hangs little on their number
