@@ -63,7 +63,15 @@ _LAUNCHES = (
         (
             *(
                 f"cases_{module}."
-                for module in ("engine", "law", "values", "variables", "programs", "batch_normalization")
+                for module in (
+                    "engine",
+                    "law",
+                    "values",
+                    "variables",
+                    "programs",
+                    "batch_normalization",
+                    "average_loss",
+                )
             ),
             *_of("keras", "uneven", "logs", "embeddings"),
         ),
