@@ -92,11 +92,24 @@ class SharedVariables:
         control = self._job.world.control
         new, self._new, self._set_again = [r() for r in self._new.values()], {}, False
         there = [v for v in new if v is not None]
-        digests = control.arrive(place, _digest(there) if there else 0)
+        with self.setting():
+            own = _digest(there) if there else 0
+        digests = control.arrive(place, own)
         if len(set(digests)) == 1:
             self._same |= {v._unique_id for v in there if v.is_initialized()}
             return
         self.share(there)
+
+    def share_restored(self, variables: Sequence[Any], place: str) -> None:
+        """Give variables that all ranks have, and that a checkpoint may have set on some, rank 0's values once more.
+
+        Collective: all ranks, with the same variables.
+        """
+        with self.setting():
+            own = _digest(variables)
+        if len(set(self._job.world.control.arrive(place, own))) > 1:
+            self._same -= {v._unique_id for v in variables}
+            self.share(variables)
 
     def share(self, candidates: Iterable[Any]) -> None:
         """Give variables rank 0's values, unless they have got them before.
