@@ -74,6 +74,36 @@ def all_reduce(tensor: Any, op: Op = "mean", group: Ranks | None = None) -> Any:
     return _collectives(group).all_reduce(tensor, op)
 
 
+def average_loss(total: Any, count: Any) -> Any:
+    """A loss over what all ranks count together, such as tokens, of which a rank's batch has more or fewer.
+
+    A rank's own ``total / count`` would weigh the tokens of a short batch more than those of a long one, and a sum
+    would be averaged over the ranks. This one is ``size * total / (the sum of count over the ranks)``: its mean over
+    the ranks, and that of its gradients, which tfdist takes, is what one process with all batches has, the sum of
+    ``total`` over the sum of ``count``::
+
+        loss = tfdist.average_loss(tf.reduce_sum(losses * mask), tf.reduce_sum(mask))
+
+    Collective: all ranks (inside ``alone`` it is ``total / count``).
+
+    Args:
+      total: floating-point scalar tensor, in a graph or eager: the sum of this rank's losses.
+      count: number or scalar tensor, integers too: by what one process divides; it is not differentiated, and may be 0
+        on a rank that has nothing to add.
+
+    Returns:
+      Scalar tensor with the dtype of ``total``.
+    """
+    import tensorflow as tf  # not before it is needed
+
+    total = tf.convert_to_tensor(total)
+    count = tf.stop_gradient(tf.cast(count, tf.float64))
+    if _job.switches.alone_depth:
+        return total / tf.cast(count, total.dtype)
+    everywhere = tf.convert_to_tensor(all_reduce(count, "sum"))
+    return total * tf.cast(_world.size / everywhere, total.dtype)
+
+
 def all_gather(tensor: Any, group: Ranks | None = None) -> Any:
     """Every rank's rows, one rank after the other.
 

@@ -132,6 +132,17 @@ def case_fit_sequential_with_clipping_and_decay() -> None:
             law(fit(dense, make(**options)))
 
 
+def case_synchronised_batch_normalization() -> None:
+    """Weights and moving statistics."""
+
+    def build() -> Any:
+        layers = tk().layers
+        parts = [layers.Dense(4, "tanh"), layers.BatchNormalization(synchronized=True), layers.Dense(3)]
+        return tk().Sequential([layers.Input([5]), *parts])
+
+    law(fit(build, legacy_momentum()))
+
+
 def case_fit_a_subclass_that_is_not_built() -> None:
     for make in (momentum, legacy_adam):
         with turn(make.args, make.func):

@@ -64,6 +64,7 @@ _LAUNCHES = (
         3,
         (
             *(f"cases_{module}." for module in ("engine", "law", "values", "variables", "programs", "configured")),
+            *(f"cases_{module}." for module in ("batch_normalization", "average_loss")),
             *_of("keras", "uneven", "logs", "embeddings_stay"),
         ),
         long=_of("engine", "memory"),  # what a rank holds hangs little on their number

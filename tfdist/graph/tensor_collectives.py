@@ -39,14 +39,15 @@ class TensorCollectives:
         self._group = group
         self._calls = 0
 
-    def all_reduce(self, value: Any, op: Op) -> Any:
-        """See ``tfdist.all_reduce``."""
+    def all_reduce(self, value: Any, op: Op, name: str = "") -> Any:
+        """See ``tfdist.all_reduce``; in a graph by this name, the same on all ranks, or by the operation's."""
         value = _tensor_of(value)
         _check(op, value)
         if _in_graph(value) and self._group.size > 1:
-            exchange = all_reduce("tensor", op, [value], self._lines("all_reduce", [value], [value]))
+            name = name or value.op.name
+            exchange = all_reduce("tensor", op, [value], [signature("all_reduce", name, value)])
             output = tf.TensorSpec(value.shape, value.dtype)
-            return self._in_graph("all_reduce", exchange, [value], [output])[0]
+            return self._in_graph("all_reduce", exchange, [value], [output], name)[0]
         return self._run(f"all_reduce ({op})", functools.partial(_all_reduce, op), [value], True)[0]
 
     def broadcast(self, value: Any, root: int) -> Any:
@@ -105,7 +106,7 @@ class TensorCollectives:
             ]
             compared = tensors if same_size else [tf.TensorSpec([None, *t.shape[1:]], t.dtype) for t in tensors]
             exchange = CollectiveCall("tensor", self._lines(kind, tensors, compared), function, same_size)
-            return self._in_graph(kind, exchange, tensors, outputs)
+            return self._in_graph(kind, exchange, tensors, outputs, tensors[0].op.name)
         arrays = [own_copy(v.numpy() if isinstance(v, tf.Tensor) else v) for v in values]
         # Another shape or dtype would be added or taken apart wrongly: they are part of where the ranks meet.
         shape = list(arrays[0].shape) if same_size else ["rows", *arrays[0].shape[1:]]
@@ -124,12 +125,13 @@ class TensorCollectives:
         exchange: Exchange,
         tensors: Sequence[tf.Tensor],
         outputs: Sequence[tf.TensorSpec],
+        of: str,
     ) -> list[tf.Tensor]:
         graph = ops.get_default_graph()
         everyone = self._group is self._job.world
         # Graphs of ranks that are in different groups differ; the name must not.
         number = len(make_state(graph).world_collectives) if everyone else ""
-        name = f"{kind} {number} of {tensors[0].op.name}"
+        name = f"{kind} {number} of {of}"
         collective = Collective(name, [exchange], self._group, self._job.recorder, everyone)
         with unconstrained(graph), tf.name_scope(f"tfdist/{kind.split()[0]}"):
             return build(collective, [Part(exchange, tensors, outputs)], self._job)[0]

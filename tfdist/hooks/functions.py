@@ -57,6 +57,10 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         original(self, *args, **kwargs)
         steps.eager.created(self)
 
+    def read(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        steps.eager.read(self)
+        return original(self, *args, **kwargs)
+
     # What is called in a function is built there, and not rewritten by AutoGraph.
     rules = autograph_config.CONVERSION_RULES
     patches.assign(autograph_config, "CONVERSION_RULES", rules, (autograph_config.DoNotConvert("tfdist"), *rules))
@@ -65,6 +69,8 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     )
     patches.replace(func_graph, "func_graph_from_py_func", trace, ("name", "python_func"))
     patches.replace(func_graph.FuncGraph, "_create_op_internal", create_op, ("self", "op_type", "inputs"))
+    for name in ("_read_variable_op", "sparse_read", "gather_nd"):
+        patches.replace(tf_resources.BaseResourceVariable, name, read, ("self",))
     for kind in (
         tf_resources.ResourceVariable,
         tf_resources.UninitializedVariable,

@@ -24,6 +24,7 @@ from tfdist.training.shared_variables import SharedVariables, digest
 from tfdist.transport import agreement
 
 _TAPE = "a GradientTape that is opened eagerly (what one rank does for itself belongs in tfdist.alone)"
+_READ = "the reading of a variable that was made since a GradientTape began to record"
 _MADE = "gradients of an eager tape"
 _APPLIED = "gradients that are applied eagerly"
 _NAMES = "the comparison of the names of what is trained"
@@ -40,6 +41,7 @@ class _Thread(threading.local):
         self.tapes = 0
         self.own: dict[Hashable, str] = {}  # variables whose gradients are this rank's alone as yet: why
         self.inner: list[weakref.ref[Any]] = []  # such gradients
+        self.made: set[str] = set()  # unique ids of variables, since a tape began to record
 
 
 class EagerSteps:
@@ -62,6 +64,18 @@ class EagerSteps:
         self._variables.created(variable)
         if self._thread.tapes and self._job.switches.shares and tf.executing_eagerly():
             self._variables.share([variable])
+            self._thread.made.add(variable._unique_id)
+
+    def read(self, variable: Any) -> None:
+        """A variable is about to be read, by which time a checkpoint that was read before may have set it.
+
+        Collective, if it was made since a tape began to record eagerly: all ranks, since one of them alone may have
+        the checkpoint, whose values the step is about to use.
+        """
+        if not self._thread.made or variable._unique_id not in self._thread.made or self._variables.being_set:
+            return
+        if self._job.switches.shares and tf.executing_eagerly():
+            self._variables.share_restored([variable], _READ)
 
     def assigned(self, variable: Any) -> None:
         """A variable is about to be assigned a value."""
@@ -82,13 +96,15 @@ class EagerSteps:
         Collective: all ranks, unless inside ``alone``.
         """
         if not self._job.switches.alone_depth:
-            self._thread.tapes += 1
             self._variables.share_new(_TAPE)
+            self._thread.tapes += 1  # an opening that failed is none
 
     def tape_closed(self) -> None:
         """It ends."""
         if not self._job.switches.alone_depth:
             self._thread.tapes = max(0, self._thread.tapes - 1)
+            if not self._thread.tapes:
+                self._thread.made = set()
 
     def uninstalled(self) -> None:
         """Tapes that are open now will not be seen to end."""

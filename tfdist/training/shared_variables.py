@@ -92,7 +92,8 @@ class SharedVariables:
         new, self._new = [v for r in self._new.values() if (v := r()) is not None], {}
         again, self._set = {n: v for n, r in self._set.items() if (v := r()) is not None}, {}
         ready = [v for v in new if v.is_initialized()]
-        own = _digest(ready, again) if ready or again else 0
+        with self.setting():
+            own = _digest(ready, again) if ready or again else 0
         if len(set(self._job.world.control.arrive(place, own))) > 1:
             self.share(new)
             self._share_again(list(again))
@@ -116,6 +117,18 @@ class SharedVariables:
             self._same[variable._unique_id] = self._count
             self._count += 1
             self._new.pop(variable._unique_id, None)
+
+    def share_restored(self, variables: Sequence[Any], place: str) -> None:
+        """Give variables that all ranks have, and that a checkpoint may have set on some, rank 0's values once more.
+
+        Collective: all ranks, with the same variables.
+        """
+        with self.setting():
+            own = _digest(variables, {})
+        if len(set(self._job.world.control.arrive(place, own))) > 1:
+            for variable in variables:
+                self._same.pop(variable._unique_id, None)
+            self.share(variables)
 
     def share(self, candidates: Iterable[Any]) -> None:
         """Give variables rank 0's values, unless they have got them before.

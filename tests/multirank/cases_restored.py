@@ -1,0 +1,92 @@
+"""A checkpoint that rank 0 alone has, of a model that is built in its first step, inside an eager tape."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tests.multirank.inside import everywhere
+from tests.multirank.oracle import Feed, assert_close, data, mine, one_process
+from tests.named import turn
+
+STEPS = 3
+
+
+class Module(tf.Module):
+    """Its variable is made, and attached, when it is first called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w: Any = None
+
+    def __call__(self, x: Any) -> Any:
+        if self.w is None:
+            self.w = tf.Variable(tf.random.normal([x.shape[1], 3]), name="w")
+        return tf.tanh(x @ self.w)
+
+
+class Whole(tf.Module):
+    """It has parts, one of which is attached when it has its variables, another in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: Any = None
+        self.more: list[Any] = []
+
+    def __call__(self, x: Any) -> Any:
+        if self.first is None:
+            first, second = Module(), Module()
+            first(tf.zeros([1, x.shape[1]]))
+            self.first = first
+            self.more.append(second)
+        return self.more[0](self.first(x))
+
+
+def sequential() -> Any:
+    return keras.Sequential([keras.layers.Dense(4, "tanh"), keras.layers.Dense(3)])
+
+
+def fresh(build: Callable[[], Any], seed: int) -> tuple[Any, Any]:
+    tf.random.set_seed(seed)
+    keras.utils.set_random_seed(seed)
+    return build(), keras.optimizers.Adam(0.05, epsilon=1e-3)
+
+
+def trained(model: Any, optimizer: Any, feeds: list[Feed]) -> dict[str, np.ndarray]:
+    """Variables and slots after eager steps."""
+    for feed in feeds:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(tf.constant(feed["x"])) - feed["y"]) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(list(zip(tape.gradient(loss, variables), variables, strict=True)))
+    return {str(n): np.asarray(v) for n, v in enumerate([*model.trainable_variables, *optimizer.variables])}
+
+
+def case_a_model_that_is_built_in_its_first_step() -> None:
+    """Weights and slots are those of one process that has restored them."""
+    feeds = data(steps=2 * STEPS)
+    for build in (Module, Whole, sequential):
+        with turn(build), tempfile.TemporaryDirectory() as directory:
+
+            def expected(build: Callable[[], Any] = build, directory: str = directory) -> Any:
+                model, optimizer = fresh(build, 50)
+                trained(model, optimizer, feeds[:STEPS])
+                path = tf.train.Checkpoint(model=model, optimizer=optimizer).save(f"{directory}/saved")
+                again, other = fresh(build, 60)
+                tf.train.Checkpoint(model=again, optimizer=other).restore(path)
+                return path, trained(again, other, feeds[STEPS:])
+
+            path, values = one_process(expected)
+            model, optimizer = fresh(build, tfdist.rank())
+            if tfdist.rank() == 0:
+                tf.train.Checkpoint(model=model, optimizer=optimizer).restore(path)
+            found = trained(model, optimizer, [mine(f) for f in feeds[STEPS:]])
+            assert_close(found, values, 2e-5)
+            own = {n: v.tolist() for n, v in found.items()}
+            assert everywhere(own) == [own] * tfdist.size()
