@@ -67,7 +67,7 @@ class Argument(list[Any]):
     """Whatever a wrapper may look at."""
 
     fetch = target = ()
-    built, jit_compile, name = True, False, "an argument"
+    built, jit_compile, synchronized, name = True, False, False, "an argument"
     _tfdist_sources: tuple[Any, ...] = ()
 
 
@@ -81,7 +81,7 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
         switches = types.SimpleNamespace(
             alone_depth=0, broadcasts=True, shares=True, settings=types.SimpleNamespace(autoshard=False)
         )
-        job: Any = types.SimpleNamespace(switches=switches, world=types.SimpleNamespace(rank=0))
+        job: Any = types.SimpleNamespace(switches=switches, world=types.SimpleNamespace(rank=0, size=1))
         functions: Any = Functions()
         sessions = types.SimpleNamespace(around=lambda session, fetches, call: call(), created=lambda session: None)
         fit = FitSteps(job, functions, functions)
