@@ -301,7 +301,7 @@ def case_gradients_that_leave_a_function() -> None:
             def gradients(feed: Feed) -> Any:
                 with tf.GradientTape() as tape:
                     loss = model.loss(feed)
-                return [merged(g) for g in tape.gradient(loss, variables)]
+                return tape.gradient(loss, variables)
 
             def apply(feed: Feed) -> None:
                 optimizer.apply_gradients(list(zip(clip(gradients(feed)), variables, strict=True)))

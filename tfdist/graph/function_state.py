@@ -29,6 +29,8 @@ class FunctionState:
       last: the operations after which the next collective may begin.
       marks: gradients with respect to variables.
       applied: the variables that gradients are applied to, by their keys (``markers.variable_key``).
+      alone: it was traced inside ``tfdist.alone``: its gradients are nobody's average.
+      leaves: what it returns is made of averages, of which there are no derivatives.
       counts: how often each collective stands in this very graph.
     """
 
@@ -37,6 +39,7 @@ class FunctionState:
         self.last: list[ops.Operation] = []
         self.marks: list[Marker] = []
         self.applied: set[Hashable] = set()
+        self.alone = self.leaves = False
         self.counts: Counter[str] = Counter()
 
     @property
@@ -87,9 +90,27 @@ def apply_to(keys: Iterable[Hashable | None]) -> None:
         state.applied |= known
 
 
+def made_alone() -> None:
+    """Gradients are computed inside ``tfdist.alone``, in the function under construction perhaps."""
+    if current() is not None:
+        for state in around(ops.get_default_graph()):
+            state.alone = True
+
+
 def current() -> ops.Graph | None:
     """The graph of the function under construction; None when executing eagerly."""
     return None if context.executing_eagerly() else ops.get_default_graph()
+
+
+def compiled() -> str | None:
+    """The name of the function that is being traced with ``jit_compile=True``, if one is."""
+    frame = sys._getframe()
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, polymorphic_function.Function) and owner._jit_compile:
+            return str(owner.python_function.__name__)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
 
 
 def check_not_compiled() -> None:
@@ -98,13 +119,10 @@ def check_not_compiled() -> None:
     Raises:
       RuntimeError: a function that is being traced has ``jit_compile=True``.
     """
-    frame = sys._getframe()
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, polymorphic_function.Function) and owner._jit_compile:
-            raise RuntimeError(
-                f"tf.function {owner.python_function.__name__} has jit_compile=True, and applies gradients: XLA cannot "
-                "compile the exchange between the ranks. Leave jit_compile out of the function that applies gradients; "
-                "a function inside it that computes the loss may have it"
-            )
-        frame = frame.f_back  # type: ignore[assignment]
+    name = compiled()
+    if name:
+        raise RuntimeError(
+            f"tf.function {name} has jit_compile=True, and applies gradients: XLA cannot compile the exchange between "
+            "the ranks. Leave jit_compile out of the function that applies gradients; a function inside it that "
+            "computes the loss may have it"
+        )

@@ -35,7 +35,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         @functools.wraps(python_func)
         def function(*inner: Any, **named: Any) -> Any:
             result = python_func(*inner, **named)
-            variable_writes.leaving(result, job)
+            variable_writes.leaving(result, job, steps.eager.recording)
             return result
 
         return original(name, function, *args, **kwargs)

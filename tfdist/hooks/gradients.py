@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.eager import backprop, forwardprop
 from tensorflow.python.ops import gradients_impl, gradients_util
 
+from tfdist.graph import function_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_key
 from tfdist.hooks.patches import Outermost, Patches
@@ -52,12 +53,14 @@ def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
         sources = self._tfdist_sources
         if job.switches.alone_depth or not sources:
             return result
-        flat = tf.nest.flatten(result)
-        variables = [sources[0]] * len(flat)  # of all of them: one stands for them
+        # That of a loss is averaged, not that of each example's output. One variable stands for all.
+        derivatives, targets = tf.nest.flatten(result), tf.nest.flatten(primals)
+        chosen = [t.shape.rank == 0 or not tf.executing_eagerly() and gradient_rewrite.of_gradients(t) for t in targets]
+        variables = [sources[0] if one else None for one in chosen]
         if tf.executing_eagerly():
-            new = eager.gradients(variables, flat, "derivatives along a direction")
+            new = eager.gradients(variables, derivatives, "derivatives along a direction")
         else:
-            new = gradient_rewrite.marked(variables, flat, job, primals)
+            new = gradient_rewrite.marked(variables, derivatives, job, primals)
         return tf.nest.pack_sequence_as(result, new)
 
     patches.replace(forwardprop.ForwardAccumulator, "__init__", made, ("self", "primals", "tangents"))
@@ -70,12 +73,12 @@ def _tapes(patches: Patches, job: Job, eager: EagerSteps) -> None:
 
     def enter(original: Callable[..., Any], self: Any) -> Any:
         if tf.executing_eagerly():
-            eager.tape_opened()
+            eager.tape_opened(self)
         return original(self)
 
     def leave(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
         if tf.executing_eagerly():
-            eager.tape_closed()
+            eager.tape_closed(self)
         original(self, *args, **kwargs)
 
     def derivative(each: bool) -> Callable[..., Any]:
@@ -85,6 +88,7 @@ def _tapes(patches: Patches, job: Job, eager: EagerSteps) -> None:
             def hooked() -> Any:
                 derivatives = original(self, target, sources, *args, **kwargs)
                 if job.switches.alone_depth:
+                    function_state.made_alone()
                     return derivatives
                 flat = tf.nest.flatten(sources), tf.nest.flatten(derivatives)
                 if tf.executing_eagerly():

@@ -28,17 +28,13 @@ _READ = "the reading of a variable that was made since a GradientTape began to r
 _MADE = "gradients of an eager tape"
 _APPLIED = "gradients that are applied eagerly"
 _NAMES = "the comparison of the names of what is trained"
-_REMEDY = (
-    "Put the step into a tf.function, where this is done for you; or apply them by an optimizer's apply_gradients; or "
-    "average what you assign by tfdist.all_reduce(value, 'mean')"
-)
 
 
 class _Thread(threading.local):
     """What one thread is in the middle of."""
 
     def __init__(self) -> None:
-        self.tapes = 0
+        self.tapes: list[Any] = []  # that are open
         self.own: dict[Hashable, str] = {}  # variables whose gradients are this rank's alone as yet: why
         self.inner: list[weakref.ref[Any]] = []  # such gradients
         self.made: set[str] = set()  # unique ids of variables, since a tape began to record
@@ -81,30 +77,28 @@ class EagerSteps:
         """A variable is about to be assigned a value."""
         if not tf.executing_eagerly() or self._job.switches.alone_depth:
             return
-        reason = self._thread.own.get(variable_key(variable))
-        if reason and not self._variables.being_set:
-            raise RuntimeError(
-                f"rank {self._job.world.rank} assigns to {variable_name(variable)}, whose gradients are this rank's "
-                f"alone: {reason}. {_REMEDY}"
-            )
         if not self._thread.tapes:
-            self._variables.assigned(variable)
+            self._variables.assigned(variable, self._thread.own.get(variable_key(variable)))
 
-    def tape_opened(self) -> None:
+    @property
+    def recording(self) -> bool:
+        """Whether a tape records eagerly in this thread."""
+        return any(tape._recording for tape in self._thread.tapes)
+
+    def tape_opened(self, tape: Any) -> None:
         """A tape begins to record eagerly: what it computes from must be the same on all ranks.
 
         Collective: all ranks, unless inside ``alone``.
         """
         if not self._job.switches.alone_depth:
             self._variables.share_new(_TAPE)
-            self._thread.tapes += 1  # an opening that failed is none
+            self._thread.tapes.append(tape)  # an opening that failed is none
 
-    def tape_closed(self) -> None:
+    def tape_closed(self, tape: Any) -> None:
         """It ends."""
-        if not self._job.switches.alone_depth:
-            self._thread.tapes = max(0, self._thread.tapes - 1)
-            if not self._thread.tapes:
-                self._thread.made = set()
+        self._thread.tapes = [other for other in self._thread.tapes if other is not tape]
+        if not self._thread.tapes:
+            self._thread.made = set()
 
     def uninstalled(self) -> None:
         """Tapes that are open now will not be seen to end."""
@@ -126,18 +120,15 @@ class EagerSteps:
         """
         thread = self._thread
         trained = [variable_key(s) for s, d in zip(sources, derivatives, strict=True) if d is not None]
-        second = {id(r()) for r in thread.inner} & {id(t) for t in tf.nest.flatten(target)}
-        if thread.tapes > int(tape._recording):
+        inner = [d for r in thread.inner if (d := r()) is not None]
+        second = {id(d) for d in inner} & {id(t) for t in tf.nest.flatten(target)}
+        if any(other is not tape and other._recording for other in thread.tapes):
             thread.own.update(dict.fromkeys(trained, "another tape records what is made of them"))
-            thread.inner += [weakref.ref(d) for d in derivatives if isinstance(d, tf.Tensor)]
+            thread.inner = [weakref.ref(d) for d in [*inner, *derivatives] if isinstance(d, tf.Tensor)]
             return list(derivatives)
         if each and not second:
             thread.own.update(dict.fromkeys(trained, "they are the derivatives of each of several numbers"))
             return list(derivatives)
-        if not second:  # the gradients that were differentiated again remain what they are
-            thread.inner = []
-            for key in trained:
-                thread.own.pop(key, None)
         return self.gradients(sources, derivatives, _MADE)
 
     def applied(self, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -150,24 +141,26 @@ class EagerSteps:
             self._thread.own.pop(variable_key(source), None)
         return list(zip(self.gradients(sources, gradients, _APPLIED), sources, strict=True))
 
-    def left(self, keys: Sequence[Hashable], names: Sequence[str], gradients: Sequence[Any], late: bool) -> list[Any]:
+    def left(self, keys: Sequence[Hashable], names: Sequence[str], gradients: Sequence[Any]) -> list[Any]:
         """The averages of gradients that a function has returned.
 
-        Collective: all ranks, unless a tape records what is made of them, or they are to be combined first.
+        Collective: all ranks, unless a tape records what is made of them.
 
         Args:
           keys: of their variables.
           names: of their variables.
           gradients: as they were returned.
-          late: they are to be combined before they are averaged.
         """
-        if late or self._thread.tapes:
-            reason = "they are of several losses or steps of a loop" if late else "a tape records what is made of them"
-            self._thread.own.update(dict.fromkeys(keys, reason))
+        if self.recording:
+            self.own(keys, "a tape records what is made of them")
             return list(gradients)
         averages = gradient_rewrite.average_now(gradients, names, self._job)
         self._averages.update({id(a): a for a in averages})
         return averages
+
+    def own(self, keys: Sequence[Hashable], reason: str) -> None:
+        """The gradients of these variables are this rank's as yet."""
+        self._thread.own.update(dict.fromkeys(keys, reason))
 
     def gradients(self, sources: Sequence[Any], gradients: Sequence[Any], place: str) -> list[Any]:
         """The averages of gradients with respect to variables that have been computed eagerly.

@@ -17,11 +17,12 @@ from tensorflow.python.framework import ops
 from tfdist.engine.autotune import open_together
 from tfdist.graph import function_state
 from tfdist.graph.job import Job
-from tfdist.graph.markers import Marker, variable_key
+from tfdist.graph.markers import variable_key
 from tfdist.graph.traversal import is_symbolic
 from tfdist.training import gradient_rewrite, variable_writes
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.shared_variables import SharedVariables
+from tfdist.training.variable_writes import Returned
 from tfdist.transport import agreement
 
 _NAMES = "the comparison of the names of what is trained"
@@ -41,7 +42,7 @@ class FunctionSteps:
         self._job = job
         self._variables = variables
         self._eager = eager
-        self._ready: weakref.WeakKeyDictionary[Any, dict[int, Marker]] = weakref.WeakKeyDictionary()
+        self._ready: weakref.WeakKeyDictionary[Any, dict[int, Returned]] = weakref.WeakKeyDictionary()
 
     def call(self, function: Any, inputs: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Around every ``call`` of a traced function, a ``ConcreteFunction``.
@@ -50,7 +51,10 @@ class FunctionSteps:
         """
         graph = function.graph
         state = function_state.function_state(graph)
-        if state is None or self._job.switches.alone_depth:
+        if state is None:
+            return call()
+        self._check(function, state)
+        if self._job.switches.alone_depth:
             return call()
         if not tf.executing_eagerly():
             return self._call_inside(graph, state, inputs, call)
@@ -61,7 +65,27 @@ class FunctionSteps:
         result = self.failing_plainly(call)
         return self._averaged(result, handed_on, graph, inputs) if handed_on else result
 
-    def _prepare(self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any]) -> dict[int, Marker]:
+    def _check(self, function: Any, state: function_state.FunctionState) -> None:
+        """Refuse to use one graph for what needs two."""
+        alone = self._job.switches.alone_depth > 0
+        if alone and state.collectives:
+            raise RuntimeError(
+                f"inside tfdist.alone, the function {function.graph.name} is called as it was traced outside, with an "
+                "exchange between the ranks: make another tf.function of it there"
+            )
+        if not alone and state.alone:
+            raise RuntimeError(
+                f"the function {function.graph.name} computes gradients as it was traced inside tfdist.alone, for one rank: "
+                "make another tf.function of it outside"
+            )
+        if state.leaves and (self._eager.recording or not tf.executing_eagerly()):
+            raise RuntimeError(
+                f"the function {function.graph.name} returns what is made of averages of gradients, of which there are no "
+                "derivatives, as it was traced where nothing is around it: make another tf.function of it for use "
+                "inside functions and tapes"
+            )
+
+    def _prepare(self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any]) -> dict[int, Returned]:
         """What it hands on of gradients. Collective: all ranks, as far as anything is new."""
         open_together(list(state.collectives), self._job.engines)
         trained = {_of_argument(key, graph, inputs) for key in state.trained}
@@ -86,7 +110,7 @@ class FunctionSteps:
     ) -> Any:
         """It is called in another function: after the exchanges before it, and before those after it."""
         handed_on = variable_writes.returned(graph)
-        function_state.include(state, except_for=handed_on.values())
+        function_state.include(state, except_for=[one.marker for one in handed_on.values()])
         outer = function_state.current()
         assert outer is not None
         if state.collectives:
@@ -99,22 +123,30 @@ class FunctionSteps:
             result = call()
         return self._marked(result, handed_on, graph, inputs) if handed_on else result
 
-    def _marked(self, result: Any, handed_on: dict[int, Marker], graph: Any, inputs: Sequence[Any]) -> Any:
+    def _marked(self, result: Any, handed_on: dict[int, Returned], graph: Any, inputs: Sequence[Any]) -> Any:
         """The gradients among the results are those of the function around it."""
         of = tuple(gradient_rewrite.tensor_key(t) for t in tf.nest.flatten(result) if isinstance(t, tf.Tensor))
 
-        def mark(marker: Marker, gradient: Any) -> Any:
-            return gradient_rewrite.marked_again(marker, _argument(marker.variable, graph, inputs), gradient, of)
+        def mark(one: Returned, value: Any) -> Any:
+            variable = _argument(one.marker.variable, graph, inputs)
+            return gradient_rewrite.marked_again(one.marker, variable, value, of, each=not one.itself)
 
-        return _with_gradients(result, handed_on, lambda found: [mark(m, g) for m, g in found])
+        return _with_gradients(result, handed_on, lambda found: [mark(one, value) for one, value in found])
 
-    def _averaged(self, result: Any, handed_on: dict[int, Marker], graph: Any, inputs: Sequence[Any]) -> Any:
+    def _averaged(self, result: Any, handed_on: dict[int, Returned], graph: Any, inputs: Sequence[Any]) -> Any:
         """The gradients among the results leave for what is executed eagerly."""
 
-        def average(found: Sequence[tuple[Marker, Any]]) -> list[Any]:
-            keys = [_of_argument(marker.variable, graph, inputs) for marker, _ in found]
-            late = any(m.each or m.tensors[0].graph is not graph for m, _ in found)
-            return self._eager.left(keys, [m.name for m, _ in found], [gradient for _, gradient in found], late)
+        def average(found: Sequence[tuple[Returned, Any]]) -> list[Any]:
+            keys = [_of_argument(one.marker.variable, graph, inputs) for one, _ in found]
+            combined = [key for key, (one, _) in zip(keys, found, strict=True) if not one.itself]
+            self._eager.own(combined, "a function returns what is made of several of them, in a loop say")
+            itself = [i for i, (one, _) in enumerate(found) if one.itself]
+            values = [value for _, value in found]
+            names = [found[i][0].marker.name for i in itself]
+            averages = self._eager.left([keys[i] for i in itself], names, [values[i] for i in itself]) if itself else []
+            for i, value in zip(itself, averages, strict=True):
+                values[i] = value
+            return values
 
         return _with_gradients(result, handed_on, average)
 
@@ -151,7 +183,7 @@ def _argument(key: Hashable, graph: Any, inputs: Sequence[Any]) -> Hashable:
 
 
 def _with_gradients(
-    result: Any, handed_on: dict[int, Marker], replace: Callable[[list[tuple[Marker, Any]]], list[Any]]
+    result: Any, handed_on: dict[int, Returned], replace: Callable[[list[tuple[Returned, Any]]], list[Any]]
 ) -> Any:
     """A function's results with other gradients.
 

@@ -57,9 +57,11 @@ def tensor_key(tensor: tf.Tensor) -> Hashable:
     return id(tensor.graph), tensor.name
 
 
-def marked_again(inner: Marker, variable: Hashable, gradient: Gradient, of: tuple[Hashable, ...]) -> Gradient:
+def marked_again(
+    inner: Marker, variable: Hashable, gradient: Gradient, of: tuple[Hashable, ...], each: bool
+) -> Gradient:
     """A gradient that a function has handed to the one around it, where its variable has this key."""
-    return _mark(variable, inner.name, gradient, of, inner.each)
+    return _mark(variable, inner.name, gradient, of, each)
 
 
 def averaged_at_once(variables: Sequence[Any], gradients: Sequence[Gradient | None], job: Job) -> list[Gradient | None]:
@@ -184,7 +186,7 @@ def warn_of_late_average(where: str) -> None:
     )
 
 
-def average_behind(values: Sequence[tf.Tensor], writes: str, state: GraphState, job: Job) -> None:
+def average_behind(values: Sequence[tf.Tensor], writes: str, state: GraphState, job: Job) -> bool:
     """Put averages behind whatever gradients these tensors depend on.
 
     This is how optimizers train that tfdist does not know, and how gradients are accumulated.
@@ -194,6 +196,9 @@ def average_behind(values: Sequence[tf.Tensor], writes: str, state: GraphState, 
       writes: what is done with them, in words.
       state: of the graph.
       job: the ranks and settings.
+
+    Returns:
+      Whether there were any.
 
     Raises:
       RuntimeError: they cannot be averaged any more, or only what is made of them can be.
@@ -219,11 +224,23 @@ def average_behind(values: Sequence[tf.Tensor], writes: str, state: GraphState, 
         unobstructed = (m for m in state.markers.values() if m.version > state.ran_version)
         siblings = [m for m in unobstructed if m.of == of and not (m.averaged or m.differentiated or m.each)]
         _rewire(list(dict.fromkeys([*(m for m in pending if m.of == of), *siblings])), state, job)
+    return bool(pending)
+
+
+def of_gradients(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is made of gradients."""
+    state = state_of(ops.get_default_graph())
+    return bool(state and state.pending and _markers_behind([tensor], state))
+
+
+def combined_behind(tensor: tf.Tensor, state: GraphState) -> bool:
+    """Whether a tensor is made of gradients that are combined first: each example's, or those of a loop's turns."""
+    return any(m.each for m in _markers_behind([tensor], state)) or bool(_in_loops([tensor], state))
 
 
 def late_behind(tensor: tf.Tensor, state: GraphState) -> Marker | None:
-    """A gradient behind a tensor that is to be combined before it can be averaged; None: there is none."""
-    late = [m for m in _markers_behind([tensor], state) if m.each and not m.averaged] + _in_loops([tensor], state)
+    """A gradient of this rank's own that a tensor is made of; None: there is none."""
+    late = [m for m in _markers_behind([tensor], state) if not m.averaged] + _in_loops([tensor], state)
     return next((m for m in late if _belongs(m, [tensor])), None)
 
 

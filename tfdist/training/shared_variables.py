@@ -6,17 +6,24 @@ import gc
 import threading
 import weakref
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tensorflow.python.ops import resource_variable_ops
 
+from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_name
 from tfdist.graph.traversal import is_symbolic
 from tfdist.training import first_step
 from tfdist.training.eager_variables import described, random_state, take_values
 from tfdist.transport import agreement
+from tfdist.transport.interfaces import DisagreementError
+
+_REMEDY = (
+    "Put the step into a tf.function, where this is done for you; or apply them by an optimizer's apply_gradients; or "
+    "average what you assign by tfdist.all_reduce(value, 'mean')"
+)
 
 
 class _Thread(threading.local):
@@ -39,7 +46,9 @@ class SharedVariables:
         self._same: dict[str, int] = {}
         self._count = 0
         self._new: dict[str, weakref.ref[Any]] = {}  # made since the last meeting, by their unique ids
-        self._set: dict[int, weakref.ref[Any]] = {}  # set again since then, by their numbers
+        self._set: dict[int, _Set] = {}  # set again since then, by their numbers
+        self._stale: set[str] = set()  # those of them that were not trained
+        self._told: set[str] = set()
         self._by_handle: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._thread = _Thread()
         self.trained: set[Hashable] = set()
@@ -67,15 +76,20 @@ class SharedVariables:
         """Whether this thread is in such a context."""
         return self._thread.setting > 0
 
-    def assigned(self, variable: Any) -> None:
-        """A variable is set by the program itself, outside a step: to what this rank has, perhaps."""
-        key = ("handle", variable.handle._id)
+    def assigned(self, variable: Any, reason: str | None) -> None:
+        """A variable is set by the program itself, outside a step: to what this rank has, perhaps.
+
+        Args:
+          variable: that is set.
+          reason: why its last gradients were this rank's own; None if they were not.
+        """
         if self._thread.setting or variable._unique_id not in self._same or not self._job.switches.shares:
             return
-        # What is not trained, moving statistics and metrics, is each rank's own.
-        trainable = variable.trainable and variable.dtype.is_floating and variable.shape.rank != 0
-        if key in self.trained or trainable:
-            self._set[self._same[variable._unique_id]] = weakref.ref(variable)
+        # What is not trained, moving statistics, metrics and inputs, is each rank's own; it may be trained later.
+        if ("handle", variable.handle._id) in self.trained:
+            self._set[self._same[variable._unique_id]] = _Set(weakref.ref(variable), reason)
+        else:
+            self._stale.add(variable._unique_id)
 
     def share_set(self, place: str) -> None:
         """Share what has been set again, if something has. Collective then: all ranks."""
@@ -90,30 +104,51 @@ class SharedVariables:
         Collective: all ranks.
         """
         new, self._new = [v for r in self._new.values() if (v := r()) is not None], {}
-        again, self._set = {n: v for n, r in self._set.items() if (v := r()) is not None}, {}
+        again, self._set = {n: s for n, s in self._set.items() if s.variable() is not None}, {}
         ready = [v for v in new if v.is_initialized()]
         with self.setting():
             own = _digest(ready, again) if ready or again else 0
         if len(set(self._job.world.control.arrive(place, own))) > 1:
             self.share(new)
-            self._share_again(list(again))
+            self._share_again(again)
         else:
             self._number(ready)
 
-    def _share_again(self, again: list[int]) -> None:
-        """What a rank has set, and has not dropped since, depends on it: variables are known by their numbers."""
+    def _share_again(self, again: dict[int, _Set]) -> None:
+        """What a rank has set, and has not dropped since, depends on it: variables are known by their numbers.
+
+        Raises:
+          DisagreementError: their values differ, and were made of gradients that were each rank's own.
+        """
         gather = self._job.world.control.all_gather_object
         known = {self._same[v._unique_id]: v for v in self._by_handle.values() if v._unique_id in self._same}
-        ranks: list[tuple[list[int], list[int]]] = gather((again, list(known)), first_step.PLACE)
-        wanted = set().union(*(numbers for numbers, _ in ranks)).intersection(*(there for _, there in ranks))
+        ranks: list[tuple[dict[int, str | None], list[int]]] = gather(
+            ({number: one.reason for number, one in again.items()}, list(known)), first_step.PLACE
+        )
+        numbers = set().union(*(given for given, _ in ranks)).intersection(*(there for _, there in ranks))
         with self.setting():
-            take_values([known[n] for n in sorted(wanted)], 0, self._job)
+            own = {n: digest([np.asarray(known[n].numpy())]) for n in sorted(numbers)}
+        digests: list[dict[int, int]] = gather(own, first_step.PLACE)
+        wanted = [n for n in own if len({other[n] for other in digests}) > 1]
+        names = ", ".join(variable_name(known[n]) for n in wanted[:3])
+        reasons = [reason for given, _ in ranks for n in wanted if (reason := given.get(n))]
+        if reasons:
+            raise DisagreementError(
+                f"{names} were set to other values on each rank, since their gradients are each rank's own: "
+                f"{reasons[0]}. {_REMEDY}"
+            )
+        if wanted and names not in self._told:
+            self._told.add(names)
+            announce(f"{names} were set between two steps, to other values on each rank: rank 0's are taken")
+        with self.setting():
+            take_values([known[n] for n in wanted], 0, self._job)
 
     def _number(self, variables: Sequence[Any]) -> None:
         """They have the same values on all ranks now, where they stand in the same order."""
         old = {self._same.get(v._unique_id) for v in variables}
-        self._set = {n: r for n, r in self._set.items() if n not in old}
+        self._set = {n: s for n, s in self._set.items() if n not in old}
         for variable in variables:
+            self._stale.discard(variable._unique_id)
             self._same[variable._unique_id] = self._count
             self._count += 1
             self._new.pop(variable._unique_id, None)
@@ -154,12 +189,20 @@ class SharedVariables:
 
     def unknown(self, variables: Sequence[Any]) -> bool:
         """Whether some of them have not had rank 0's values."""
-        return self._job.switches.shares and any(v._unique_id not in self._same for v in variables)
+        known = self._same.keys() - self._stale
+        return self._job.switches.shares and any(v._unique_id not in known for v in variables)
 
     def _take(self, wanted: Sequence[Any], root: int = 0) -> None:
         with self.setting():
             take_values(wanted, root, self._job)
         self._number(wanted)
+
+
+class _Set(NamedTuple):
+    """A variable that was set, and why its last gradients were this rank's own."""
+
+    variable: weakref.ref[Any]
+    reason: str | None
 
 
 class _Setting:
@@ -185,11 +228,11 @@ def _existing() -> list[Any]:
     return sorted(found, key=lambda v: int(v._unique_id.rpartition("_")[2]))
 
 
-def _digest(new: Sequence[Any], again: dict[int, Any]) -> int:
+def _digest(new: Sequence[Any], again: dict[int, _Set]) -> int:
     """A number, not 0, that tells whether two ranks have the same variables with the same values."""
     known = [v for v in new if not random_state(v)]
     names = [f"{variable_name(v)} {described(v)}" for v in known] + [str(n) for n in sorted(again)]
-    values = [*known, *(again[n] for n in sorted(again))]
+    values = [*known, *(again[n].variable() for n in sorted(again))]
     return digest([np.asarray(v.numpy()) for v in values if v.dtype.name != "string"], agreement.number(names))
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.framework import func_graph, ops
 
+from tfdist.graph import function_state
 from tfdist.graph.graph_state import GraphState, make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.graph.markers import Marker
-from tfdist.graph.traversal import ancestors, is_symbolic
+from tfdist.graph.traversal import ancestors, is_symbolic, outermost
 from tfdist.training import gradient_rewrite
 
 _WRITES = re.compile("Assign|Apply|Scatter")
@@ -84,7 +85,7 @@ def _values(inputs: Sequence[Any]) -> list[tf.Tensor]:
     return [t for t in inputs[1:] if isinstance(t, tf.Tensor) and is_symbolic(t) and t.dtype.is_floating]
 
 
-def leaving(result: Any, job: Job) -> None:
+def leaving(result: Any, job: Job, recording: bool) -> None:
     """A function is about to return something, of which gradients may be a part.
 
     What is made of them, their norm or a step, is made of their averages. Gradients themselves are left to the caller,
@@ -94,15 +95,31 @@ def leaving(result: Any, job: Job) -> None:
     state = state_of(graph)
     if state is None or not state.pending or job.switches.alone_depth or type(graph) is not func_graph.FuncGraph:
         return
+    # What is around it may differentiate what it returns, and there is no derivative of an average. XLA cannot compile
+    # one either.
+    if recording or outermost(graph) is not graph or function_state.compiled():
+        return
     tensors = [t for t in tf.nest.flatten(result, expand_composites=True) if isinstance(t, tf.Tensor)]
     made = [t for t in tensors if is_symbolic(t) and t.op not in state.markers]
-    made = [t for t in made if not gradient_rewrite.late_behind(t, state)]
-    gradient_rewrite.average_behind(made, "what it returns", state, job)
+    made = [t for t in made if not gradient_rewrite.combined_behind(t, state)]
+    if gradient_rewrite.average_behind(made, "what it returns", state, job):
+        next(function_state.around(graph)).leaves = True
 
 
-def returned(graph: Any) -> dict[int, Marker]:
-    """The gradients that a function returns as they are, or that cannot be averaged inside: markers by their number
-    among the outputs."""
+class Returned(NamedTuple):
+    """What a function returns of its gradients.
+
+    Attributes:
+      marker: of the gradient.
+      itself: it is the gradient; else it is made of it, and of this rank's own.
+    """
+
+    marker: Marker
+    itself: bool
+
+
+def returned(graph: Any) -> dict[int, Returned]:
+    """What a function returns of its gradients that has not been averaged inside, by the number among the outputs."""
     state = state_of(graph)
     if state is None or not state.pending:
         return {}
@@ -112,8 +129,9 @@ def returned(graph: Any) -> dict[int, Marker]:
         while op.type == "Identity" and op not in state.markers:
             op = op.inputs[0].op
         marker = state.markers.get(op)
+        itself = marker is not None and not marker.each
         if marker is None and tensor.dtype.is_floating:
             marker = gradient_rewrite.late_behind(tensor, state)
         if marker is not None and not marker.averaged:
-            found[number] = marker
+            found[number] = Returned(marker, itself)
     return found
