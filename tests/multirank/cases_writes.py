@@ -501,6 +501,7 @@ def case_inputs_and_states_of_a_rank_stay_its_own() -> None:
             loss = tf.reduce_mean(tf.linalg.matvec(given, w) ** 2)
         optimizer.apply_gradients([(tape.gradient(loss, w), w)])
 
+    step()  # before which all variables that it uses are rank 0's
     for number in range(3):
         own = np.full([2, 3], (tfdist.rank() + 1) * (number + 1) * 0.1, np.float32)
         given.assign(own)

@@ -67,20 +67,20 @@ class FunctionSteps:
 
     def _check(self, function: Any, state: function_state.FunctionState) -> None:
         """Refuse to use one graph for what needs two."""
-        alone = self._job.switches.alone_depth > 0
+        alone, name = self._job.switches.alone_depth > 0, function.graph.name
         if alone and state.collectives:
             raise RuntimeError(
-                f"inside tfdist.alone, the function {function.graph.name} is called as it was traced outside, with an "
+                f"inside tfdist.alone, the function {name} is called as it was traced outside, with an "
                 "exchange between the ranks: make another tf.function of it there"
             )
         if not alone and state.alone:
             raise RuntimeError(
-                f"the function {function.graph.name} computes gradients as it was traced inside tfdist.alone, for one rank: "
+                f"the function {name} computes gradients as it was traced inside tfdist.alone, for one rank: "
                 "make another tf.function of it outside"
             )
         if state.leaves and (self._eager.recording or not tf.executing_eagerly()):
             raise RuntimeError(
-                f"the function {function.graph.name} returns what is made of averages of gradients, of which there are no "
+                f"the function {name} returns what is made of averages of gradients, of which there are no "
                 "derivatives, as it was traced where nothing is around it: make another tf.function of it for use "
                 "inside functions and tapes"
             )
