@@ -129,8 +129,8 @@ def own(loss: Any) -> Any:
 
 
 def case_scipy_with_the_mean_of_losses() -> None:
-    """SciPy reads the variables before anything is trained, so that ranks that do not begin with the same values need
-    ``broadcast_variables``; and its line search goes by the loss, which is each rank's own without ``mean_of_ranks``."""
+    """SciPy reads the variables before anything is trained, so that ranks that begin with other values need
+    ``broadcast_variables``; and its line search goes by the loss, each rank's own without ``mean_of_ranks``."""
     for compiled in (True, False):
         with turn("compiled" if compiled else "eagerly"):
             expected, alone = one_process(

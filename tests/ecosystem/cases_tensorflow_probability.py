@@ -62,7 +62,9 @@ def case_variational_layers() -> None:
         return trained(model)
 
     # Initial values are to differ by rank, what is drawn is not: by a seed of the operation and the one of all.
-    assert_law(lambda feeds: train(feeds, tfpl.DenseReparameterization), set_seed=lambda seed: tk.utils.set_random_seed(3))
+    assert_law(
+        lambda feeds: train(feeds, tfpl.DenseReparameterization), set_seed=lambda seed: tk.utils.set_random_seed(3)
+    )
 
 
 def case_minimize() -> None:
@@ -76,7 +78,9 @@ def case_minimize() -> None:
         def loss() -> Any:
             return -tf.reduce_mean(tfd.MultivariateNormalDiag(where, scale).log_prob(batch))
 
-        tfp.math.minimize(loss, STEPS, tk.optimizers.legacy.Adam(0.05), trainable_variables=(where, *scale.trainable_variables))
+        tfp.math.minimize(
+            loss, STEPS, tk.optimizers.legacy.Adam(0.05), trainable_variables=(where, *scale.trainable_variables)
+        )
         return values([where, *scale.trainable_variables])
 
     assert_law(train)
@@ -87,7 +91,9 @@ def case_a_tape_of_variables_that_are_transformed() -> None:
 
     def train(feeds: list[Feed], function: bool) -> dict[str, np.ndarray]:
         where = tf.Variable(tf.random.normal([3]), name="where")
-        scale = tfp.util.TransformedVariable(tf.linalg.diag(tf.exp(tf.random.normal([3]))), tfb.FillScaleTriL(), name="scale")
+        scale = tfp.util.TransformedVariable(
+            tf.linalg.diag(tf.exp(tf.random.normal([3]))), tfb.FillScaleTriL(), name="scale"
+        )
         mixture = tfd.MultivariateNormalTriL(where, scale)
         optimizer = tk.optimizers.Adam(0.05)
         optimizer.build(mixture.trainable_variables)

@@ -29,14 +29,14 @@ def assert_law(
       tolerance: of the greatest entry of each array.
       set_seed: of what draws the initial values.
       feeds: global batches, if they are not to be those of ``oracle.data``.
-      rounding: in the names of what nothing but rounding moves, and is not compared with one process.
+      rounding: in the names of what nothing but rounding moves, which is not compared with one process.
     """
     found: dict[str, np.ndarray] = {}
 
     def kept(batches: list[Feed]) -> dict[str, np.ndarray]:
         found.clear()
         found.update(train(batches))
-        return {name: value for name, value in found.items() if not rounding or rounding not in name}
+        return {name: value for name, value in found.items() if not rounding or not re.search(rounding, name)}
 
     assert_program_law(kept, tolerance, STEPS, set_seed, feeds)
     assert_equal_everywhere(found)
@@ -44,7 +44,9 @@ def assert_law(
 
 def values(variables: Iterable[Any]) -> dict[str, np.ndarray]:
     """What variables hold, by their place and their name without the numbers that make names unique."""
-    return {f"{place}: {re.sub('_[0-9]+', '', v.name)}": v.numpy() for place, v in enumerate(variables)}
+    return {
+        f"{place}: {re.sub('_[0-9]+', '', getattr(v, 'path', v.name))}": v.numpy() for place, v in enumerate(variables)
+    }
 
 
 def trained(model: Any) -> dict[str, np.ndarray]:
