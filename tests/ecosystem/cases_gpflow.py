@@ -46,8 +46,8 @@ def batches(feeds: list[Feed]) -> Iterator[Any]:
 def case_minibatches_and_adam() -> None:
     """The loss of a rank's batch stands for all data, so that the mean of the ranks' losses is that of all batches."""
 
-    def train(feeds: list[Feed], optimizer: Any) -> dict[str, np.ndarray]:
-        model = sparse()
+    def train(feeds: list[Feed], make: Callable[[float], Any]) -> dict[str, np.ndarray]:
+        model, optimizer = sparse(), make(0.05)
         loss = model.training_loss_closure(batches(feeds), compile=True)
 
         @tf.function
@@ -62,7 +62,7 @@ def case_minibatches_and_adam() -> None:
 
     for make in (tk.optimizers.Adam, tk.optimizers.legacy.Adam):
         with turn(make):
-            assert_law(lambda feeds, make=make: train(feeds, make(0.05)), set_seed=set_seed)
+            assert_law(functools.partial(train, make=make), set_seed=set_seed)
 
 
 def case_a_tape_that_clips() -> None:
@@ -128,14 +128,17 @@ def own(loss: Any) -> Any:
     return loss
 
 
+def whole_and_share(compiled: bool) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """What one process gets of the whole batch, and of a rank's share of it."""
+    return scipy(sparse(0), DATA[0], own, compiled), scipy(sparse(0), mine(DATA[0]), own, compiled)
+
+
 def case_scipy_with_the_mean_of_losses() -> None:
     """SciPy reads the variables before anything is trained, so that ranks that begin with other values need
     ``broadcast_variables``; and its line search goes by the loss, each rank's own without ``mean_of_ranks``."""
     for compiled in (True, False):
         with turn("compiled" if compiled else "eagerly"):
-            expected, alone = one_process(
-                lambda compiled=compiled: [scipy(sparse(0), f, own, compiled) for f in (DATA[0], mine(DATA[0]))]
-            )
+            expected, alone = one_process(functools.partial(whole_and_share, compiled))
             assert any(np.abs(alone[n] - v).max() > 1e-2 * np.abs(v).max() for n, v in expected.items())
             model = sparse(tfdist.rank())
             tfdist.broadcast_variables(model.trainable_variables)

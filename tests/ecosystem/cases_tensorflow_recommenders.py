@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,9 +55,12 @@ class Retrieval(tfrs.Model):  # type: ignore[misc]
 
 
 def case_ranking() -> None:
+    def train(feeds: list[Feed], make: Callable[[float], Any]) -> dict[str, np.ndarray]:
+        return fitted(Ranking(), feeds, make(0.1))
+
     for make in (tk.optimizers.Adagrad, tk.optimizers.legacy.Adam):
         with turn(make):
-            assert_law(lambda feeds, make=make: fitted(Ranking(), feeds, make(0.1)), set_seed=tk.utils.set_random_seed)
+            assert_law(functools.partial(train, make=make), set_seed=tk.utils.set_random_seed)
 
 
 def case_retrieval() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -79,16 +80,16 @@ def law(train: Callable[[list[Feed]], dict[str, np.ndarray]]) -> None:
 
 
 def case_fit_with_its_own_loss() -> None:
-    def train(feeds: list[Feed], optimizer: Any) -> dict[str, np.ndarray]:
+    def train(feeds: list[Feed], options: dict[str, float]) -> dict[str, np.ndarray]:
         model = bert()
-        model.compile(optimizer)
+        model.compile(created(**options))
         together = {n: np.concatenate([feed[n] for feed in feeds]) for n in feeds[0]}
         model.fit(tf.data.Dataset.from_tensor_slices(together).batch(len(feeds[0]["labels"])), verbose=0)
         return trained(model)
 
     for options in ({}, {"weight_decay_rate": 0.1}):
         with turn(options):
-            law(lambda feeds, options=options: train(feeds, created(**options)))
+            law(functools.partial(train, options=options))
     with turn("clipping"), settings():
         # One process takes the norm over rows as they come: a word's twice if it occurs twice in a batch. But a
         # position's once, as its row is looked up for the whole batch at once.
@@ -98,7 +99,7 @@ def case_fit_with_its_own_loss() -> None:
                 "classifier/bert/embeddings/token_type_embeddings/embeddings": "unmerged",
             }
         )
-        law(lambda feeds: train(feeds, created(adam_global_clipnorm=0.5)))
+        law(functools.partial(train, options={"adam_global_clipnorm": 0.5}))
 
 
 def case_a_language_model_in_a_loop_that_clips() -> None:
@@ -119,7 +120,7 @@ def case_a_language_model_in_a_loop_that_clips() -> None:
 
     for function in (True, False):
         with turn("in a function" if function else "eagerly"):
-            law(lambda feeds, function=function: train(feeds, function))
+            law(functools.partial(train, function=function))
 
 
 def case_gradient_accumulator() -> None:
@@ -149,4 +150,4 @@ def case_gradient_accumulator() -> None:
 
     for functions in (True, False):
         with turn("in functions" if functions else "eagerly"):
-            law(lambda feeds, functions=functions: train(feeds, functions))
+            law(functools.partial(train, functions=functions))
