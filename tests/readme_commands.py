@@ -240,10 +240,10 @@ def _collected(program: str, arguments: Sequence[str]) -> Run:
 
 
 def _cases(program: str, arguments: Sequence[str]) -> None:
-    """REPORT MODULE.CASE...: each of them takes a job of ranks, and all of them run in tests/multirank."""
+    """REPORT [FOLDER.]MODULE.CASE...: each of them takes a job of ranks, and all of them run in their folder."""
     for case in arguments[1:]:
-        module, _, name = case.partition(".")
-        path = ROOT / "tests" / "multirank" / f"{module}.py"
+        *folder, module, name = case.split(".")
+        path = ROOT / "tests" / (folder[0] if folder else "multirank") / f"{module}.py"
         functions = [n.name for n in ast.parse(path.read_text()).body if isinstance(n, ast.FunctionDef)]
         if name not in functions:
             raise NoRuleError(f"{path} has no {name}")

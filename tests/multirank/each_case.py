@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.multirank.launches import Launch, results
+from tests.multirank.launches import PACKAGES, Launch, results
 
 # What has to be installed for a module's cases, beside what tfdist itself requires.
-_NEEDS = {"cases_tf_keras": "tf_keras"}
+_NEEDS = {"cases_tf_keras": "tf_keras", **{launch.wanted[0].rstrip("."): launch.name for launch in PACKAGES}}
 
 
 def test_case(
@@ -24,7 +24,7 @@ def test_case(
     record_property: Callable[[str, object], None],
 ) -> None:
     """Passes if the case has raised on no rank."""
-    needed = _NEEDS.get(case.partition(".")[0])
+    needed = _NEEDS.get(case.rpartition(".")[0])
     if needed and importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed")
     cases, ending = results(launch, tuple(selected[launch]))

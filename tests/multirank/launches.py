@@ -108,15 +108,32 @@ _LAUNCHES = (
     ),
     Launch("through MPI alone", 2, _SLICES, settings=(("TFDIST_ENGINE", "mpi"),), more=_ADDING + _SPARSE),
 )
-LAUNCHES = {launch.name: launch for launch in _LAUNCHES}
+# Packages on top of TensorFlow, with the Keras that each is written for; a job each, since what ends one is not to end
+# all. They are in an environment of their own.
+_KERAS_2 = (("TF_USE_LEGACY_KERAS", "1"),)
+_PACKAGES: dict[str, tuple[tuple[str, str], ...]] = {
+    "transformers": _KERAS_2,
+    "tensorflow_probability": _KERAS_2,
+    "tensorflow_recommenders": _KERAS_2,
+    "gpflow": _KERAS_2,
+    "sonnet": (),
+    "keras_hub": (),
+    "keras_tuner": (),
+}
+PACKAGES = tuple(
+    Launch(package, 2, (f"ecosystem.cases_{package}.",), settings=settings) for package, settings in _PACKAGES.items()
+)
+LAUNCHES = {launch.name: launch for launch in (*_LAUNCHES, *PACKAGES)}
 
 
 @functools.cache
 def case_names() -> tuple[str, ...]:
     """The names in the case modules, without importing TensorFlow into the test process."""
+    here = Path(__file__).parent
     return tuple(
-        f"{path.stem}.{node.name}"
-        for path in sorted(Path(__file__).parent.glob("cases_*.py"))
+        f"{folder}{path.stem}.{node.name}"
+        for folder, paths in (("", here), ("ecosystem.", here.parent / "ecosystem"))
+        for path in sorted(paths.glob("cases_*.py"))
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.FunctionDef) and node.name.startswith("case_")
     )

@@ -1,7 +1,8 @@
 """Runs cases on all ranks of one launch: ``mpirun -n N python -m tests.multirank.runner REPORT MODULE.CASE...``.
 
-A case is a function ``case_*`` in a module ``cases_*`` beside this file. It is called on every rank; it fails if it
-raises on any. The report (rank 0 writes it) has one JSON line a case.
+A case is a function ``case_*`` in a module ``cases_*`` beside this file, or in another folder of the tests, which then
+comes first: ``ecosystem.cases_sonnet.case_adam``. It is called on every rank; it fails if it raises on any. The report
+(rank 0 writes it) has one JSON line a case.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ def main(report: Path, cases: Sequence[str]) -> None:
 
     output = report.open("w") if tfdist.rank() == 0 else None
     for case in cases:
-        module, _, name = case.partition(".")
+        module, _, name = case.rpartition(".")
+        module = module if "." in module else f"multirank.{module}"
         start, processor_start, failure = time.monotonic(), time.process_time(), ""
         faulthandler.dump_traceback_later(STACKS_AFTER_SECONDS, exit=False)
         try:
-            getattr(importlib.import_module(f"tests.multirank.{module}"), name)()
+            getattr(importlib.import_module(f"tests.{module}"), name)()
         except Exception:
             failure = traceback.format_exc()
             sys.stderr.write(f"rank {tfdist.rank()}: {case} failed:\n{failure}")  # should the others wait for this rank

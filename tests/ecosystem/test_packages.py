@@ -1,0 +1,8 @@
+"""Every case of every package, on 2 ranks."""
+
+from __future__ import annotations
+
+from tests.multirank.each_case import test_case  # noqa: F401 (a test for each case of these launches)
+from tests.multirank.launches import PACKAGES
+
+LAUNCHES = tuple(launch.name for launch in PACKAGES)
