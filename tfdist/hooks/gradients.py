@@ -9,11 +9,10 @@ import tensorflow as tf
 from tensorflow.python.eager import backprop, forwardprop
 from tensorflow.python.ops import gradients_impl, gradients_util
 
-from tfdist.graph import function_state
+from tfdist.graph import function_state, marking
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_key
 from tfdist.hooks.patches import Outermost, Patches
-from tfdist.training import gradient_rewrite
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.steps import Steps
 
@@ -33,7 +32,7 @@ def _tf_gradients(patches: Patches, job: Job) -> None:
     def helper(original: Callable[..., Any], ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
         def wrapper() -> Any:
             derivatives = original(ys, xs, *args, **kwargs)
-            return gradient_rewrite.marked(xs if isinstance(xs, (list, tuple)) else [xs], derivatives, job, ys)
+            return marking.marked(xs if isinstance(xs, (list, tuple)) else [xs], derivatives, job, ys)
 
         return outermost.call(wrapper, lambda: original(ys, xs, *args, **kwargs))
 
@@ -55,12 +54,12 @@ def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
             return result
         # That of a loss is averaged, not that of each example's output. One variable stands for all.
         derivatives, targets = tf.nest.flatten(result), tf.nest.flatten(primals)
-        chosen = [t.shape.rank == 0 or not tf.executing_eagerly() and gradient_rewrite.of_gradients(t) for t in targets]
+        chosen = [t.shape.rank == 0 or not tf.executing_eagerly() and marking.of_gradients(t) for t in targets]
         variables = [sources[0] if one else None for one in chosen]
         if tf.executing_eagerly():
             new = eager.gradients(variables, derivatives, "derivatives along a direction")
         else:
-            new = gradient_rewrite.marked(variables, derivatives, job, primals)
+            new = marking.marked(variables, derivatives, job, primals)
         return tf.nest.pack_sequence_as(result, new)
 
     patches.replace(forwardprop.ForwardAccumulator, "__init__", made, ("self", "primals", "tangents"))
@@ -94,7 +93,7 @@ def _tapes(patches: Patches, job: Job, eager: EagerSteps) -> None:
                 if tf.executing_eagerly():
                     new = eager.of_tape(self, target, *flat, each)
                 else:
-                    new = gradient_rewrite.marked(*flat, job, target, each)
+                    new = marking.marked(*flat, job, target, each)
                 return tf.nest.pack_sequence_as(derivatives, new)
 
             # A Jacobian is made of gradients.

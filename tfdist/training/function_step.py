@@ -15,11 +15,11 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from tfdist.engine.autotune import open_together
-from tfdist.graph import function_state
+from tfdist.graph import function_state, marking
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_key
 from tfdist.graph.traversal import is_symbolic
-from tfdist.training import gradient_rewrite, variable_writes
+from tfdist.training import variable_writes
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.training.variable_writes import Returned
@@ -125,11 +125,11 @@ class FunctionSteps:
 
     def _marked(self, result: Any, handed_on: dict[int, Returned], graph: Any, inputs: Sequence[Any]) -> Any:
         """The gradients among the results are those of the function around it."""
-        of = tuple(gradient_rewrite.tensor_key(t) for t in tf.nest.flatten(result) if isinstance(t, tf.Tensor))
+        of = tuple(marking.tensor_key(t) for t in tf.nest.flatten(result) if isinstance(t, tf.Tensor))
 
         def mark(one: Returned, value: Any) -> Any:
             variable = _argument(one.marker.variable, graph, inputs)
-            return gradient_rewrite.marked_again(one.marker, variable, value, of, each=not one.itself)
+            return marking.marked_again(one.marker, variable, value, of, each=not one.itself)
 
         return _with_gradients(result, handed_on, lambda found: [mark(one, value) for one, value in found])
 

@@ -9,59 +9,18 @@ and summaries. A graph without an optimizer gets no communication.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from tfdist.graph import function_state
+from tfdist.graph import function_state, marking
 from tfdist.graph.gradient_average import reducer_of
-from tfdist.graph.graph_state import GraphState, make_state, state_of
+from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import REFERENCES, Gradient, Marker, variable_key, variable_name
-from tfdist.graph.traversal import ancestors, called_functions, is_symbolic, unconstrained
-
-
-def marked(
-    variables: Sequence[Any], gradients: Sequence[Gradient | None], job: Job, targets: Any = (), each: bool = False
-) -> list[Gradient | None]:
-    """Mark the gradients that are with respect to variables.
-
-    Args:
-      variables: the ``xs`` of ``tf.gradients``: variables, or tensors.
-      gradients: of them.
-      job: whether slices become dense.
-      targets: what was differentiated: tensors in any structure.
-      each: they are the derivatives of many numbers; see ``markers.Marker``.
-
-    Returns:
-      The gradients, to be used instead.
-    """
-    of = [t for t in tf.nest.flatten(targets) if isinstance(t, tf.Tensor) and is_symbolic(t)]
-    state = state_of(ops.get_default_graph())
-    through = [*_markers_behind(of, state), *_in_loops(of, state)] if state and state.pending else []
-    for marker in through:
-        marker.differentiated = True
-    calls = tuple(map(tensor_key, of))
-    return [
-        _mark(key, variable_name(x), _dense_if_asked(gradient, job), calls, each and not through)
-        if gradient is not None and (key := variable_key(x)) is not None
-        else gradient
-        for x, gradient in zip(variables, gradients, strict=True)
-    ]
-
-
-def tensor_key(tensor: tf.Tensor) -> Hashable:
-    """What identifies a tensor in a graph."""
-    return id(tensor.graph), tensor.name
-
-
-def marked_again(
-    inner: Marker, variable: Hashable, gradient: Gradient, of: tuple[Hashable, ...], each: bool
-) -> Gradient:
-    """A gradient that a function has handed to the one around it, where its variable has this key."""
-    return _mark(variable, inner.name, gradient, of, each)
+from tfdist.graph.traversal import ancestors, is_symbolic, unconstrained
 
 
 def averaged_at_once(variables: Sequence[Any], gradients: Sequence[Gradient | None], job: Job) -> list[Gradient | None]:
@@ -80,35 +39,7 @@ def averaged_at_once(variables: Sequence[Any], gradients: Sequence[Gradient | No
 
 def average_now(gradients: Sequence[Gradient], names: Sequence[str], job: Job) -> list[Gradient]:
     """The averages of gradients that have values. Collective: all ranks."""
-    return _build([_dense_if_asked(gradient, job) for gradient in gradients], names, job)
-
-
-def _dense_if_asked(gradient: Gradient, job: Job) -> Gradient:
-    return tf.convert_to_tensor(gradient) if job.switches.sparse_as_dense else gradient
-
-
-def _mark(key: Hashable, name: str, gradient: Gradient, of: tuple[Hashable, ...], each: bool) -> Gradient:
-    graph = ops.get_default_graph()
-    with tf.name_scope("tfdist/mark"):
-        if isinstance(gradient, tf.Tensor):
-            tensors: tuple[tf.Tensor, ...] = (tf.identity(gradient),)
-            result: Gradient = tensors[0]
-        else:
-            # The average has more rows than this rank's gradient: placeholder_with_default keeps TensorFlow from
-            # concluding anything from the present number.
-            tensors = (
-                tf.compat.v1.placeholder_with_default(gradient.values, [None, *gradient.values.shape[1:]]),
-                tf.compat.v1.placeholder_with_default(gradient.indices, [None]),
-            )
-            result = tf.IndexedSlices(*tensors, dense_shape=gradient.dense_shape)
-    sources = tuple(t.op.inputs[0] for t in tensors)
-    marker = Marker(key, name, tensors, getattr(gradient, "dense_shape", None), sources, graph.version, of, each)
-    state = make_state(graph)
-    state.markers.update({t.op: marker for t in tensors})
-    if not function_state.in_session():
-        for around in function_state.around(graph):
-            around.marks.append(marker)
-    return result
+    return _build([marking.dense_if_asked(gradient, job) for gradient in gradients], names, job)
 
 
 def check_replicas(strategy: Any) -> None:
@@ -142,7 +73,7 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
     for index, (gradient, variable) in enumerate(grads_and_vars):
         if gradient is None:
             continue
-        markers = _markers_behind(_components(gradient), state)
+        markers = marking.markers_behind(_components(gradient), state)
         if any(m.variable == variable_key(variable) for m in markers) and not any(m.each for m in markers):
             behind.update(dict.fromkeys(markers))
         else:
@@ -164,7 +95,7 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
         if any(m.variable in late and not m.averaged for m in marks):
             warn_of_late_average("a tf.function or a loop inside this one")
         names = [variable_name(grads_and_vars[i][1]) for i in direct]
-        own = [_dense_if_asked(applied[i], job) for i in direct]
+        own = [marking.dense_if_asked(applied[i], job) for i in direct]
         for i, gradient in zip(direct, _build(own, names, job), strict=True):
             applied[i] = gradient
         if not in_function:
@@ -203,11 +134,11 @@ def average_behind(values: Sequence[tf.Tensor], writes: str, state: GraphState, 
     Raises:
       RuntimeError: they cannot be averaged any more, or only what is made of them can be.
     """
-    pending = [m for m in _markers_behind(values, state) if not m.averaged and _belongs(m, values)]
+    pending = [m for m in marking.markers_behind(values, state) if not m.averaged and _belongs(m, values)]
     reason = _obstacle(pending, state)
     if any(m.each for m in pending):
         reason = "they are the derivatives of each example's loss, and what is made of them is to be averaged"
-    in_loops = [m for m in _in_loops(values, state) if _belongs(m, values)]
+    in_loops = [m for m in marking.in_loops(values, state) if _belongs(m, values)]
     if in_loops:
         reason, pending = "they come out of a loop or a condition", in_loops
     if reason:
@@ -227,34 +158,15 @@ def average_behind(values: Sequence[tf.Tensor], writes: str, state: GraphState, 
     return bool(pending)
 
 
-def of_gradients(tensor: tf.Tensor) -> bool:
-    """Whether a tensor is made of gradients."""
-    state = state_of(ops.get_default_graph())
-    return bool(state and state.pending and _markers_behind([tensor], state))
-
-
 def combined_behind(tensor: tf.Tensor, state: GraphState) -> bool:
     """Whether a tensor is made of gradients that are combined first: each example's, or those of a loop's turns."""
-    return any(m.each for m in _markers_behind([tensor], state)) or bool(_in_loops([tensor], state))
+    return any(m.each for m in marking.markers_behind([tensor], state)) or bool(marking.in_loops([tensor], state))
 
 
 def late_behind(tensor: tf.Tensor, state: GraphState) -> Marker | None:
     """A gradient of this rank's own that a tensor is made of; None: there is none."""
-    late = [m for m in _markers_behind([tensor], state) if not m.averaged] + _in_loops([tensor], state)
+    late = [m for m in marking.markers_behind([tensor], state) if not m.averaged] + marking.in_loops([tensor], state)
     return next((m for m in late if _belongs(m, [tensor])), None)
-
-
-def _in_loops(values: Iterable[tf.Tensor], state: GraphState) -> list[Marker]:
-    """Gradients in the bodies of loops and conditions that tensors come out of."""
-    bodies: dict[str, list[Marker]] = {}
-    for marker in state.markers.values():
-        graph = marker.tensors[0].graph
-        while not marker.averaged and getattr(graph, "outer_graph", None) is not None:
-            bodies.setdefault(graph.name, []).append(marker)
-            graph = graph.outer_graph
-    if not bodies:
-        return []
-    return [m for op in _behind(values, state) for name in called_functions(op) for m in bodies.get(name, ())]
 
 
 def _belongs(marker: Marker, values: Sequence[tf.Tensor]) -> bool:
@@ -269,17 +181,6 @@ def _belongs(marker: Marker, values: Sequence[tf.Tensor]) -> bool:
 
 def _components(gradient: Gradient) -> list[tf.Tensor]:
     return [gradient] if isinstance(gradient, tf.Tensor) else [gradient.values, gradient.indices]
-
-
-def _markers_behind(values: Iterable[tf.Tensor], state: GraphState) -> list[Marker]:
-    """The nearest markers that tensors depend on, in no order that matters."""
-    return list(dict.fromkeys(state.markers[op] for op in _behind(values, state) if op in state.markers))
-
-
-def _behind(values: Iterable[tf.Tensor], state: GraphState) -> Iterator[ops.Operation]:
-    """The operations that tensors depend on, up to gradients and what has come from other ranks."""
-    start = [t.op for t in values if is_symbolic(t)]  # rows may have a value already
-    return ancestors(start, stop=lambda op: op in state.markers or op in state.exchanged, control=False)
 
 
 def _obstacle(pending: Sequence[Marker], state: GraphState) -> str | None:

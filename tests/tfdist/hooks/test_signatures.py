@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.named import turn
+from tfdist.graph import marking
 from tfdist.hooks import gradients, install
 from tfdist.hooks.patches import Patches
-from tfdist.training import gradient_rewrite, variable_writes
+from tfdist.training import variable_writes
 from tfdist.training.fit import FitSteps
 
 Parameter = inspect.Parameter
@@ -74,7 +75,7 @@ class Argument(list[Any]):
 @pytest.fixture(scope="module")
 def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gradient_rewrite, "marked", lambda xs, gradients, job, of, each=False: gradients)
+        patch.setattr(marking, "marked", lambda xs, gradients, job, of, each=False: gradients)
         patch.setattr(variable_writes, "may_write", lambda op_type: False)
         patch.setattr(gradients, "variable_key", lambda variable: None)
         patch.setattr(FitSteps, "_around", lambda self, callbacks, model: callbacks)
