@@ -123,11 +123,11 @@ class EagerSteps:
         inner = [d for r in thread.inner if (d := r()) is not None]
         second = {id(d) for d in inner} & {id(t) for t in tf.nest.flatten(target)}
         if any(other is not tape and other._recording for other in thread.tapes):
-            thread.own.update(dict.fromkeys(trained, "another tape records what is made of them"))
+            self.own(trained, "another tape records what is made of them")
             thread.inner = [weakref.ref(d) for d in [*inner, *derivatives] if isinstance(d, tf.Tensor)]
             return list(derivatives)
         if each and not second:
-            thread.own.update(dict.fromkeys(trained, "they are the derivatives of each of several numbers"))
+            self.own(trained, "they are the derivatives of each of several numbers")
             return list(derivatives)
         return self.gradients(sources, derivatives, _MADE)
 
@@ -160,7 +160,9 @@ class EagerSteps:
 
     def own(self, keys: Sequence[Hashable], reason: str) -> None:
         """The gradients of these variables are this rank's as yet."""
-        self._thread.own.update(dict.fromkeys(keys, reason))
+        known = [key for key in keys if key is not None]
+        self._variables.trained.update(known)
+        self._thread.own.update(dict.fromkeys(known, reason))
 
     def gradients(self, sources: Sequence[Any], gradients: Sequence[Any], place: str) -> list[Any]:
         """The averages of gradients with respect to variables that have been computed eagerly.
