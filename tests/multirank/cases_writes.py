@@ -414,6 +414,16 @@ def case_an_eager_gradient_travels_once() -> None:
     assert_equal_everywhere(model.values())
 
 
+def case_the_same_values_in_another_order() -> None:
+    """They are compared before anything is sent: variables and gradients whose values each rank has elsewhere."""
+    size, own = tfdist.size(), tf.one_hot(2 * tfdist.rank(), 2 * tfdist.size())
+    w = tf.Variable(own, name="w")
+    with tf.GradientTape():
+        np.testing.assert_array_equal(w.numpy(), np.eye(2 * size)[0])
+    tf.keras.optimizers.SGD(1.0).apply_gradients([(own, w)])
+    np.testing.assert_allclose(w.numpy(), np.eye(2 * size)[0] - np.tile([1 / size, 0], size), rtol=1e-6)
+
+
 def case_towers_built_in_another_order() -> None:
     """Names that differ only in a number: values are paired by name, and gradients in another order are refused."""
     names = ["tower_1", "tower_2"]

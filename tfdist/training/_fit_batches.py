@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.transport.interfaces import Channel
@@ -39,7 +39,7 @@ class EqualBatches:
         x = given.get("x")
         leaves = tf.nest.flatten(x)
         arrays = all(isinstance(leaf, np.ndarray | tf.Tensor) for leaf in leaves)
-        self._digest = digest([leaf[: given.get("batch_size") or 32] for leaf in leaves]) if arrays else None
+        self._digest = checksum([leaf[: given.get("batch_size") or 32] for leaf in leaves]) if arrays else None
 
     def equalise(self, iterator: Any) -> None:
         """Collective: all ranks, each with its own iterator."""
@@ -137,7 +137,7 @@ class _FirstBatch:
     def compare(self, *arrays: Any) -> np.ndarray:
         """Collective: all ranks, the first time."""
         if not self._compared:
-            self.compared(self.channel.arrive("the first batch of model.fit", digest(arrays)))
+            self.compared(self.channel.arrive("the first batch of model.fit", checksum(arrays)))
         return np.array(True)
 
     def compared(self, digests: Sequence[int | None]) -> None:
@@ -150,15 +150,6 @@ class _FirstBatch:
                 "all ranks feed model.fit the same first batch, and so probably the same data: give each its own, "
                 "by tfdist.shard(x) and tfdist.shard(y), or tfdist.shard(dataset); or set TFDIST_AUTOSHARD=1"
             )
-
-
-def digest(arrays: Sequence[Any]) -> int:
-    """A number that tells whether two ranks have the same values."""
-    found = 0
-    for array in map(np.asarray, arrays):
-        content = repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes()
-        found = zlib.crc32(content, found)
-    return found
 
 
 class _Agreeing:

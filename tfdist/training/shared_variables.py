@@ -8,9 +8,9 @@ import weakref
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from tensorflow.python.ops import resource_variable_ops
 
+from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_name
@@ -127,7 +127,7 @@ class SharedVariables:
         )
         numbers = set().union(*(given for given, _ in ranks)).intersection(*(there for _, there in ranks))
         with self.setting():
-            own = {n: digest([np.asarray(known[n].numpy())]) for n in sorted(numbers)}
+            own = {n: checksum([known[n].numpy()]) for n in sorted(numbers)}
         digests: list[dict[int, int]] = gather(own, first_step.PLACE)
         wanted = [n for n in own if len({other[n] for other in digests}) > 1]
         names = ", ".join(variable_name(known[n]) for n in wanted[:3])
@@ -189,8 +189,8 @@ class SharedVariables:
 
     def unknown(self, variables: Sequence[Any]) -> bool:
         """Whether some of them have not had rank 0's values."""
-        known = self._same.keys() - self._stale
-        return self._job.switches.shares and any(v._unique_id not in known for v in variables)
+        known, stale = self._same, self._stale
+        return self._job.switches.shares and any((i := v._unique_id) not in known or i in stale for v in variables)
 
     def _take(self, wanted: Sequence[Any], root: int = 0) -> None:
         with self.setting():
@@ -233,22 +233,4 @@ def _digest(new: Sequence[Any], again: dict[int, _Set]) -> int:
     known = [v for v in new if not random_state(v)]
     names = [f"{variable_name(v)} {described(v)}" for v in known] + [str(n) for n in sorted(again)]
     values = [*known, *(again[n].variable() for n in sorted(again))]
-    return digest([np.asarray(v.numpy()) for v in values if v.dtype.name != "string"], agreement.number(names))
-
-
-def digest(arrays: Sequence[np.ndarray], start: int = 0) -> int:
-    """A number from 1 to 2^62 that tells whether two ranks have the same values, made at the speed of memory.
-
-    Args:
-      arrays: of any dtypes and shapes.
-      start: another such number.
-    """
-    found = np.uint64(start)
-    with np.errstate(over="ignore"):
-        for array in arrays:
-            content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            whole = content[: content.size // 8 * 8].view(np.uint64)
-            rest = int.from_bytes(content[whole.nbytes :].tobytes(), "little")
-            found = found * np.uint64(0x9E3779B97F4A7C15) + whole.sum(dtype=np.uint64) + np.uint64(rest + 1)
-            found ^= np.bitwise_xor.reduce(whole) >> np.uint64(7) if whole.size else np.uint64(0)
-    return int(found >> np.uint64(2)) or 1
+    return checksum([v.numpy() for v in values], agreement.number(names))
