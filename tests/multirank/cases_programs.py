@@ -289,6 +289,45 @@ def case_variables_that_are_arguments() -> None:
     assert_program_law(train)
 
 
+def case_one_function_for_several_variables() -> None:
+    """It is traced once, and called with each of them: outside, and in a function that clips what it returns."""
+
+    def train(inside: bool) -> Train:
+        def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
+            optimizer = OPTIMIZERS["v1 momentum"]()
+            variables = [tf.Variable(tf.random.normal([5, 3]), name=f"v{n}") for n in range(3)]
+
+            @tf.function
+            def gradient(v: Any, x: Any, y: Any) -> Any:
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((x @ v - y) ** 2)
+                return tape.gradient(loss, v)
+
+            @tf.function
+            def descend(v: Any, x: Any, y: Any) -> None:
+                v.assign_sub(clip([gradient(v, x, y)])[0])
+
+            @tf.function
+            def together(x: Any, y: Any) -> None:
+                gradients = clip([gradient(v, x, y) for v in variables])
+                optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+
+            for feed in feeds:
+                x, y = tf.constant(feed["x"]), tf.constant(feed["y"])
+                for v in () if inside else variables:
+                    descend(v, x, y)
+                if inside:
+                    together(x, y)
+            return {v.name: v.numpy() for v in variables}
+
+        return run
+
+    for inside in (True, False):
+        with turn(inside), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert_program_law(train(inside))
+
+
 def case_gradients_that_leave_a_function() -> None:
     """They leave it as averages, and may be clipped by whoever applies them."""
 

@@ -16,7 +16,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import func_graph, ops
 
 from tfdist.engine.collective import Collective
-from tfdist.graph.markers import Marker
+from tfdist.graph.markers import Marker, handle_key
 
 _ATTRIBUTE = "_tfdist_function"
 
@@ -32,6 +32,7 @@ class FunctionState:
       alone: it was traced inside ``tfdist.alone``: its gradients are nobody's average.
       leaves: what it returns is made of averages, of which there are no derivatives.
       counts: how often each collective stands in this very graph.
+      handles: the keys of the variables that were used, by the names of the tensors that stand for their handles.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,7 @@ class FunctionState:
         self.applied: set[Hashable] = set()
         self.alone = self.leaves = False
         self.counts: Counter[str] = Counter()
+        self.handles: dict[str, Hashable | None] = {}
 
     @property
     def trained(self) -> set[Hashable]:
@@ -95,6 +97,17 @@ def made_alone() -> None:
     if current() is not None:
         for state in around(ops.get_default_graph()):
             state.alone = True
+
+
+def traced() -> None:
+    """The tracing of a function ends, after which TensorFlow forgets what handles of its arguments stood for
+    (tensorflow/python/framework/func_graph.py, ``pop_capture``): those of the first call's variables.
+    """
+    graph = ops.get_default_graph()
+    state = function_state(graph)
+    if state is not None:
+        uses = ((inside, known) for known, inside in graph.captures if inside.dtype.name == "resource")
+        state.handles = {inside.name: handle_key(known) for inside, known in uses}
 
 
 def current() -> ops.Graph | None:

@@ -79,13 +79,17 @@ def variable_key(x: Any) -> Hashable | None:
     The operation that holds it in a session's graph; the number of its handle where there is no such operation.
     """
     handle = getattr(x, "handle", None)
-    if handle is None and getattr(x, "dtype", None) == tf.resource:
-        return None
-    tensor = x if handle is None else handle
+    if handle is not None:
+        return handle_key(handle)
+    return handle_key(x) if is_symbolic(x) and getattr(x, "dtype", None) != tf.resource else None
+
+
+def handle_key(tensor: Any) -> Hashable | None:
+    """What identifies the variable that this is the handle of, or of whose handle it is a plain reading."""
     while tensor is not None:
         tensor = outside(tensor)
         if not is_symbolic(tensor):
-            return ("handle", tensor._id) if handle is not None or tensor is not x else None
+            return ("handle", tensor._id)
         op = tensor.op
         if op.type in _VARIABLE_OPS or (op.type == "Placeholder" and tensor.dtype == tf.resource):
             return cast("Hashable", op)  # the latter: an argument of a function

@@ -152,8 +152,10 @@ class _OutsideSessions:
             next(function_state.around(self._graph)).last = [tensor.op for tensor in last]
 
     def check(self) -> None:
+        if self._graph is None:
+            return  # it was made of the settings just now
         now = self._made_by()
-        if self._graph is not None and now != self._made:
+        if now != self._made:
             name, value = next((n, v) for n, v in self._made.items() if now[n] != v)
             raise SettingsError(
                 f"tfdist.configure has made {name} {now[name]!r}, but {self.collective.name} stands in a tf.function "

@@ -11,6 +11,7 @@ from tensorflow.python.eager.polymorphic_function import concrete_function, poly
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import resource_variable_ops as tf_resources
 
+from tfdist.graph import function_state
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches, with_subclasses
 from tfdist.training import variable_writes
@@ -36,6 +37,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         def function(*inner: Any, **named: Any) -> Any:
             result = python_func(*inner, **named)
             variable_writes.leaving(result, job, steps.eager.recording)
+            function_state.traced()
             return result
 
         return original(name, function, *args, **kwargs)

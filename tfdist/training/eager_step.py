@@ -12,22 +12,21 @@ import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.training import first_step, gradient_rewrite
 from tfdist.training.eager_variables import described, native
-from tfdist.training.shared_variables import SharedVariables, digest
+from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport import agreement
 
 _TAPE = "a GradientTape that is opened eagerly (what one rank does for itself belongs in tfdist.alone)"
 _READ = "the reading of a variable that was made since a GradientTape began to record"
 _MADE = "gradients of an eager tape"
 _APPLIED = "gradients that are applied eagerly"
-_NAMES = "the comparison of the names of what is trained"
 
 
 class _Thread(threading.local):
@@ -75,9 +74,7 @@ class EagerSteps:
 
     def assigned(self, variable: Any) -> None:
         """A variable is about to be assigned a value."""
-        if not tf.executing_eagerly() or self._job.switches.alone_depth:
-            return
-        if not self._thread.tapes:
+        if tf.executing_eagerly() and not (self._job.switches.alone_depth or self._thread.tapes):
             self._variables.assigned(variable, self._thread.own.get(variable_key(variable)))
 
     @property
@@ -187,7 +184,7 @@ class EagerSteps:
             place + self._job.switches.configured, 4 * same + 2 * new + self._variables.unknown(known)
         )
         if any(number & 2 for number in said):
-            agreement.check_order(control, [variable_name(sources[i]) for i in chosen], _NAMES)
+            agreement.check_order(control, [variable_name(sources[i]) for i in chosen], first_step.NAMES)
         if any(number & 1 for number in said):
             agreement.agree(control, [described(v) for v in known], first_step.PLACE)
             self._variables.take(known)
@@ -196,16 +193,18 @@ class EagerSteps:
             result = [None if g is None else _times(g, factor) for g in result]
         elif same and len({number >> 2 for number in said}) == 1:
             return result
-        result = gradient_rewrite.averaged_at_once(sources, result, self._job)
-        for i in chosen:
-            self._averages[id(result[i])] = result[i]
+        names = [variable_name(sources[i]) for i in chosen]
+        averages = gradient_rewrite.average_now([result[i] for i in chosen], names, self._job)
+        self._averages.update({id(a): a for a in averages})
+        for i, average in zip(chosen, averages, strict=True):
+            result[i] = average
         return result
 
     def _digest(self, gradients: Sequence[Any]) -> int:
         if all(self._averages.get(id(g)) is g for g in gradients):
             return 1  # as they came from the other ranks
         parts = [t for g in gradients for t in ([g.values, g.indices] if isinstance(g, tf.IndexedSlices) else [g])]
-        return digest([np.asarray(t) for t in parts]) >> 2 or 1
+        return checksum(parts)
 
     def _say_first(self) -> None:
         if not self._said:

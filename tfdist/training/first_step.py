@@ -19,6 +19,7 @@ from tfdist.transport.interfaces import Channel, DisagreementError
 
 STEP, INITIALISER = "step", "initialiser"
 PLACE = "the exchange of variables before a first step"
+NAMES = "the comparison of the names of what is trained"
 Values = Mapping[str, np.ndarray]
 
 

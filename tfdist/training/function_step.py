@@ -8,24 +8,22 @@ of equal weights from the first one on. What happens without functions: ``eager_
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
 from tfdist.engine.autotune import open_together
 from tfdist.graph import function_state, marking
 from tfdist.graph.job import Job
-from tfdist.graph.markers import variable_key
+from tfdist.graph.markers import handle_key
 from tfdist.graph.traversal import is_symbolic
-from tfdist.training import variable_writes
+from tfdist.training import first_step, variable_writes
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.training.variable_writes import Returned
 from tfdist.transport import agreement
 
-_NAMES = "the comparison of the names of what is trained"
 _SET = "the sharing of variables that were set between two steps (do so on all ranks, or before the first step)"
 
 
@@ -42,7 +40,8 @@ class FunctionSteps:
         self._job = job
         self._variables = variables
         self._eager = eager
-        self._ready: weakref.WeakKeyDictionary[Any, dict[int, Returned]] = weakref.WeakKeyDictionary()
+        # What graphs hand on, and the variables that were their arguments when they were prepared.
+        self._ready: weakref.WeakKeyDictionary[Any, tuple[dict[int, Returned], set[Any]]] = weakref.WeakKeyDictionary()
 
     def call(self, function: Any, inputs: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Around every ``call`` of a traced function, a ``ConcreteFunction``.
@@ -58,12 +57,15 @@ class FunctionSteps:
             return call()
         if not tf.executing_eagerly():
             return self._call_inside(graph, state, inputs, call)
-        handed_on = self._ready.get(graph)
-        if handed_on is None:
-            handed_on = self._prepare(graph, state, inputs)
+        known = self._variables.by_handle
+        arguments = [v for t in inputs if t.dtype == tf.resource and (v := known(t)) is not None]
+        handed_on, prepared = self._ready.get(graph, ({}, ()))
+        if (given := tuple(v.handle._id for v in arguments)) not in prepared:
+            handed_on = self._prepare(graph, state, inputs, arguments)
+            self._ready[graph] = handed_on, {*prepared, given}
         self._variables.share_set(_SET)
         result = self.failing_plainly(call)
-        return self._averaged(result, handed_on, graph, inputs) if handed_on else result
+        return self._averaged(result, handed_on, _outside(graph, state, inputs)) if handed_on else result
 
     def _check(self, function: Any, state: function_state.FunctionState) -> None:
         """Refuse to use one graph for what needs two."""
@@ -85,25 +87,24 @@ class FunctionSteps:
                 "inside functions and tapes"
             )
 
-    def _prepare(self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any]) -> dict[int, Returned]:
+    def _prepare(
+        self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], arguments: Sequence[Any]
+    ) -> dict[int, Returned]:
         """What it hands on of gradients. Collective: all ranks, as far as anything is new."""
         open_together(list(state.collectives), self._job.engines)
-        trained = {_of_argument(key, graph, inputs) for key in state.trained}
+        outside = _outside(graph, state, inputs)
+        trained = {outside.get(key, key) for key in state.trained}
         # Not what is new on this rank alone: metrics of its own, or a trace for other shapes.
         new = not trained <= self._variables.trained
         if new:
             self._variables.trained |= trained
             for names in state.collectives.values():
-                agreement.check_order(self._job.world.control, names, _NAMES)
+                agreement.check_order(self._job.world.control, names, first_step.NAMES)
         if new and self._job.switches.shares:
-            arguments = [self._variables.by_handle(t) for t in inputs if t.dtype == tf.resource]
-            used = [*_captured(graph), *(v for v in arguments if v is not None)]
+            used = [*_captured(graph), *arguments]
             self._variables.take([v for v in used if ("handle", v.handle._id) in trained])
             self._variables.share(used)
-        handed_on = variable_writes.returned(graph)
-        if trained == state.trained:  # else other arguments may come
-            self._ready[graph] = handed_on
-        return handed_on
+        return variable_writes.returned(graph)
 
     def _call_inside(
         self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], call: Callable[[], Any]
@@ -121,23 +122,27 @@ class FunctionSteps:
             own.last = [op for op in outer.get_operations()[known:] if op.type.endswith("PartitionedCall")] or own.last
         else:
             result = call()
-        return self._marked(result, handed_on, graph, inputs) if handed_on else result
+        return self._marked(result, handed_on, _outside(graph, state, inputs)) if handed_on else result
 
-    def _marked(self, result: Any, handed_on: dict[int, Returned], graph: Any, inputs: Sequence[Any]) -> Any:
+    def _marked(
+        self, result: Any, handed_on: dict[int, Returned], outside: Mapping[Hashable | None, Hashable | None]
+    ) -> Any:
         """The gradients among the results are those of the function around it."""
         of = tuple(marking.tensor_key(t) for t in tf.nest.flatten(result) if isinstance(t, tf.Tensor))
 
         def mark(one: Returned, value: Any) -> Any:
-            variable = _argument(one.marker.variable, graph, inputs)
-            return marking.marked_again(one.marker, variable, value, of, each=not one.itself)
+            key = one.marker.variable
+            return marking.marked_again(one.marker, outside.get(key, key), value, of, each=not one.itself)
 
         return _with_gradients(result, handed_on, lambda found: [mark(one, value) for one, value in found])
 
-    def _averaged(self, result: Any, handed_on: dict[int, Returned], graph: Any, inputs: Sequence[Any]) -> Any:
+    def _averaged(
+        self, result: Any, handed_on: dict[int, Returned], outside: Mapping[Hashable | None, Hashable | None]
+    ) -> Any:
         """The gradients among the results leave for what is executed eagerly."""
 
         def average(found: Sequence[tuple[Returned, Any]]) -> list[Any]:
-            keys = [_of_argument(one.marker.variable, graph, inputs) for one, _ in found]
+            keys = [outside.get(one.marker.variable, one.marker.variable) for one, _ in found]
             combined = [key for key, (one, _) in zip(keys, found, strict=True) if not one.itself]
             self._eager.own(combined, "a function returns what is made of several of them, in a loop say")
             itself = [i for i, (one, _) in enumerate(found) if one.itself]
@@ -168,18 +173,15 @@ def _captured(graph: Any) -> list[Any]:
     return [by_handle[t._id] for t in captured if not is_symbolic(t) and t._id in by_handle]
 
 
-def _of_argument(key: Hashable, graph: Any, inputs: Sequence[Any]) -> Hashable:
-    """A variable's key outside a function: inside, an argument is known by its placeholder."""
-    if not isinstance(key, ops.Operation):
-        return key
-    place = next((n for n, tensor in enumerate(graph.inputs) if tensor.op is key), None)
-    return key if place is None or place >= len(inputs) else ("handle", inputs[place]._id)
+def _outside(
+    graph: Any, state: function_state.FunctionState, inputs: Sequence[Any]
+) -> dict[Hashable | None, Hashable | None]:
+    """The keys of the variables that are arguments where a function is called, by those inside.
 
-
-def _argument(key: Hashable, graph: Any, inputs: Sequence[Any]) -> Hashable:
-    """A variable's key in the function around it."""
-    place = next((n for n, tensor in enumerate(graph.inputs) if tensor.op is key), None)
-    return key if place is None or place >= len(inputs) else variable_key(inputs[place])
+    Inside, an argument is the variable that the function was traced with, and another one in each call.
+    """
+    pairs = [(one, given) for one, given in zip(graph.inputs, inputs, strict=False) if one.dtype == tf.resource]
+    return {state.handles.get(one.name, handle_key(one)): handle_key(given) for one, given in pairs}
 
 
 def _with_gradients(

@@ -3,7 +3,7 @@
 A script may clip between ``tf.gradients`` and ``apply_gradients``, and averaging what has been clipped is not the
 training of one process. So gradients with respect to variables are only marked when they are made; when an optimizer
 applies something that depends on them, their average takes their place behind the marks, upstream of clipping, norms
-and summaries. A graph without an optimizer gets no communication.
+and summaries. Where nothing is trained, nothing is communicated.
 """
 
 from __future__ import annotations
@@ -21,20 +21,6 @@ from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import REFERENCES, Gradient, Marker, variable_key, variable_name
 from tfdist.graph.traversal import ancestors, is_symbolic, unconstrained
-
-
-def averaged_at_once(variables: Sequence[Any], gradients: Sequence[Gradient | None], job: Job) -> list[Gradient | None]:
-    """The averages of gradients that a tape has computed eagerly, where nothing can be rewired later.
-
-    Collective: all ranks. Arguments as for ``marked``.
-    """
-    chosen = [i for i, g in enumerate(gradients) if g is not None and variable_key(variables[i]) is not None]
-    result = list(gradients)
-    if chosen:
-        names = [variable_name(variables[i]) for i in chosen]
-        for i, gradient in zip(chosen, average_now([gradients[i] for i in chosen], names, job), strict=True):
-            result[i] = gradient
-    return result
 
 
 def average_now(gradients: Sequence[Gradient], names: Sequence[str], job: Job) -> list[Gradient]:
@@ -93,7 +79,7 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
         late = {variable_key(grads_and_vars[i][1]) for i in direct}
         marks = next(function_state.around(ops.get_default_graph())).marks if in_function else []
         if any(m.variable in late and not m.averaged for m in marks):
-            warn_of_late_average("a tf.function or a loop inside this one")
+            _warn_of_late_average()
         names = [variable_name(grads_and_vars[i][1]) for i in direct]
         own = [marking.dense_if_asked(applied[i], job) for i in direct]
         for i, gradient in zip(direct, _build(own, names, job), strict=True):
@@ -108,11 +94,11 @@ def _tensor(gradient: Any) -> Gradient | None:
     return gradient if gradient is None or isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)
 
 
-def warn_of_late_average(where: str) -> None:
+def _warn_of_late_average() -> None:
     """Gradients were computed where their average cannot take their place any more."""
     warnings.warn(
-        f"gradients come out of {where}, so tfdist averages them where they are applied, after any clipping: compute "
-        "and apply them in one function to have the average clipped",
+        "gradients come out of a tf.function or a loop inside this one, so tfdist averages them where they are "
+        "applied, after any clipping: compute and apply them in one function to have the average clipped",
         stacklevel=5,
     )
 
@@ -191,9 +177,9 @@ def _obstacle(pending: Sequence[Marker], state: GraphState) -> str | None:
 
 
 def _rewire(markers: Sequence[Marker], state: GraphState, job: Job) -> None:
-    # An average stands where its gradients do, which may be outside the cond that applies it.
     # What gradients are computed from, other gradients among them, is this rank's own.
     before = set(ancestors([t.op.inputs[0].op for m in markers for t in m.tensors]))
+    # An average stands where its gradients do, which may be outside the cond that applies it.
     places: dict[tuple[ops.Graph, int], list[Marker]] = {}
     for marker in markers:
         op = marker.tensors[0].op
