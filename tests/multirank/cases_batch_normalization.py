@@ -38,15 +38,23 @@ def sgd() -> Any:
     return keras.optimizers.SGD(0.1, momentum=0.9)
 
 
+Turn = tuple[Callable[[bool], Any], Any, dict[str, Any]]
+
+
 def case_fit() -> None:
-    """Weights and moving statistics."""
-    turns: list[tuple[Callable[[bool], Any], Any, dict[str, Any]]] = [
-        (dense, fit, {}),
+    assert_fits((dense, fit, {}), (dense, train_on_batch, {"run_eagerly": True}))
+
+
+def case_variations_of_fit() -> None:
+    assert_fits(
         (dense, fit, {"jit_compile": True}),
         (dense, fit, {"steps_per_execution": 2}),
-        (dense, train_on_batch, {"run_eagerly": True}),
         (image, fit, {}),
-    ]
+    )
+
+
+def assert_fits(*turns: Turn) -> None:
+    """Weights and moving statistics are those of one process; and not so without it."""
     for build, run, options in turns:
         with turn(build, run, options):
             plain, own = functools.partial(build, False), functools.partial(build, True)

@@ -54,7 +54,11 @@ _ADDING = _of("engine", "every", "many", "random", "rows", "non_finite", "large"
 _SPARSE = _of("engine", "sparse_set")
 _SLICES = _of("engine", "every", "random", "rows", "large", "groups", "join")
 # Others of the same mechanisms, which differ in what is TensorFlow's or Keras's own.
-_VARIATIONS = (*_of("keras", "variations"), *_of("nmt", "nmt_with_variations"))
+_VARIATIONS = (
+    *_of("keras", "variations"),
+    *_of("batch_normalization", "variations"),
+    *_of("nmt", "nmt_with_variations"),
+)
 _DIRECT = ("TFDIST_OPTIONS", "engine=direct")
 _LAUNCHES = (
     Launch("2", 2, ("cases_",), long=_VARIATIONS),
@@ -67,7 +71,8 @@ _LAUNCHES = (
             *(f"cases_{module}." for module in ("batch_normalization", "average_loss")),
             *_of("keras", "uneven", "logs", "embeddings_stay"),
         ),
-        long=_of("engine", "memory"),  # what a rank holds hangs little on their number
+        # What a rank holds hangs little on their number.
+        long=(*_of("engine", "memory"), *_of("batch_normalization", "variations")),
         meaningless=_of("nmt", "nmt_with"),  # 64 sentences are not to be divided
         more=("cases_",),
     ),

@@ -7,17 +7,39 @@ comes first: ``ecosystem.cases_sonnet.case_adam``. It is called on every rank; i
 
 from __future__ import annotations
 
-import faulthandler
 import importlib
 import json
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 # Long before a wait for another rank gives up: a case that hangs shows in what.
 STACKS_AFTER_SECONDS = 45
+
+
+@contextmanager
+def _showing_where(what: str) -> Iterator[None]:
+    """Say where all threads are, should it take long."""
+
+    def show() -> None:  # faulthandler's own timer reads the stacks of threads that run, and dies of it now and then
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        stacks = [
+            f"{names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
+            for ident, frame in sys._current_frames().items()
+        ]
+        sys.stderr.write(f"{what} takes long:\n{''.join(stacks)}")
+
+    timer = threading.Timer(STACKS_AFTER_SECONDS, show)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def main(report: Path, cases: Sequence[str]) -> None:
@@ -30,14 +52,12 @@ def main(report: Path, cases: Sequence[str]) -> None:
         module, _, name = case.rpartition(".")
         module = module if "." in module else f"multirank.{module}"
         start, processor_start, failure = time.monotonic(), time.process_time(), ""
-        faulthandler.dump_traceback_later(STACKS_AFTER_SECONDS, exit=False)
         try:
-            getattr(importlib.import_module(f"tests.{module}"), name)()
+            with _showing_where(f"rank {tfdist.rank()}: {case}"):
+                getattr(importlib.import_module(f"tests.{module}"), name)()
         except Exception:
             failure = traceback.format_exc()
             sys.stderr.write(f"rank {tfdist.rank()}: {case} failed:\n{failure}")  # should the others wait for this rank
-        finally:
-            faulthandler.cancel_dump_traceback_later()
         mine = failure, time.process_time() - processor_start
         everyone = inside.report(mine, f"the end of {case}")
         if output:

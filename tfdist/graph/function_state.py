@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tensorflow.python.eager import context
@@ -71,18 +71,21 @@ def around(graph: Any) -> Iterator[FunctionState]:
         graph = graph.outer_graph
 
 
-def include(inner: FunctionState, except_for: Iterable[Marker] = ()) -> None:
+def include(
+    inner: FunctionState, outside: Mapping[Hashable | None, Hashable | None], except_for: Iterable[Marker] = ()
+) -> None:
     """A function is called inside the one under construction.
 
     Args:
       inner: its state.
+      outside: the keys of the variables that are its arguments, by those inside.
       except_for: gradients that are marked anew.
     """
     again = set(except_for)
     for state in around(ops.get_default_graph()):
         state.collectives.update(inner.collectives)
         state.marks += [m for m in inner.marks if m not in again]
-        state.applied |= inner.applied
+        state.applied |= {key for k in inner.applied if (key := outside.get(k, k)) is not None}
 
 
 def apply_to(keys: Iterable[Hashable | None]) -> None:

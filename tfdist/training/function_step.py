@@ -111,7 +111,8 @@ class FunctionSteps:
     ) -> Any:
         """It is called in another function: after the exchanges before it, and before those after it."""
         handed_on = variable_writes.returned(graph)
-        function_state.include(state, except_for=[one.marker for one in handed_on.values()])
+        outside = _outside(graph, state, inputs)
+        function_state.include(state, outside, except_for=[one.marker for one in handed_on.values()])
         outer = function_state.current()
         assert outer is not None
         if state.collectives:
@@ -122,7 +123,7 @@ class FunctionSteps:
             own.last = [op for op in outer.get_operations()[known:] if op.type.endswith("PartitionedCall")] or own.last
         else:
             result = call()
-        return self._marked(result, handed_on, _outside(graph, state, inputs)) if handed_on else result
+        return self._marked(result, handed_on, outside) if handed_on else result
 
     def _marked(
         self, result: Any, handed_on: dict[int, Returned], outside: Mapping[Hashable | None, Hashable | None]
