@@ -56,7 +56,7 @@ def broadcast(value: Any, root: int = 0, group: Ranks | None = None) -> Any:
 
 
 def all_reduce(tensor: Any, op: Op = "mean", group: Ranks | None = None) -> Any:
-    """Combine element by element over the ranks.
+    """Combine element by element over the ranks. Of a mean and a sum there are derivatives.
 
     Collective: all ranks of the group, in the same order, with the same shape and dtype.
 
@@ -105,7 +105,7 @@ def average_loss(total: Any, count: Any) -> Any:
 
 
 def all_gather(tensor: Any, group: Ranks | None = None) -> Any:
-    """Every rank's rows, one rank after the other.
+    """Every rank's rows, one rank after the other; with derivatives: see the section of that name in tfdist/README.md.
 
     Collective: all ranks of the group, in the same order.
 

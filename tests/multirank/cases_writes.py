@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -346,13 +347,15 @@ def case_gradients_out_of_loops() -> None:
 
 
 def case_values_set_between_steps() -> None:
-    """Reptile's outer loop, and a fold's new start: the values were read before rank 0's came."""
-    for function in (True, False):
+    """Reptile's outer loop, and a fold's new start: the values were read, or saved, before rank 0's came."""
+    for function, restored in ((True, False), (False, False), (True, True)):
 
-        def run(feeds: list[Feed], function: bool = function) -> dict[str, np.ndarray]:
+        def run(feeds: list[Feed], function: bool = function, restored: bool = restored) -> dict[str, np.ndarray]:
             model, optimizer = Model(), tf.keras.optimizers.SGD(0.3)
             variables = list(model.made.values())
             start = [v.numpy() for v in variables]
+            directory = tempfile.TemporaryDirectory()
+            saved = tf.train.Checkpoint(**model.made).write(f"{directory.name}/start")
 
             def step(feed: Feed) -> None:
                 with tf.GradientTape() as tape:
@@ -361,13 +364,15 @@ def case_values_set_between_steps() -> None:
 
             call = tf.function(step) if function else step
             for number, feed in enumerate(feeds):
-                if number == 3:
+                if number == 3 and restored:
+                    tf.train.Checkpoint(**model.made).read(saved)
+                elif number == 3:
                     for variable, value in zip(variables, start, strict=True):
                         variable.assign(value)
                 call({n: tf.constant(v) for n, v in feed.items()})
             return model.values()
 
-        with turn("function" if function else "eager"):
+        with turn("function" if function else "eager", "restored" if restored else "assigned"):
             assert_program_law(run, steps=STEPS)
 
 

@@ -7,7 +7,6 @@ what the ranks bring. The average of the weights' gradients is then that of one 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -61,10 +60,5 @@ class BatchMoments:
         return (mean, variance) if keepdims else (tf.squeeze(mean, axes), tf.squeeze(variance, axes))
 
     def _sum(self, x: tf.Tensor) -> tf.Tensor:
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
-        def summed(own: tf.Tensor) -> Any:
-            # Keras numbers layers by what else a rank has built.
-            name = numberless(own.op.name) if is_symbolic(own) else ""
-            return self._collectives.all_reduce(own, "sum", name), self._sum
-
-        return summed(x)
+        # Keras numbers layers by what else a rank has built.
+        return self._collectives.all_reduce(x, "sum", numberless(x.op.name) if is_symbolic(x) else "")

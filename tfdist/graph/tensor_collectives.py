@@ -43,43 +43,85 @@ class TensorCollectives:
         """See ``tfdist.all_reduce``; in a graph by this name, the same on all ranks, or by the operation's."""
         value = _tensor_of(value)
         _check(op, value)
-        if _in_graph(value) and self._group.size > 1:
-            name = name or value.op.name
-            exchange = all_reduce("tensor", op, [value], [signature("all_reduce", name, value)])
-            output = tf.TensorSpec(value.shape, value.dtype)
-            return self._in_graph("all_reduce", exchange, [value], [output], name)[0]
-        return self._run(f"all_reduce ({op})", functools.partial(_all_reduce, op), [value], True)[0]
+        name = name or _name_of(value)
+
+        def forward(own: Any) -> Any:
+            if _in_graph(own) and self._group.size > 1:
+                exchange = all_reduce("tensor", op, [own], [signature("all_reduce", name, own)])
+                output = tf.TensorSpec(own.shape, own.dtype)
+                return self._in_graph("all_reduce", exchange, [own], [output], name)[0]
+            return self._run(f"all_reduce ({op})", functools.partial(_all_reduce, op), [own], True, name)[0]
+
+        def backward(upstream: tf.Tensor) -> tf.Tensor:
+            if op not in ("sum", "mean"):
+                raise LookupError(f"all_reduce of {op!r} has no derivative: put tf.stop_gradient around it")
+            return self.all_reduce(upstream, op, f"the gradient of {name}")
+
+        return differentiable(value, forward, backward)
 
     def broadcast(self, value: Any, root: int) -> Any:
         """See ``tfdist.broadcast``."""
         value = _tensor_of(value)
         self._check_root(root)
-        if isinstance(value, tf.Tensor):
-            kind = f"broadcast from {root}"
-            return self._run(kind, functools.partial(_broadcast, root), [value], True, [value.shape])[0]
-        return self._group.control.broadcast_object(value, self._place("broadcast"), root)
+        if not isinstance(value, tf.Tensor):
+            return self._group.control.broadcast_object(value, self._place("broadcast"), root)
+        name, kind, function = _name_of(value), f"broadcast from {root}", functools.partial(_broadcast, root)
 
-    def all_gather(self, value: Any) -> Any:
+        def backward(upstream: tf.Tensor) -> tf.Tensor:
+            total = self.all_reduce(upstream, "sum", f"the gradient of {name}")
+            return total if self._group.rank == root else tf.zeros_like(total)
+
+        return differentiable(value, lambda own: self._run(kind, function, [own], True, name, [own.shape])[0], backward)
+
+    def all_gather(self, value: Any, name: str = "") -> Any:
         """See ``tfdist.all_gather``."""
-        shape = [None, *value.shape[1:]] if _in_graph(value) else None
-        return self._run("all_gather", _all_gather, [value], False, [shape])[0]
+        value, name = _tensor_of(value), name or _name_of(value)
+
+        def backward(upstream: tf.Tensor) -> tf.Tensor:
+            total = self.all_reduce(upstream, "sum", f"the gradient of {name}")
+            rows = self.all_gather(tf.shape(value)[:1], f"the rows of {name}")
+            start = tf.reduce_sum(rows[: self._group.rank])
+            return total[start : start + tf.shape(value)[0]]
+
+        return differentiable(
+            value, lambda own: self._run("all_gather", _all_gather, [own], False, name, [_rows_of(own)])[0], backward
+        )
 
     def reduce_scatter(self, value: Any, op: Op) -> Any:
         """See ``tfdist.reduce_scatter``."""
         value = _tensor_of(value)
         _check(op, value)
-        shape = [None, *value.shape[1:]] if _in_graph(value) else None
-        return self._run(f"reduce_scatter ({op})", functools.partial(_reduce_scatter, op), [value], True, [shape])[0]
+        name, kind, function = _name_of(value), f"reduce_scatter ({op})", functools.partial(_reduce_scatter, op)
 
-    def all_to_all(self, value: Any, splits: Any) -> tuple[Any, Any]:
+        def backward(upstream: tf.Tensor) -> tf.Tensor:
+            if op not in ("sum", "mean"):
+                raise LookupError(f"reduce_scatter of {op!r} has no derivative: put tf.stop_gradient around it")
+            gathered = self.all_gather(upstream, f"the gradient of {name}")
+            return gathered / self._group.size if op == "mean" else gathered
+
+        return differentiable(
+            value, lambda own: self._run(kind, function, [own], True, name, [_rows_of(own)])[0], backward
+        )
+
+    def all_to_all(self, value: Any, splits: Any, name: str = "") -> tuple[Any, Any]:
         """See ``tfdist.all_to_all``."""
-        shape = [None, *value.shape[1:]] if _in_graph(value) else None
+        value, name = _tensor_of(value), name or _name_of(value)
         if splits is None:
             first = tf.shape(value)[0] if _in_graph(value) else np.shape(value)[0]
             splits = _even(first, self._group.size)
         splits = tf.cast(splits, tf.int64) if _in_graph(value) else np.asarray(splits, np.int64)
-        received, counts = self._run("all_to_all", _all_to_all, [value, splits], False, [shape, [self._group.size]])
-        return received, counts
+        shapes = [_rows_of(value), [self._group.size]]
+        counts: list[Any] = []
+
+        def forward(own: Any) -> Any:
+            received, count = self._run("all_to_all", _all_to_all, [own, splits], False, name, shapes)
+            counts.append(count)
+            return received
+
+        def backward(upstream: tf.Tensor) -> tf.Tensor:
+            return self.all_to_all(upstream, counts[0], f"the gradient of {name}")[0]
+
+        return differentiable(value, forward, backward), counts[0]
 
     def barrier(self) -> None:
         """See ``tfdist.barrier``."""
@@ -94,9 +136,14 @@ class TensorCollectives:
         return f"tfdist.{kind}, call {self._calls}"
 
     def _run(
-        self, kind: str, function: Function, values: Sequence[Any], same_size: bool, shapes: Sequence[Any] = (None,)
+        self,
+        kind: str,
+        function: Function,
+        values: Sequence[Any],
+        same_size: bool,
+        name: str,
+        shapes: Sequence[Any] = (None,),
     ) -> list[Any]:
-        values = [_tensor_of(v) for v in values]
         if any(_in_graph(v) for v in values):
             tensors = [tf.convert_to_tensor(v) for v in values]
             if self._group.size == 1:
@@ -105,8 +152,8 @@ class TensorCollectives:
                 tf.TensorSpec(s if s is not None else t.shape, t.dtype) for t, s in zip(tensors, shapes, strict=True)
             ]
             compared = tensors if same_size else [tf.TensorSpec([None, *t.shape[1:]], t.dtype) for t in tensors]
-            exchange = CollectiveCall("tensor", self._lines(kind, tensors, compared), function, same_size)
-            return self._in_graph(kind, exchange, tensors, outputs, tensors[0].op.name)
+            exchange = CollectiveCall("tensor", [signature(kind, name, t) for t in compared], function, same_size)
+            return self._in_graph(kind, exchange, tensors, outputs, name)
         arrays = [own_copy(v.numpy() if isinstance(v, tf.Tensor) else v) for v in values]
         # Another shape or dtype would be added or taken apart wrongly: they are part of where the ranks meet.
         shape = list(arrays[0].shape) if same_size else ["rows", *arrays[0].shape[1:]]
@@ -136,8 +183,18 @@ class TensorCollectives:
         with unconstrained(graph), tf.name_scope(f"tfdist/{kind.split()[0]}"):
             return build(collective, [Part(exchange, tensors, outputs)], self._job)[0]
 
-    def _lines(self, kind: str, tensors: Sequence[tf.Tensor], compared: Sequence[Any]) -> list[str]:
-        return [signature(kind, tensors[0].op.name, t) for t in compared]
+
+def differentiable(value: Any, forward: Callable[[Any], Any], backward: Callable[[tf.Tensor], tf.Tensor]) -> Any:
+    """What a function makes of a value, with a derivative where there can be one.
+
+    Args:
+      value: tensor, array or number.
+      forward: the function.
+      backward: gets the loss's derivative with respect to the result, and returns that with respect to ``value``.
+    """
+    if not (isinstance(value, tf.Tensor) and (value.dtype.is_floating or value.dtype.is_complex)):
+        return forward(value)
+    return tf.custom_gradient(lambda own: (forward(own), lambda d: backward(tf.convert_to_tensor(d))))(value)
 
 
 def _tensor_of(value: Any) -> Any:
@@ -146,6 +203,15 @@ def _tensor_of(value: Any) -> Any:
 
 def _in_graph(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and not hasattr(value, "numpy")
+
+
+def _name_of(value: Any) -> str:
+    return str(value.op.name) if _in_graph(value) else ""
+
+
+def _rows_of(value: Any) -> list[int | None] | None:
+    """The static shape of as many rows as may be."""
+    return [None, *value.shape[1:]] if _in_graph(value) else None
 
 
 def _check(op: Op, value: Any) -> None:

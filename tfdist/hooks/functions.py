@@ -55,6 +55,10 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         steps.eager.assigned(self)
         return original(self, value, *args, **kwargs)
 
+    def restore(original: Callable[..., Any], handle: Any, *args: Any, **kwargs: Any) -> Any:
+        steps.eager.restored(handle)
+        return original(handle, *args, **kwargs)
+
     def made(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         steps.eager.created(self)
@@ -79,6 +83,8 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         polymorphic_function.UnliftedInitializerVariable,
     ):
         patches.replace(kind, "__init__", made, ("self",))
+    # What a checkpoint is restored by; the methods that assign do not come here.
+    patches.replace(tf_resources, "shape_safe_assign_variable_handle", restore, ("handle",))
     for name, value in _ASSIGNING.items():
         for cls in with_subclasses(tf_resources.BaseResourceVariable):
             if name in vars(cls):

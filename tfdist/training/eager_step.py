@@ -18,6 +18,7 @@ from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_key, variable_name
+from tfdist.graph.traversal import is_symbolic
 from tfdist.training import first_step, gradient_rewrite
 from tfdist.training.eager_variables import described, native
 from tfdist.training.shared_variables import SharedVariables
@@ -76,6 +77,12 @@ class EagerSteps:
         """A variable is about to be assigned a value."""
         if tf.executing_eagerly() and not (self._job.switches.alone_depth or self._thread.tapes):
             self._variables.assigned(variable, self._thread.own.get(variable_key(variable)))
+
+    def restored(self, handle: Any) -> None:
+        """The variable of a handle is about to be set to what a checkpoint has."""
+        variable = None if is_symbolic(handle) else self._variables.by_handle(handle)
+        if variable is not None:
+            self.assigned(variable)
 
     @property
     def recording(self) -> bool:
