@@ -62,6 +62,7 @@ def test_the_table(finished: tuple[Finished, dict[str, Any]]) -> None:
     assert re.search(r"(?m)^\d+ equal, .*2 ranks, \d+ s; tensorflow [\d.]+", done.output)
 
 
+@pytest.mark.long("the programs that are wrong on purpose are noticed")
 def test_programs_notice_that_nothing_is_averaged(tmp_path: Path) -> None:
     """Without tfdist the ranks end apart: there would be no point in a program that did not show it."""
     path = tmp_path / "rows.json"

@@ -53,11 +53,12 @@ def _of(module: str, *names: str) -> tuple[str, ...]:
 _ADDING = _of("engine", "every", "many", "random", "rows", "non_finite", "large", "groups", "collectives", "join")
 _SPARSE = _of("engine", "sparse_set")
 _SLICES = _of("engine", "every", "random", "rows", "large", "groups", "join")
-# Others of the same mechanisms, which differ in what is TensorFlow's or Keras's own.
+# Others of the same mechanisms, which differ in what is TensorFlow's or Keras's own, or in what tests/nmt tries.
 _VARIATIONS = (
     *_of("keras", "variations"),
+    *_of("tf_keras", "mixed"),
     *_of("batch_normalization", "variations"),
-    *_of("nmt", "nmt_with_variations"),
+    *_of("nmt", "nmt_with_variations", "nmt_with_sgd", "nmt_with_one", "nmt_with_pretrained"),
 )
 _DIRECT = ("TFDIST_OPTIONS", "engine=direct")
 _LAUNCHES = (
@@ -71,8 +72,12 @@ _LAUNCHES = (
             *(f"cases_{module}." for module in ("batch_normalization", "average_loss", "derivatives")),
             *_of("keras", "uneven", "logs", "embeddings_stay"),
         ),
-        # What a rank holds hangs little on their number.
-        long=(*_of("engine", "memory"), *_of("batch_normalization", "variations")),
+        # What a rank holds hangs little on their number, and the rest less than its neighbours.
+        long=(
+            *_of("engine", "memory", "many"),
+            *_of("law", "clipped"),
+            *_of("batch_normalization", "fit", "variations", "evaluation"),
+        ),
         meaningless=_of("nmt", "nmt_with"),  # 64 sentences are not to be divided
         more=("cases_",),
     ),
@@ -80,7 +85,7 @@ _LAUNCHES = (
         "4",
         4,
         _ADDING,
-        long=_of("engine", "many"),
+        long=_of("engine", "many", "random"),
         more=("cases_",),
     ),
     # One rank has nothing to exchange, and nothing is installed: the public calls, and that graphs stay as they are.
@@ -98,6 +103,7 @@ _LAUNCHES = (
         "two nodes of two",
         4,
         (*_ADDING, *_of("law", "large", "clipped")),
+        long=_of("engine", "many", "random"),
         settings=(("TFDIST_NODE_SIZE", "2"), ("TFDIST_OPTIONS", "engine=direct,bucket_mb=0.001")),
         more=(*_SPARSE, "cases_law."),
     ),
@@ -107,7 +113,7 @@ _LAUNCHES = (
         "nodes of three and two",
         5,
         _SLICES,
-        long=_of("engine", "random"),
+        long=_of("engine", "random", "every"),
         settings=(("TFDIST_NODE_SIZE", "3"), _DIRECT),
         more=_ADDING + _SPARSE,
     ),

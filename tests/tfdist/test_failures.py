@@ -80,6 +80,7 @@ def test_an_exception_in_a_graph_operation(tmp_path: Path) -> None:
     assert_ended(finished, "rank 1 of 2 failed", "disk on fire")
 
 
+@pytest.mark.long("the launcher's own doing")
 def test_a_killed_rank(tmp_path: Path) -> None:
     finished = job(
         tmp_path,
@@ -165,7 +166,11 @@ def test_different_steps_on_different_ranks(tmp_path: Path) -> None:
             ["rank 0: gradient w0 float32", "rank 1: gradient w1 float32"],
             marks=pytest.mark.long("the same comparison as of shapes"),
         ),
-        ("start(); rank == 0 and tfdist.all_reduce(w)", ["rank 0: all_reduce", "rank 1: nothing more"]),
+        pytest.param(
+            "start(); rank == 0 and tfdist.all_reduce(w)",
+            ["rank 0: all_reduce", "rank 1: nothing more"],
+            marks=pytest.mark.long("the same comparison as of shapes"),
+        ),
     ],
 )
 def test_different_graphs(tmp_path: Path, build: str, said: list[str]) -> None:
@@ -181,6 +186,7 @@ def test_different_shapes_at_run_time(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long("test_an_exception_on_one_rank is one message too")
 def test_abort_prints_one_message(tmp_path: Path) -> None:
     finished = job(tmp_path, "tfdist.abort('config.json is missing', exit_code=3)", ranks=3)
     assert_ended(finished, "config.json is missing")
@@ -253,6 +259,7 @@ def test_a_rank_whose_memory_cannot_be_read_any_more(tmp_path: Path) -> None:
     assert_ended(finished, "the memory of rank 0 cannot be reached", "Bad address", "step 2, bucket 0 (w)")
 
 
+@pytest.mark.long("test_a_rank_whose_memory_cannot_be_read_any_more")
 def test_memory_of_other_ranks_that_may_not_be_read(tmp_path: Path) -> None:
     """They go through shared memory then, and a user who asked for the other way is told."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -293,6 +300,7 @@ def test_a_rank_that_stops_is_named_with_bucket_and_step(tmp_path: Path) -> None
     assert_ended(finished, "rank 0 waited", "step 5, bucket 0 (w)", "missing: rank 1 busy outside tfdist")
 
 
+@pytest.mark.long("test_different_steps_on_different_ranks")
 def test_a_fetch_that_depends_on_the_rank(tmp_path: Path) -> None:
     finished = job(
         tmp_path,
@@ -439,6 +447,7 @@ def test_a_caught_peer_error_leaves_memory_alone(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(tmp_path / "saved.npy"), 1 - 0.1 * 0.5, rtol=1e-6)
 
 
+@pytest.mark.long("test_a_caught_peer_error_leaves_memory_alone")
 def test_an_emergency_checkpoint(tmp_path: Path) -> None:
     """In every documented way; MPI writes to what it was given when the missing rank comes; and the job ends."""
     script = tmp_path / "script.py"

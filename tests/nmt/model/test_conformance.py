@@ -86,7 +86,15 @@ def greedy_logits_sum(translator: LSTMTranslator, session: Any) -> float:
     return total
 
 
-@pytest.mark.parametrize("case", STATED)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.long("the same attentions and layers as others"))
+        if case in ("bahdanau", "luong", "four layers", "gnmt")
+        else case
+        for case in STATED
+    ],
+)
 def test_stated_figures(case: str) -> None:
     """Training loss, then evaluation and greedy inference with the weights after one step."""
     changes, stated = STATED[case]

@@ -137,6 +137,7 @@ def test_pretrained_embeddings(toy: Any, capsys: pytest.CaptureFixture[str]) -> 
     assert "neither" in refused(toy.flags(f"--embed_prefix={toy.directory}/none"), capsys)
 
 
+@pytest.mark.long("model/test_embedding_tables.py")
 def test_partitions_leave_the_result(toy: Any) -> None:
     plain = trained(toy)
     cut = trained(toy, "--num_embeddings_partitions=3", name="cut")
@@ -144,6 +145,7 @@ def test_partitions_leave_the_result(toy: Any) -> None:
         np.testing.assert_allclose(cut[name], value, rtol=1e-5, atol=1e-7, err_msg=name)
 
 
+@pytest.mark.long("model/test_sampled_softmax.py")
 def test_sampled_softmax_trains_otherwise(toy: Any) -> None:
     plain = trained(toy)
     sampled = trained(toy, "--num_sampled_softmax=3", name="sampled")

@@ -21,6 +21,7 @@ def figures(output: str) -> list[str]:
     return [re.sub(r", time.*| step-time.*?(?= ppl)|, \w{3} \w{3}.*", "", line) for line in found]
 
 
+@pytest.mark.long("cases_nmt shares translation and perplexity")
 def test_a_shared_evaluation_says_what_rank_0_says(toy: Any) -> None:
     said, translated = [], []
     for mode in ("rank0", "shared"):

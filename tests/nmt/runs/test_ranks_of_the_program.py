@@ -21,7 +21,11 @@ def program(size: int, arguments: list[str]) -> Finished:
 
 @pytest.mark.parametrize(
     ("optimizer", "sizes"),
-    [("sgd", (4,)), pytest.param("adam", (2,), marks=pytest.mark.long("cases_nmt compares Adam's steps"))],
+    [
+        ("sgd", (2,)),
+        pytest.param("sgd", (4,), marks=pytest.mark.long("two ranks")),
+        pytest.param("adam", (2,), marks=pytest.mark.long("cases_nmt compares Adam's steps")),
+    ],
 )
 def test_ranks_do_what_one_process_does(toy: Any, optimizer: str, sizes: tuple[int, ...]) -> None:
     # Weights far from zero: where gradients are as small as their rounding, Adam makes much of it.
@@ -73,6 +77,7 @@ def test_checkpoints_need_be_seen_by_rank_0_only(toy: Any) -> None:
     assert tf.train.latest_checkpoint(toy.directory / "out").endswith("translate.ckpt-6")
 
 
+@pytest.mark.long("a run that was stopped and goes on gives the same as one that was not")
 def test_the_same_command_gives_the_same_run(toy: Any) -> None:
     found = []
     for name in ("one", "two"):

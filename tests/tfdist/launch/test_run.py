@@ -241,7 +241,7 @@ sys.exit(7)
 """
 
 
-@pytest.mark.parametrize("module", [False, True])
+@pytest.mark.parametrize("module", [pytest.param(False, marks=pytest.mark.long("the same as of a module")), True])
 def test_a_script_without_the_import_line(tmp_path: Path, module: bool) -> None:
     (tmp_path / "train.py").write_text(WITHOUT_IMPORT)
     (tmp_path / "neighbour.py").write_text("")
