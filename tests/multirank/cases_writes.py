@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -344,6 +345,24 @@ def case_gradients_out_of_loops() -> None:
             assert_program_law(program(by_optimizer, inside), steps=STEPS)
             told = refusal(functools.partial(program(by_hand, inside), [mine(f) for f in data(steps=2)]))
             assert "loop" in told and "all_reduce" in told, told
+
+
+def case_gradients_that_a_session_hands_out_are_warned_of() -> None:
+    """Once, and only where they are not averaged anyway."""
+    for trains in (False, True):
+        with turn(trains), tf.Graph().as_default(), v1.Session() as session:
+            loss, variables = graph_loss()
+            gradients = tf.gradients(loss, variables)
+            if trains:
+                v1.train.GradientDescentOptimizer(0.1).apply_gradients(list(zip(gradients, variables, strict=True)))
+            session.run(v1.global_variables_initializer())
+            feed = {f"{name}:0": value for name, value in mine(data(steps=1)[0]).items()}
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for _ in range(2):
+                    session.run(gradients, feed)
+            told = [str(w.message) for w in caught if "this rank's own" in str(w.message)]
+            assert len(told) == (0 if trains else 1) and all("gradients of w" in t and "all_reduce" in t for t in told)
 
 
 def case_values_set_between_steps() -> None:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from tfdist.engine.autotune import open_together
-from tfdist.graph.graph_state import make_state, state_of
+from tfdist.graph.graph_state import GraphState, make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.training import first_step, variable_writes
 from tfdist.training._session_variables import SessionVariables, settable
@@ -87,12 +87,27 @@ class SessionSteps:
                 stacklevel=4,
             )
 
+    def _warn_of_own(self, state: GraphState, fetches: Any) -> None:
+        """What a script makes of arrays is not seen any more."""
+        if state.warned_of_own or not state.pending or self._job.switches.alone_depth:
+            return
+        marker = variable_writes.fetched(fetches, state)
+        if marker is not None:
+            state.warned_of_own = True
+            warnings.warn(
+                f"a session hands out gradients of {marker.name} that are this rank's own, and in this graph nothing "
+                "is averaged or begun with rank 0's values: if variables are set to what is made of them, average "
+                "them before, tfdist.all_reduce(gradient, 'mean'), and begin with tfdist.broadcast(values)",
+                stacklevel=4,
+            )
+
     def around(self, session: Any, fetches: Any, call: Callable[[], Any]) -> Any:
         """Run ``call``, which executes ``fetches`` in ``session``."""
         state = state_of(session.graph)
         if state is None:
             return call()
         variable_writes.before_run(session.graph, self._job)
+        self._warn_of_own(state, fetches)
         state.ran_version = session.graph.version
         if not state.collectives:
             return call()

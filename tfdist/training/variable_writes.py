@@ -125,13 +125,25 @@ def returned(graph: Any) -> dict[int, Returned]:
         return {}
     found = {}
     for number, tensor in enumerate(graph.outputs):
-        op = tensor.op
-        while op.type == "Identity" and op not in state.markers:
-            op = op.inputs[0].op
-        marker = state.markers.get(op)
+        marker = _marker_of(tensor, state)
         itself = marker is not None and not marker.each
         if marker is None and tensor.dtype.is_floating:
             marker = gradient_rewrite.late_behind(tensor, state)
         if marker is not None and not marker.averaged:
             found[number] = Returned(marker, itself)
     return found
+
+
+def fetched(fetches: Any, state: GraphState) -> Marker | None:
+    """A gradient among what a session is to run that has not been averaged; None: there is none."""
+    tensors = (f for f in tf.nest.flatten(fetches, expand_composites=True) if isinstance(f, tf.Tensor))
+    markers = (_marker_of(tensor, state) for tensor in tensors)
+    return next((m for m in markers if m is not None and not m.averaged), None)
+
+
+def _marker_of(tensor: tf.Tensor, state: GraphState) -> Marker | None:
+    """Of the gradient that a tensor is."""
+    op = tensor.op
+    while op.type == "Identity" and op not in state.markers:
+        op = op.inputs[0].op
+    return state.markers.get(op)
