@@ -172,3 +172,8 @@ def settings(choice: Choice | None = None, reducer: Reducer | None = None, **val
     finally:
         kept.settings, kept.sparse_as_dense, kept.sparse_ways, kept.reducer = previous
         engines.choice = chosen
+
+
+def channels() -> int:
+    """How many channels all ranks have opened together, those that are free included."""
+    return int(job().world._pool.size)  # type: ignore[attr-defined]

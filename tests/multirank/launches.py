@@ -69,7 +69,7 @@ _LAUNCHES = (
         3,
         (
             *(f"cases_{module}." for module in ("engine", "law", "values", "variables", "programs", "configured")),
-            *(f"cases_{module}." for module in ("batch_normalization", "average_loss", "derivatives")),
+            *(f"cases_{module}." for module in ("batch_normalization", "average_loss", "derivatives", "lifetime")),
             *_of("keras", "uneven", "logs", "embeddings_stay"),
         ),
         # What a rank holds hangs little on their number, and the rest less than its neighbours.

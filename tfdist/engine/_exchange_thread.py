@@ -14,33 +14,34 @@ from collections.abc import Callable
 class _Ticket:
     """One exchange that was started: when it is done, and what has gone wrong."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, carry_out: Callable[[], None]) -> None:
+        self.carry_out: Callable[[], None] | None = carry_out
         self.done = threading.Event()
         self.failure: BaseException | None = None
 
 
 class Worker:
-    """A thread that carries out the exchanges of one collective in the order of their starts.
+    """A thread that carries out the exchanges of one collective in the order of their starts, from the first start on.
+
+    The thread knows only what was submitted: a collective that nobody needs any more can be collected.
 
     Args:
       name: of the collective.
-      carry_out: does one exchange, by its number.
     """
 
-    def __init__(self, name: str, carry_out: Callable[[int], None]) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._carry_out = carry_out
-        self._submitted: queue.SimpleQueue[_Ticket] = queue.SimpleQueue()
+        self._submitted: queue.SimpleQueue[_Ticket | None] = queue.SimpleQueue()
         self._tickets: dict[int, _Ticket] = {}
         self._thread: threading.Thread | None = None
 
-    def submit(self, number: int) -> None:
+    def submit(self, number: int, carry_out: Callable[[], None]) -> None:
         """Have one exchange carried out."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"tfdist {self._name}", daemon=True)
+            name = f"tfdist {self._name}"
+            self._thread = threading.Thread(target=_work, args=(self._submitted,), name=name, daemon=True)
             self._thread.start()
-        ticket = self._tickets[number] = _Ticket(number)
+        ticket = self._tickets[number] = _Ticket(carry_out)
         self._submitted.put(ticket)
 
     def wait_for(self, number: int) -> None:
@@ -55,11 +56,26 @@ class Worker:
             if ticket.failure is not None:
                 raise ticket.failure
 
-    def _run(self) -> None:
-        while True:
-            ticket = self._submitted.get()
-            try:
-                self._carry_out(ticket.number)
-            except BaseException as error:
-                ticket.failure = error
-            ticket.done.set()
+    def end(self) -> None:
+        """The thread ends when all that was submitted is done."""
+        self._submitted.put(None)
+
+
+def _work(submitted: queue.SimpleQueue[_Ticket | None]) -> None:
+    while _do_next(submitted):
+        pass
+
+
+def _do_next(submitted: queue.SimpleQueue[_Ticket | None]) -> bool:
+    """A function of its own, whose variables do not keep a collective while there is nothing to do."""
+    ticket = submitted.get()
+    if ticket is None:
+        return False
+    try:
+        assert ticket.carry_out is not None
+        ticket.carry_out()
+    except BaseException as error:
+        ticket.failure = error
+    ticket.carry_out = None
+    ticket.done.set()
+    return True

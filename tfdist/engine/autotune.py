@@ -18,7 +18,7 @@ from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket, Choice, Engine
 from tfdist.transport import agreement
-from tfdist.transport.interfaces import World
+from tfdist.transport.interfaces import Group, World
 
 # The table of engines, in the order in which they are tried.
 engines.register("mpi", _mpi_engine.candidates)
@@ -158,7 +158,9 @@ def _pinned(choice: Choice) -> str:
     return ",".join([engine, f"shared_from_kb={choice.crossover_bytes / 1024:g}", *more])
 
 
-def open_together(collectives: Sequence[Collective], used: Engines) -> None:
+def open_together(
+    collectives: Sequence[Collective], used: Engines, forget: Callable[[Group], None] = lambda group: None
+) -> None:
     """Compare the plans of collectives that have no channel yet between their ranks, and open them.
 
     Collective: the ranks of each, in the same order.
@@ -166,6 +168,7 @@ def open_together(collectives: Sequence[Collective], used: Engines) -> None:
     Args:
       collectives: of one group or several; those that are open already are left out.
       used: the job's engines.
+      forget: lets go of what a group does not need any more; collective.
 
     Raises:
       DisagreementError: the ranks' plans differ.
@@ -175,6 +178,7 @@ def open_together(collectives: Sequence[Collective], used: Engines) -> None:
         members = [c for c in closed if c.group is group]
         plan = [f"{line} in {c.name}" for c in members for line in c.plan]
         agreement.agree(group.control, plan, "the first run of an exchange")
+        forget(group)
         for collective in members:
             tuned = collective.everyone and collective.tuned_tensors
             collective.open(used.choose() if tuned else used.choice or _BASE_ALONE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -60,8 +62,9 @@ class Collective:
         self.absent = False
         self.present: list[int] = []
         self.step = 0
-        self.worker = Worker(name, self.communicate)
+        self.worker = Worker(name)
         self._failure: BaseException | None = None
+        self._broken = threading.Event()
         self._turns: list[_Turn] = []
 
     @property
@@ -72,6 +75,8 @@ class Collective:
     def open(self, choice: Choice) -> None:
         """Give it its channel, and its exchanges their engines. Collective: the group's ranks."""
         self.channel = self.group.channel(self.name, choice.needs(self.tuned_tensors))
+        # With the graph or the model that it is of.
+        weakref.finalize(self, _close, self.group, self.channel, self.worker, self._broken).atexit = False
         self._turns = [_Turn(self, number, choice, self.channel) for number in range(len(self.exchanges))]
         for exchange, turn in zip(self.exchanges, self._turns, strict=True):
             exchange.open(turn)
@@ -99,9 +104,16 @@ class Collective:
                 self.exchanges[number].communicate(self._turns[number])
         except BaseException as error:
             self._failure = error
+            self._broken.set()
             if isinstance(error, PeerError) and self.channel is not None:
                 self.channel.give_up(error)
             raise
+
+
+def _close(group: Group, channel: Channel, worker: Worker, broken: threading.Event) -> None:
+    worker.end()
+    if not broken.is_set():  # another rank may still be in the midst of it
+        group.give_back(channel)
 
 
 class _Turn:

@@ -6,7 +6,9 @@ as those of a session's graph are, but known by what they exchange, and one that
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
@@ -19,6 +21,10 @@ from tfdist.engine.collective import Collective
 from tfdist.graph.markers import Marker, handle_key
 
 _ATTRIBUTE = "_tfdist_function"
+_CALLBACKS = "_py_funcs_used_in_graph"
+
+
+_states: weakref.WeakSet[FunctionState] = weakref.WeakSet()
 
 
 class FunctionState:
@@ -32,6 +38,8 @@ class FunctionState:
       alone: it was traced inside ``tfdist.alone``: its gradients are nobody's average.
       leaves: what it returns is made of averages, of which there are no derivatives.
       counts: how often each collective stands in this very graph.
+      callbacks: what its operations call in Python.
+      prepared: what its first calls have found out, until it is gone.
       handles: the keys of the variables that were used, by the names of the tensors that stand for their handles.
     """
 
@@ -42,7 +50,22 @@ class FunctionState:
         self.applied: set[Hashable] = set()
         self.alone = self.leaves = False
         self.counts: Counter[str] = Counter()
+        self.callbacks: list[Any] = []
+        self.prepared: Any = None
+        self._used = False
         self.handles: dict[str, Hashable | None] = {}
+
+    def used_by(self, function: Any) -> None:
+        """It is called as this ``ConcreteFunction``, without which there is nothing that could.
+
+        The graph may live longer: TensorFlow does not give back that of a tape with several sources.
+        """
+        if not self._used:
+            self._used = True
+            weakref.finalize(function, self._gone).atexit = False
+
+    def _gone(self) -> None:
+        self.collectives, self.last, self.marks, self.callbacks, self.prepared = {}, [], [], [], None
 
     @property
     def trained(self) -> set[Hashable]:
@@ -67,8 +90,14 @@ def around(graph: Any) -> Iterator[FunctionState]:
         if state is None:
             state = FunctionState()
             setattr(graph, _ATTRIBUTE, state)
+            _states.add(state)
         yield state
         graph = graph.outer_graph
+
+
+def in_use() -> set[Collective]:
+    """The collectives of all functions that have not been collected."""
+    return {collective for state in _states for collective in state.collectives}
 
 
 def include(
@@ -84,8 +113,28 @@ def include(
     again = set(except_for)
     for state in around(ops.get_default_graph()):
         state.collectives.update(inner.collectives)
+        state.callbacks += inner.callbacks
         state.marks += [m for m in inner.marks if m not in again]
         state.applied |= {key for k in inner.applied if (key := outside.get(k, k)) is not None}
+
+
+@contextlib.contextmanager
+def owning_callbacks() -> Iterator[None]:
+    """What ``tf.numpy_function`` is to call lives as long as the functions that it is built in.
+
+    TensorFlow gives it to the graph around all functions (tensorflow/python/ops/script_ops.py, ``_internal_py_func``),
+    which lives as long as the process, and so would all that it knows: the graph, the buffers, the thread.
+    """
+    graph = outer = ops.get_default_graph()
+    while isinstance(outer, func_graph.FuncGraph):
+        outer = outer.outer_graph
+    known = len(getattr(outer, _CALLBACKS, ()))
+    yield
+    if outer is not graph:
+        kept = getattr(outer, _CALLBACKS, [])
+        for state in around(graph):
+            state.callbacks += kept[known:]
+        del kept[known:]
 
 
 def apply_to(keys: Iterable[Hashable | None]) -> None:

@@ -14,6 +14,7 @@ from tfdist.core.timeline import Recorder
 from tfdist.engine.autotune import Engines
 from tfdist.engine.collective import Collective
 from tfdist.engine.sparse_rows import Way
+from tfdist.graph import function_state
 from tfdist.graph.failures import Failures
 from tfdist.transport.interfaces import Group, World
 
@@ -37,6 +38,9 @@ class Reducer(Protocol):
         Returns:
           As many, of the same kinds, dtypes and static shapes; slices may have other rows.
         """
+
+
+_EAGER = 64  # collectives that are kept for the next eager step, at most
 
 
 class _Alone(threading.local):
@@ -99,6 +103,30 @@ class FunctionCollectives:
     def __init__(self) -> None:
         self.by_key: dict[str, Collective] = {}
         self.failures = Failures()
+        self._eager: dict[Collective, None] = {}  # those executed last, the latest at the end
+
+    def executed(self, collective: Collective) -> None:
+        """It is executed eagerly, and will be again, perhaps."""
+        self._eager.pop(collective, None)
+        self._eager[collective] = None
+        for oldest in list(self._eager)[:-_EAGER]:
+            del self._eager[oldest]
+
+    def forget(self, group: Group) -> None:
+        """Let go of what no rank has a function for any more.
+
+        Not at once, as the garbage of each rank is collected: the next function that exchanges the same must find it
+        open on all ranks or on none.
+
+        Collective: the group's ranks.
+        """
+        used = function_state.in_use() | self._eager.keys()
+        idle = [k for k, c in self.by_key.items() if c.group is group and c.channel is not None and c not in used]
+        place = "the forgetting of exchanges of functions that are gone"
+        if all(group.control.arrive(place, int(bool(idle)))):
+            ranks: list[list[str]] = group.control.all_gather_object(idle, place)
+            for key in set(idle).intersection(*ranks):
+                del self.by_key[key]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -136,7 +137,8 @@ class _OutsideSessions:
 
     def before(self) -> list[tf.Operation]:
         if self._graph is None:
-            open_together([self.collective], self._job.engines)
+            self._job.functions.executed(self.collective)
+            open_together([self.collective], self._job.engines, self._job.functions.forget)
             return []
         return list(next(function_state.around(self._graph)).last)
 
@@ -220,7 +222,7 @@ class _Builder:
             with self._guarded():
                 worker.wait_for(number)  # of a step that was given up between start and finish
                 exchange.load(arrays)
-                worker.submit(number)
+                worker.submit(number, functools.partial(self._collective.communicate, number))
                 return [np.array(True)]
 
         return call
@@ -239,7 +241,8 @@ class _Builder:
     def _operation(
         self, call: Callable[..., Any], tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]
     ) -> list[tf.Tensor]:
-        results = tf.numpy_function(call, tensors, [spec.dtype for spec in outputs], stateful=True)
+        with function_state.owning_callbacks():
+            results = tf.numpy_function(call, tensors, [spec.dtype for spec in outputs], stateful=True)
         results = list(results) if isinstance(results, list | tuple) else [results]
         if not tf.executing_eagerly():
             make_state(tf.compat.v1.get_default_graph()).exchanged.add(results[0].op)

@@ -7,7 +7,6 @@ of equal weights from the first one on. What happens without functions: ``eager_
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -40,8 +39,6 @@ class FunctionSteps:
         self._job = job
         self._variables = variables
         self._eager = eager
-        # What graphs hand on, and the variables that were their arguments when they were prepared.
-        self._ready: weakref.WeakKeyDictionary[Any, tuple[dict[int, Returned], set[Any]]] = weakref.WeakKeyDictionary()
 
     def call(self, function: Any, inputs: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Around every ``call`` of a traced function, a ``ConcreteFunction``.
@@ -53,16 +50,18 @@ class FunctionSteps:
         if state is None:
             return call()
         self._check(function, state)
+        state.used_by(function)
         if self._job.switches.alone_depth:
             return call()
         if not tf.executing_eagerly():
             return self._call_inside(graph, state, inputs, call)
         known = self._variables.by_handle
         arguments = [v for t in inputs if t.dtype == tf.resource and (v := known(t)) is not None]
-        handed_on, prepared = self._ready.get(graph, ({}, ()))
+        # What it hands on, and the variables that were its arguments when it was prepared.
+        handed_on, prepared = state.prepared or ({}, ())
         if (given := tuple(v.handle._id for v in arguments)) not in prepared:
             handed_on = self._prepare(graph, state, inputs, arguments)
-            self._ready[graph] = handed_on, {*prepared, given}
+            state.prepared = handed_on, {*prepared, given}
         self._variables.share_set(_SET)
         result = self.failing_plainly(call)
         return self._averaged(result, handed_on, _outside(graph, state, inputs)) if handed_on else result
@@ -91,7 +90,7 @@ class FunctionSteps:
         self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], arguments: Sequence[Any]
     ) -> dict[int, Returned]:
         """What it hands on of gradients. Collective: all ranks, as far as anything is new."""
-        open_together(list(state.collectives), self._job.engines)
+        open_together(list(state.collectives), self._job.engines, self._job.functions.forget)
         outside = _outside(graph, state, inputs)
         trained = {outside.get(key, key) for key in state.trained}
         # Not what is new on this rank alone: metrics of its own, or a trace for other shapes.

@@ -17,6 +17,7 @@ from tfdist.core.environment import Launch
 from tfdist.core.log import log
 from tfdist.core.settings import Settings, settings_difference
 from tfdist.core.topology import Topology, layout
+from tfdist.transport._channel_pool import ChannelPool
 from tfdist.transport._mpi_channel import MpiChannel, MpiNode
 from tfdist.transport._shared_memory import LINE_BYTES, Segments
 from tfdist.transport._stall_detection import StallDetector
@@ -187,9 +188,15 @@ class _MpiGroup:
         self.size = comm.size
         self.topology = topology
         self.control: Channel = MpiChannel(comm.Dup(), detector, self.ranks)
+        self._pool = ChannelPool(self.control, self._new_channel)
 
     def channel(self, place: str, sharing: NodeMemory | None = None) -> Channel:
-        self.control.arrive(f"the opening of a channel for {place}")
+        return self._pool.take(place, sharing)
+
+    def give_back(self, channel: Channel) -> None:
+        self._pool.give_back(channel)
+
+    def _new_channel(self, sharing: NodeMemory | None) -> Channel:
         comm = self._comm.Dup()
         node = self._node(comm, sharing) if sharing else None
         return MpiChannel(comm, self._detector, self.ranks, node)

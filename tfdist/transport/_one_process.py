@@ -55,6 +55,9 @@ class OneProcess:
     def channel(self, place: str, sharing: NodeMemory | None = None) -> Channel:
         return self
 
+    def give_back(self, channel: Channel) -> None:
+        pass
+
     def process_memory_obstacle(self) -> str:
         return "there is one process"
 

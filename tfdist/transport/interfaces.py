@@ -159,6 +159,9 @@ class Group(Hashable, Protocol):
           sharing: what it uses of a node. If any node refuses, no rank has it.
         """
 
+    def give_back(self, channel: Channel) -> None:
+        """This rank needs a channel no more; when no rank does, it is used again. Not collective."""
+
 
 class World(Group, Protocol):
     """All ranks: ``local_`` counts those of this machine.

@@ -1,0 +1,77 @@
+"""What a graph, a function or a model held of the ranks is used again when it is gone."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tests.multirank import inside
+from tests.multirank.oracle import v1
+from tests.named import turn
+
+ROUNDS = 12
+
+
+def graph(number: int) -> tuple[Any, Any]:
+    """Its variable after a step, and what is to be kept of it."""
+    with tf.Graph().as_default() as made, v1.Session() as session:
+        w, b = (v1.get_variable(n, initializer=tf.fill([300], float(number))) for n in "wb")
+        loss = tf.reduce_sum((w + b) * (tfdist.rank() + 1.0))
+        train = v1.train.GradientDescentOptimizer(1.0).minimize(loss)
+        session.run(v1.global_variables_initializer())
+        session.run(train)
+        return session.run(w), made
+
+
+def function(number: int) -> tuple[Any, Any]:
+    w, b = (tf.Variable(tf.fill([300], float(number)), name=f"{n}{number}") for n in "wb")
+
+    @tf.function
+    def step(scale: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((w + b) * scale)
+        for v, g in zip((w, b), tape.gradient(loss, [w, b]), strict=True):
+            v.assign_sub(g)
+
+    step(tf.constant(tfdist.rank() + 1.0))
+    return w.numpy(), step
+
+
+def keras(number: int) -> tuple[Any, Any]:
+    model = tf.keras.Sequential([tf.keras.Input([1]), tf.keras.layers.Dense(300, "linear", name=f"d{number}")])
+    model.compile(tf.keras.optimizers.SGD(1.0), lambda y, p: tf.reduce_sum(p) * (tfdist.rank() + 1.0))
+    model.layers[0].bias.assign(tf.fill([300], float(number)))
+    model.fit(np.ones([1, 1]), np.ones([1, 1]), verbose=0)
+    return model.layers[0].bias.numpy(), model
+
+
+def case_what_is_gone_is_used_again() -> None:
+    """And what only some ranks have done with is not: a rank keeps a graph of another round than its neighbour."""
+    mean = float(np.mean([rank + 1.0 for rank in range(tfdist.size())]))
+    tfdist.configure(bucket_mb=0.001)  # several buckets, and so a thread
+    try:
+        for build in (graph, function, keras):
+            with turn(build):
+                assert_flat(build, mean)
+    finally:
+        tfdist.configure(bucket_mb=64)
+
+
+def assert_flat(build: Callable[[int], tuple[Any, Any]], mean: float) -> None:
+    counts = []
+    for number in range(ROUNDS):
+        value, kept = build(number)
+        np.testing.assert_allclose(value, number - mean)
+        if number % tfdist.size() == tfdist.rank():
+            held = kept  # noqa: F841 (until the next)
+        del kept
+        gc.collect()
+        counts.append((inside.channels(), threading.active_count()))
+    assert counts[-1][0] <= counts[4][0], f"channels: {counts}"
+    assert counts[-1][1] <= counts[4][1] + 1, f"threads: {counts}"
