@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable
 
 from tfdist.transport.interfaces import Channel, NodeMemory
 
+_GARBAGE = 32  # each time that so many more are needed, what holds some may only wait to be collected
 Make = Callable[[NodeMemory | None], Channel]
 
 
@@ -35,19 +37,26 @@ class ChannelPool:
 
     def take(self, place: str, sharing: NodeMemory | None) -> Channel:
         """A free channel, or a new one. Collective: the group's ranks, in the same order."""
+        number = self._free_on_all_ranks(place, sharing)
+        if number is None and self._made and len(self._made) % _GARBAGE == 0:
+            gc.collect()
+            number = self._free_on_all_ranks(place, sharing)
+        if number is None:
+            self._made.append((self._make(sharing), sharing))
+            number = len(self._made) - 1
+        self._free.discard(number)
+        return self._made[number][0]
+
+    def _free_on_all_ranks(self, place: str, sharing: NodeMemory | None) -> int | None:
         while self._returned:
             channel = self._returned.popleft()
             self._free.add(next(n for n, (made, _) in enumerate(self._made) if made is channel))
         fitting = [n for n in sorted(self._free) if self._made[n][1] == sharing]
         where = f"the opening of a channel for {place}"
-        if all(self._control.arrive(where, int(bool(fitting)))):
-            ranks: list[list[int]] = self._control.all_gather_object(fitting, where)
-            common = set(fitting).intersection(*ranks)
-            if common:
-                self._free.discard(min(common))
-                return self._made[min(common)][0]
-        self._made.append((self._make(sharing), sharing))
-        return self._made[-1][0]
+        if not all(self._control.arrive(where, int(bool(fitting)))):
+            return None
+        ranks: list[list[int]] = self._control.all_gather_object(fitting, where)
+        return min(set(fitting).intersection(*ranks), default=None)
 
     def give_back(self, channel: Channel) -> None:
         """This rank needs it no more. Not collective."""

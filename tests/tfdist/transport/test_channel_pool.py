@@ -1,0 +1,63 @@
+"""Which channels are used again."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from tfdist.transport._channel_pool import ChannelPool
+from tfdist.transport._one_process import OneProcess
+from tfdist.transport.interfaces import Channel, NodeMemory
+
+
+class TwoRanks(OneProcess):
+    """The other rank is done with these channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others: list[int] = []
+
+    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
+        return [flags, int(bool(self.others))]
+
+    def all_gather_object(self, value: Any, place: str) -> list[Any]:
+        return [value, self.others]
+
+
+def pool() -> tuple[TwoRanks, ChannelPool]:
+    ranks = TwoRanks()
+    return ranks, ChannelPool(ranks, lambda sharing: OneProcess())
+
+
+class TestChannelPool:
+    def test_what_another_rank_still_needs_is_not_used_again(self) -> None:
+        ranks, channels = pool()
+        made: list[Channel] = [channels.take("", None) for _ in range(3)]
+        channels.give_back(made[1])
+        assert channels.take("", None) not in made
+        ranks.others = [0]
+        assert channels.take("", None) not in made and channels.size == 5
+        ranks.others = [0, 1, 2]
+        assert channels.take("", None) is made[1]
+        assert channels.take("", None) not in made, "it is in use again"
+
+    def test_what_shares_other_memory_is_not_used_again(self) -> None:
+        ranks, channels = pool()
+        small, large = NodeMemory(64, 0), NodeMemory(128, 0)
+        first = channels.take("", small)
+        channels.give_back(first)
+        ranks.others = [0]
+        assert channels.take("", large) is not first
+        assert channels.take("", NodeMemory(64, 0)) is first
+
+    def test_garbage_is_collected_before_there_are_many(self) -> None:
+        class Held:
+            def __init__(self, channel: Channel) -> None:
+                weakref.finalize(self, channels.give_back, channel)
+                self.itself = self
+
+        ranks, channels = pool()
+        ranks.others = list(range(1000))
+        for _ in range(200):
+            Held(channels.take("", None))
+        assert channels.size <= 64
