@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import atexit
 import functools
+import multiprocessing
+import os
 import platform
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from tfdist.core import devices, timeline
-from tfdist.core.environment import launch
+from tfdist.core.environment import begun_before, launch, mark, parent_rank
 from tfdist.core.log import announce, log, speak_as
 from tfdist.core.settings import Settings, SettingsError
 from tfdist.engine.autotune import Engines
@@ -23,6 +25,17 @@ if TYPE_CHECKING:
     from tfdist.training.steps import Steps
 
 
+_EXECUTED = (
+    "os.exec has put this program into the process of rank {}, which had imported tfdist: MPI begins once in a "
+    "process. Call os.exec before the import, or start another process (subprocess)."
+)
+_CHILD = (
+    "process {} was started by rank {}, not by the launcher: it is one process by itself, without the other ranks, "
+    "and so is each further one"
+)
+_FIRST_CHILDREN = ("MainProcess", "1")  # names of multiprocessing's end in a number: a pool's first speaks for it
+
+
 class Process:
     """This process's job and what has been installed for it.
 
@@ -33,6 +46,7 @@ class Process:
     def __init__(self, job: Job) -> None:
         self.job = job
         self._patches: Patches | None = None
+        self._pid = os.getpid()
 
     @functools.cached_property
     def steps(self) -> Steps:
@@ -54,9 +68,13 @@ class Process:
             self._patches = None
 
     def end(self) -> None:
-        """This rank's program is over. Collective: all ranks."""
+        """This rank's program is over; a process that was forked off ends by itself. Collective: all ranks."""
+        from tfdist.hooks.exit_code import exit_code, leave
+
+        if os.getpid() != self._pid:
+            leave()  # else MPI, too, would end here what is the rank's
         job = self.job
-        job.world.end()
+        job.world.end(exit_code())
         if isinstance(job.recorder, timeline.Recording):
             try:
                 self._write_timeline(job.recorder)
@@ -84,17 +102,24 @@ class Process:
 
 @functools.cache
 def process() -> Process:
-    """Begin, once. One process alone gets nothing installed. Collective: all ranks."""
+    """Begin, once. One process alone gets nothing installed, nor does a rank's child. Collective: all ranks."""
     started = launch()
+    parent = parent_rank()
     try:
         settings = Settings.from_environment()
+        if started is not None and started.rank is not None and started.size != 1:
+            if begun_before() and "mpi4py.MPI" not in sys.modules:
+                raise SetupError(_EXECUTED.format(started.rank))
+            mark(started.rank)
         world = connect(started, settings)
     except (SettingsError, SetupError) as error:
         # The ranks of a machine are in the same case, and there may be no MPI to agree through: the first speaks.
         if started is None or not started.local_rank:
             sys.stderr.write(f"tfdist on {platform.node()}: {error}\n")
         raise SystemExit(1) from None
-    speak_as(world.rank)
+    speak_as(world.rank if parent is None else parent)
+    if parent is not None and multiprocessing.current_process().name.rpartition("-")[2] in _FIRST_CHILDREN:
+        announce(_CHILD.format(os.getpid(), parent))
     recorder = timeline.Recording() if settings.timeline else timeline.Silent()
     switches = Switches(settings)
     engines = Engines(world, lambda: switches.settings)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import stat
 from collections.abc import Callable, Mapping
 
 
@@ -40,8 +41,10 @@ _LAUNCHERS = (
 
 
 def launch(environment: Mapping[str, str] | None = None) -> Launch | None:
-    """How this process was started: None without a launcher (a plain ``python script.py``)."""
+    """How this process was started: None without a launcher (a plain ``python script.py``), and by a rank."""
     environment = variables() if environment is None else environment
+    if parent_rank(environment) is not None:
+        return None
     for size, rank, local_rank in _LAUNCHERS:
         if size in environment and rank in environment:
             number = int(environment[rank])
@@ -50,6 +53,60 @@ def launch(environment: Mapping[str, str] | None = None) -> Launch | None:
         number = int(environment["PMIX_RANK"])
         return Launch(None, number, number)
     return None
+
+
+# A rank leaves its process and its launcher there for its children, who inherit all that the launcher says, too. (No
+# setting: the name does not begin as theirs do.)
+_MARK = "_TFDIST_RANK"
+# What tells one launcher's rank from another's. Not all variables with such names: MPI sets some as it starts.
+_IDENTITY = (
+    *("PMIX_NAMESPACE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_FD", "PMI_PORT", "PMI_ID", "PMI_JOBID", "PMI_RANK"),
+    *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"),
+)
+
+
+def mark(rank: int) -> None:
+    """This process is about to start MPI as a rank, which its children are not: they find what is left here."""
+    os.environ[_MARK] = f"{os.getpid()} {rank} {_launcher(os.environ)}"
+
+
+def parent_rank(environment: Mapping[str, str] | None = None) -> int | None:
+    """The rank that this process is a child of, grandchildren included; None if it is none's.
+
+    A launcher that such a child has started has ranks of its own, which are nobody's children.
+    """
+    found = _marked(variables() if environment is None else environment)
+    return None if found is None or found[0] == os.getpid() else found[1]
+
+
+def begun_before(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether this process was a rank already, before ``os.exec`` put this program into it."""
+    found = _marked(variables() if environment is None else environment)
+    return found is not None and found[0] == os.getpid()
+
+
+def _marked(environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """The process and the number of the rank whose launcher's variables these are, if it has left its mark."""
+    if _MARK not in environment:
+        return None
+    pid, rank, launcher = environment[_MARK].split(" ", 2)
+    # Of another launcher, that is, unless Hydra's connection was closed on the way: then it is inherited in name only.
+    anew = _launcher(environment) not in (launcher, "") and os.getppid() != int(pid)
+    return None if anew else (int(pid), int(rank))
+
+
+def _launcher(environment: Mapping[str, str]) -> str:
+    """What stands for a launcher's rank; empty if its connection to the launcher is not open in this process."""
+    connection = environment.get("PMI_FD")
+    said = " ".join(f"{name}={environment[name]}" for name in _IDENTITY if name in environment)
+    if connection is None:
+        return said
+    # Hydra numbers its jobs alike: the socket tells one from another. Most children do not inherit it.
+    try:
+        status = os.fstat(int(connection))
+    except (OSError, ValueError):
+        return ""
+    return f"{said} socket={status.st_ino}" if stat.S_ISSOCK(status.st_mode) else ""
 
 
 # What a rank must get from here on a machine that mpirun reaches through ssh, where a login shell sets its own.

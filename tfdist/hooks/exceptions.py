@@ -1,31 +1,67 @@
-"""Hook of uncaught exceptions: one rank's failure ends the job, with its number, its traceback, and an exit code."""
+"""Hook of uncaught exceptions: one rank's failure ends the job, with its number, its traceback, and an exit code.
+
+In a thread, too: without it the other ranks would wait for what it was to do.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 
 from tfdist.graph.job import Job
+from tfdist.hooks.exit_code import note
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
 from tfdist.transport.abort import abort
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """Take ``sys.excepthook`` over; the previous one is not called, since the job is over."""
+    """Take ``sys.excepthook`` and ``threading.excepthook`` over.
+
+    The previous one of the main thread is not called, since the job is over. A process that was forked off has both
+    as they were before: it is not the rank.
+    """
+    pid = os.getpid()
+
+    def active() -> bool:
+        return patches.active and os.getpid() == pid
+
+    _of_the_main_thread(patches, job, active)
+    _of_other_threads(patches, job, active)
+
+
+def _of_the_main_thread(patches: Patches, job: Job, active: Callable[[], bool]) -> None:
     world, previous = job.world, sys.excepthook
 
     def end_the_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not patches.active:  # called by a hook that has been put around it
+        if not active():  # called by a hook that has been put around it, or in a child
+            note(1)
             previous(kind, error, trace)
             return
         text = "".join(traceback.format_exception(kind, error, trace))
         abort(world, f"tfdist: rank {world.rank} of {world.size} failed:\n{text}")
 
-    def give_back() -> None:
-        if sys.excepthook is end_the_job:
-            sys.excepthook = previous
+    patches.assign(sys, "excepthook", previous, end_the_job)
 
-    sys.excepthook = end_the_job
-    patches.on_undo(give_back)
+
+def _of_other_threads(patches: Patches, job: Job, active: Callable[[], bool]) -> None:
+    world, previous = job.world, threading.excepthook
+    own = previous is not threading.__excepthook__
+
+    def end_the_job(failure: threading.ExceptHookArgs) -> None:
+        kind, error, trace, thread = failure
+        # When the program has ended, a daemon thread may lose what it works with, and harms nobody.
+        over = thread is not None and thread.daemon and not threading.main_thread().is_alive()
+        passed_on = active() and not issubclass(kind, SystemExit) and not over
+        if own or not passed_on:
+            previous(failure)
+        if passed_on:
+            text = "".join(traceback.format_exception(kind, error, trace))
+            name = thread.name if thread is not None else "a thread"
+            abort(world, f"tfdist: rank {world.rank} of {world.size} failed in {name}:\n{text}")
+
+    patches.assign(threading, "excepthook", previous, end_the_job)

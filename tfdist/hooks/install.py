@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from tfdist.graph.job import Job
-from tfdist.hooks import batch_normalization, exceptions, functions, gradients, keras_fit, optimizers, sessions
+from tfdist.hooks import (
+    batch_normalization,
+    exceptions,
+    exit_code,
+    functions,
+    gradients,
+    keras_fit,
+    optimizers,
+    sessions,
+)
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
 
-_TABLE = (gradients, functions, optimizers, keras_fit, batch_normalization, sessions, exceptions)
+_TABLE = (gradients, functions, optimizers, keras_fit, batch_normalization, sessions, exceptions, exit_code)
 
 
 def install(job: Job, steps: Steps) -> Patches:

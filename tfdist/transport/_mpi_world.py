@@ -260,8 +260,8 @@ class MpiWorld(_MpiGroup):
     def abort(self, exit_code: int) -> None:
         self._comm.Abort(exit_code)
 
-    def end(self) -> None:
-        self._detector.announce("ended")
+    def end(self, exit_code: int = 0) -> None:
+        self._detector.announce("ended", f"with exit code {exit_code}" if exit_code else "")
         # MPI's own finalisation waits busily; a rank that is done must leave the core to those that work.
         request = self._comm.Ibarrier()
         start = time.monotonic()

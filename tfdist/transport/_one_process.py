@@ -79,5 +79,5 @@ class OneProcess:
     def abort(self, exit_code: int) -> None:
         sys.exit(exit_code)
 
-    def end(self) -> None:
+    def end(self, exit_code: int = 0) -> None:
         pass

@@ -59,6 +59,7 @@ class StallDetector:
         self._settings = settings
         self._others: dict[int, tuple[str, str]] = {r: _RUNNING for r in range(mail.size) if r != mail.rank}
         self._state = _RUNNING
+        self._pid = os.getpid()
         self._first_failure = ""
         self._abandoned: list[Request] = []  # with their buffers: MPI writes to them when the others come
 
@@ -67,17 +68,26 @@ class StallDetector:
         """Whether this rank is not in step with the others any more."""
         return bool(self._first_failure)
 
+    @property
+    def _forked(self) -> bool:
+        return os.getpid() != self._pid
+
     def give_up(self, error: BaseException) -> None:
         """This rank does not go on where the others do."""
         # In words: the error itself holds on to the script's variables.
         self._first_failure = self._first_failure or f"{type(error).__name__}: {error}"
 
     def check(self, place: str) -> None:
-        """Refuse what needs the others, after this rank has given up.
+        """Refuse what needs the others, after this rank has given up, and in a process that was forked off.
 
         Raises:
           PeerError: naming the first failure.
         """
+        if self._forked:
+            raise PeerError(
+                f"{place} is refused: process {os.getpid()} was forked off by rank {self._mail.rank}, which alone may "
+                "speak to the other ranks. Call it there, and hand the result to the child."
+            )
         if self.gave_up:
             raise PeerError(
                 f"{place} is refused: rank {self._mail.rank} has given up waiting before, and is not in step with the "
@@ -131,14 +141,15 @@ class StallDetector:
             self.announce(*previous)
 
     def announce(self, kind: str, what: str = "") -> None:
-        """Tell the others what this rank is about until further notice.
+        """Tell the others what this rank is about until further notice; says nothing in a process forked off.
 
         Args:
           kind: ``running``; ``alone`` with something; ``joined``: trains no more, but takes part; ``ended``.
           what: more of it, in words.
         """
         self._state = (kind, what)
-        self._mail.send_to_all(self._state)
+        if not self._forked:
+            self._mail.send_to_all(self._state)
 
     def _news(self) -> dict[int, tuple[str, str]]:
         for sender, state in self._mail.receive_all():
@@ -166,6 +177,11 @@ class _Watch:
         ended = [r for r, (kind, _) in others.items() if kind == "ended"]
         # A rank may pass this place and end before its part of the message is seen here: look once more.
         if ended and not self._arrives_within(1.0):
+            failed = [r for r in ended if others[r][1]]
+            if failed:
+                raise PeerError(
+                    f"rank {failed[0]} ended {others[failed[0]][1]} while rank {self._rank} waits in {self._place}."
+                )
             raise PeerError(
                 f"{_ranks(ended)} ended while rank {self._rank} waits in {self._place}. "
                 "Every rank must run the same number of steps: give all ranks equal data (tfdist.shard)."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 
@@ -13,18 +14,23 @@ _OUTPUT_SECONDS = 0.2  # for the launcher to forward the message before it ends 
 
 
 def abort(world: World, message: str, exit_code: int = 1) -> None:
-    """Print one message and end all ranks.
+    """Print one message and end all ranks, whatever becomes of the message.
 
     Args:
       world: the job.
       message: printed by the lowest of the ranks that call this at about the same time.
       exit_code: of the whole job; not 0.
     """
-    if world.rank:
-        time.sleep(_LOWER_RANK_FIRST_SECONDS)
-    sys.stdout.flush()
-    sys.stderr.write(message.rstrip() + "\n")
-    sys.stderr.flush()
-    if world.size > 1:
-        time.sleep(_OUTPUT_SECONDS)
-    world.abort(exit_code)
+    try:
+        if world.rank:
+            time.sleep(_LOWER_RANK_FIRST_SECONDS)
+        # A full disk behind stdout may be what has failed; stderr can be another one.
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        with contextlib.suppress(Exception):
+            sys.stderr.write(message.rstrip() + "\n")
+            sys.stderr.flush()
+        if world.size > 1:
+            time.sleep(_OUTPUT_SECONDS)
+    finally:
+        world.abort(exit_code)

@@ -198,5 +198,5 @@ class World(Group, Protocol):
     def abort(self, exit_code: int) -> None:
         """End all ranks at once."""
 
-    def end(self) -> None:
+    def end(self, exit_code: int = 0) -> None:
         """This rank's program is over: tell the others and wait, idle, for theirs; not for ever if it has given up."""

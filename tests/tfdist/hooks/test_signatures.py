@@ -90,7 +90,7 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
             functions=functions, eager=functions, variables=functions, sessions=sessions, fit=fit
         )
         recorded = Recorded()
-        for point in install._TABLE[:-1]:  # the last is that of uncaught exceptions
+        for point in install._TABLE[:-2]:  # the last are Python's: uncaught exceptions, and exit codes
             point.hook(recorded, job, steps)
         yield recorded.replaced
 

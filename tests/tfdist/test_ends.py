@@ -1,0 +1,177 @@
+"""How a process of a job ends, and its children: ranks end the job, children do not. Each case is a job of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch import run
+from tests.tfdist.test_failures import assert_ended, job
+from tfdist.core.environment import Launch, launch, mark, parent_rank
+
+HYDRA = {"PMI_SIZE": "2", "PMI_RANK": "1", "PMI_FD": "9"}
+OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "PMIX_NAMESPACE": "prterun-node-7@1"}
+
+
+def marked(monkeypatch: pytest.MonkeyPatch, said: dict[str, str]) -> dict[str, str]:
+    """The environment of another process of a rank's, which leaves its mark; `said` by its launcher."""
+    for name in [name for name in os.environ if name.startswith(("PMI", "OMPI", "SLURM"))]:
+        monkeypatch.delenv(name)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "getpid", lambda: 4)  # the rank's, which is not this process's parent
+    mark(1)
+    environment = dict(os.environ)
+    monkeypatch.undo()
+    return environment
+
+
+class TestWhoseChild:
+    """A rank's children inherit what its launcher has said; the ranks of another launcher inherit the rank's mark."""
+
+    def test_open_mpi(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        environment = marked(monkeypatch, OPEN_MPI)
+        assert parent_rank(environment) == 1
+        assert launch(environment) is None
+        anew = {**environment, "PMIX_NAMESPACE": "prterun-node-8@1"}
+        assert parent_rank(anew) is None
+        assert launch(anew) == Launch(2, 1, 1)
+
+    def test_hydra(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It says the same to every job: the connection tells them apart."""
+        ours, theirs = socket.socketpair()
+        other, end = socket.socketpair()
+        with ours, theirs, other, end:
+            environment = marked(monkeypatch, {**HYDRA, "PMI_FD": str(ours.fileno())})
+            assert launch(environment) is None, "a child that has inherited it"
+            os.dup2(other.fileno(), ours.fileno())
+            assert launch(environment) == Launch(2, 1, 1), "another launcher's"
+            with open(os.devnull, "rb") as nothing:
+                os.dup2(nothing.fileno(), ours.fileno())
+            assert launch(environment) is None, "a child that has something else there"
+        assert launch(environment) is None, "a child that has not inherited it"
+
+    def test_without_a_rank(self) -> None:
+        assert parent_rank({}) is None
+        assert launch(HYDRA) == Launch(2, 1, 1)
+
+
+def test_children_are_no_ranks(tmp_path: Path) -> None:
+    """They train by themselves, or end, and the ranks go on together."""
+    finished = job(
+        tmp_path,
+        """
+        import multiprocessing
+        def look(_):
+            return tfdist.rank(), tfdist.size(), "mpi4py" in sys.modules, sys.excepthook is sys.__excepthook__
+        def forked(action):
+            child = os.fork()
+            if child == 0:
+                action()
+                sys.exit()
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        def collective():
+            try:
+                tfdist.all_reduce(np.ones(3))
+            except tfdist.PeerError as error:
+                sys.exit("is refused: process" not in str(error))
+        def fails():
+            try:
+                sys.exit(5)
+            except SystemExit as error:
+                assert error.code == 5
+            raise ValueError("bad luck")
+        if __name__ == "__main__":
+            if rank == 0:
+                with multiprocessing.get_context("spawn").Pool(1) as pool:
+                    print(pool.map(look, [1]))
+            codes = [forked(f) for f in (lambda: None, lambda: sys.exit(3), fails, collective)]
+            assert codes == [0, 3, 1, 0], codes
+            print("sum", tfdist.all_reduce(np.ones(1) + rank, "sum"))
+        """,
+    )
+    assert finished.code == 0, finished
+    assert "[(0, 1, False, True)]" in finished.output, finished
+    assert finished.output.count("sum [3.]") == 2, finished
+    assert finished.errors.count("was started by rank 0, not by the launcher") == 1, finished.errors
+
+
+@pytest.mark.long("TestWhoseChild says the same")
+def test_a_launcher_started_by_a_rank_has_ranks(tmp_path: Path) -> None:
+    inner = tmp_path / "inner.py"
+    inner.write_text("import numpy as np, tfdist\nprint('inner', tfdist.all_reduce(np.ones(1) + tfdist.rank(), 'sum'))")
+    finished = job(
+        tmp_path,
+        f"""
+        import subprocess
+        if rank == 0:
+            subprocess.run(["mpirun", "-n", "2", sys.executable, {str(inner)!r}], check=True)
+        tfdist.barrier()
+        """,
+    )
+    assert finished.code == 0, finished
+    assert finished.output.count("inner [3.]") == 2, finished
+
+
+def test_a_program_that_was_put_into_a_ranks_process() -> None:
+    script = "import os; os.environ['_TFDIST_RANK'] = f'{os.getpid()} 0 OMPI_COMM_WORLD_RANK=0'; import tfdist"
+    said = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+    finished = run([sys.executable, "-c", script], 60, said)
+    assert finished.code == 1, finished
+    assert "os.exec has put this program into the process of rank 0" in finished.errors
+    assert "Traceback" not in finished.errors
+
+
+def test_an_exit_with_a_code(tmp_path: Path) -> None:
+    """The others end at their next step, though nobody waits for the stall's deadline, and blame nothing else."""
+    finished = job(tmp_path, "if rank == 1:\n    sys.exit(3)\ntfdist.barrier()")
+    assert_ended(finished, "rank 1 ended with exit code 3 while rank 0 waits in tfdist.barrier")
+    assert "tfdist.shard" not in finished.errors
+
+
+def test_a_failure_whose_output_has_no_place(tmp_path: Path) -> None:
+    finished = job(
+        tmp_path,
+        """
+        if rank == 1:
+            sys.stdout = open("/dev/full", "w")
+            print("not written before the end")
+            raise ValueError("bad luck")
+        tfdist.barrier()
+        """,
+    )
+    assert_ended(finished, "rank 1 of 2 failed", "ValueError: bad luck")
+    assert "rank 1 ended" not in finished.errors
+
+
+def test_a_thread_that_fails(tmp_path: Path) -> None:
+    """After what the script itself does about it; an exit is no failure."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading\nthreading.excepthook = lambda failure: print('noticed', failure.exc_type.__name__)"
+    )
+    finished = job(
+        tmp_path,
+        """
+        import threading
+        def fails():
+            raise ValueError("bad luck")
+        if rank == 1:
+            exits = threading.Thread(target=sys.exit)
+            exits.start()
+            exits.join()
+            tfdist.barrier()
+            threading.Thread(target=fails, name="feeder").start()
+            time.sleep(1000)
+        tfdist.barrier()
+        print("the exit was none of the job")
+        tfdist.barrier()
+        """,
+        PYTHONPATH=os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])]),
+    )
+    assert_ended(finished, "rank 1 of 2 failed in feeder:", "ValueError: bad luck")
+    assert "the exit was none of the job" in finished.output, finished
+    assert "noticed ValueError" in finished.output, finished
