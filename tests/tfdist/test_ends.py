@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
 import sys
+import textwrap
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.launch import run
-from tests.tfdist.test_failures import assert_ended, job
+from tests.launch import ROOT, STARTUP, run
+from tests.tfdist.test_failures import SCRIPT, assert_ended, job
 from tfdist.core.environment import Launch, launch, mark, parent_rank
 
 HYDRA = {"PMI_SIZE": "2", "PMI_RANK": "1", "PMI_FD": "9"}
@@ -175,3 +180,64 @@ def test_a_thread_that_fails(tmp_path: Path) -> None:
     assert_ended(finished, "rank 1 of 2 failed in feeder:", "ValueError: bad luck")
     assert "the exit was none of the job" in finished.output, finished
     assert "noticed ValueError" in finished.output, finished
+
+
+@pytest.mark.parametrize("outlive", ["0", pytest.param("1", marks=pytest.mark.long("a switch"))])
+def test_ranks_whose_launcher_is_killed(tmp_path: Path, outlive: str) -> None:
+    """Rank 0 catches the signal, though what it says has no reader any more; rank 1 is ended by it, and says why."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        SCRIPT
+        + textwrap.dedent("""
+        directory = sys.argv[1]
+        def save(number, frame):
+            print("saving")
+            open(f"{directory}/saved", "w").close()
+            sys.exit()
+        if rank == 0:
+            signal.signal(signal.SIGTERM, save)
+        os.dup2(os.open(f"{directory}/errors{rank}", os.O_CREAT | os.O_WRONLY), 2)
+        tfdist.barrier()
+        with open(f"{directory}/pids{rank}", "w") as file:
+            file.write(f"{os.getpid()} {os.getppid()}\\n")
+        time.sleep(1000 if sys.argv[2] == "0" else 6)
+        if rank == 0:
+            open(f"{directory}/outlived", "w").close()
+        """)
+    )
+    path = os.pathsep.join([str(STARTUP), str(ROOT)])
+    settings = {"TFDIST_STALL_ABORT_SECONDS": "2", "TFDIST_OUTLIVE_LAUNCHER": outlive, "PYTHONPATH": path}
+    with subprocess.Popen(
+        ["mpirun", "-n", "2", sys.executable, str(script), str(tmp_path), outlive],
+        env={**os.environ, **settings},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as launcher:
+        try:
+            files = [tmp_path / f"pids{rank}" for rank in range(2)]
+            wait_until(lambda: all(file.exists() and file.read_text().endswith("\n") for file in files))
+            ranks, parents = zip(*(map(int, file.read_text().split()) for file in files), strict=True)
+            for pid in {*parents, launcher.pid}:
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: all(map(ended, ranks)))
+        finally:
+            launcher.kill()
+    assert (tmp_path / "saved").exists() == (outlive == "0")
+    assert (tmp_path / "outlived").exists() == (outlive == "1")
+    told = "rank 1: the launcher (mpirun) is gone, and so this rank ends, by SIGTERM"
+    assert (told in (tmp_path / "errors1").read_text()) == (outlive == "0")
+
+
+def wait_until(happened: Callable[[], bool], seconds: float = 40) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def ended(pid: int) -> bool:
+    """Also one that nobody has taken note of."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True

@@ -97,16 +97,22 @@ def _marked(environment: Mapping[str, str]) -> tuple[int, int] | None:
 
 def _launcher(environment: Mapping[str, str]) -> str:
     """What stands for a launcher's rank; empty if its connection to the launcher is not open in this process."""
-    connection = environment.get("PMI_FD")
     said = " ".join(f"{name}={environment[name]}" for name in _IDENTITY if name in environment)
-    if connection is None:
+    if "PMI_FD" not in environment:
         return said
     # Hydra numbers its jobs alike: the socket tells one from another. Most children do not inherit it.
+    descriptor = launcher_connection(environment)
+    return "" if descriptor is None else f"{said} socket={os.fstat(descriptor).st_ino}"
+
+
+def launcher_connection(environment: Mapping[str, str] | None = None) -> int | None:
+    """The open socket to the launcher that it has told of (Hydra, Slurm's PMI), as a file descriptor."""
+    environment = variables() if environment is None else environment
     try:
-        status = os.fstat(int(connection))
-    except (OSError, ValueError):
-        return ""
-    return f"{said} socket={status.st_ino}" if stat.S_ISSOCK(status.st_mode) else ""
+        descriptor = int(environment["PMI_FD"])
+        return descriptor if stat.S_ISSOCK(os.fstat(descriptor).st_mode) else None
+    except (KeyError, ValueError, OSError):
+        return None
 
 
 # What a rank must get from here on a machine that mpirun reaches through ssh, where a login shell sets its own.

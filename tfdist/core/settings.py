@@ -101,6 +101,7 @@ class Settings:
     timeline: str = _setting("", str, "a file name", "Chrome trace of waits, copies and reductions, written at exit")
     stall_seconds: float = _seconds(60.0, "wait after which the missing ranks are named")
     stall_abort_seconds: float = _seconds(600.0, "wait after which the job ends")
+    outlive_launcher: bool = _setting(False, _switch, "0 or 1", "ranks go on when mpirun or its daemon is killed")
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     @classmethod

@@ -18,6 +18,7 @@ from tfdist.core.log import log
 from tfdist.core.settings import Settings, settings_difference
 from tfdist.core.topology import Topology, layout
 from tfdist.transport._channel_pool import ChannelPool
+from tfdist.transport._launcher_watch import LauncherWatch
 from tfdist.transport._mpi_channel import MpiChannel, MpiNode
 from tfdist.transport._shared_memory import LINE_BYTES, Segments
 from tfdist.transport._stall_detection import StallDetector
@@ -231,6 +232,9 @@ class MpiWorld(_MpiGroup):
         topology = layout(comm.allgather(first), settings.node_size)
         node = comm.Split(topology.nodes.index(topology.node_of(comm.rank)), comm.rank)
         detector = StallDetector(_Mail(comm.Dup()), settings)
+        self._launcher = LauncherWatch(comm.rank)
+        if not settings.outlive_launcher:
+            self._launcher.start()
         self._stall_abort_seconds = settings.stall_abort_seconds
         has_neighbours = max(len(n) for n in topology.nodes) > 1
         shared = _SharedMemory(comm.Dup(), node, self.local_size) if has_neighbours else None
@@ -269,6 +273,7 @@ class MpiWorld(_MpiGroup):
             time.sleep(0.01)
             # Others may be saving what they have; but one that never comes must not hold the job up.
             waited = time.monotonic() - start
-            if self._detector.gave_up and waited > self._stall_abort_seconds:
-                log(f"rank {self.rank} gave up waiting, and has ended {waited:.0f} s ago: the other ranks end now")
+            reason = "gave up waiting" if self._detector.gave_up else "lost its launcher" if self._launcher.gone else ""
+            if reason and waited > self._stall_abort_seconds:
+                log(f"rank {self.rank} {reason}, and has ended {waited:.0f} s ago: the other ranks end now")
                 self.abort(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,32 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+# MPICH's mpirun ends with its proxy or outlives it, idle; another may be the rank's parent itself.
+UNSEEN = """
+import os, signal, sys, time
+from pathlib import Path
+import tfdist
+from nmt.nmt import main
+from nmt.train.feed import Feed
+batch = Feed.batch
+def unseen(self, step):
+    if step == 18 and tfdist.rank() == tfdist.size() - 1:
+        parent = os.getppid()
+        grandparent = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
+        launchers = [parent]
+        if "mpirun" in Path(f"/proc/{grandparent}/cmdline").read_text():
+            launchers.append(grandparent)
+        for pid in launchers:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(4)
+    return batch(self, step)
+Feed.batch = unseen
+code = main(sys.argv[2:])
+Path(sys.argv[1], f"code{tfdist.rank()}").write_text(str(code))
+sys.exit(code)
+"""
+
+
 def signalled(toy: Any, name: str, step: int, flags: list[str]) -> Finished:
     """A run whose last rank gets the signal when it asks for the batch of this step."""
     script = toy.directory / "signalled.py"
@@ -88,6 +115,21 @@ def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(toy: Any) ->
     continued = values(str(latest(out)))
     for variable, value in values(str(latest(straight))).items():
         np.testing.assert_array_equal(continued[variable], value, err_msg=variable)
+
+
+@pytest.mark.long("the signal is that of the test above, and tests/tfdist/test_ends.py shows that it comes")
+def test_a_run_whose_launcher_is_killed_saves(toy: Any) -> None:
+    flags = toy.flags("--num_train_steps=400", "--noevaluate_epochs", "--steps_per_external_eval=0")
+    script = toy.directory / "unseen.py"
+    script.write_text(UNSEEN)
+    assert mpirun(2, [str(script), str(toy.directory), *flags], timeout_seconds=60).code != 0
+    codes = [toy.directory / f"code{rank}" for rank in range(2)]
+    deadline = time.monotonic() + 30
+    while not all(file.exists() and file.read_text() for file in codes):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert [file.read_text() for file in codes] == ["0", "0"]
+    assert 18 <= step_of(str(latest(toy.directory / "out"))) <= 20
 
 
 def test_early_stopping_ends_with_a_full_evaluation(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
