@@ -1,7 +1,8 @@
 """Watch over the launcher: ranks whose launcher has been killed end, as by SIGTERM, instead of working on unseen.
 
 Seen with MPICH 5: a killed ``mpirun`` makes its proxy on each machine kill the ranks; but ranks outlive a killed proxy,
-as they do Open MPI's killed ``mpirun``, and nobody can stop or see them any more.
+and nobody can stop or see them any more. Open MPI 5 itself ends the ranks of a killed ``mpirun``, at their next call of
+MPI; those that compute work on until then.
 """
 
 from __future__ import annotations
@@ -38,25 +39,28 @@ class LauncherWatch:
         self._parent = os.getppid()
 
     def start(self) -> None:
-        """In a thread of its own, which sleeps."""
+        """In a thread of its own, which sleeps until then."""
         threading.Thread(target=self._run, name="tfdist launcher", daemon=True).start()
 
     def _run(self) -> None:
-        connection = select.poll()
-        descriptor = launcher_connection()
-        if descriptor is not None:
+        # Told at once, or a script fails that writes to a terminal or pipe of the launcher's in between.
+        ending = select.poll()
+        with contextlib.suppress(OSError, AttributeError):  # Linux before 5.3, or a container that forbids it
+            ending.register(os.pidfd_open(self._parent), select.POLLIN)
+        connection = launcher_connection()
+        if connection is not None:
             with contextlib.suppress(OSError):
                 # A copy, which stays ours when MPI closes its own; nothing is read from it.
-                connection.register(os.dup(descriptor), 0)
-        while os.getppid() == self._parent and not connection.poll(1e3 * _LOOK_SECONDS):
+                ending.register(os.dup(connection), 0)
+        while os.getppid() == self._parent and not ending.poll(1e3 * _LOOK_SECONDS):
             pass
         self.gone = True
+        _silence_if_closed(1)
         log(
             f"rank {self._rank}: the launcher (mpirun) is gone, and so this rank ends, by SIGTERM; "
             "TFDIST_OUTLIVE_LAUNCHER=1 keeps ranks going"
         )
-        for descriptor in (1, 2):
-            _silence_if_closed(descriptor)
+        _silence_if_closed(2)
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from typing import Any
 
@@ -14,6 +15,7 @@ from nmt.nmt import main
 from tests.launch import Finished, mpirun
 from tests.nmt.runs.test_program import values
 from tests.nmt.runs.test_ranks_of_the_program import program
+from tfdist.launch import hosts
 
 
 def figures(output: str) -> list[str]:
@@ -56,7 +58,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-# MPICH's mpirun ends with its proxy or outlives it, idle; another may be the rank's parent itself.
+# Of mpirun and its proxy, which is the rank's parent, each kills the ranks, or not, when the other has gone.
 UNSEEN = """
 import os, signal, sys, time
 from pathlib import Path
@@ -68,11 +70,8 @@ def unseen(self, step):
     if step == 18 and tfdist.rank() == tfdist.size() - 1:
         parent = os.getppid()
         grandparent = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
-        launchers = [parent]
-        if "mpirun" in Path(f"/proc/{grandparent}/cmdline").read_text():
-            launchers.append(grandparent)
-        for pid in launchers:
-            os.kill(pid, signal.SIGKILL)
+        os.kill(parent, signal.SIGKILL)
+        os.kill(grandparent, signal.SIGKILL)
         time.sleep(4)
     return batch(self, step)
 Feed.batch = unseen
@@ -119,6 +118,8 @@ def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(toy: Any) ->
 
 @pytest.mark.long("the signal is that of the test above, and tests/tfdist/test_ends.py shows that it comes")
 def test_a_run_whose_launcher_is_killed_saves(toy: Any) -> None:
+    if "Open MPI" in hosts.facts_here(sys.executable)["mpi"]:
+        pytest.skip("Open MPI ends ranks without a launcher at their next call of MPI")
     flags = toy.flags("--num_train_steps=400", "--noevaluate_epochs", "--steps_per_external_eval=0")
     script = toy.directory / "unseen.py"
     script.write_text(UNSEEN)
