@@ -34,6 +34,7 @@ _CHILD = (
     "and so is each further one"
 )
 _FIRST_CHILDREN = ("MainProcess", "1")  # names of multiprocessing's end in a number: a pool's first speaks for it
+_FIRST_SPEAKS_SECONDS = 5
 
 
 class Process:
@@ -116,6 +117,8 @@ def process() -> Process:
         # The ranks of a machine are in the same case, and there may be no MPI to agree through: the first speaks.
         if started is None or not started.local_rank:
             sys.stderr.write(f"tfdist on {platform.node()}: {error}\n")
+        else:
+            time.sleep(_FIRST_SPEAKS_SECONDS)  # Open MPI's launcher ends all ranks when one has ended so
         raise SystemExit(1) from None
     speak_as(world.rank if parent is None else parent)
     if parent is not None and multiprocessing.current_process().name.rpartition("-")[2] in _FIRST_CHILDREN:
