@@ -34,7 +34,7 @@ _CHILD = (
     "and so is each further one"
 )
 _FIRST_CHILDREN = ("MainProcess", "1")  # names of multiprocessing's end in a number: a pool's first speaks for it
-_FIRST_SPEAKS_SECONDS = 5
+_FIRST_SPEAKS_SECONDS = 2
 
 
 class Process:
