@@ -38,7 +38,7 @@ def run(command: Sequence[str], timeout_seconds: float, environment: Mapping[str
     """Run a command in the project's root."""
     start = time.monotonic()
     path = os.pathsep.join(filter(None, [str(STARTUP), str(ROOT), os.environ.get("PYTHONPATH")]))
-    everything = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **(environment or {})}
+    everything = {**os.environ, "PYTHONPATH": path, **(environment or {})}
     process = subprocess.Popen(
         command, cwd=ROOT, env=everything, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
