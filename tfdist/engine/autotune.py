@@ -17,8 +17,7 @@ from tfdist.engine import _mpi_engine, _process_memory_engine, _shared_memory_en
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket, Choice, Engine
-from tfdist.transport import agreement
-from tfdist.transport.interfaces import Group, World
+from tfdist.transport.interfaces import World
 
 # The table of engines, in the order in which they are tried.
 engines.register("mpi", _mpi_engine.candidates)
@@ -85,6 +84,11 @@ class Engines:
     def device(self) -> str:
         """Where tensors must lie to travel: in a graph that is built before an engine has been chosen, too."""
         return (self.choice.engine if self.choice else BASE).device
+
+    @property
+    def current(self) -> Choice:
+        """What was chosen; MPI alone until then."""
+        return self.choice or _BASE_ALONE
 
     def choose(self) -> Choice:
         """As the settings say, or by measurement. Collective: all ranks at the first call.
@@ -156,29 +160,3 @@ def _pinned(choice: Choice) -> str:
         return choice.base.settings()
     engine, *more = choice.engine.settings().split(",")
     return ",".join([engine, f"shared_from_kb={choice.crossover_bytes / 1024:g}", *more])
-
-
-def open_together(
-    collectives: Sequence[Collective], used: Engines, forget: Callable[[Group], None] = lambda group: None
-) -> None:
-    """Compare the plans of collectives that have no channel yet between their ranks, and open them.
-
-    Collective: the ranks of each, in the same order.
-
-    Args:
-      collectives: of one group or several; those that are open already are left out.
-      used: the job's engines.
-      forget: lets go of what a group does not need any more; collective.
-
-    Raises:
-      DisagreementError: the ranks' plans differ.
-    """
-    closed = [c for c in collectives if c.channel is None]
-    for group in dict.fromkeys(c.group for c in closed):
-        members = [c for c in closed if c.group is group]
-        plan = [f"{line} in {c.name}" for c in members for line in c.plan]
-        agreement.agree(group.control, plan, "the first run of an exchange")
-        forget(group)
-        for collective in members:
-            tuned = collective.everyone and collective.tuned_tensors
-            collective.open(used.choose() if tuned else used.choice or _BASE_ALONE)

@@ -16,6 +16,7 @@ from tfdist.engine.collective import Collective
 from tfdist.engine.sparse_rows import Way
 from tfdist.graph import function_state
 from tfdist.graph.failures import Failures
+from tfdist.transport import agreement
 from tfdist.transport.interfaces import Group, World
 
 
@@ -146,6 +147,27 @@ class Job:
     engines: Engines
     switches: Switches
     functions: FunctionCollectives = dataclasses.field(default_factory=FunctionCollectives)
+
+    def open(self, collectives: Sequence[Collective]) -> None:
+        """Compare the plans of collectives that have no channel yet between their ranks, and open them.
+
+        Collective: the ranks of each, in the same order.
+
+        Args:
+          collectives: of one group or several; those that are open already are left out.
+
+        Raises:
+          DisagreementError: the ranks' plans differ.
+        """
+        closed = [c for c in collectives if c.channel is None]
+        for group in dict.fromkeys(c.group for c in closed):
+            members = [c for c in closed if c.group is group]
+            plan = [f"{line} in {c.name}" for c in members for line in c.plan]
+            agreement.agree(group.control, plan, "the first run of an exchange")
+            self.functions.forget(group)
+            for collective in members:
+                tuned = collective.everyone and collective.tuned_tensors
+                collective.open(self.engines.choose() if tuned else self.engines.current)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.core.settings import SettingsError
-from tfdist.engine.autotune import open_together
 from tfdist.engine.collective import Collective
 from tfdist.engine.exchange import Exchange
 from tfdist.graph import function_state
@@ -138,7 +137,7 @@ class _OutsideSessions:
     def before(self) -> list[tf.Operation]:
         if self._graph is None:
             self._job.functions.executed(self.collective)
-            open_together([self.collective], self._job.engines, self._job.functions.forget)
+            self._job.open([self.collective])
             return []
         return list(next(function_state.around(self._graph)).last)
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.engine.autotune import open_together
 from tfdist.graph import function_state, marking
 from tfdist.graph.job import Job
 from tfdist.graph.markers import handle_key
@@ -90,7 +89,7 @@ class FunctionSteps:
         self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], arguments: Sequence[Any]
     ) -> dict[int, Returned]:
         """What it hands on of gradients. Collective: all ranks, as far as anything is new."""
-        open_together(list(state.collectives), self._job.engines, self._job.functions.forget)
+        self._job.open(list(state.collectives))
         outside = _outside(graph, state, inputs)
         trained = {outside.get(key, key) for key in state.trained}
         # Not what is new on this rank alone: metrics of its own, or a trace for other shapes.

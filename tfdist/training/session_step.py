@@ -15,7 +15,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from tfdist.engine.autotune import open_together
 from tfdist.graph.graph_state import GraphState, make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.training import first_step, variable_writes
@@ -72,7 +71,7 @@ class SessionSteps:
             first_step.Visitor(first_step.STEP, plan, state.broadcasts, own),
             self.variables(session),
         )
-        open_together(state.world_collectives, self._job.engines)
+        self._job.open(state.world_collectives)
         state.synchronised.add(session)
         state.overwritten.discard(session)
 
@@ -124,7 +123,7 @@ class SessionSteps:
             if reach.unordered:
                 self._warn_of_order(reach.unordered)
         if reach.group_collectives:
-            open_together(reach.group_collectives, self._job.engines)
+            self._job.open(reach.group_collectives)
         try:
             result = call()
         except tf.errors.OpError as error:
