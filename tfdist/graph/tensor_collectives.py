@@ -53,8 +53,7 @@ class TensorCollectives:
             return self._run(f"all_reduce ({op})", functools.partial(_all_reduce, op), [own], True, name)[0]
 
         def backward(upstream: tf.Tensor) -> tf.Tensor:
-            if op not in ("sum", "mean"):
-                raise LookupError(f"all_reduce of {op!r} has no derivative: put tf.stop_gradient around it")
+            _check_derivative("all_reduce", op)
             return self.all_reduce(upstream, op, f"the gradient of {name}")
 
         return differentiable(value, forward, backward)
@@ -94,8 +93,7 @@ class TensorCollectives:
         name, kind, function = _name_of(value), f"reduce_scatter ({op})", functools.partial(_reduce_scatter, op)
 
         def backward(upstream: tf.Tensor) -> tf.Tensor:
-            if op not in ("sum", "mean"):
-                raise LookupError(f"reduce_scatter of {op!r} has no derivative: put tf.stop_gradient around it")
+            _check_derivative("reduce_scatter", op)
             gathered = self.all_gather(upstream, f"the gradient of {name}")
             return gathered / self._group.size if op == "mean" else gathered
 
@@ -225,6 +223,12 @@ def _check(op: Op, value: Any) -> None:
         raise ValueError(f"the mean of {dtype.name} is not one; use op='sum', or cast to a float")
     if op in ("min", "max") and dtype.kind == "c":
         raise ValueError(f"{dtype.name} has no {op}: complex numbers are not ordered; use that of tf.abs, say")
+
+
+def _check_derivative(kind: str, op: Op) -> None:
+    """Refuse to differentiate what is not linear."""
+    if op not in ("sum", "mean"):
+        raise LookupError(f"{kind} of {op!r} has no derivative: put tf.stop_gradient around it")
 
 
 def _even(rows: Any, parts: int) -> Any:
