@@ -349,11 +349,13 @@ def case_gradients_out_of_loops() -> None:
 
 def case_gradients_that_a_session_hands_out_are_warned_of() -> None:
     """Once, and only where they are not averaged anyway."""
-    for trains in (False, True):
-        with turn(trains), tf.Graph().as_default(), v1.Session() as session:
+    for applied in ("", "others", "these"):
+        with turn(applied), tf.Graph().as_default(), v1.Session() as session:
             loss, variables = graph_loss()
             gradients = tf.gradients(loss, variables)
-            if trains:
+            if applied == "others":
+                v1.train.GradientDescentOptimizer(0.1).minimize(v1.get_variable("other", []) ** 2)
+            if applied == "these":
                 v1.train.GradientDescentOptimizer(0.1).apply_gradients(list(zip(gradients, variables, strict=True)))
             session.run(v1.global_variables_initializer())
             feed = {f"{name}:0": value for name, value in mine(data(steps=1)[0]).items()}
@@ -362,7 +364,19 @@ def case_gradients_that_a_session_hands_out_are_warned_of() -> None:
                 for _ in range(2):
                     session.run(gradients, feed)
             told = [str(w.message) for w in caught if "this rank's own" in str(w.message)]
-            assert len(told) == (0 if trains else 1) and all("gradients of w" in t and "all_reduce" in t for t in told)
+            assert len(told) == (applied != "these")
+            assert all("gradients of w" in t and "all_reduce" in t for t in told)
+            assert all(("in this graph no variable" in t) == (applied == "") for t in told)
+
+
+def case_strings_begin_with_rank_0s() -> None:
+    """Each that is made, also one that differs in nothing but its value from one before."""
+    trained = tf.Variable(float(tfdist.rank()))
+    for _ in range(2):
+        text = tf.Variable(f"rank {tfdist.rank()}")
+        with tf.GradientTape() as tape:
+            loss = trained**2
+        assert tape.gradient(loss, trained).numpy() == 0 and text.numpy() == b"rank 0"
 
 
 def case_values_set_between_steps() -> None:

@@ -93,10 +93,11 @@ class SessionSteps:
         marker = variable_writes.fetched(fetches, state)
         if marker is not None:
             state.warned_of_own = True
+            unshared = "" if state.broadcasts else ", and in this graph no variable begins with rank 0's value"
             warnings.warn(
-                f"a session hands out gradients of {marker.name} that are this rank's own, and in this graph nothing "
-                "is averaged or begun with rank 0's values: if variables are set to what is made of them, average "
-                "them before, tfdist.all_reduce(gradient, 'mean'), and begin with tfdist.broadcast(values)",
+                f"a session hands out gradients of {marker.name} that are this rank's own{unshared}: if variables are "
+                "set to what is made of them, average them before, tfdist.all_reduce(gradient, 'mean')"
+                + (", and begin with tfdist.broadcast(values)" if unshared else ""),
                 stacklevel=4,
             )
 
