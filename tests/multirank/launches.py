@@ -69,7 +69,7 @@ _LAUNCHES = (
         3,
         (
             *(f"cases_{module}." for module in ("engine", "law", "values", "variables", "programs", "configured")),
-            *(f"cases_{module}." for module in ("batch_normalization", "average_loss", "derivatives", "lifetime")),
+            *(f"cases_{module}." for module in ("batch_normalization", "average_loss", "derivatives")),
             *_of("keras", "uneven", "logs", "embeddings_stay"),
         ),
         # What a rank holds hangs little on their number, and the rest less than its neighbours.
@@ -85,7 +85,7 @@ _LAUNCHES = (
         "4",
         4,
         _ADDING,
-        long=_of("engine", "many", "random"),
+        long=_of("engine", "every", "many", "random"),
         more=("cases_",),
     ),
     # One rank has nothing to exchange, and nothing is installed: the public calls, and that graphs stay as they are.
@@ -107,17 +107,31 @@ _LAUNCHES = (
         settings=(("TFDIST_NODE_SIZE", "2"), ("TFDIST_OPTIONS", "engine=direct,bucket_mb=0.001")),
         more=(*_SPARSE, "cases_law."),
     ),
-    Launch("nodes of two and one", 3, _ADDING, settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT), more=_SPARSE),
+    Launch(
+        "nodes of two and one",
+        3,
+        _ADDING,
+        long=_of("engine", "every"),
+        settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT),
+        more=_SPARSE,
+    ),
     # One of the larger node's ranks adds nothing: it has no slice.
     Launch(
         "nodes of three and two",
         5,
         _SLICES,
-        long=_of("engine", "random", "every"),
+        long=_of("engine", "random", "every", "large"),
         settings=(("TFDIST_NODE_SIZE", "3"), _DIRECT),
         more=_ADDING + _SPARSE,
     ),
-    Launch("through MPI alone", 2, _SLICES, settings=(("TFDIST_ENGINE", "mpi"),), more=_ADDING + _SPARSE),
+    Launch(
+        "through MPI alone",
+        2,
+        _SLICES,
+        long=_of("engine", "every"),  # MPI's way is one of those that it takes everywhere
+        settings=(("TFDIST_ENGINE", "mpi"),),
+        more=_ADDING + _SPARSE,
+    ),
 )
 # Packages on top of TensorFlow, with the Keras that each is written for; a job each, since what ends one is not to end
 # all. They are in an environment of their own.
