@@ -21,6 +21,7 @@ SELF_CHECKS = {
     "self_check_refused": ("refused", "XLA cannot compile the exchange"),
     "self_check_failed": ("FAILED", "rank 1: ValueError: on purpose"),  # not that rank 0 has waited for it
 }
+LONG = pytest.mark.long("eleven programs; tests/multirank has their patterns")
 
 
 def conformance(*arguments: str) -> Finished:
@@ -35,6 +36,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, dict[s
     return done, json.loads(path.read_text())
 
 
+@LONG
 def test_verdicts(finished: tuple[Finished, dict[str, Any]]) -> None:
     done, found = finished
     rows = {row["program"]: row for row in found["programs"]}
@@ -51,6 +53,7 @@ def test_verdicts(finished: tuple[Finished, dict[str, Any]]) -> None:
     assert done.code == 1, "there are failures"
 
 
+@LONG
 def test_the_table(finished: tuple[Finished, dict[str, Any]]) -> None:
     done, found = finished
     head, *rows = done.output.split("\n\n")[0].splitlines()

@@ -135,6 +135,7 @@ print("all of it ran")
 """
 
 
+@pytest.mark.long("multirank/cases_*.py call the same")
 def test_the_eager_scripts_of_the_readmes(tmp_path: Path) -> None:
     saved = tmp_path / "model.keras"
     averaged = block("tfdist/README.md", "tfdist.average_variables(model)")

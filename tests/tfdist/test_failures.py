@@ -58,6 +58,7 @@ def test_an_exception_on_one_rank(tmp_path: Path) -> None:
     assert_ended(finished, "rank 1 of 2 failed", "ValueError: bad luck", "line 1")
 
 
+@pytest.mark.long("nmt/runs/test_ranks_of_the_program.py has one message, too")
 def test_an_exception_on_all_ranks_is_told_once(tmp_path: Path) -> None:
     finished = job(tmp_path, "raise ValueError('bad luck')", ranks=3)
     assert_ended(finished, "rank 0 of 3 failed")
@@ -328,6 +329,7 @@ def test_data_that_end_at_different_steps(tmp_path: Path) -> None:
     assert_ended(finished, "rank 0 ended while rank 1 waits", "give all ranks equal data")
 
 
+@pytest.mark.long("test_different_steps_on_different_ranks, and cases_engine joins")
 def test_join_cannot_stand_in_for_a_broadcast(tmp_path: Path) -> None:
     finished = job(
         tmp_path,

@@ -22,7 +22,7 @@ def program(size: int, arguments: list[str]) -> Finished:
 @pytest.mark.parametrize(
     ("optimizer", "sizes"),
     [
-        ("sgd", (2,)),
+        pytest.param("sgd", (2,), marks=pytest.mark.long("cases_nmt compares steps with those of one process")),
         pytest.param("sgd", (4,), marks=pytest.mark.long("two ranks")),
         pytest.param("adam", (2,), marks=pytest.mark.long("cases_nmt compares Adam's steps")),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.launch import mpirun
 
 SCRIPT = """
@@ -87,5 +89,6 @@ print("fine")
 """
 
 
+@pytest.mark.long("the hooks are the same as of what is imported last")
 def test_imported_after_keras_and_its_model_and_taken_away(tmp_path: Path) -> None:
     assert_fine(tmp_path / "script.py", KERAS)
