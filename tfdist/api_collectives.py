@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from tfdist._start import process
 from tfdist.core.reduce_ops import Op
@@ -17,11 +17,15 @@ _job = process().job
 _world = _job.world
 
 
-@functools.cache
-def _collectives_of(group: Hashable) -> TensorCollectives:
+def _collectives_of(group: Group) -> TensorCollectives:
     from tfdist.graph.tensor_collectives import TensorCollectives  # imports TensorFlow: not before it is needed
 
-    return TensorCollectives(_job, cast("Group", group))
+    return TensorCollectives(_job, group)
+
+
+@functools.cache
+def _of_all_ranks() -> TensorCollectives:
+    return _collectives_of(_world)
 
 
 class Ranks:
@@ -37,7 +41,21 @@ class Ranks:
         self.ranks = tuple(ranks)
         self.size = len(self.ranks)
         self.rank = self.ranks.index(_world.rank) if _world.rank in self.ranks else None
-        self._collectives = _collectives_of(_world.group(self.ranks)) if self.rank is not None else None
+        self._group = _world.group(self.ranks) if self.rank is not None else None
+        self._collectives = _collectives_of(self._group) if self._group else None
+        self._closed = False
+
+    def close(self) -> None:
+        """Give back what the group has of MPI's few communicators; it cannot be used any more.
+
+        One that is dropped is not lost: a later group of the same ranks uses it again, when all of them have dropped
+        theirs.
+
+        Collective: the group's ranks, which have left all other collectives of it; nothing for others.
+        """
+        if self._group is not None and not self._closed:
+            self._closed = True
+            self._group.close()
 
 
 def broadcast(value: Any, root: int = 0, group: Ranks | None = None) -> Any:
@@ -176,7 +194,9 @@ def new_group(ranks: Sequence[int]) -> Ranks:
 
 def _collectives(group: Ranks | None) -> TensorCollectives:
     if group is None:
-        return _collectives_of(_world)
+        return _of_all_ranks()
+    if group._closed:
+        raise RuntimeError(f"the group of ranks {', '.join(map(str, group.ranks))} was closed")
     if group._collectives is None:
         raise ValueError(f"rank {_world.rank} is not in the group of ranks {', '.join(map(str, group.ranks))}")
     return group._collectives

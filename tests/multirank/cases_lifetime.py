@@ -78,3 +78,57 @@ def assert_flat(build: Callable[[int], tuple[Any, Any]], mean: float) -> None:
     half = ROUNDS // 2
     for what, first, last in zip(("channels", "threads"), counts[half], counts[-1], strict=True):
         assert last <= first + half // 3, f"{what} of each round, of which a rank holds one now and then: {counts}"
+
+
+def used(group: tfdist.Ranks, number: int) -> None:
+    """At once and in a function, with each rank's own value."""
+    own = tf.constant([float(number + group.ranks.index(tfdist.rank()))])
+    reduce = tf.function(lambda value: tfdist.all_reduce(value, "sum", group))
+    expected = sum(number + place for place in range(group.size))
+    for found in (tfdist.all_reduce(own, "sum", group), reduce(own)):
+        np.testing.assert_allclose(found.numpy(), [expected])
+
+
+def case_groups_are_given_back() -> None:
+    """Those that are dropped, and those that are closed; another of the same ranks is not touched."""
+    gc.freeze()
+    try:
+        for closed in (False, True):
+            with turn("closed" if closed else "dropped"):
+                last = tfdist.new_group(range(tfdist.size()))
+                counts = []
+                for number in range(ROUNDS):
+                    everyone = tfdist.new_group(range(tfdist.size()))
+                    alone = tfdist.new_group([number % tfdist.size()])
+                    used(everyone, number)
+                    if alone.rank is not None:
+                        used(alone, number)
+                    if closed:
+                        everyone.close()
+                        alone.close()
+                    del everyone, alone
+                    gc.collect()
+                    used(last, number)
+                    counts.append(inside.channels_of_groups())
+                assert counts[ROUNDS // 2] == counts[-1] and counts[-1][0] <= 2 + (not closed) * 2, counts
+                if closed:
+                    last.close()
+    finally:
+        gc.unfreeze()
+
+
+def case_what_was_closed_is_refused() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        closed = tfdist.new_group(range(tfdist.size()))
+        fetched = tfdist.all_reduce(tf.constant([1.0]), "sum", closed)
+        assert session.run(fetched) == [tfdist.size()]
+        closed.close()
+        closed.close()  # nothing more
+        for call in (lambda: session.run(fetched), lambda: tfdist.all_reduce(1.0, "sum", closed)):
+            try:
+                call()
+            except RuntimeError as error:
+                assert "was closed" in str(error) and "ranks" in str(error), error
+            else:
+                raise AssertionError("it was used")
+    assert tfdist.all_reduce(1.0, "sum") == tfdist.size()

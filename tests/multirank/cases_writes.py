@@ -446,9 +446,9 @@ def case_an_eager_gradient_travels_once() -> None:
             with tf.GradientTape() as tape:
                 loss = model.loss({n: tf.constant(v) for n, v in mine(feed).items()})
             gradients = tape.gradient(loss, variables)
-            steps = {c: c.step for c in job().functions.by_key.values()}
+            steps = {c: c.step for c in job().world.kept.values()}
             optimizer.apply_gradients(list(zip(clip(gradients) if clipped else gradients, variables, strict=True)))
-            assert steps == {c: c.step for c in job().functions.by_key.values()}, "they travelled again"
+            assert steps == {c: c.step for c in job().world.kept.values()}, "they travelled again"
     assert_equal_everywhere(model.values())
 
 

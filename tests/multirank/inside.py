@@ -123,16 +123,16 @@ def blocks_of(size_bytes: int) -> Iterator[None]:
 def no_room_in_shared_memory() -> Iterator[None]:
     """What is asked says that /dev/shm is full."""
 
-    from tfdist.transport import _mpi_world
+    from tfdist.transport import _mpi_windows
 
     class Full:
         f_bavail, f_frsize = 0, 4096
 
-    kept, _mpi_world.os.statvfs = _mpi_world.os.statvfs, lambda path: Full  # type: ignore
+    kept, _mpi_windows.os.statvfs = _mpi_windows.os.statvfs, lambda path: Full  # type: ignore
     try:
         yield
     finally:
-        _mpi_world.os.statvfs = kept  # type: ignore[attr-defined]
+        _mpi_windows.os.statvfs = kept  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
@@ -176,4 +176,11 @@ def settings(choice: Choice | None = None, reducer: Reducer | None = None, **val
 
 def channels() -> int:
     """How many channels all ranks have opened together, those that are free included."""
-    return int(job().world._pool.size)  # type: ignore[attr-defined]
+    return len(job().world._communicators.channels.things)  # type: ignore[attr-defined]
+
+
+def channels_of_groups() -> tuple[int, int]:
+    """How many groups there are beside that of all ranks, those that wait to be used again included; and channels."""
+    pools = job().world._groups._pools.values()  # type: ignore[attr-defined]
+    groups = [group for _, pool in pools for group in pool.things]
+    return len(groups), sum(len(group.channels.things) for group in groups)

@@ -76,7 +76,7 @@ class Collective:
         """Give it its channel, and its exchanges their engines. Collective: the group's ranks."""
         self.channel = self.group.channel(self.name, choice.needs(self.tuned_tensors))
         # With the graph or the model that it is of.
-        weakref.finalize(self, _close, self.group, self.channel, self.worker, self._broken).atexit = False
+        weakref.finalize(self, _close, self.channel, self.worker, self._broken).atexit = False
         self._turns = [_Turn(self, number, choice, self.channel) for number in range(len(self.exchanges))]
         for exchange, turn in zip(self.exchanges, self._turns, strict=True):
             exchange.open(turn)
@@ -110,10 +110,10 @@ class Collective:
             raise
 
 
-def _close(group: Group, channel: Channel, worker: Worker, broken: threading.Event) -> None:
+def _close(channel: Channel, worker: Worker, broken: threading.Event) -> None:
     worker.end()
     if not broken.is_set():  # another rank may still be in the midst of it
-        group.give_back(channel)
+        channel.give_back()
 
 
 class _Turn:

@@ -97,14 +97,17 @@ class FunctionCollectives:
     """The collectives of functions and of what is executed eagerly.
 
     Attributes:
-      by_key: by what they exchange.
       failures: inside those of functions.
     """
 
     def __init__(self) -> None:
-        self.by_key: dict[str, Collective] = {}
         self.failures = Failures()
         self._eager: dict[Collective, None] = {}  # those executed last, the latest at the end
+
+    def known(self, key: str, collective: Collective) -> Collective:
+        """The one that exchanges the same in the same group: this one, if there has been none."""
+        known: Collective = collective.group.kept.setdefault(key, collective)
+        return known
 
     def executed(self, collective: Collective) -> None:
         """It is executed eagerly, and will be again, perhaps."""
@@ -122,12 +125,12 @@ class FunctionCollectives:
         Collective: the group's ranks.
         """
         used = function_state.in_use() | self._eager.keys()
-        idle = [k for k, c in self.by_key.items() if c.group is group and c.channel is not None and c not in used]
+        idle = [k for k, c in group.kept.items() if c.channel is not None and c not in used]
         place = "the forgetting of exchanges of functions that are gone"
         if all(group.control.arrive(place, int(bool(idle)))):
             ranks: list[list[str]] = group.control.all_gather_object(idle, place)
             for key in set(idle).intersection(*ranks):
-                del self.by_key[key]
+                del group.kept[key]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -121,7 +121,7 @@ class _OutsideSessions:
         self._graph = function_state.current()
         self._job = job
         self._made_by, self._made = made_by, made_by()
-        key = "\n".join([collective.name, f"ranks {list(collective.group.ranks)}", *collective.plan])
+        key = "\n".join([collective.name, *collective.plan])
         number = 0
         if self._graph is not None:
             function_state.check_not_compiled()
@@ -130,7 +130,7 @@ class _OutsideSessions:
             number = own.counts[key]
             own.counts[key] += 1
         # A function that is traced again, and the next eager step, find theirs.
-        self.collective = job.functions.by_key.setdefault(f"{key}\n{number}", collective)
+        self.collective = job.functions.known(f"{key}\n{number}", collective)
         for state in function_state.around(self._graph):
             state.collectives[self.collective] = tuple(names)
 

@@ -16,6 +16,7 @@ from tfdist.core.reduce_ops import OPS, Op
 from tfdist.engine.collective import Collective
 from tfdist.engine.exchange import Exchange
 from tfdist.engine.other_exchanges import CollectiveCall, holds_objects, own_copy
+from tfdist.graph.derivatives import differentiable
 from tfdist.graph.gradient_average import all_reduce
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
@@ -180,19 +181,6 @@ class TensorCollectives:
         collective = Collective(name, [exchange], self._group, self._job.recorder, everyone)
         with unconstrained(graph), tf.name_scope(f"tfdist/{kind.split()[0]}"):
             return build(collective, [Part(exchange, tensors, outputs)], self._job)[0]
-
-
-def differentiable(value: Any, forward: Callable[[Any], Any], backward: Callable[[tf.Tensor], tf.Tensor]) -> Any:
-    """What a function makes of a value, with a derivative where there can be one.
-
-    Args:
-      value: tensor, array or number.
-      forward: the function.
-      backward: gets the loss's derivative with respect to the result, and returns that with respect to ``value``.
-    """
-    if not (isinstance(value, tf.Tensor) and (value.dtype.is_floating or value.dtype.is_complex)):
-        return forward(value)
-    return tf.custom_gradient(lambda own: (forward(own), lambda d: backward(tf.convert_to_tensor(d))))(value)
 
 
 def _tensor_of(value: Any) -> Any:

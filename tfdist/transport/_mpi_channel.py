@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,20 @@ class MpiChannel:
       detector: this rank's knowledge of the others.
       ranks: of the group in the job.
       node: the shared memory.
+      returned: is told when this rank needs the channel no more.
     """
 
-    def __init__(self, comm: Any, detector: StallDetector, ranks: Sequence[int], node: MpiNode | None = None) -> None:
+    def __init__(
+        self,
+        comm: Any,
+        detector: StallDetector,
+        ranks: Sequence[int],
+        node: MpiNode | None = None,
+        returned: Callable[[MpiChannel], None] = lambda channel: None,
+    ) -> None:
         self._comm = comm
+        self._returned = returned
+        self._closed = False
         self._detector = detector
         self._ranks = ranks
         self._node = node
@@ -43,6 +53,8 @@ class MpiChannel:
         self.size = comm.size
 
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
+        if self._closed:
+            raise RuntimeError(f"{place}: the group of the ranks {', '.join(map(str, self._ranks))} was closed")
         self._detector.check(place)
         own = (zlib.crc32(place.encode()), size_bytes, flags)
         if self._node is not None and self._node.alone:
@@ -55,6 +67,14 @@ class MpiChannel:
         if any(row[:2] != rows[0][:2] for row in rows):
             raise DisagreementError(self._difference(place, size_bytes))
         return [row[2] for row in rows]
+
+    def give_back(self) -> None:
+        self._returned(self)
+
+    def close(self) -> None:
+        """Free its communicator. Collective: all its ranks, which do not use it any more."""
+        self._closed = True
+        self._comm.Free()
 
     def give_up(self, error: BaseException) -> None:
         self._detector.give_up(error)

@@ -27,6 +27,7 @@ class OneProcess:
 
     def __init__(self) -> None:
         self.control: Channel = self
+        self.kept: dict[Any, Any] = {}
 
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
         return [flags]
@@ -55,7 +56,10 @@ class OneProcess:
     def channel(self, place: str, sharing: NodeMemory | None = None) -> Channel:
         return self
 
-    def give_back(self, channel: Channel) -> None:
+    def give_back(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
     def process_memory_obstacle(self) -> str:

@@ -115,6 +115,9 @@ class Channel(Protocol):
           PeerError: a rank is missing; or this rank has given up before, for whatever reason.
         """
 
+    def give_back(self) -> None:
+        """Not collective: this rank needs it no more; when no rank does, it is used again."""
+
     def give_up(self, error: BaseException) -> None:
         """Not collective: this rank does not go on where the others do, and refuses all that needs them from now on."""
 
@@ -144,12 +147,14 @@ class Group(Hashable, Protocol):
       ranks: of the job, in the order of their numbers in the group.
       rank: of this process in the group.
       control: for what happens now and then.
+      kept: what others keep as long as this object lives, by their keys.
     """
 
     ranks: Sequence[int]
     rank: int
     size: int
     control: Channel
+    kept: dict[Any, Any]
 
     def channel(self, place: str, sharing: NodeMemory | None = None) -> Channel:
         """A channel of its own. Collective: the group's ranks, in the same order.
@@ -159,8 +164,8 @@ class Group(Hashable, Protocol):
           sharing: what it uses of a node. If any node refuses, no rank has it.
         """
 
-    def give_back(self, channel: Channel) -> None:
-        """This rank needs a channel no more; when no rank does, it is used again. Not collective."""
+    def close(self) -> None:
+        """Give everything back; its channels refuse what comes later. Collective: the group's ranks."""
 
 
 class World(Group, Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from tfdist.transport._channel_pool import ChannelPool
 from tfdist.transport._one_process import OneProcess
+from tfdist.transport._pool import Pool
 from tfdist.transport.interfaces import Channel, NodeMemory
 
 
@@ -24,19 +24,19 @@ class TwoRanks(OneProcess):
         return [value, self.others]
 
 
-def pool() -> tuple[TwoRanks, ChannelPool]:
+def pool() -> tuple[TwoRanks, Pool[Channel, NodeMemory | None]]:
     ranks = TwoRanks()
-    return ranks, ChannelPool(ranks, lambda sharing: OneProcess())
+    return ranks, Pool(ranks, lambda sharing: OneProcess(), "channel")
 
 
-class TestChannelPool:
+class TestPool:
     def test_what_another_rank_still_needs_is_not_used_again(self) -> None:
         ranks, channels = pool()
         made: list[Channel] = [channels.take("", None) for _ in range(3)]
         channels.give_back(made[1])
         assert channels.take("", None) not in made
         ranks.others = [0]
-        assert channels.take("", None) not in made and channels.size == 5
+        assert channels.take("", None) not in made and len(channels.things) == 5
         ranks.others = [0, 1, 2]
         assert channels.take("", None) is made[1]
         assert channels.take("", None) not in made, "it is in use again"
@@ -60,4 +60,4 @@ class TestChannelPool:
         ranks.others = list(range(1000))
         for _ in range(200):
             Held(channels.take("", None))
-        assert channels.size <= 64
+        assert len(channels.things) <= 64

@@ -1,0 +1,46 @@
+"""Derivatives of what collectives make of a value: ``tf.custom_gradient`` without its memory of every graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.framework import ops
+
+Backward = Callable[[tf.Tensor], tf.Tensor]
+
+_TYPE = "TfdistDerivative"
+_ATTRIBUTE = "_tfdist_derivatives"
+
+
+def differentiable(value: Any, forward: Callable[[Any], Any], backward: Backward) -> Any:
+    """What a function makes of a value, with a derivative where there can be one.
+
+    ``tf.custom_gradient`` (tensorflow/python/ops/custom_gradient.py) registers a function for each use in a graph, for
+    ever, and with it the graph and whatever it holds. Here a graph keeps its own.
+
+    Args:
+      value: tensor, array or number.
+      forward: the function, of a tensor to a tensor of the same graph.
+      backward: gets the loss's derivative with respect to the result, and returns that with respect to ``value``.
+    """
+    if not (isinstance(value, tf.Tensor) and (value.dtype.is_floating or value.dtype.is_complex)):
+        return forward(value)
+    if hasattr(value, "numpy"):
+        return tf.custom_gradient(lambda own: (forward(own), lambda d: backward(tf.convert_to_tensor(d))))(value)
+    graph = ops.get_default_graph()
+    result = forward(tf.stop_gradient(value))
+    with record.stop_recording(), graph.gradient_override_map({"IdentityN": _TYPE}):
+        outputs = tf.identity_n([result, value])
+    if not hasattr(graph, _ATTRIBUTE):
+        setattr(graph, _ATTRIBUTE, {})
+    getattr(graph, _ATTRIBUTE)[outputs[0].op.name] = backward
+    record.record_operation(_TYPE, outputs, [result, value], lambda d, _: [None, backward(tf.convert_to_tensor(d))])
+    return outputs[0]
+
+
+@tf.RegisterGradient(_TYPE)
+def _gradient(op: tf.Operation, upstream: Any, _: Any) -> list[Any]:
+    return [None, getattr(op.graph, _ATTRIBUTE)[op.name](tf.convert_to_tensor(upstream))]

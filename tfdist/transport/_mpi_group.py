@@ -1,0 +1,175 @@
+"""MPI process groups: some of the ranks, their communicators, and what is given back when a group is closed or gone."""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from tfdist.core.alignment import aligned
+from tfdist.core.topology import Topology
+from tfdist.transport._mpi_channel import MpiChannel, MpiNode
+from tfdist.transport._mpi_windows import Windows
+from tfdist.transport._pool import Pool
+from tfdist.transport._shared_memory import LINE_BYTES
+from tfdist.transport._stall_detection import StallDetector
+from tfdist.transport.interfaces import Channel, DisagreementError, NodeMemory
+
+
+class Communicators:
+    """What some of the job's ranks need to talk to each other.
+
+    Args:
+      comm: of these ranks; only duplicates of it carry messages.
+      detector: this rank's knowledge of the others.
+      ranks: in the job.
+      topology: of the job.
+      windows: where channels get shared memory; None for groups that do without.
+    """
+
+    def __init__(
+        self, comm: Any, detector: StallDetector, ranks: Sequence[int], topology: Topology, windows: Windows | None
+    ) -> None:
+        self.comm = comm
+        self.ranks = list(ranks)
+        self.topology = topology
+        self._detector = detector
+        self._windows = windows
+        self.control = MpiChannel(comm.Dup(), detector, self.ranks)
+        self.channels: Pool[MpiChannel, NodeMemory | None] = Pool(self.control, self._new_channel, "channel")
+
+    def _new_channel(self, sharing: NodeMemory | None) -> MpiChannel:
+        comm = self.comm.Dup()
+        node = self._node(comm, sharing) if sharing else None
+        return MpiChannel(comm, self._detector, self.ranks, node, self.channels.give_back)
+
+    def _node(self, comm: Any, sharing: NodeMemory) -> MpiNode | None:
+        wanted = 4 * aligned(sharing.piece_bytes) + aligned(8 * sharing.addresses) + 3 * aligned(2 * LINE_BYTES)
+        segments = self._windows.segments(wanted) if self._windows else None
+        if segments is None:
+            return None
+        ranks = self.topology.node_of(comm.rank)
+        lane = self.topology.lane_of(comm.rank)
+        between = comm.Split(MPI.UNDEFINED if lane is None else lane, comm.rank)
+        alone = len(self.topology.nodes) == 1
+        between = None if alone else between
+        pids = self._windows.pids if self._windows else []
+        return MpiNode(segments, self._detector, ranks, self.topology.lanes, lane, between, sharing, pids)
+
+    def close(self) -> None:
+        """Nothing of it is used any more. Collective: these ranks."""
+        self.control.arrive(f"the closing of the group of the ranks {', '.join(map(str, self.ranks))}")
+        for channel in [*self.channels.things, self.control]:
+            channel.close()
+
+
+class MpiGroup:
+    """Some of the job's ranks; see ``interfaces.Group``."""
+
+    def __init__(self, communicators: Communicators) -> None:
+        self._communicators = communicators
+        self.ranks: Sequence[int] = communicators.ranks
+        self.rank = communicators.comm.rank
+        self.size = communicators.comm.size
+        self.control: Channel = communicators.control
+        self.kept: dict[Any, Any] = {}
+
+    def channel(self, place: str, sharing: NodeMemory | None = None) -> Channel:
+        return self._communicators.channels.take(place, sharing)
+
+    def close(self) -> None:
+        raise RuntimeError("the group of all ranks is not closed before the job ends")
+
+
+class MpiSubgroup(MpiGroup):
+    """What ``Groups`` makes."""
+
+    def __init__(self, communicators: Communicators, groups: Groups) -> None:
+        super().__init__(communicators)
+        self._groups = groups
+        self._returning = weakref.finalize(self, groups.give_back, communicators)
+        self._returning.atexit = False
+
+    def close(self) -> None:
+        if self._returning.detach() is not None:
+            self.kept.clear()
+            self._communicators.close()
+            self._groups.closed(self._communicators)
+
+
+class Groups:
+    """All groups beside that of all ranks. One that is gone on all its ranks is used again for the same ranks.
+
+    Args:
+      comm: of all ranks.
+      detector: this rank's knowledge of the others.
+      topology: of the job.
+    """
+
+    def __init__(self, comm: Any, detector: StallDetector, topology: Topology) -> None:
+        self._comm = comm
+        self._detector = detector
+        self._topology = topology
+        self._pools: dict[tuple[int, ...], tuple[MpiChannel, Pool[Communicators, None]]] = {}
+
+    def take(self, ranks: Sequence[int]) -> MpiSubgroup:
+        """A group of these. Collective: those ranks."""
+        place = f"a group of the ranks {', '.join(map(str, ranks))}"
+        self._detector.check(f"the making of {place}")
+        if tuple(ranks) not in self._pools:
+            self._pools[tuple(ranks)] = self._first(ranks, place)
+        _, pool = self._pools[tuple(ranks)]
+        return MpiSubgroup(pool.take(place, None), self)
+
+    def _meet(self, ranks: Sequence[int], place: str) -> None:
+        """Wait until all of these ranks are here: making a communicator would wait for them without a deadline.
+
+        Raises:
+          DisagreementError: another rank makes another group.
+        """
+        first, *others = ranks
+        own = np.array([zlib.crc32(place.encode())], np.int64)
+        if self._comm.rank == first:
+            came = np.zeros((len(others), 1), np.int64)
+            self._wait([self._comm.Irecv(c, rank) for c, rank in zip(came, others, strict=True)], place, ranks)
+            self._wait([self._comm.Isend(own, rank) for rank in others], place, ranks)
+        else:
+            came = np.zeros((1, 1), np.int64)
+            self._wait([self._comm.Isend(own, first), self._comm.Irecv(came, first)], place, ranks)
+        if (came != own).any():
+            raise DisagreementError(f"rank {self._comm.rank} makes {place}, and another of them another group")
+
+    def _wait(self, requests: Sequence[Any], place: str, ranks: Sequence[int]) -> None:
+        for request in requests:
+            self._detector.wait(request, place, ranks)
+
+    def _first(self, ranks: Sequence[int], place: str) -> tuple[MpiChannel, Pool[Communicators, None]]:
+        self._meet(ranks, place)
+        everyone = self._comm.Get_group()
+        chosen = everyone.Incl(list(ranks))
+        comm = self._comm.Create_group(chosen)
+        chosen.Free()
+        everyone.Free()
+
+        def make(kind: None) -> Communicators:
+            return Communicators(comm, self._detector, ranks, self._topology, None)
+
+        base = MpiChannel(comm, self._detector, list(ranks))
+        return base, Pool(base, make, "line of communication")
+
+    def give_back(self, communicators: Communicators) -> None:
+        """The group is gone on this rank. Not collective."""
+        _, pool = self._pools[tuple(communicators.ranks)]
+        pool.give_back(communicators)
+
+    def closed(self, communicators: Communicators) -> None:
+        """They were closed. Collective: their ranks."""
+        base, pool = self._pools[tuple(communicators.ranks)]
+        pool.remove(communicators)
+        if not pool.things:
+            base.close()
+            del self._pools[tuple(communicators.ranks)]
