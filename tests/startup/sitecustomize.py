@@ -15,4 +15,4 @@ import sys
 sys.modules["matplotlib"] = None  # type: ignore[assignment]  # as if it were not installed
 gc.set_threshold(50_000, 20, 100)
 if isinstance(sys.stdout, io.TextIOWrapper):
-    sys.stdout.reconfigure(line_buffering=True)
+    sys.stdout.reconfigure(line_buffering=True, write_through=False)  # also where PYTHONUNBUFFERED is set
