@@ -10,9 +10,9 @@ from tfdist._start import process
 from tfdist.core.learning_rate import Rule
 from tfdist.core.learning_rate import scaled as learning_rate_of_all
 from tfdist.graph import job
+from tfdist.hooks.abort import abort as abort_job
 from tfdist.training import data_shard
 from tfdist.training.data_shard import Remainder
-from tfdist.transport.abort import abort as abort_job
 
 if TYPE_CHECKING:
     from tfdist.engine.sparse_rows import Way

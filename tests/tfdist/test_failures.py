@@ -290,15 +290,19 @@ def test_a_rank_that_stops_is_named_with_bucket_and_step(tmp_path: Path) -> None
         tmp_path,
         """
         start()
+        def slow():
+            time.sleep(8)  # LINE
         for number in range(6):
             if rank == 1 and number == 4:
-                time.sleep(8)
+                slow()
             session.run(step)
         """,
         TFDIST_STALL_SECONDS="2",
         TFDIST_STALL_ABORT_SECONDS="4",
     )
-    assert_ended(finished, "rank 0 waited", "step 5, bucket 0 (w)", "missing: rank 1 busy outside tfdist")
+    line = 1 + next(n for n, text in enumerate((tmp_path / "script.py").read_text().splitlines()) if "# LINE" in text)
+    missing = f"missing: rank 1 busy outside tfdist, in slow (script.py:{line})"
+    assert_ended(finished, "rank 0 waited", "step 5, bucket 0 (w)", missing)
 
 
 @pytest.mark.long("test_different_steps_on_different_ranks")

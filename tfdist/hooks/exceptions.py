@@ -13,10 +13,10 @@ from collections.abc import Callable
 from types import TracebackType
 
 from tfdist.graph.job import Job
+from tfdist.hooks.abort import abort
 from tfdist.hooks.exit_code import note
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
-from tfdist.transport.abort import abort
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:

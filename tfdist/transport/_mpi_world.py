@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from mpi4py import MPI
 
@@ -15,6 +14,7 @@ from tfdist.core.settings import Settings, settings_difference
 from tfdist.core.topology import layout
 from tfdist.transport._launcher_watch import LauncherWatch
 from tfdist.transport._mpi_group import Communicators, Groups, MpiGroup
+from tfdist.transport._mpi_states import MpiStates
 from tfdist.transport._mpi_windows import Windows
 from tfdist.transport._stall_detection import StallDetector
 from tfdist.transport.interfaces import Group, SetupError
@@ -52,27 +52,6 @@ def library_version() -> str:
     return MPI.Get_library_version().splitlines()[0].strip("\0 ")
 
 
-class _Mail:
-    """Announcements as eager point-to-point messages on a communicator of their own."""
-
-    def __init__(self, comm: Any) -> None:
-        self._comm = comm
-        self.rank = comm.rank
-        self.size = comm.size
-        self._sent: list[Any] = []
-
-    def send_to_all(self, message: Any) -> None:
-        self._sent = [request for request in self._sent if not request.Test()]
-        others = (r for r in range(self.size) if r != self.rank)
-        self._sent += [self._comm.isend(message, dest=r) for r in others]
-
-    def receive_all(self) -> Iterator[tuple[int, Any]]:
-        status = MPI.Status()
-        # A matched probe: ops wait in several threads, and each message belongs to the one that found it.
-        while (message := self._comm.improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)) is not None:
-            yield status.source, message.recv()
-
-
 class MpiWorld(MpiGroup):
     """All ranks of an MPI job; see ``interfaces.World``. Collective: all ranks."""
 
@@ -88,7 +67,8 @@ class MpiWorld(MpiGroup):
         first = self._machine.bcast(comm.rank)
         topology = layout(comm.allgather(first), settings.node_size)
         node = comm.Split(topology.nodes.index(topology.node_of(comm.rank)), comm.rank)
-        detector = StallDetector(_Mail(comm.Dup()), settings)
+        self._states = MpiStates(comm.Dup(), self._machine)
+        detector = StallDetector(self._states, settings)
         self._launcher = LauncherWatch(comm.rank)
         if not settings.outlive_launcher:
             self._launcher.start()
@@ -135,3 +115,4 @@ class MpiWorld(MpiGroup):
             if reason and waited > self._stall_abort_seconds:
                 log(f"rank {self.rank} {reason}, and has ended {waited:.0f} s ago: the other ranks end now")
                 self.abort(1)
+        self._states.close()

@@ -3,9 +3,8 @@
 A rank that has given a wait up is not in step with the others any more, who may still come: whatever it would do with
 them is refused from then on, and what MPI may yet write to is kept.
 
-A rank that has waited for a second tells the others where; a rank inside ``alone(reason)`` and one whose program has
-ended tell so at once. Nothing is sent in the normal run of things, and no thread listens: the messages are read by
-those who wait.
+A rank that has waited for a second says where; a rank inside ``alone(reason)`` and one whose program has ended say so
+at once. Nothing is sent: it is read by those who wait (``_mpi_states``).
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 from tfdist.core.log import log
 from tfdist.core.settings import Settings
+from tfdist.transport._state_line import State, clipped
 from tfdist.transport.interfaces import PeerError
 
 _ANNOUNCE_SECONDS = 1.0
@@ -25,6 +25,12 @@ _ENTANGLED_SECONDS = 5.0  # ranks that wait for each other in different places; 
 _YIELDING_SECONDS = 1e-4  # a peer in step is here within that; longer yielding takes the core from whoever computes
 _NAP_SHARE = 0.25  # of the time waited so far: what a nap may add to a wait
 _LONGEST_NAP_SECONDS = 1e-3
+_LOOK_SECONDS = 0.02  # between two looks at the others
+_LOOK_SHARE = 0.05  # of the time, at most: there may be thousands
+_SILENT_SECONDS = 10.0  # a rank that has not looked where it is for so long does not run
+
+
+_RUNNING = ("running", "")
 
 
 class Request(Protocol):
@@ -33,31 +39,30 @@ class Request(Protocol):
     def Test(self) -> bool: ...  # noqa: N802, D102 (mpi4py's name)
 
 
-class Mail(Protocol):
-    """Small messages between ranks that nobody has to wait for."""
+class States(Protocol):
+    """What the ranks are about."""
 
     rank: int
     size: int
 
-    def send_to_all(self, message: Any) -> None: ...  # noqa: D102
-    def receive_all(self) -> Iterator[tuple[int, Any]]: ...  # noqa: D102
+    def tell(self, kind: str, what: str) -> None:
+        """What this rank is about, until further notice."""
 
-
-_RUNNING = ("running", "")
+    def read(self) -> Mapping[int, State]:
+        """Of all other ranks, as far as it is known; does not wait for anybody."""
 
 
 class StallDetector:
     """This rank's knowledge of where the others are.
 
     Args:
-      mail: the messages' transport.
+      states: of the ranks.
       settings: stall_seconds and stall_abort_seconds.
     """
 
-    def __init__(self, mail: Mail, settings: Settings) -> None:
-        self._mail = mail
+    def __init__(self, states: States, settings: Settings) -> None:
+        self._states = states
         self._settings = settings
-        self._others: dict[int, tuple[str, str]] = {r: _RUNNING for r in range(mail.size) if r != mail.rank}
         self._state = _RUNNING
         self._pid = os.getpid()
         self._first_failure = ""
@@ -85,14 +90,14 @@ class StallDetector:
         """
         if self._forked:
             raise PeerError(
-                f"{place} is refused: process {os.getpid()} was forked off by rank {self._mail.rank}, which alone may "
-                "speak to the other ranks. Call it there, and hand the result to the child."
+                f"{place} is refused: process {os.getpid()} was forked off by rank {self._states.rank}, which alone "
+                "may speak to the other ranks. Call it there, and hand the result to the child."
             )
         if self.gave_up:
             raise PeerError(
-                f"{place} is refused: rank {self._mail.rank} has given up waiting before, and is not in step with the "
-                f"other ranks any more ({self._first_failure}). Save what is needed without tfdist's collectives, and "
-                "end the program."
+                f"{place} is refused: rank {self._states.rank} has given up waiting before, and is not in step with "
+                f"the other ranks any more ({self._first_failure}). Save what is needed without tfdist's collectives, "
+                "and end the program."
             )
 
     def wait(self, request: Request, place: str, ranks: Sequence[int] | None = None) -> None:
@@ -128,7 +133,7 @@ class StallDetector:
             else:
                 time.sleep(min(_LONGEST_NAP_SECONDS, _NAP_SHARE * waited))
         if watch:
-            self._mail.send_to_all(self._state)
+            self._states.tell(*self._state)
 
     @contextlib.contextmanager
     def alone(self, reason: str) -> Iterator[None]:
@@ -149,12 +154,7 @@ class StallDetector:
         """
         self._state = (kind, what)
         if not self._forked:
-            self._mail.send_to_all(self._state)
-
-    def _news(self) -> dict[int, tuple[str, str]]:
-        for sender, state in self._mail.receive_all():
-            self._others[sender] = state
-        return self._others
+            self._states.tell(*self._state)
 
 
 class _Watch:
@@ -162,25 +162,34 @@ class _Watch:
 
     def __init__(self, detector: StallDetector, request: Request, place: str, ranks: Sequence[int] | None) -> None:
         self._detector = detector
-        self._ranks = ranks
+        self._ranks = None if ranks is None else frozenset(ranks)
         self._request = request
-        self._place = place
+        self._place = clipped(place)
         self._settings = detector._settings
         self._next_report_seconds = self._settings.stall_seconds
         self._entangled_since: float | None = None
         self._excused_seconds = 0.0  # the deadline runs from when the last one alone came back
-        self._rank = detector._mail.rank
-        detector._mail.send_to_all(("waiting", place))
+        self._rank = detector._states.rank
+        self._next_look_seconds = 0.0
+        detector._states.tell("waiting", place)
 
     def look(self, waited: float) -> None:
-        others = {r: s for r, s in self._detector._news().items() if self._ranks is None or r in self._ranks}
-        ended = [r for r, (kind, _) in others.items() if kind == "ended"]
+        if waited < self._next_look_seconds:
+            return
+        start = time.monotonic()
+        states = self._detector._states.read()
+        others = {r: s for r, s in states.items() if r in self._ranks} if self._ranks is not None else dict(states)
+        self._judge(others, waited)
+        self._next_look_seconds = waited + max(_LOOK_SECONDS, (time.monotonic() - start) / _LOOK_SHARE)
+
+    def _judge(self, others: dict[int, State], waited: float) -> None:
+        ended = [r for r, state in others.items() if state.kind == "ended"]
         # A rank may pass this place and end before its part of the message is seen here: look once more.
         if ended and not self._arrives_within(1.0):
-            failed = [r for r in ended if others[r][1]]
+            failed = [r for r in ended if others[r].what]
             if failed:
                 raise PeerError(
-                    f"rank {failed[0]} ended {others[failed[0]][1]} while rank {self._rank} waits in {self._place}."
+                    f"rank {failed[0]} ended {others[failed[0]].what} while rank {self._rank} waits in {self._place}."
                 )
             raise PeerError(
                 f"{_ranks(ended)} ended while rank {self._rank} waits in {self._place}. "
@@ -191,7 +200,7 @@ class _Watch:
             self._next_report_seconds += self._settings.stall_seconds
             self._report(others, waited)
         missing = self._missing(others)
-        if any(others[r][0] == "alone" for r in missing):
+        if any(others[r].kind == "alone" for r in missing):
             self._excused_seconds = waited
         if waited - self._excused_seconds > self._settings.stall_abort_seconds:
             raise PeerError(
@@ -200,9 +209,9 @@ class _Watch:
                 "or raise TFDIST_STALL_ABORT_SECONDS."
             )
 
-    def _check_entangled(self, others: dict[int, tuple[str, str]]) -> None:
-        elsewhere = [r for r, (_, place) in others.items() if place != self._place]
-        if not elsewhere or any(kind != "waiting" for kind, _ in others.values()):
+    def _check_entangled(self, others: dict[int, State]) -> None:
+        elsewhere = self._missing(others)
+        if not elsewhere or any(state.kind != "waiting" for state in others.values()):
             self._entangled_since = None
             return
         now = time.monotonic()
@@ -214,12 +223,12 @@ class _Watch:
                 "step or an early stop that depends on the rank."
             )
 
-    def _missing(self, others: dict[int, tuple[str, str]]) -> list[int]:
-        return [r for r, (_, place) in others.items() if place != self._place]
+    def _missing(self, others: dict[int, State]) -> list[int]:
+        return [r for r, state in others.items() if state.what != self._place]
 
-    def _report(self, others: dict[int, tuple[str, str]], waited: float) -> None:
+    def _report(self, others: dict[int, State], waited: float) -> None:
         missing = self._missing(others)
-        present = [self._rank, *(r for r in others if r not in missing)]
+        present = [self._rank, *(others.keys() - set(missing))]
         if self._rank == min(present):
             log(
                 f"{_ranks(present)} waited {waited:.0f} s in {self._place}; "
@@ -239,7 +248,7 @@ def _ranks(ranks: list[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, sorted(ranks)))
 
 
-def _whereabouts(others: dict[int, tuple[str, str]], ranks: list[int]) -> str:
+def _whereabouts(others: Mapping[int, State], ranks: list[int]) -> str:
     words = {
         "running": "busy outside tfdist",
         "alone": "alone with",
@@ -247,4 +256,14 @@ def _whereabouts(others: dict[int, tuple[str, str]], ranks: list[int]) -> str:
         "waiting": "waits in",
         "ended": "has ended",
     }
-    return "; ".join(f"rank {r} {words[others[r][0]]} {others[r][1]}".rstrip() for r in ranks)
+    told = []
+    for rank in ranks:
+        state = others[rank]
+        said = f"rank {rank} {words[state.kind]} {state.what}".rstrip()
+        if state.kind in ("running", "alone") and state.line:
+            said += f", in {state.line}"
+            silent = time.time() - state.looked
+            if silent > _SILENT_SECONDS:
+                said += f" {silent:.0f} s ago: it is stopped, or in a call that lets no other thread run"
+        told.append(said)
+    return "; ".join(told)

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tfdist.core.settings import Settings
 from tfdist.transport import _stall_detection
 from tfdist.transport._stall_detection import StallDetector
+from tfdist.transport._state_line import State
 from tfdist.transport.interfaces import PeerError
 
 
-class Post:
-    """Mail between pretended ranks: what each has sent to all."""
+class Pretended:
+    """States of ranks that are not there."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        self.sent: list[Any] = []
-        self.inbox: list[tuple[int, Any]] = []
+        self.told: list[tuple[str, str]] = []
+        self.others = {other: State() for other in range(size) if other != rank}
 
-    def send_to_all(self, message: Any) -> None:
-        self.sent.append(message)
+    def tell(self, kind: str, what: str) -> None:
+        self.told.append((kind, what))
 
-    def receive_all(self) -> Iterator[tuple[int, Any]]:
-        while self.inbox:
-            yield self.inbox.pop(0)
+    def read(self) -> dict[int, State]:
+        return self.others
 
 
 class After:
@@ -44,79 +42,80 @@ class After:
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_stall_detection, "_ANNOUNCE_SECONDS", 0.02)
+    monkeypatch.setattr(_stall_detection, "_LOOK_SECONDS", 0.001)
     monkeypatch.setattr(_stall_detection, "_ENTANGLED_SECONDS", 0.1)
 
 
-def rank_0(size: int = 3, stall: float = 0.1, abort: float = 0.3) -> tuple[StallDetector, Post]:
-    post = Post(0, size)
-    return StallDetector(post, Settings(stall_seconds=stall, stall_abort_seconds=abort)), post
+def rank_0(size: int = 3, stall: float = 0.1, abort: float = 0.3) -> tuple[StallDetector, Pretended]:
+    states = Pretended(0, size)
+    return StallDetector(states, Settings(stall_seconds=stall, stall_abort_seconds=abort)), states
 
 
 def test_a_short_wait_tells_nobody() -> None:
-    ranks, post = rank_0()
+    ranks, states = rank_0()
     ranks.wait(After(0.005), "step 1")
-    assert post.sent == []
+    assert states.told == []
 
 
 def test_a_long_wait_tells_where_and_when_it_is_over() -> None:
-    ranks, post = rank_0()
+    ranks, states = rank_0()
     ranks.wait(After(0.05), "step 1")
-    assert post.sent == [("waiting", "step 1"), ("running", "")]
+    assert states.told == [("waiting", "step 1"), ("running", "")]
 
 
 def test_the_missing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    ranks, post = rank_0()
-    post.inbox = [(2, ("waiting", "step 1"))]
+    ranks, states = rank_0()
+    states.others[2] = State("waiting", "step 1")
     with pytest.raises(PeerError, match=r"rank 0 has waited .* in step 1 for rank 1 \(rank 1 busy outside tfdist\)"):
         ranks.wait(After(9), "step 1")
     assert "ranks 0, 2 waited 0 s in step 1; missing: rank 1 busy outside tfdist" in capsys.readouterr().err
 
 
 def test_only_the_lowest_waiting_rank_reports(capsys: pytest.CaptureFixture[str]) -> None:
-    post = Post(2, 3)
-    ranks = StallDetector(post, Settings(stall_seconds=0.05, stall_abort_seconds=9))
-    post.inbox = [(0, ("waiting", "step 1"))]
+    states = Pretended(2, 3)
+    ranks = StallDetector(states, Settings(stall_seconds=0.05, stall_abort_seconds=9))
+    states.others[0] = State("waiting", "step 1")
     ranks.wait(After(0.2), "step 1")
     assert capsys.readouterr().err == ""
 
 
 def test_work_alone_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
-    ranks, post = rank_0(size=2)
-    post.inbox = [(1, ("alone", "evaluation"))]
+    ranks, states = rank_0(size=2)
+    states.others[1] = State("alone", "evaluation")
     ranks.wait(After(0.6), "step 1")
     assert "rank 1 alone with evaluation" in capsys.readouterr().err
 
 
 def test_alone_tells_the_reason() -> None:
-    ranks, post = rank_0()
+    ranks, states = rank_0()
     with ranks.alone("evaluation"):
-        assert post.sent == [("alone", "evaluation")]
-    assert post.sent[-1] == ("running", "")
+        assert states.told == [("alone", "evaluation")]
+    assert states.told[-1] == ("running", "")
 
 
 def test_an_ended_rank_ends_the_wait() -> None:
-    ranks, post = rank_0(abort=99)
-    post.inbox = [(1, ("ended", ""))]
+    ranks, states = rank_0(abort=99)
+    states.others[1] = State("ended", "")
     with pytest.raises(PeerError, match="rank 1 ended while rank 0 waits in step 7"):
         ranks.wait(After(9), "step 7")
 
 
 def test_an_ended_rank_whose_message_is_on_its_way_is_no_error() -> None:
-    ranks, post = rank_0(abort=99)
-    post.inbox = [(1, ("ended", ""))]
+    ranks, states = rank_0(abort=99)
+    states.others[1] = State("ended", "")
     ranks.wait(After(0.3), "step 7")
 
 
 def test_waiting_in_different_places_is_an_error_before_the_deadline() -> None:
-    ranks, post = rank_0(size=2, stall=99, abort=99)
-    post.inbox = [(1, ("waiting", "bucket 2"))]
+    ranks, states = rank_0(size=2, stall=99, abort=99)
+    states.others[1] = State("waiting", "bucket 2")
     with pytest.raises(PeerError, match="rank 0 waits in bucket 1, but rank 1 waits in bucket 2"):
         ranks.wait(After(9), "bucket 1")
 
 
 def test_waiting_in_different_places_for_a_moment_is_none() -> None:
-    ranks, post = rank_0(size=2, stall=99, abort=99)
-    post.inbox = [(1, ("waiting", "bucket 0"))]
+    ranks, states = rank_0(size=2, stall=99, abort=99)
+    states.others[1] = State("waiting", "bucket 0")
     ranks.wait(After(0.08), "bucket 1")
 
 

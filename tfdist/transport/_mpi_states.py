@@ -1,0 +1,117 @@
+"""MPI states: what each rank is about, in a window of its machine; nothing is sent, those who wait read it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from tfdist.core.program_line import program_line
+from tfdist.transport._state_line import LINE_BYTES, State, StateLine
+
+_LOOK_SECONDS = 1.0  # how old a line of the script may be
+_ANSWER_SECONDS = 0.25  # another machine's question waits so long for this process to call MPI
+_ASK_SECONDS = 0.5  # between two questions to a machine
+_PATIENCE_SECONDS = 3.0  # until the next rank of that machine is asked
+
+
+class MpiStates:
+    """See ``_stall_detection.States``.
+
+    The ranks of a machine have a line each in memory that they share. Any of them lets other machines read the whole.
+    Collective: all ranks.
+
+    Args:
+      comm: of all ranks; nothing else uses it.
+      machine: of those of this machine.
+    """
+
+    def __init__(self, comm: Any, machine: Any) -> None:
+        self._comm = comm
+        self.rank = comm.rank
+        self.size = comm.size
+        self._own_window = MPI.Win.Allocate_shared(LINE_BYTES * machine.size, 1, MPI.INFO_NULL, machine)
+        machines: list[list[int]] = comm.allgather(machine.allgather(comm.rank))
+        block = np.frombuffer(self._own_window.Shared_query(0)[0], np.uint8)[: LINE_BYTES * machine.size]
+        if machine.rank == 0:
+            block[:] = 0
+        machine.Barrier()
+        lines = [StateLine(part) for part in block.reshape(machine.size, LINE_BYTES)]
+        self._lines = {rank: line for rank, line in zip(machines[comm.rank], lines, strict=True) if rank != comm.rank}
+        self._line = lines[machine.rank]
+        self._known = {rank: State() for rank in range(comm.size) if rank != comm.rank}
+        others = sorted({tuple(ranks) for ranks in machines} - {tuple(machines[comm.rank])})
+        self._window = MPI.Win.Create(block, 1, MPI.INFO_NULL, comm) if others else None
+        if self._window is not None:
+            self._window.Lock_all()
+        self._remote = [_Machine(self._window, ranks) for ranks in others]
+        self._main = threading.main_thread().ident or 0
+        self._over = threading.Event()
+        threading.Thread(target=self._look, name="tfdist states", daemon=True).start()
+
+    def tell(self, kind: str, what: str) -> None:
+        self._line.tell(kind, what)
+
+    def read(self) -> Mapping[int, State]:
+        for rank, line in self._lines.items():
+            self._known[rank] = line.read() or self._known[rank]
+        for machine in self._remote:
+            self._known.update(machine.read())
+        return self._known
+
+    def _look(self) -> None:
+        """Now and then say where the program is, and let MPI answer other machines."""
+        seconds = _ANSWER_SECONDS if self._remote else _LOOK_SECONDS
+        next_look = 0.0
+        while not self._over.wait(seconds):
+            if self._remote:
+                self._comm.Iprobe()
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + _LOOK_SECONDS
+                self._line.tell_line(program_line(self._main))
+
+    def close(self) -> None:
+        """Nobody waits any more. Collective: all ranks."""
+        self._over.set()
+        if self._window is not None:
+            self._window.Unlock_all()
+            self._window.Free()
+        self._lines, self._remote = {}, []
+
+
+class _Machine:
+    """Another machine: its ranks' lines, of which one answers for all."""
+
+    def __init__(self, window: Any, ranks: tuple[int, ...]) -> None:
+        self._window = window
+        self._ranks = ranks
+        self._asked = 0  # which of them
+        self._questions: list[tuple[Any, np.ndarray]] = []  # MPI may yet write to what was not answered
+        self._next = 0.0
+        self._given_up = 0.0
+
+    def read(self) -> dict[int, State]:
+        """What has come since, of its ranks."""
+        now = time.monotonic()
+        found: dict[int, State] = {}
+        for question in list(self._questions):
+            request, block = question
+            if request.Test():
+                self._questions.remove(question)
+                lines = zip(self._ranks, block.reshape(-1, LINE_BYTES), strict=True)
+                found.update({rank: state for rank, line in lines if (state := StateLine(line).read())})
+        if self._questions and now > self._given_up and len(self._questions) < len(self._ranks):
+            self._asked = (self._asked + 1) % len(self._ranks)
+            self._ask(now)
+        elif not self._questions and now > self._next:
+            self._ask(now)
+        return found
+
+    def _ask(self, now: float) -> None:
+        block = np.zeros(LINE_BYTES * len(self._ranks), np.uint8)
+        self._questions.append((self._window.Rget(block, self._ranks[self._asked]), block))
+        self._next, self._given_up = now + _ASK_SECONDS, now + _PATIENCE_SECONDS
