@@ -54,10 +54,10 @@ def _report(wrong: list[list[str]], measured: autotune.Measurement | None) -> It
     yield ""
     if measured:
         yield "measured, ms:   " + "".join(f"{size // 1024:>9} KiB" for size in autotune.SIZES_BYTES)
-        for name, times in (("MPI", measured.base), ("fastest", measured.fastest)):
+        for name, times in (("MPI", measured.base), ("chosen", measured.chosen)):
             yield f"{name:<16}" + "".join(f"{seconds * 1e3:>13.3f}" for seconds in times)
         for engine, seconds in measured.tried:
-            yield f"{engine}: 32 MiB in {seconds * 1e3:.1f} ms"
+            yield f"{engine}: {autotune.PAYLOAD_BYTES >> 20} MiB in {seconds * 1e3:.1f} ms"
         chosen = measured.choice
         yield f"chosen          MPI below {chosen.crossover_bytes / 1024:g} KiB, else {chosen.engine}"
         yield ""

@@ -19,15 +19,16 @@ from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket, Choice, Engine
 from tfdist.transport.interfaces import World
 
-# The table of engines, in the order in which they are tried.
+# The table of engines; the first is taken unless a later one is clearly faster.
 engines.register("mpi", _mpi_engine.candidates)
-engines.register("shared", _shared_memory_engine.candidates)
 engines.register("direct", _process_memory_engine.candidates)
+engines.register("shared", _shared_memory_engine.candidates)
 
 BASE: Engine = _mpi_engine.MpiEngine()
 SIZES_BYTES = (1 << 12, 1 << 15, 1 << 18, 1 << 21, 1 << 23, 1 << 25)
-_PAYLOAD_BYTES = 1 << 25
+PAYLOAD_BYTES = 1 << 25
 _REPETITIONS = 5
+_CLEARLY = 0.9  # of the others' time: less is what one measurement differs from the next
 _BASE_ALONE = Choice(BASE, math.inf, BASE)
 _PLACE = "the measurement of the engine"
 
@@ -37,31 +38,43 @@ class Measurement:
     """Rank 0's medians in seconds.
 
     Attributes:
-      tried: the engines beside the base, and how long each took for 32 MiB; empty if there is none.
+      tried: the engines beside the base, and how long each took for ``PAYLOAD_BYTES``; empty if there is none.
       base: through MPI, for each of ``SIZES_BYTES``.
-      fastest: by the fastest of those tried, likewise.
+      chosen: by the one of them that is chosen, likewise.
     """
 
     tried: tuple[tuple[Engine, float], ...]
     base: tuple[float, ...]
-    fastest: tuple[float, ...]
+    chosen: tuple[float, ...]
+
+    @property
+    def engine(self) -> Engine:
+        """The first, unless a later one is clearly faster: a choice that hangs on noise differs at each start."""
+        return _preferred(self.tried)
 
     @property
     def choice(self) -> Choice:
         """What follows: the fastest engine, and the size from which on it is faster than MPI."""
         if not self.tried:
             return _BASE_ALONE
-        rows = list(zip(SIZES_BYTES, self.base, self.fastest, strict=True))
+        rows = list(zip(SIZES_BYTES, self.base, self.chosen, strict=True))
         # The choice that loses least over all sizes: a single measurement may be off.
         losses = {
             crossover: sum((own if size >= crossover else base) / min(base, own) for size, base, own in rows)
             for crossover in (0, *SIZES_BYTES[1:], math.inf)
         }
-        return Choice(_fastest(self.tried), min(losses, key=losses.__getitem__), BASE)
+        return Choice(self.engine, min(losses, key=losses.__getitem__), BASE)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{engine} {seconds * 1e3:.1f} ms" for engine, seconds in self.tried)
 
 
-def _fastest(tried: Sequence[tuple[Engine, float]]) -> Engine:
-    return min(tried, key=lambda each: each[1])[0]
+def _preferred(tried: Sequence[tuple[Engine, float]]) -> Engine:
+    best, best_seconds = tried[0]
+    for engine, seconds in tried[1:]:
+        if seconds < _CLEARLY * best_seconds:
+            best, best_seconds = engine, seconds
+    return best
 
 
 class Engines:
@@ -112,10 +125,14 @@ class Engines:
             return _BASE_ALONE
         if settings.engine != "auto" and len(candidates) == 1:
             return Choice(candidates[0], self._crossover_bytes(0.0), BASE)
-        found = self._measured(candidates).choice
+        measurement = self._measured(candidates)
+        found = measurement.choice
         default = found.crossover_bytes if settings.engine == "auto" else 0.0
         choice = dataclasses.replace(found, crossover_bytes=self._crossover_bytes(default))
-        announce(f"the engine was measured; TFDIST_OPTIONS={_pinned(choice)} pins what was found")
+        announce(
+            f"the engine was measured ({PAYLOAD_BYTES >> 20} MiB: {measurement}); "
+            f"TFDIST_OPTIONS={_pinned(choice)} pins what was found"
+        )
         return choice
 
     def _crossover_bytes(self, default: float) -> float:
@@ -127,32 +144,51 @@ class Engines:
         return self._measured(engines.candidates(self._world, self._settings()))
 
     def _measured(self, candidates: Sequence[Engine]) -> Measurement:
-        timed = [(engine, self._times(Choice(engine, 0, BASE), [_PAYLOAD_BYTES])[0]) for engine in candidates]
-        usable = [(engine, seconds) for engine, seconds in timed if seconds < math.inf]
-        tried = tuple(self._world.control.broadcast_object(usable, _PLACE))  # all must do alike
-        base = tuple(self._times(_BASE_ALONE, SIZES_BYTES))
-        fastest = tuple(self._times(Choice(_fastest(tried), 0, BASE), SIZES_BYTES)) if tried else ()
-        measurement: Measurement = self._world.control.broadcast_object(Measurement(tried, base, fastest), _PLACE)
+        trials = [_Trial(self._world, Choice(engine, 0, BASE), [PAYLOAD_BYTES]) for engine in candidates]
+        trials = [trial for trial in trials if trial.usable]
+        timed = [(trial.choice.engine, seconds) for trial, (seconds,) in zip(trials, _in_turn(trials), strict=True)]
+        tried = tuple(self._world.control.broadcast_object(timed, _PLACE))  # all must do alike
+        choices = [_BASE_ALONE, *([Choice(_preferred(tried), 0, BASE)] if tried else [])]
+        base, *chosen = _in_turn([_Trial(self._world, choice, SIZES_BYTES) for choice in choices])
+        found = Measurement(tried, tuple(base), tuple(chosen[0]) if chosen else ())
+        measurement: Measurement = self._world.control.broadcast_object(found, _PLACE)
         return measurement
 
-    def _times(self, choice: Choice, sizes_bytes: Sequence[int]) -> list[float]:
-        """Median seconds for a bucket of each size; infinite if the engine cannot be had, on all ranks."""
-        arrays = [np.ones(size // 4, np.float32) for size in sizes_bytes]
-        buckets = [Bucket(f"{a.nbytes} bytes", "mean", a.dtype, (a.size,)) for a in arrays]
-        exchanges = [AllReduce(bucket, tuned=True) for bucket in buckets]
-        collective = Collective(_PLACE, exchanges, self._world, Silent())  # these are not the training's steps
-        collective.open(choice)
-        if exchanges[0].engine != choice.engine and not math.isinf(choice.crossover_bytes):
-            return [math.inf] * len(sizes_bytes)
-        times: list[list[float]] = [[] for _ in sizes_bytes]
-        for _ in range(1 + _REPETITIONS):
-            for number, (exchange, array) in enumerate(zip(exchanges, arrays, strict=True)):
-                start = time.perf_counter()
-                exchange.load([array])
-                collective.communicate(number)
-                exchange.results()
-                times[number].append(time.perf_counter() - start)
-        return [statistics.median(t[1:]) for t in times]  # the first touches new memory
+
+class _Trial:
+    """One way, ready to be timed with a bucket of each size. Collective: all ranks."""
+
+    def __init__(self, world: World, choice: Choice, sizes_bytes: Sequence[int]) -> None:
+        self.choice = choice
+        self._arrays = [np.ones(size // 4, np.float32) for size in sizes_bytes]
+        buckets = [Bucket(f"{a.nbytes} bytes", "mean", a.dtype, (a.size,)) for a in self._arrays]
+        self._exchanges = [AllReduce(bucket, tuned=True) for bucket in buckets]
+        self._collective = Collective(_PLACE, self._exchanges, world, Silent())  # these are not the training's steps
+        self._collective.open(choice)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the engine can be had; alike on all ranks."""
+        return self._exchanges[0].engine == self.choice.engine
+
+    def seconds(self) -> list[float]:
+        """One measurement of each size."""
+        times = []
+        for number, (exchange, array) in enumerate(zip(self._exchanges, self._arrays, strict=True)):
+            start = time.perf_counter()
+            exchange.load([array])
+            self._collective.communicate(number)
+            exchange.results()
+            times.append(time.perf_counter() - start)
+        return times
+
+
+def _in_turn(trials: Sequence[_Trial]) -> list[list[float]]:
+    """Median seconds of each trial for each size. In turn: what else the machine does hits all alike, and none finds
+    what it needs in the caches, as in training."""
+    # (The first touches new memory.)
+    _, *rounds = [[trial.seconds() for trial in trials] for _ in range(1 + _REPETITIONS)]
+    return [[statistics.median(times) for times in zip(*trial, strict=True)] for trial in zip(*rounds, strict=True)]
 
 
 def _pinned(choice: Choice) -> str:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from tfdist.engine._process_memory_engine import ProcessMemoryEngine
 from tfdist.engine._shared_memory_engine import SharedMemoryEngine
 from tfdist.engine.autotune import BASE, SIZES_BYTES, Measurement
-from tfdist.engine.engines import Choice
+from tfdist.engine.engines import Choice, Engine
 
 
 class TestChoice:
-    TRIED = ((SharedMemoryEngine(1 << 20), 0.5), (ProcessMemoryEngine(), 0.3), (SharedMemoryEngine(1 << 22), 0.4))
+    TRIED = ((ProcessMemoryEngine(), 0.3), (SharedMemoryEngine(1 << 20), 0.5), (SharedMemoryEngine(1 << 22), 0.4))
+
+    def test_a_later_engine_must_be_clearly_faster(self) -> None:
+        small, large = SharedMemoryEngine(1 << 20), SharedMemoryEngine(1 << 22)
+        for seconds, expected in (((0.3, 0.28, 0.29), 0), ((0.3, 0.25, 0.24), 1), ((0.3, 0.25, 0.2), 2)):
+            engines: tuple[Engine, ...] = (ProcessMemoryEngine(), small, large)
+            tried = tuple(zip(engines, seconds, strict=True))
+            assert Measurement(tried, (1.0,) * 6, (0.5,) * 6).choice.engine == tried[expected][0]
 
     def test_one_outlier_does_not_decide(self) -> None:
         private = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
