@@ -10,10 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.launch import mpirun
+from tests.launch import ROOT, mpirun
 
 # So much would mean a rank that computes for ever: a wait for another one gives up after a minute.
 TIMEOUT_SECONDS = 1800
+LOGS = ROOT / "build" / "test-logs"  # all that a launch has printed that failed as a whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,4 +174,9 @@ def results(launch: Launch, cases: tuple[str, ...]) -> tuple[dict[str, Any], str
         job = mpirun(launch.ranks, arguments, TIMEOUT_SECONDS, settings)
         lines = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
     ending = f"exit code {job.code} after {job.seconds:.0f} s\n{job.output[-3000:]}\n{job.errors[-6000:]}"
+    if job.code != 0:
+        LOGS.mkdir(parents=True, exist_ok=True)
+        log = LOGS / f"{launch.name.replace(' ', '_')}.log"
+        log.write_text(f"{job.output}\n{job.errors}")
+        ending += f"\nall of it: {log}"
     return {line["case"]: line for line in lines}, ending
