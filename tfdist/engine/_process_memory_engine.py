@@ -19,6 +19,9 @@ from tfdist.transport.process_memory import ProcessMemory, address
 
 # Read from another rank, added and divided while it stays in a core's second-level cache.
 _BLOCK_BYTES = 1 << 19
+# What is read of all others before it is added: a machine may have hundreds of ranks.
+_LANDING_BYTES = 1 << 22
+_SMALLEST_BLOCK_BYTES = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,12 +72,13 @@ class _Direct:
         sizes, dtype = bucket.sizes or (), bucket.dtype
         offsets = _layout.offsets(sizes, dtype)
         self._slices = reduce_ops.slices(offsets[-1], node.lanes, dtype.itemsize)
-        room = _BLOCK_BYTES // dtype.itemsize
+        landings = max(0, len(node.ranks) - 2)
+        room = block_bytes(landings) // dtype.itemsize
         own = slice(0, 0) if node.lane is None else self._slices[node.lane]
         pieces = _layout.cut(sizes, offsets[:-1], own, room)
         self._blocks = _blocks(pieces, dtype.itemsize)
         self._vectors = _Vectors(pieces, dtype.itemsize)
-        self._landing = np.empty((max(0, len(node.ranks) - 2), room), dtype)
+        self._landing = node.scratch(landings * room * dtype.itemsize).view(dtype).reshape(landings, room)
 
     def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
         self._memory.publish([whole, *sources])
@@ -138,6 +142,14 @@ class _Direct:
                 with self._reaching(turn, i):
                     buffer = int(self._memory.addresses(i)[0])
                     self._memory.write(i, whole[part], buffer + part.start * self._dtype.itemsize)
+
+
+def block_bytes(landings: int) -> int:
+    """How much of each other rank's tensors is read at a time, where so many contributions land in memory of their own.
+
+    They must be multiples of every dtype's size.
+    """
+    return min(_BLOCK_BYTES, max(_SMALLEST_BLOCK_BYTES, _LANDING_BYTES // max(1, landings) // 64 * 64))
 
 
 @dataclasses.dataclass

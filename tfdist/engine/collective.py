@@ -63,6 +63,7 @@ class Collective:
         self.present: list[int] = []
         self.step = 0
         self.worker = Worker(name)
+        self._everybody = list(range(group.size))
         self._failure: BaseException | None = None
         self._broken = threading.Event()
         self._turns: list[_Turn] = []
@@ -89,8 +90,10 @@ class Collective:
         own = (_OVERWRITTEN if self.overwritten else 0) | (_ABSENT if self.absent else 0)
         flags = self.channel.arrive(f"{self.name}, step {self.step}, {what}", own, size_bytes)
         if number == 0:
-            self.present = [r for r, flag in enumerate(flags) if not flag & _ABSENT]
-            self.root_only = any(flag & _OVERWRITTEN for flag in flags)
+            said = set(flags)
+            absent = any(flag & _ABSENT for flag in said)
+            self.present = [r for r, flag in enumerate(flags) if not flag & _ABSENT] if absent else self._everybody
+            self.root_only = any(flag & _OVERWRITTEN for flag in said)
             self.overwritten = False
             if self.root_only:
                 self.present = self.present[:1]

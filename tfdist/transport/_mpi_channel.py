@@ -59,14 +59,27 @@ class MpiChannel:
         own = (zlib.crc32(place.encode()), size_bytes, flags)
         if self._node is not None and self._node.alone:
             brought = self._node.bring(own, place)[:, :3]
+            least, most = brought.min(axis=0).tolist(), brought.max(axis=0).tolist()
         else:
-            brought = np.empty((self.size, 3), np.int64)
-            request = self._comm.Iallgather(np.array(own, np.int64), brought)
-            self._detector.wait(request, place, self._ranks)
-        rows = brought.tolist()
-        if any(row[:2] != rows[0][:2] for row in rows):
+            brought = None
+            least, most = self._extremes(own, place)
+        if least[:2] != most[:2]:
             raise DisagreementError(self._difference(place, size_bytes))
-        return [row[2] for row in rows]
+        if least[2] == most[2]:
+            return [flags] * self.size
+        if brought is None:
+            brought = np.empty((self.size, 3), np.int64)
+            self._detector.wait(self._comm.Iallgather(np.array(own, np.int64), brought), place, self._ranks)
+        flags_of_all: list[int] = brought[:, 2].tolist()
+        return flags_of_all
+
+    def _extremes(self, own: Sequence[int], place: str) -> tuple[list[int], list[int]]:
+        """The least and the greatest of each number: whether they are equal takes no more bytes with more ranks."""
+        both = np.array([*own, *(-number for number in own)], np.int64)
+        found = np.empty_like(both)
+        self._detector.wait(self._comm.Iallreduce(both, found, MPI.MAX), place, self._ranks)
+        most, negative = found.reshape(2, -1).tolist()
+        return [-number for number in negative], most
 
     def give_back(self) -> None:
         self._returned(self)
@@ -165,6 +178,7 @@ class MpiNode:
         pids: Sequence[int],
     ) -> None:
         self._lines = segments.lines()
+        self._scratch = np.empty(0, np.uint8)
         self._detector = detector
         self._between = between
         self.ranks = ranks
@@ -180,6 +194,11 @@ class MpiNode:
         self.process_memory = ProcessMemory(pids, tables, segments.index) if count else None
         self.inputs: Sequence[Sequence[np.ndarray]] = [segments.each(piece) for _ in range(2)]
         self.sums: Sequence[np.ndarray] = [segments.each(piece)[0] for _ in range(2)]
+
+    def scratch(self, size_bytes: int) -> np.ndarray:
+        if self._scratch.size < size_bytes:
+            self._scratch = np.empty(size_bytes, np.uint8)
+        return self._scratch[:size_bytes]
 
     def bring(self, numbers: Sequence[int], place: str) -> np.ndarray:
         """Wait for the node's ranks; what each has brought: int64 [ranks, …]."""

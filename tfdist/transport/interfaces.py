@@ -84,6 +84,9 @@ class Node(Protocol):
     copied: SplitBarrier
     added: SplitBarrier
 
+    def scratch(self, size_bytes: int) -> np.ndarray:
+        """Memory of this rank, uint8, for one operation of the channel at a time; the same for all of them."""
+
     def exchange(self, array: np.ndarray, op: Op, place: str) -> None:
         """Combine with the same slice of the other nodes, in place. Collective: the ranks of this lane.
 
