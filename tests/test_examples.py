@@ -9,8 +9,8 @@ import pytest
 
 from tests.launch import ROOT, mpirun
 
-# One of TensorFlow 1's, one of TensorFlow 2's; the others are variations of them.
-ALWAYS = ("session", "tape_in_function")
+# One tells whether they start, and learn.
+ALWAYS = ("tape_in_function",)
 LONG = pytest.mark.long("multirank/cases_*.py have its style")
 EXAMPLES = [
     pytest.param(path, marks=() if path.stem in ALWAYS else LONG, id=path.stem)

@@ -56,14 +56,15 @@ _SPARSE = _of("engine", "sparse_set")
 _SLICES = _of("engine", "every", "random", "rows", "large", "groups", "join")
 # Others of the same mechanisms, which differ in what is TensorFlow's or Keras's own, or in what tests/nmt tries.
 _VARIATIONS = (
-    *_of("keras", "variations"),
-    *_of("tf_keras", "mixed"),
-    *_of("batch_normalization", "variations"),
+    *_of("keras", "variations", "reduced_precision", "embeddings_unmerged"),
+    *_of("tf_keras", "mixed", "fit_functional", "fit_several"),
+    *_of("batch_normalization", "variations", "fit"),
     *_of("nmt", "nmt_with_variations", "nmt_with_sgd", "nmt_with_one", "nmt_with_pretrained"),
 )
 _DIRECT = ("TFDIST_OPTIONS", "engine=direct")
 _LAUNCHES = (
-    Launch("2", 2, ("cases_",), long=_VARIATIONS),
+    # (cases_lifetime has memory that is bounded; engine.law_with_small_buckets many blocks.)
+    Launch("2", 2, ("cases_",), long=(*_VARIATIONS, *_of("engine", "memory", "many"))),
     # What another number of ranks could change; they take long on two cores.
     Launch(
         "3",
@@ -76,7 +77,12 @@ _LAUNCHES = (
         # What a rank holds hangs little on their number, and the rest less than its neighbours.
         long=(
             *_of("engine", "memory", "many"),
-            *_of("law", "clipped"),
+            *_of("law", "clipped", "reference"),
+            *_of(
+                "programs", "eager", "variables", "a_print", "twins", "one_function", "updates", "gradients", "shapes"
+            ),
+            *_of("variables", "monitored", "aliases", "several", "rank_0_restores"),
+            *_of("configured", "a_model"),
             *_of("batch_normalization", "fit", "variations", "evaluation"),
         ),
         meaningless=_of("nmt", "nmt_with"),  # 64 sentences are not to be divided

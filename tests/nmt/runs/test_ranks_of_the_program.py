@@ -62,6 +62,7 @@ def test_one_message_and_an_exit_code(toy: Any) -> None:
     assert not (toy.directory / "out").exists()
 
 
+@pytest.mark.long("two machines' folders; a run that was stopped and goes on reads rank 0's, too")
 def test_checkpoints_need_be_seen_by_rank_0_only(toy: Any) -> None:
     """Two ranks continue from what one has written; the other's variables come from rank 0."""
     flags = toy.flags("--dropout=0")
