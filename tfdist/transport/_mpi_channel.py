@@ -58,28 +58,24 @@ class MpiChannel:
         self._detector.check(place)
         own = (zlib.crc32(place.encode()), size_bytes, flags)
         if self._node is not None and self._node.alone:
-            brought = self._node.bring(own, place)[:, :3]
-            least, most = brought.min(axis=0).tolist(), brought.max(axis=0).tolist()
-        else:
-            brought = None
-            least, most = self._extremes(own, place)
-        if least[:2] != most[:2]:
-            raise DisagreementError(self._difference(place, size_bytes))
-        if least[2] == most[2]:
+            rows = self._node.bring(own, place)[:, :3].tolist()
+        elif self._equal(own, place):
             return [flags] * self.size
-        if brought is None:
+        else:
             brought = np.empty((self.size, 3), np.int64)
             self._detector.wait(self._comm.Iallgather(np.array(own, np.int64), brought), place, self._ranks)
-        flags_of_all: list[int] = brought[:, 2].tolist()
-        return flags_of_all
+            rows = brought.tolist()
+        if any(row[:2] != rows[0][:2] for row in rows):
+            raise DisagreementError(self._difference(place, size_bytes))
+        return [row[2] for row in rows]
 
-    def _extremes(self, own: Sequence[int], place: str) -> tuple[list[int], list[int]]:
-        """The least and the greatest of each number: whether they are equal takes no more bytes with more ranks."""
+    def _equal(self, own: Sequence[int], place: str) -> bool:
+        """Whether all ranks bring the same: the greatest is the least. It takes no more bytes with more ranks."""
         both = np.array([*own, *(-number for number in own)], np.int64)
         found = np.empty_like(both)
         self._detector.wait(self._comm.Iallreduce(both, found, MPI.MAX), place, self._ranks)
-        most, negative = found.reshape(2, -1).tolist()
-        return [-number for number in negative], most
+        most, negative = found.reshape(2, -1)
+        return bool((most == -negative).all())
 
     def give_back(self) -> None:
         self._returned(self)
