@@ -29,12 +29,14 @@ class Ended:
       refused: whether tfdist raised it on purpose.
       arrays: what the program returned.
       seconds: how long it took.
+      said: tfdist's log and all warnings meanwhile.
     """
 
     error: str
     refused: bool = False
     arrays: Arrays = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
+    said: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +145,7 @@ def _ended(folder: Path, name: str, rank: int, told: str) -> Ended:
     if not outcome["error"]:
         with np.load(folder / f"{name}.{rank}.npz") as saved:
             arrays = dict(saved)
-    return Ended(outcome["error"], outcome["refused"], arrays, outcome["seconds"])
+    return Ended(outcome["error"], outcome["refused"], arrays, outcome["seconds"], outcome["said"])
 
 
 def _last_words(log: Path) -> str:

@@ -26,7 +26,7 @@ class Verdict:
       compared: the names of the arrays.
       difference: the largest, to one process; None if there is nothing to compare.
       between_ranks: the largest between ranks.
-      verdict: equal, refused, differs, or one of FAILURES.
+      verdict: equal, refused, told, differs, or one of FAILURES.
       reason: of it, in words.
       seconds: on the slowest rank.
     """
@@ -59,6 +59,9 @@ def judge(program: Program, reference: Ended, ranks: Sequence[Ended]) -> Verdict
         return verdict("FAILED", f"rank {failed[0][0]}: {failed[0][1]}")
     between, where = max(largest(e.arrays, ranks[0].arrays) for e in ranks)
     to_one, at = max(largest(e.arrays, reference.arrays) for e in ranks)
+    told = [line for e in ranks for line in e.said if program.told and program.told in line]
+    if between > TOGETHER and told:
+        return verdict("told", told[0], to_one, between)
     if between > TOGETHER:
         return verdict("APART", f"{where} is not the same on all ranks", to_one, between)
     if to_one <= EQUAL:

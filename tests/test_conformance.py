@@ -16,6 +16,8 @@ from tests.named import turn
 CHOSEN = ("tape_and_assign_sub", "clipped_by_hand", "best_weights_kept")
 SELF_CHECKS = {
     "self_check_apart": ("APART", "w is not the same on all ranks"),
+    "self_check_told": ("told", "the ranks are apart on purpose: mend it"),
+    "self_check_untold": ("APART", "w is not the same on all ranks"),
     "self_check_wrong": ("WRONG", "w is not what one process gets"),
     "self_check_differs": ("differs", "as it must: it is multiplied by the number of ranks"),
     "self_check_refused": ("refused", "XLA cannot compile the exchange"),

@@ -24,6 +24,7 @@ class Program:
       style: graph, function, eager or fit; those of a style share a job.
       what: the first line of its docstring.
       differs: why it cannot be equal to one process; empty if it can.
+      told: words of the message with which tfdist leaves the ranks apart; empty if it must not.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Program:
     style: str
     what: str
     differs: str
+    told: str
 
 
 def programs(only: Sequence[str] = ()) -> list[Program]:
@@ -58,7 +60,11 @@ def _of_module(path: Path) -> list[Program]:
             if node.name.startswith("_"):
                 continue
             text = ast.get_docstring(node) or ""
-            differs = re.search(r"(?ms)^Differs: (.+?)(\n\n|\Z)", text)
-            reason = " ".join(differs[1].split()).rstrip(".") if differs else ""
-            result.append(Program(node.name, path.stem, style, text.partition("\n")[0], reason))
+            what = text.partition("\n")[0]
+            result.append(Program(node.name, path.stem, style, what, _after("Differs", text), _after("Told", text)))
     return result
+
+
+def _after(word: str, docstring: str) -> str:
+    found = re.search(rf"(?ms)^{word}: (.+?)(\n\n|\Z)", docstring)
+    return " ".join(found[1].split()).rstrip(".") if found else ""

@@ -27,7 +27,10 @@ def _weights(model):
 
 
 def reptile(rank, size):
-    """start = get_weights(), some steps, set_weights(part of the way), again."""
+    """start = get_weights(), some steps, set_weights(part of the way), again.
+
+    Told: were set between two steps, to other values on each rank.
+    """
     model = _model()
     data = batches(rank, size, 6)
     for start in range(0, 6, 3):

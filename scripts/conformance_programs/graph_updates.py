@@ -52,8 +52,8 @@ def _adam_updates(variables, loss, rate=0.05, first=0.9, second=0.95, epsilon=1e
         unbiased = new_m / (1.0 - tf.pow(first, t))
         new_v = v - rate * unbiased / tf.sqrt(new_s / (1.0 - tf.pow(second, t)) + epsilon)
         updates += [m.assign(new_m), s.assign(new_s), v.assign(new_v)]
-    updates.append(t.assign_add(1.0))
-    return tf.group(*updates)
+    with tf.control_dependencies(updates):  # else it may come before t is read, in one process too
+        return t.assign_add(1.0)
 
 
 def adam_by_assign(rank, size):
@@ -217,7 +217,10 @@ def gradients_fed_back(rank, size):
 
 
 def descent_in_numpy_by_load(rank, size):
-    """Gradients are fetched, and NumPy's new values are loaded."""
+    """Gradients are fetched, and NumPy's new values are loaded.
+
+    Told: a session hands out gradients.
+    """
     x, y, loss, variables = _model()
     gradients = tf.gradients(loss, variables)
     with tf.Session() as session:

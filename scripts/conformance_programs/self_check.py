@@ -1,5 +1,7 @@
 """Programs that are wrong on purpose: what the verdicts are good for."""
 
+import warnings
+
 import tensorflow as tf
 
 from conformance_programs.data import batches
@@ -10,6 +12,23 @@ def self_check_apart(rank, size):
     """The ranks end with different values."""
     found = tape_and_assign_sub(rank, size)
     return {"w": found["w"] + 0.01 * rank}
+
+
+def self_check_told(rank, size):
+    """The same, with a word of warning.
+
+    Told: the ranks are apart on purpose.
+    """
+    warnings.warn("the ranks are apart on purpose: mend it", stacklevel=1)
+    return self_check_apart(rank, size)
+
+
+def self_check_untold(rank, size):
+    """The same, but the warning does not come.
+
+    Told: the ranks are apart on purpose.
+    """
+    return self_check_apart(rank, size)
 
 
 def self_check_wrong(rank, size):

@@ -7,16 +7,20 @@ program the ranks wait for each other's files: nothing that is under test tells 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib
 import json
 import linecache
+import logging
 import os
 import random
 import re
 import sys
 import time
 import traceback
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +49,30 @@ def main() -> None:
     for place in options.programs:
         module, _, name = place.rpartition(".")
         start = time.monotonic()
-        outcome = {**_run(module, name, options.style, rank, size, options.folder)}
+        with _heard() as said:
+            outcome = {**_run(module, name, options.style, rank, size, options.folder), "said": said}
         outcome["seconds"] = round(time.monotonic() - start, 2)
         _write(options.folder / f"{name}.{rank}.json", json.dumps(outcome).encode())
         if not options.alone and not _all_ended_alike(options.folder, name, size, options.wait):
             sys.stderr.flush()
             os._exit(BROKEN)  # the others may wait for this rank where no exception reaches them
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[list[str]]:
+    """The warnings and the lines of tfdist's log that come meanwhile."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger, show = logging.getLogger("tfdist"), warnings.showwarning
+    logger.addHandler(handler)
+    # (Not ``catch_warnings``: a warning that has been given is not to be repeated for that.)
+    warnings.showwarning = lambda message, *where: (said.append(str(message)), show(message, *where))[1]
+    try:
+        yield said
+    finally:
+        warnings.showwarning = show
+        logger.removeHandler(handler)
 
 
 def _run(module: str, name: str, style: str, rank: int, size: int, folder: Path) -> dict[str, Any]:

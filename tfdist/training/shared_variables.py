@@ -139,7 +139,10 @@ class SharedVariables:
             )
         if wanted and names not in self._told:
             self._told.add(names)
-            announce(f"{names} were set between two steps, to other values on each rank: rank 0's are taken")
+            announce(
+                f"{names} were set between two steps, to other values on each rank: rank 0's are taken, now and where "
+                "this happens again. To have them from the beginning, set tfdist.broadcast(values)"
+            )
         with self.setting():
             take_values([known[n] for n in wanted], 0, self._job)
 
