@@ -90,3 +90,50 @@ def case_a_model_that_is_built_in_its_first_step() -> None:
             assert_close(found, values, 2e-5)
             own = {n: v.tolist() for n, v in found.items()}
             assert everywhere(own) == [own] * tfdist.size()
+
+
+def case_a_checkpoint_that_rank_0_reads_between_two_eager_steps() -> None:
+    """The weights, and Adam's moments and step, go back on all ranks."""
+    feeds = data(steps=2 * STEPS)
+    with tempfile.TemporaryDirectory() as directory:
+
+        def train(feeds: list[Feed], path: str, reads: bool) -> dict[str, np.ndarray]:
+            model, optimizer = fresh(sequential, tfdist.rank())
+            checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+            trained(model, optimizer, feeds[:STEPS])
+            checkpoint.write(path)
+            trained(model, optimizer, feeds[STEPS:-1])
+            if reads:
+                checkpoint.read(path).assert_consumed()
+            return trained(model, optimizer, feeds[-1:])
+
+        values = one_process(lambda: train(feeds, f"{directory}/one", reads=True))
+        rank = tfdist.rank()
+        found = train([mine(f) for f in feeds], f"{directory}/{rank}", reads=rank == 0)
+        assert_close(found, values, 2e-5)
+        own = {n: v.tolist() for n, v in found.items()}
+        assert everywhere(own) == [own] * tfdist.size()
+
+
+def case_an_optimizer_that_each_rank_sets_in_its_own_way() -> None:
+    """Rank 0's learning rate and moments are taken, in functions and eagerly."""
+    for wrap in (tf.function, lambda step: step):
+        w = tf.Variable(np.arange(6, dtype=np.float32))
+        optimizer = keras.optimizers.Adam(0.05, epsilon=1e-3)
+
+        def step(x: Any, w: Any = w, optimizer: Any = optimizer) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum((w - x) ** 2)
+            optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+
+        with turn(wrap):
+            step_ = wrap(step)
+            for number in range(STEPS):
+                step_(tf.constant(float(tfdist.rank() + number)))
+                optimizer.learning_rate.assign(0.05 / (2.0 + number + tfdist.rank()))
+                moment = next(v for v in optimizer.variables if "momentum" in v.path)
+                moment.assign(moment + float(tfdist.rank()))
+            step_(tf.constant(float(tfdist.rank())))
+            own = [np.asarray(v).tolist() for v in [w, *optimizer.variables]]
+            assert everywhere(own) == [own] * tfdist.size()
+            assert own[2] == np.float32(0.05 / (1.0 + STEPS)), own[2]

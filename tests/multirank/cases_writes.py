@@ -538,6 +538,25 @@ def case_variables_that_only_one_rank_still_has() -> None:
     assert_program_law(run, steps=STEPS)
 
 
+def case_variables_are_set_alike_before_the_first_gradient() -> None:
+    """As SciPy sets them to its start: what all ranks have alike needs no values of rank 0, and the average counts."""
+
+    def run(feeds: list[Feed], share: Callable[[Any], object]) -> dict[str, np.ndarray]:
+        w = tf.Variable(tf.random.normal([5, 3], stddev=0.3), name="w")
+        share([w])
+        w.assign(np.full([5, 3], 0.1, np.float32))
+        for feed in feeds:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((tf.tanh(feed["x"] @ w) - feed["y"]) ** 2)
+            w.assign_sub(0.3 * tape.gradient(loss, w))
+        return {"w": w.numpy()}
+
+    expected = one_process(lambda: run(data(steps=STEPS), list))
+    found = run([mine(feed) for feed in data(steps=STEPS)], tfdist.broadcast_variables)
+    assert_close(found, expected, 1e-5)
+    assert_equal_everywhere(found)
+
+
 def case_inputs_and_states_of_a_rank_stay_its_own() -> None:
     """What is not trained may be set to other values on each rank between steps."""
     given, w = tf.Variable(np.zeros([2, 3], np.float32)), tf.Variable(np.ones(3, np.float32))

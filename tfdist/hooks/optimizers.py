@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training import optimizer as tf_optimizer
 
+from tfdist.graph import function_state
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Outermost, Patches
 from tfdist.training import gradient_rewrite
@@ -24,6 +25,10 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     variables = steps.variables
     outermost = Outermost()
 
+    def applied(optimizer: Any) -> None:
+        if not (function_state.in_session() or job.switches.alone_depth):
+            variables.applied_by(optimizer)
+
     def averaged(pairs: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
         if job.switches.alone_depth:
             return pairs
@@ -34,7 +39,9 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         def wrapper() -> Any:
             averages = tuple(averaged(tuple(pairs)))
             with variables.setting():
-                return original(self, averages, *args, **kwargs)
+                result = original(self, averages, *args, **kwargs)
+            applied(self)
+            return result
 
         return outermost.call(wrapper, lambda: original(self, pairs, *args, **kwargs))
 
@@ -59,7 +66,9 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
                 variables.share_new("the building of an optimizer")
             averages = [gradient for gradient, _ in averaged(tuple(zip(gradients, known, strict=True)))]
             with variables.setting():
-                return original(self, averages, trainable_variables, *args, **kwargs)
+                result = original(self, averages, trainable_variables, *args, **kwargs)
+            applied(self)
+            return result
 
         return outermost.call(wrapper, lambda: original(self, grads, trainable_variables, *args, **kwargs))
 

@@ -172,7 +172,7 @@ class EagerSteps:
         """The averages of gradients with respect to variables that have been computed eagerly.
 
         If all ranks have the same, they are averages already, or what a script has made of averages. If some of the
-        variables have not had rank 0's values, because they were made in this very step, say, then all get them now,
+        variables have other values than rank 0's, because they were made in this very step, say, then all get them now,
         and this step's gradients are rank 0's alone: the other ranks' are of other weights.
 
         Collective: all ranks, with the same variables.
@@ -194,10 +194,11 @@ class EagerSteps:
             agreement.check_order(control, [variable_name(sources[i]) for i in chosen], first_step.NAMES)
         if any(number & 1 for number in said):
             agreement.agree(control, [described(v) for v in known], first_step.PLACE)
-            self._variables.take(known)
-            self._say_first()
-            factor = 0 if self._job.world.rank else self._job.world.size
-            result = [None if g is None else _times(g, factor) for g in result]
+            if not self._variables.same_values(known, first_step.PLACE):
+                self._variables.take(known)
+                self._say_first()
+                factor = 0 if self._job.world.rank else self._job.world.size
+                result = [None if g is None else _times(g, factor) for g in result]
         elif same and len({number >> 2 for number in said}) == 1:
             return result
         names = [variable_name(sources[i]) for i in chosen]

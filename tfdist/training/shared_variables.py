@@ -16,7 +16,7 @@ from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_name
 from tfdist.graph.traversal import is_symbolic
 from tfdist.training import first_step
-from tfdist.training.eager_variables import described, random_state, take_values
+from tfdist.training.eager_variables import described, native, random_state, take_values
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import DisagreementError
 
@@ -52,6 +52,8 @@ class SharedVariables:
         self._by_handle: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._thread = _Thread()
         self.trained: set[Hashable] = set()
+        self._of_optimizers: set[Hashable] = set()
+        self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         for variable in _existing():
             self.created(variable)
 
@@ -85,11 +87,21 @@ class SharedVariables:
         """
         if self._thread.setting or variable._unique_id not in self._same or not self._job.switches.shares:
             return
+        key = ("handle", variable.handle._id)
         # What is not trained, moving statistics, metrics and inputs, is each rank's own; it may be trained later.
-        if ("handle", variable.handle._id) in self.trained:
+        if key in self.trained or key in self._of_optimizers:
             self._set[self._same[variable._unique_id]] = _Set(weakref.ref(variable), reason)
         else:
             self._stale.add(variable._unique_id)
+
+    def applied_by(self, optimizer: Any) -> None:
+        """An optimizer has applied gradients: its slots, steps and rates decide on what is trained."""
+        own = optimizer.variables
+        own = own() if callable(own) else own
+        if self._optimizers.get(optimizer) != len(own):
+            self._optimizers[optimizer] = len(own)
+            handles = (native(variable).handle for variable in own)
+            self._of_optimizers |= {("handle", handle._id) for handle in handles if not is_symbolic(handle)}
 
     def share_set(self, place: str) -> None:
         """Share what has been set again, if something has. Collective then: all ranks."""
@@ -189,6 +201,18 @@ class SharedVariables:
         """
         order = agreement.order(self._job.world.control, list(map(variable_name, wanted)), first_step.PLACE)
         self._take([wanted[n] for n in order], root)
+
+    def same_values(self, variables: Sequence[Any], place: str) -> bool:
+        """Whether all ranks have the same values of these already, which counts as having had rank 0's.
+
+        Collective: all ranks, with the same variables.
+        """
+        with self.setting():
+            own = checksum([v.numpy() for v in variables])
+        same = len(set(self._job.world.control.arrive(place, own))) == 1
+        if same:
+            self._number(variables)
+        return same
 
     def unknown(self, variables: Sequence[Any]) -> bool:
         """Whether some of them have not had rank 0's values."""
