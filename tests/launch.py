@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,19 +39,20 @@ def run(command: Sequence[str], timeout_seconds: float, environment: Mapping[str
     """Run a command in the project's root."""
     start = time.monotonic()
     path = os.pathsep.join(filter(None, [str(STARTUP), str(ROOT), os.environ.get("PYTHONPATH")]))
-    everything = {**os.environ, "PYTHONPATH": path, **(environment or {})}
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=everything, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        output, errors = process.communicate(timeout=timeout_seconds)
-        code: int | None = process.returncode
-    except subprocess.TimeoutExpired:
-        output, errors = _ended(process)
-        code = None
-    except BaseException:  # pytest is interrupted: the ranks are not to go on without it
-        _ended(process)
-        raise
+    with tempfile.TemporaryDirectory() as traces:
+        everything = {**os.environ, "PYTHONPATH": path, "TFDIST_TRACE_FOLDER": traces, **(environment or {})}
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=everything, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            output, errors = process.communicate(timeout=timeout_seconds)
+            code: int | None = process.returncode
+        except subprocess.TimeoutExpired:
+            output, errors = _ended(process)
+            code = None
+        except BaseException:  # pytest is interrupted: the ranks are not to go on without it
+            _ended(process)
+            raise
     return Finished(code, output, errors, time.monotonic() - start)
 
 

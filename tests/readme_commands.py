@@ -222,6 +222,12 @@ def _as_it_stands(program: str, arguments: Sequence[str]) -> Run:
     return Run(program, tuple(arguments))
 
 
+def _tfdist(program: str, arguments: Sequence[str]) -> Run:
+    if arguments[:1] == ["trace"]:  # of a job that has failed
+        return _help(program, arguments)
+    return Run(program, tuple(arguments), says="all collectives give the right results")
+
+
 def _without_files(program: str, arguments: Sequence[str]) -> Run:
     """The options are taken and checked before a file of theirs is looked for."""
     if "--help" in arguments:
@@ -272,7 +278,7 @@ def _scripts_test(program: str, arguments: Sequence[str]) -> None:
 
 
 MODULES: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
-    "tfdist": lambda program, arguments: Run(program, tuple(arguments), says="all collectives give the right results"),
+    "tfdist": _tfdist,
     "nmt.nmt": _without_files,
     "nmt.prepare": _without_files,
     "nmt.phrasebook": _as_it_stands,

@@ -22,7 +22,10 @@ ROOMS = {
     "nmt prepare phrasebook datasets",
     "nmt.model": "architecture, parts, interface, lstm, registry, inference_model batch_input session",
 }
-BESIDE = {"tfdist.launch": {"tfdist.core", "tfdist.launch"}}  # the launcher is not one of the ranks
+BESIDE = {  # neither is one of the ranks
+    "tfdist.launch": {"tfdist.core", "tfdist.launch"},
+    "tfdist.trace": {"tfdist.core", "tfdist.trace"},
+}
 
 
 def imports(path: Path) -> set[str]:

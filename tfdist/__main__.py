@@ -1,4 +1,7 @@
-"""``python -m tfdist``, alone or under mpirun: versions, ranks, settings, and a test of the collectives."""
+"""``python -m tfdist``, alone or under mpirun: versions, ranks, settings, and a test of the collectives.
+
+``python -m tfdist trace FILES`` is another command: see ``tfdist.trace``.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from tfdist._start import process
 from tfdist.core.environment import launch
 from tfdist.core.settings import Settings, allowed
 from tfdist.engine import autotune
+from tfdist.trace.command import main as trace
 
 _TEST_SECONDS = 1.0
 
@@ -92,4 +96,4 @@ def _wrong_results(until: float) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(trace(sys.argv[2:]) if sys.argv[1:2] == ["trace"] else main())

@@ -11,14 +11,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from tfdist.core import devices, timeline
+from tfdist.core import devices, trace_files
 from tfdist.core.environment import begun_before, launch, mark, parent_rank
 from tfdist.core.log import announce, log, speak_as
 from tfdist.core.settings import Settings, SettingsError
 from tfdist.engine.autotune import Engines
 from tfdist.graph.job import Job, Switches
 from tfdist.transport.connect import connect
-from tfdist.transport.interfaces import PeerError, SetupError
+from tfdist.transport.interfaces import SetupError
 
 if TYPE_CHECKING:
     from tfdist.hooks.patches import Patches
@@ -74,31 +74,40 @@ class Process:
 
         if os.getpid() != self._pid:
             leave()  # else MPI, too, would end here what is the rank's
-        job = self.job
-        job.world.end(exit_code())
-        if isinstance(job.recorder, timeline.Recording):
-            try:
-                self._write_timeline(job.recorder)
-            except PeerError as error:
-                log(f"rank {job.world.rank} has no part in a timeline: {error}")
+        job, code = self.job, exit_code()
+        recorder, timeline = job.recorder, job.switches.settings.timeline
+        if timeline:
+            recorder.flush()
+        job.world.end(code)
+        if not timeline:
+            recorder.close(keep=code != 0)
+        elif job.world.rank == 0:
+            _write_timeline(job)
 
-    def _write_timeline(self, recorder: timeline.Recording) -> None:
-        job = self.job
-        ranks = job.world.control.all_gather_object(self._events(recorder), "the writing of the timeline")
-        path = job.switches.settings.timeline
-        if job.world.rank == 0:
-            timeline.write(path, ranks)
-        announce(f"the timeline is in {path}\n{timeline.table(ranks)}")
 
-    def _events(self, recorder: timeline.Recording) -> list[timeline.Event]:
-        """This rank's, on rank 0's clock."""
-        world = self.job.world
-        world.control.arrive("the comparison of clocks")
-        now = time.perf_counter()
-        offset = world.control.broadcast_object(now, "the comparison of clocks") - now
-        if world.local_rank == world.rank:
-            offset = 0.0  # on rank 0's machine, whose clock it is: exact
-        return [e._replace(start=e.start + offset, end=e.end + offset) for e in recorder.events]
+def _write_timeline(job: Job) -> None:
+    """Put the ranks' files together, as far as they are to be seen from here."""
+    from tfdist.trace import chrome
+    from tfdist.trace.ranks import load
+    from tfdist.trace.steps import table
+
+    settings = job.switches.settings
+    files = [trace_files.timeline_file(settings, rank) for rank in range(job.world.size)]
+    there = [file for file in files if os.path.exists(file)]
+    if not there:
+        log(f"there is no timeline: {files[0]} could not be written")
+        return
+    ranks = load(there)
+    if len(there) == len(files):
+        chrome.write(settings.timeline, ranks)
+        announce(f"the timeline is in {settings.timeline}\n{table([rank.spans for rank in ranks])}")
+        for file in there:
+            os.unlink(file)
+    else:
+        announce(
+            f"the timeline's files of {len(files) - len(there)} ranks are on other machines: bring them together, and "
+            f"run python -m tfdist trace {settings.timeline}.rank-* --chrome {settings.timeline}"
+        )
 
 
 @functools.cache
@@ -123,10 +132,9 @@ def process() -> Process:
     speak_as(world.rank if parent is None else parent)
     if parent is not None and multiprocessing.current_process().name.rpartition("-")[2] in _FIRST_CHILDREN:
         announce(_CHILD.format(os.getpid(), parent))
-    recorder = timeline.Recording() if settings.timeline else timeline.Silent()
     switches = Switches(settings)
     engines = Engines(world, lambda: switches.settings)
-    begun = Process(Job(world, recorder, engines, switches))
+    begun = Process(Job(world, engines, switches))
     if world.size > 1:
         devices.take_share(world.local_rank, world.local_size, world.local_affinities)
         begun.install()

@@ -6,6 +6,7 @@ import json
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -363,6 +364,33 @@ def test_a_timeline_is_written_at_exit(tmp_path: Path) -> None:
     assert {"wait", "reduce"} <= {event["name"] for event in trace}
     assert [e["name"] for e in trace if e["ph"] == "i" and e["pid"] == 1] == [f"step {n}" for n in range(1, 6)]
     assert "the timeline is in" in finished.errors
+
+
+@pytest.mark.parametrize("setting", ["TFDIST_TRACE_FOLDER", "TFDIST_TIMELINE"])
+def test_a_killed_rank_leaves_what_it_did_last(tmp_path: Path, setting: str) -> None:
+    where = tmp_path / "trace"
+    settings: dict[str, Any] = {setting: str(where)}
+    finished = job(
+        tmp_path,
+        """
+        start()
+        def busy():
+            time.sleep(2.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+        for number in range(5):
+            if rank == 1 and number == 3:
+                busy()
+            session.run(step)
+        """,
+        **settings,
+    )
+    assert finished.code not in (None, 0), finished
+    files = list(where.glob("*/rank-*") if where.is_dir() else tmp_path.glob("trace.rank-*"))
+    assert len(files) == 2, files
+    told = run([sys.executable, "-m", "tfdist", "trace", *map(str, files)], 60)
+    assert "first difference: average of gradients" in told.output, told
+    assert "rank 1 did not come" in told.output
+    assert "    busy (" in told.output
 
 
 @pytest.mark.long("test_readme.py runs the command")

@@ -1,1 +1,1 @@
-"""What everything else stands on: settings, environment, log, timeline, topology, reduce operations. Knows nobody."""
+"""What all else stands on: settings, environment, log, flight recorder, topology, reduce operations. Knows nobody."""

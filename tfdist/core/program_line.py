@@ -1,10 +1,13 @@
-"""Program line: in which line of the user's script a thread is, for stall messages."""
+"""Program line: where this process's threads are, for whoever waits for them."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import sysconfig
+import threading
+from collections.abc import Iterator
 from types import FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -12,6 +15,7 @@ _FOREIGN = tuple(
     os.path.join(path, "")
     for path in {_PACKAGE, *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))}
 )
+_DEEPEST = 40  # lines of a thread
 
 
 def program_line(thread: int) -> str:
@@ -27,6 +31,25 @@ def program_line(thread: int) -> str:
     if frame is None:
         return ""
     return f"{frame.f_code.co_name} ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
+
+
+def stacks() -> str:
+    """Where all threads but the calling one are: the main thread first, its innermost line first."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main, own = threading.main_thread().ident, threading.get_ident()
+    frames = sys._current_frames()
+    frames.pop(own, None)
+    lines = []
+    for thread in sorted(frames, key=lambda thread: (thread != main, thread)):
+        lines += [f"{names.get(thread, thread)}:", *itertools.islice(_lines(frames[thread]), _DEEPEST)]
+    return "\n".join(lines)
+
+
+def _lines(frame: FrameType | None) -> Iterator[str]:
+    while frame is not None:
+        if frame.f_code.co_filename != threading.__file__:
+            yield f"  {frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
+        frame = frame.f_back
 
 
 def _foreign(frame: FrameType) -> bool:

@@ -99,6 +99,7 @@ class Settings:
     autoshard: bool = _setting(False, _switch, "0 or 1", "each rank takes its share of what model.fit is given")
     node_size: int = _setting(0, _count, "a whole number", "ranks taken for one node (tests); 0: as the machines are")
     timeline: str = _setting("", str, "a file name", "Chrome trace of waits, copies and reductions, written at exit")
+    trace_folder: str = _setting("", str, "a folder", "for what each rank did last, kept after a failure")
     stall_seconds: float = _seconds(60.0, "wait after which the missing ranks are named")
     stall_abort_seconds: float = _seconds(600.0, "wait after which the job ends")
     outlive_launcher: bool = _setting(False, _switch, "0 or 1", "ranks go on when mpirun or its daemon is killed")
@@ -161,7 +162,7 @@ CONFIGURE = "tfdist.configure"  # an origin
 # What graphs are built by: the rest is read once, when tfdist is imported.
 CONFIGURABLE = ("bucket_mb", "compression", "sparse")
 # What each rank may have in its own way.
-_OWN = {"stall_seconds", "stall_abort_seconds", "timeline"}
+_OWN = {"stall_seconds", "stall_abort_seconds", "timeline", "trace_folder"}
 
 
 def settings_difference(ranks: Sequence[Settings]) -> str:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tfdist.core.flight_recorder import SILENT
 from tfdist.core.log import announce
 from tfdist.core.settings import Settings, SettingsError, settings_difference
-from tfdist.core.timeline import Silent
 from tfdist.engine import _mpi_engine, _process_memory_engine, _shared_memory_engine, engines
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
@@ -169,7 +169,7 @@ class _Trial:
         self._arrays = [np.ones(size // 4, np.float32) for size in sizes_bytes]
         buckets = [Bucket(f"{a.nbytes} bytes", "mean", a.dtype, (a.size,)) for a in self._arrays]
         self._exchanges = [AllReduce(bucket, tuned=True) for bucket in buckets]
-        self._collective = Collective(_PLACE, self._exchanges, world, Silent())  # these are not the training's steps
+        self._collective = Collective(_PLACE, self._exchanges, world, SILENT)  # these are not the training's steps
         self._collective.open(choice)
 
     @property

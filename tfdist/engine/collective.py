@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdist.core.timeline import Recorder
+from tfdist.core.flight_recorder import Recorder
 from tfdist.engine._exchange_thread import Worker
 from tfdist.engine.engines import Choice
 from tfdist.engine.exchange import Exchange
@@ -105,6 +105,8 @@ class Collective:
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # infinities are values, as TensorFlow has it
                 self.exchanges[number].communicate(self._turns[number])
+            assert self.channel is not None
+            self.channel.done()
         except BaseException as error:
             self._failure = error
             self._broken.set()

@@ -13,9 +13,9 @@ from typing import Protocol
 import numpy as np
 
 from tfdist.core import settings
+from tfdist.core.flight_recorder import Span
 from tfdist.core.reduce_ops import Op
 from tfdist.core.settings import Settings
-from tfdist.core.timeline import Span
 from tfdist.transport.interfaces import Channel, NodeMemory, World
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
+from tfdist.core.flight_recorder import Recorder
 from tfdist.core.settings import CONFIGURE, Settings
-from tfdist.core.timeline import Recorder
 from tfdist.engine.autotune import Engines
 from tfdist.engine.collective import Collective
 from tfdist.engine.sparse_rows import Way
@@ -139,17 +139,20 @@ class Job:
 
     Attributes:
       world: the ranks.
-      recorder: of what happens when.
       engines: how arrays are combined.
       switches: what can be changed.
       functions: the collectives outside sessions.
     """
 
     world: World
-    recorder: Recorder
     engines: Engines
     switches: Switches
     functions: FunctionCollectives = dataclasses.field(default_factory=FunctionCollectives)
+
+    @property
+    def recorder(self) -> Recorder:
+        """Of what this rank does with the others."""
+        return self.world.recorder
 
     def open(self, collectives: Sequence[Collective]) -> None:
         """Compare the plans of collectives that have no channel yet between their ranks, and open them.

@@ -29,6 +29,8 @@ def abort(world: World, message: str, exit_code: int = 1) -> None:
             sys.stdout.flush()
         with contextlib.suppress(Exception):
             sys.stderr.write(message.rstrip() + "\n")
+            if world.recorder.place:
+                sys.stderr.write(f"tfdist: what each rank did last: python -m tfdist trace {world.recorder.place}\n")
             sys.stderr.flush()
         if world.size > 1:
             time.sleep(_OUTPUT_SECONDS)

@@ -30,6 +30,7 @@ class MpiChannel:
       comm: of the group; this channel alone uses it.
       detector: this rank's knowledge of the others.
       ranks: of the group in the job.
+      line: its name for the flight recorder: the same on all its ranks.
       node: the shared memory.
       returned: is told when this rank needs the channel no more.
     """
@@ -39,6 +40,7 @@ class MpiChannel:
         comm: Any,
         detector: StallDetector,
         ranks: Sequence[int],
+        line: str,
         node: MpiNode | None = None,
         returned: Callable[[MpiChannel], None] = lambda channel: None,
     ) -> None:
@@ -47,6 +49,10 @@ class MpiChannel:
         self._closed = False
         self._detector = detector
         self._ranks = ranks
+        self._recorder = detector.recorder
+        self._line = line
+        self._arrivals = 0
+        self._entry = 0
         self._node = node
         self.node: Node | None = node
         self.rank = comm.rank
@@ -56,6 +62,13 @@ class MpiChannel:
         if self._closed:
             raise RuntimeError(f"{place}: the group of the ranks {', '.join(map(str, self._ranks))} was closed")
         self._detector.check(place)
+        self._arrivals += 1
+        self._entry = self._recorder.enter(self._line, self._arrivals, place, size_bytes)
+        found = self._arrive(place, flags, size_bytes)
+        self._recorder.met(self._entry)
+        return found
+
+    def _arrive(self, place: str, flags: int, size_bytes: int) -> list[int]:
         own = (zlib.crc32(place.encode()), size_bytes, flags)
         if self._node is not None and self._node.alone:
             rows = self._node.bring(own, place)[:, :3].tolist()
@@ -76,6 +89,9 @@ class MpiChannel:
         self._detector.wait(self._comm.Iallreduce(both, found, MPI.MAX), place, self._ranks)
         most, negative = found.reshape(2, -1)
         return bool((most == -negative).all())
+
+    def done(self) -> None:
+        self._recorder.leave(self._entry)
 
     def give_back(self) -> None:
         self._returned(self)
@@ -118,7 +134,9 @@ class MpiChannel:
 
     def all_gather_object(self, value: Any, place: str) -> list[Any]:
         self.arrive(place)
-        return [pickle.loads(part.tobytes()) for part in _all_gather(self._comm, _pickled(value))]
+        parts = _all_gather(self._comm, _pickled(value))
+        self.done()
+        return [pickle.loads(part.tobytes()) for part in parts]
 
     def broadcast_object(self, value: Any, place: str, root: int = 0) -> Any:
         self.arrive(place)
@@ -129,6 +147,7 @@ class MpiChannel:
         if self.rank == root:
             buffer[:] = own
         _broadcast(self._comm, buffer, root)
+        self.done()
         return pickle.loads(buffer.tobytes())
 
 

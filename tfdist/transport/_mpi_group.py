@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 import zlib
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from tfdist.transport._shared_memory import LINE_BYTES
 from tfdist.transport._stall_detection import StallDetector
 from tfdist.transport.interfaces import Channel, DisagreementError, NodeMemory
 
+_LONGEST_WORDS = 40
+
 
 class Communicators:
     """What some of the job's ranks need to talk to each other.
@@ -28,24 +31,33 @@ class Communicators:
       detector: this rank's knowledge of the others.
       ranks: in the job.
       topology: of the job.
+      line: their name for the flight recorder: nobody else's, and the same on all of them.
       windows: where channels get shared memory; None for groups that do without.
     """
 
     def __init__(
-        self, comm: Any, detector: StallDetector, ranks: Sequence[int], topology: Topology, windows: Windows | None
+        self,
+        comm: Any,
+        detector: StallDetector,
+        ranks: Sequence[int],
+        topology: Topology,
+        line: str,
+        windows: Windows | None = None,
     ) -> None:
         self.comm = comm
         self.ranks = list(ranks)
         self.topology = topology
         self._detector = detector
         self._windows = windows
-        self.control = MpiChannel(comm.Dup(), detector, self.ranks)
+        self._line = line
+        self.control = MpiChannel(comm.Dup(), detector, self.ranks, line)
         self.channels: Pool[MpiChannel, NodeMemory | None] = Pool(self.control, self._new_channel, "channel")
 
     def _new_channel(self, sharing: NodeMemory | None) -> MpiChannel:
         comm = self.comm.Dup()
         node = self._node(comm, sharing) if sharing else None
-        return MpiChannel(comm, self._detector, self.ranks, node, self.channels.give_back)
+        line = f"{self._line}, channel {len(self.channels.things) + 1}"
+        return MpiChannel(comm, self._detector, self.ranks, line, node, self.channels.give_back)
 
     def _node(self, comm: Any, sharing: NodeMemory) -> MpiNode | None:
         wanted = 4 * aligned(sharing.piece_bytes) + aligned(8 * sharing.addresses) + 3 * aligned(2 * LINE_BYTES)
@@ -155,10 +167,12 @@ class Groups:
         chosen.Free()
         everyone.Free()
 
-        def make(kind: None) -> Communicators:
-            return Communicators(comm, self._detector, ranks, self._topology, None)
+        words, numbers = _words(ranks), itertools.count(1)
 
-        base = MpiChannel(comm, self._detector, list(ranks))
+        def make(kind: None) -> Communicators:
+            return Communicators(comm, self._detector, ranks, self._topology, f"{words}, group {next(numbers)}")
+
+        base = MpiChannel(comm, self._detector, list(ranks), f"{words}, groups")
         return base, Pool(base, make, "line of communication")
 
     def give_back(self, communicators: Communicators) -> None:
@@ -173,3 +187,9 @@ class Groups:
         if not pool.things:
             base.close()
             del self._pools[tuple(communicators.ranks)]
+
+
+def _words(ranks: Sequence[int]) -> str:
+    """Who they are, in few words that are nobody else's."""
+    words = ", ".join(map(str, ranks))
+    return f"ranks {words}" if len(words) < _LONGEST_WORDS else f"{len(ranks)} ranks {zlib.crc32(words.encode()):08x}"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from tfdist.core.flight_recorder import Recorder
 from tfdist.core.program_line import program_line
 from tfdist.transport._state_line import LINE_BYTES, State, StateLine
 
@@ -28,10 +29,12 @@ class MpiStates:
     Args:
       comm: of all ranks; nothing else uses it.
       machine: of those of this machine.
+      recorder: notes where the threads are.
     """
 
-    def __init__(self, comm: Any, machine: Any) -> None:
+    def __init__(self, comm: Any, machine: Any, recorder: Recorder) -> None:
         self._comm = comm
+        self._recorder = recorder
         self.rank = comm.rank
         self.size = comm.size
         self._own_window = MPI.Win.Allocate_shared(LINE_BYTES * machine.size, 1, MPI.INFO_NULL, machine)
@@ -73,6 +76,7 @@ class MpiStates:
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + _LOOK_SECONDS
                 self._line.tell_line(program_line(self._main))
+                self._recorder.look()
 
     def close(self) -> None:
         """Nobody waits any more. Collective: all ranks."""

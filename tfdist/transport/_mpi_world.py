@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from mpi4py import MPI
 
 from tfdist.core.environment import Launch
+from tfdist.core.flight_recorder import Recorder
 from tfdist.core.log import log
 from tfdist.core.settings import Settings, settings_difference
 from tfdist.core.topology import layout
+from tfdist.core.trace_files import flight_recorder, job_name, new_folder
 from tfdist.transport._launcher_watch import LauncherWatch
 from tfdist.transport._mpi_group import Communicators, Groups, MpiGroup
 from tfdist.transport._mpi_states import MpiStates
@@ -67,15 +69,18 @@ class MpiWorld(MpiGroup):
         first = self._machine.bcast(comm.rank)
         topology = layout(comm.allgather(first), settings.node_size)
         node = comm.Split(topology.nodes.index(topology.node_of(comm.rank)), comm.rank)
-        self._states = MpiStates(comm.Dup(), self._machine)
-        detector = StallDetector(self._states, settings)
+        name = comm.bcast(job_name())
+        folder = self._machine.bcast(new_folder(settings, name) if self._machine.rank == 0 else "")
+        self.recorder: Recorder = flight_recorder(settings, comm.rank, comm.size, folder)
+        self._states = MpiStates(comm.Dup(), self._machine, self.recorder)
+        detector = StallDetector(self._states, settings, self.recorder)
         self._launcher = LauncherWatch(comm.rank)
         if not settings.outlive_launcher:
             self._launcher.start()
         self._stall_abort_seconds = settings.stall_abort_seconds
         has_neighbours = max(len(n) for n in topology.nodes) > 1
         self._windows = Windows(comm.Dup(), node, self.local_size) if has_neighbours else None
-        super().__init__(Communicators(comm, detector, range(comm.size), topology, self._windows))
+        super().__init__(Communicators(comm, detector, range(comm.size), topology, "all ranks", self._windows))
         self.topology = topology
         self._comm = comm
         self._detector = detector

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
 from tfdist.transport.interfaces import Channel, Group, Node, NodeMemory
@@ -26,11 +27,15 @@ class OneProcess:
     node: Node | None = None
 
     def __init__(self) -> None:
+        self.recorder: Recorder = SILENT
         self.control: Channel = self
         self.kept: dict[Any, Any] = {}
 
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
         return [flags]
+
+    def done(self) -> None:
+        pass
 
     def give_up(self, error: BaseException) -> None:
         pass

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.log import log
 from tfdist.core.settings import Settings
 from tfdist.transport._state_line import State, clipped
@@ -58,9 +59,11 @@ class StallDetector:
     Args:
       states: of the ranks.
       settings: stall_seconds and stall_abort_seconds.
+      recorder: of what this rank does with the others.
     """
 
-    def __init__(self, states: States, settings: Settings) -> None:
+    def __init__(self, states: States, settings: Settings, recorder: Recorder = SILENT) -> None:
+        self.recorder = recorder
         self._states = states
         self._settings = settings
         self._state = _RUNNING
@@ -171,6 +174,7 @@ class _Watch:
         self._excused_seconds = 0.0  # the deadline runs from when the last one alone came back
         self._rank = detector._states.rank
         self._next_look_seconds = 0.0
+        self._trace_place = detector.recorder.place  # until it has been told
         detector._states.tell("waiting", place)
 
     def look(self, waited: float) -> None:
@@ -230,9 +234,11 @@ class _Watch:
         missing = self._missing(others)
         present = [self._rank, *(others.keys() - set(missing))]
         if self._rank == min(present):
+            place, self._trace_place = self._trace_place, ""
+            more = f" (python -m tfdist trace {place} says more)" if place else ""
             log(
                 f"{_ranks(present)} waited {waited:.0f} s in {self._place}; "
-                f"missing: {_whereabouts(others, missing) or 'nobody, the message is on its way'}"
+                f"missing: {_whereabouts(others, missing) or 'nobody, the message is on its way'}{more}"
             )
 
     def _arrives_within(self, seconds: float) -> bool:

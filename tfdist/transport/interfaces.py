@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tfdist.core.flight_recorder import Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
 from tfdist.transport.process_memory import ProcessMemory
@@ -118,6 +119,9 @@ class Channel(Protocol):
           PeerError: a rank is missing; or this rank has given up before, for whatever reason.
         """
 
+    def done(self) -> None:
+        """Not collective: what was arrived for is complete here; for the flight recorder."""
+
     def give_back(self) -> None:
         """Not collective: this rank needs it no more; when no rank does, it is used again."""
 
@@ -176,8 +180,10 @@ class World(Group, Protocol):
 
     Attributes:
       topology: which share memory.
+      recorder: of what this rank does with the others.
     """
 
+    recorder: Recorder
     local_rank: int
     local_size: int
     topology: Topology

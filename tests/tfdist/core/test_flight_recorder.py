@@ -1,0 +1,123 @@
+"""What a rank did last is in its file, whatever has become of the rank."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch import ROOT
+from tfdist.core.flight_recorder import SILENT, FlightRecorder
+from tfdist.core.settings import Settings
+from tfdist.core.trace_files import flight_recorder, job_name, new_folder
+from tfdist.trace.recorded import read
+
+HEAD = {"rank": 1, "size": 2, "host": "here", "machine": "this", "program": "script.py"}
+
+
+class Owner:
+    name = "average"
+    step = 3
+
+
+def begun(path: Path, **arguments: object) -> FlightRecorder:
+    return FlightRecorder(str(path), str(path.parent), HEAD, **arguments)  # type: ignore[arg-type]
+
+
+def test_the_last_operations_are_kept(tmp_path: Path) -> None:
+    recorder = begun(tmp_path / "rank-1", events=4)
+    first = recorder.enter("all ranks", 1, "step 1", 8)
+    for number in range(2, 8):
+        entry = recorder.enter("all ranks", number, f"step {number}", 8 * number)
+        recorder.met(entry)
+        if number < 7:
+            recorder.leave(entry)
+    recorder.leave(first)  # its place is another's by now
+    found = read(tmp_path / "rank-1")
+    assert [(e.owner, e.step, e.what, e.size_bytes) for e in found.events] == [
+        ("all ranks", number, f"step {number}", 8 * number) for number in range(4, 8)
+    ]
+    assert [bool(e.end) for e in found.events] == [True, True, True, False]
+    assert all(0 < e.start <= e.met for e in found.events)
+    assert not found.complete
+    assert found.head["rank"] == 1
+
+
+def test_spans_are_noted_if_there_is_to_be_a_timeline(tmp_path: Path) -> None:
+    for detailed in (False, True):
+        recorder = begun(tmp_path / f"{detailed}", detailed=detailed)
+        with recorder.spans(Owner())("reduce", "bucket 0"):
+            pass
+        events = read(tmp_path / f"{detailed}").events
+        assert [(e.kind, e.owner, e.step, e.what) for e in events] == [("reduce", "average", 3, "bucket 0")] * detailed
+
+
+def test_where_the_threads_are_and_what_was_done_outlive_a_killed_process(tmp_path: Path) -> None:
+    program = f"""
+import os, signal, threading
+from pathlib import Path
+from tests.tfdist.core.test_flight_recorder import begun
+recorder = begun(Path({str(tmp_path)!r}, "rank-1"))
+def asleep():
+    thread = threading.Thread(target=recorder.look)
+    thread.start()
+    thread.join()
+    recorder.enter("all ranks", 1, "the last step", 4)
+    os.kill(os.getpid(), signal.SIGKILL)
+asleep()
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", program], timeout=60, env=environment)
+    found = read(tmp_path / "rank-1")
+    assert [event.what for event in found.events] == ["the last step"]
+    assert "MainThread:" in found.stacks and "  asleep (<string>:" in found.stacks
+    assert found.looked > 0
+
+
+def test_a_normal_end_leaves_nothing(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"TFDIST_TRACE_FOLDER": str(tmp_path / "traces")})
+    folder = new_folder(settings, job_name())
+    assert folder == new_folder(settings, Path(folder).name), "another machine, on the same disk"
+    recorders = [flight_recorder(settings, rank, 2, folder) for rank in range(2)]
+    for rank, recorder in enumerate(recorders):
+        assert recorder.place == folder
+        mode = os.stat(Path(folder, f"rank-{rank}")).st_mode
+        assert stat.S_IMODE(mode) == 0o600
+    recorders[0].close(keep=False)
+    recorders[1].close(keep=False)
+    assert not list((tmp_path / "traces").iterdir())
+
+
+def test_a_failure_leaves_the_file(tmp_path: Path) -> None:
+    recorder = begun(tmp_path / "rank-1")
+    recorder.close(keep=True)
+    assert (tmp_path / "rank-1").exists()
+
+
+def test_where_no_file_can_be_made_the_rank_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int, begin: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    for recorder in (begun(tmp_path / "rank-1"), begun(tmp_path / "missing" / "rank-1")):
+        recorder.leave(recorder.enter("all ranks", 1, "step 1", 8))
+        recorder.look()
+        recorder.close(keep=False)
+        assert recorder.place == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_file_is_not_taken_for_one(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text('{"rank": 0}')
+    with pytest.raises(ValueError, match="notes.txt is not a file of tfdist's flight recorder"):
+        read(tmp_path / "notes.txt")
+
+
+def test_silence_takes_no_note() -> None:
+    SILENT.leave(SILENT.enter("all ranks", 1, "step 1", 8))
+    with SILENT.spans(Owner())("reduce", "bucket 0"):
+        pass

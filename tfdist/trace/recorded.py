@@ -1,0 +1,88 @@
+"""Recorded: what a file of the flight recorder holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tfdist.core.flight_recorder import FORMAT, HEAD_BYTES, RECORD, SEPARATOR, STACKS, STACKS_BYTES
+
+
+class Event(NamedTuple):
+    """Something that a rank did; seconds on its clock.
+
+    Attributes:
+      kind: of a span; empty: an operation of all ranks of a line.
+      owner: the collective, or the line: the same on all its ranks.
+      step: of the collective, or how manieth of the line.
+      what: in words.
+      size_bytes: that this rank brought; 0: unknown.
+      start: when it came.
+      met: when all were there; 0: not yet, or nobody was awaited.
+      end: 0: not yet.
+    """
+
+    kind: str
+    owner: str
+    step: int
+    what: str
+    size_bytes: int
+    start: float
+    met: float
+    end: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """What a file holds.
+
+    Attributes:
+      head: of its process: ``rank``, ``size``, ``host``, ``machine``, ``pid``; ``clock``: what is to be added to an
+        event's times to have seconds since the epoch.
+      events: in their order.
+      complete: no event has been overwritten.
+      stacks: where the threads were.
+      looked: when, in seconds since the epoch; 0: never.
+    """
+
+    head: Mapping[str, Any]
+    events: list[Event]
+    complete: bool
+    stacks: str
+    looked: float
+
+
+def read(path: Path) -> Recorded:
+    """A file's content.
+
+    Raises:
+      ValueError: it is no flight recorder's.
+    """
+    content = path.read_bytes()
+    try:
+        head = json.loads(content[:HEAD_BYTES])
+        if head["format"] != FORMAT:
+            raise ValueError(head["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a file of tfdist's flight recorder, or one of another version") from error
+    looked, length = STACKS.unpack_from(content, HEAD_BYTES)
+    begin = HEAD_BYTES + STACKS.size
+    records = content[HEAD_BYTES + STACKS_BYTES :]
+    whole = len(records) // RECORD.size * RECORD.size
+    found = sorted(record for record in RECORD.iter_unpack(records[:whole]) if record[0] > 0)
+    return Recorded(
+        head,
+        [_event(record) for record in found],
+        not found or found[0][0] == 1,
+        content[begin : begin + length].decode(errors="replace"),
+        looked,
+    )
+
+
+def _event(record: tuple[Any, ...]) -> Event:
+    _, start, met, end, step, size_bytes, text = record
+    kind, owner, what = (*text.rstrip(b"\0").decode(errors="ignore").split(SEPARATOR, 2), "", "")[:3]
+    return Event(kind, owner, step, what, size_bytes, start, met, end)
