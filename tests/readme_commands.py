@@ -295,6 +295,7 @@ SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/bench_step": _help,
     "scripts/conformance": _help,
     "scripts/crash_nmt": _help,
+    "scripts/faults": _help,
     "scripts/stress_engine": _help,
 }
 

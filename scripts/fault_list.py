@@ -1,0 +1,125 @@
+"""The faults of ``scripts/faults``: what happens to one rank, and what is to become of the job."""
+
+from __future__ import annotations
+
+import dataclasses
+
+# Trains for a while; at step 10 of the last rank ``fault`` is called. What a fault defines is inserted before.
+PROGRAM = """
+import multiprocessing, os, pathlib, signal, subprocess, sys, threading, time
+import numpy as np
+def child(number):
+    return number * number
+if __name__ == "__main__":
+    import tfdist
+    import tensorflow as tf
+    rank, last = tfdist.rank(), tfdist.size() - 1
+    w = tf.Variable(tf.ones([64, 64]))
+    optimizer = tf.keras.optimizers.SGD(1e-3)
+    factor, steps, width = 1.0, 20, 64
+    def mark():
+        pathlib.Path(os.environ["FAULT_MARK"]).write_text(str(time.time()))
+    {before}
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ w) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+    def fault():
+        global factor
+        mark()
+        {fault}
+    number = 0
+    while number < steps:
+        if rank == last and number == 10:
+            fault()
+        step(tf.ones([8, 64]) * factor * (rank + 1))
+        number += 1
+    own = tfdist.all_gather(w.numpy()[None])
+    assert all(np.array_equal(own[0], other, equal_nan=True) for other in own), "the ranks are apart"
+    {after}
+    print("trained to the end", flush=True)
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One of them.
+
+    Attributes:
+      name: in words.
+      fault: statements, on one line each, that the last rank runs at its 10th step.
+      says: what must be in the output; all of them.
+      ends: with which kind of exit code: 0, or anything else.
+      before: statements of all ranks, before the graph is made.
+      after: statements of all ranks, after training.
+      outside: what the one who runs the job does when the fault is marked: ``kill`` or ``interrupt`` the launcher.
+      stdout: where the job's output goes, instead of a pipe.
+      shm_megabytes: of its /dev/shm; 0: the machine's.
+    """
+
+    name: str
+    fault: str
+    says: tuple[str, ...]
+    ends: bool = False
+    before: str = "pass"
+    after: str = "pass"
+    outside: str = ""
+    stdout: str = ""
+    shm_megabytes: int = 0
+
+
+_WELL = ("trained to the end",)
+_STALLED = ("has waited", "TFDIST_STALL_ABORT_SECONDS")
+FAULTS = (
+    Fault("none", "pass", _WELL, ends=True),
+    Fault("exception", "raise ValueError('bad luck')", ("failed:", "ValueError: bad luck")),
+    Fault(
+        "exception in a thread",
+        "threading.Thread(target=lambda: 1 // 0).start(); time.sleep(1000)",
+        ("failed in Thread-", "ZeroDivisionError"),
+    ),
+    Fault("sys.exit(0) amid training", "sys.exit(0)", ("ended while rank", "the same number of steps")),
+    Fault("sys.exit('message')", "sys.exit('no more')", ("no more",)),
+    Fault("os._exit(3)", "os._exit(3)", ()),
+    Fault("killed", "os.kill(os.getpid(), signal.SIGKILL)", ()),
+    Fault("crash", "os.kill(os.getpid(), signal.SIGSEGV)", ()),
+    Fault("SIGSTOP", "os.kill(os.getpid(), signal.SIGSTOP)", _STALLED),
+    Fault("asleep", "time.sleep(1000)", (*_STALLED, "in fault (")),
+    Fault("fewer steps", "globals().update(steps=10)", ("waits in", "an early stop that depends on the rank")),
+    Fault("NaN on one rank", "factor = float('nan')", _WELL, ends=True, after="assert np.isnan(own[0]).any()"),
+    Fault(
+        "other shapes",
+        "tfdist.all_reduce(np.ones(3))",
+        ("All ranks must run the same operations in the same order",),
+    ),
+    Fault(
+        "other data",
+        "pass",
+        ("float64 [4]", "look for a call that depends on the rank"),
+        after="tfdist.all_reduce(np.ones(3 + (rank == last)))",
+    ),
+    Fault(
+        "other graphs",
+        "pass",
+        ("w:0 float32 (64, 65)", "Every rank must build the same graph"),
+        before="mark(); w = tf.Variable(tf.ones([64, 64 + (rank == last)]), name='w')",
+    ),
+    Fault("full disk", "open('/dev/full', 'w').write('x' * 100_000)", ("failed:", "No space left on device")),
+    Fault(
+        "full stdout",
+        "sys.stdout = open('/dev/full', 'w'); print('x' * 100_000, flush=True)",
+        ("failed:", "No space left on device"),
+    ),
+    Fault("full stdout of the launcher", "print('x' * 100_000, flush=True)", (), stdout="/dev/full"),
+    Fault("full /dev/shm", "pass", (*_WELL, "/dev/shm has"), ends=True, shm_megabytes=24),
+    Fault("fork", "os.fork() or sys.exit(0)", _WELL, ends=True),
+    Fault(
+        "spawn",
+        "print(multiprocessing.get_context('spawn').Pool(2).map(child, range(4)))",
+        (*_WELL, "[0, 1, 4, 9]"),
+        ends=True,
+    ),
+    Fault("launcher killed", "pass", (), before="steps = 10**9", outside="kill"),
+    Fault("interrupted", "pass", (), before="steps = 10**9", outside="interrupt"),
+)
