@@ -296,6 +296,8 @@ SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/conformance": _help,
     "scripts/crash_nmt": _help,
     "scripts/faults": _help,
+    "scripts/simulate_ranks": _help,
+    "scripts/soak": _help,
     "scripts/stress_engine": _help,
 }
 

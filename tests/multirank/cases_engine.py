@@ -22,11 +22,14 @@ from tests.multirank.inside import (
     all_reduce,
     blocks_of,
     bytes_of_buffers,
+    channels_with,
     current_settings,
     direct,
+    job,
     no_room_in_shared_memory,
     nodes,
     opened,
+    pages_bytes,
     reads_memory_of_other_ranks,
     report,
     settings,
@@ -39,6 +42,7 @@ from tfdist.engine import sparse_rows
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Choice
 from tfdist.engine.sparse_rows import Rows, Table
+from tfdist.transport.interfaces import NodeMemory
 
 SIZE, RANK = tfdist.size(), tfdist.rank()
 
@@ -360,6 +364,45 @@ def case_collectives_at_once_and_in_graphs() -> None:
         expected = [np.concatenate(every), exchanged, counts, scattered, np.max(equal, axis=0), equal[-1]]
         for result, value in zip(results, expected, strict=True):
             np.testing.assert_array_equal(result, value)
+
+
+def case_an_exchange_of_more_than_mpi_counts() -> None:
+    """In pieces: here of a few bytes, of parts of different sizes, of which some are empty."""
+    sizes = [[(3 * sender + 5 * receiver) % 7 * 40 for receiver in range(SIZE)] for sender in range(SIZE)]
+
+    def part(sender: int, receiver: int) -> np.ndarray:
+        return np.arange(sizes[sender][receiver], dtype=np.float32) + 1000 * sender + receiver
+
+    own = np.concatenate([part(RANK, receiver) for receiver in range(SIZE)])
+    narrow = (np.arange(1000) % 7 + RANK).astype(np.float16)
+    with channels_with(piece_bytes=64):
+        received, counts = tfdist.all_to_all(own, sizes[RANK])
+        total = tfdist.all_reduce(narrow, "sum")
+    np.testing.assert_array_equal(counts, [sizes[sender][RANK] for sender in range(SIZE)])
+    np.testing.assert_array_equal(received, np.concatenate([part(sender, RANK) for sender in range(SIZE)]))
+    np.testing.assert_array_equal(total, sum((np.arange(1000) % 7 + rank).astype(np.float16) for rank in range(SIZE)))
+
+
+def case_an_arrival_of_many_ranks() -> None:
+    """They find out first whether all bring the same, which takes no more with more ranks."""
+    control = job().world.control
+    with channels_with(gathered_ranks=0):
+        assert control.arrive("the same", 7) == [7] * SIZE
+        assert control.arrive("not the same", RANK) == list(range(SIZE))
+        own = "a place" if RANK else "another place"
+        with pytest.raises(tfdist.DisagreementError, match="rank 0 is in another place, but rank 1 in a place"):
+            control.arrive(own)
+        with pytest.raises(tfdist.DisagreementError, match="rank 0 brings 8 bytes to it, but rank 1 9 bytes"):
+            control.arrive("it", size_bytes=8 + (RANK > 0))
+
+
+def case_shared_memory_is_there_when_it_is_given_out() -> None:
+    """All its pages: on a full /dev/shm the first touch of one would end the rank in the middle of a step."""
+    piece = 6 << 20
+    node = job().world.channel("a large one", NodeMemory(piece, 0)).node
+    if node is not None:  # several ranks share a machine
+        for inputs in node.inputs:
+            assert pages_bytes(inputs[node.index]) >= piece
 
 
 def case_groups() -> None:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import logging
 import math
+import os
 import pickle
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -117,6 +118,30 @@ def blocks_of(size_bytes: int) -> Iterator[None]:
         yield
     finally:
         engine._BLOCK_BYTES = kept
+
+
+@contextlib.contextmanager
+def channels_with(piece_bytes: int = 1 << 30, gathered_ranks: int = 64) -> Iterator[None]:
+    """MPI gets messages of at most this size meanwhile, and more ranks than this compare before they gather."""
+    from tfdist.transport import _mpi_channel
+
+    kept = _mpi_channel._PIECE_BYTES, _mpi_channel._GATHERED_RANKS
+    _mpi_channel._PIECE_BYTES, _mpi_channel._GATHERED_RANKS = piece_bytes, gathered_ranks
+    try:
+        yield
+    finally:
+        _mpi_channel._PIECE_BYTES, _mpi_channel._GATHERED_RANKS = kept
+
+
+def pages_bytes(array: np.ndarray) -> int:
+    """How much of an array's memory is there: pages of this process that lie within it, and those at its ends."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    first = array.ctypes.data // page
+    last = (array.ctypes.data + array.nbytes - 1) // page
+    with open("/proc/self/pagemap", "rb") as file:
+        file.seek(8 * first)
+        entries = np.frombuffer(file.read(8 * (last - first + 1)), np.uint64)
+    return int(np.count_nonzero(entries >> np.uint64(63))) * page
 
 
 @contextlib.contextmanager

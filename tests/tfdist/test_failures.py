@@ -286,7 +286,9 @@ def test_memory_of_other_ranks_that_may_not_be_read(tmp_path: Path) -> None:
     assert finished.errors.count("cannot read each other's memory (this system has no process_vm_readv)") == 1
 
 
-def test_a_rank_that_stops_is_named_with_bucket_and_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("node_size", ["0", "1"])
+def test_a_rank_that_stops_is_named_with_bucket_and_step(tmp_path: Path, node_size: str) -> None:
+    """On the same machine, and, by the same way as between machines, on another one."""
     finished = job(
         tmp_path,
         """
@@ -300,6 +302,7 @@ def test_a_rank_that_stops_is_named_with_bucket_and_step(tmp_path: Path) -> None
         """,
         TFDIST_STALL_SECONDS="2",
         TFDIST_STALL_ABORT_SECONDS="4",
+        TFDIST_NODE_SIZE=node_size,
     )
     line = 1 + next(n for n, text in enumerate((tmp_path / "script.py").read_text().splitlines()) if "# LINE" in text)
     missing = f"missing: rank 1 busy outside tfdist, in slow (script.py:{line})"

@@ -90,7 +90,7 @@ class Collective:
         own = (_OVERWRITTEN if self.overwritten else 0) | (_ABSENT if self.absent else 0)
         flags = self.channel.arrive(f"{self.name}, step {self.step}, {what}", own, size_bytes)
         if number == 0:
-            said = set(flags)
+            said = {own} if flags.count(own) == len(flags) else set(flags)  # there may be thousands
             absent = any(flag & _ABSENT for flag in said)
             self.present = [r for r, flag in enumerate(flags) if not flag & _ABSENT] if absent else self._everybody
             self.root_only = any(flag & _OVERWRITTEN for flag in said)

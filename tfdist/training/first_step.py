@@ -86,14 +86,15 @@ def meet(channel: Channel, visitor: Visitor, read: Callable[[], Values]) -> tupl
     visitors: list[tuple[str, str, bool, tuple[str, ...]]] = channel.all_gather_object(said, PLACE)
     purposes = {purpose for purpose, *_ in visitors}
     if len(purposes) == 1 and len({digest for _, digest, *_ in visitors}) > 1:
-        plans: list[list[str]] = channel.all_gather_object(list(visitor.plan), PLACE)
-        names = [[line.split()[1] for line in plan] for plan in plans]
-        if visitor.purpose == INITIALISER and any(other != names[0] for other in names):
-            raise DisagreementError(
-                "the ranks are in different initialisers. Run one after the other, in the same order on all ranks, "
-                "or all variables together by tf.compat.v1.global_variables_initializer()"
-            )
-        agreement.check(plans)
+        if visitor.purpose == INITIALISER:
+            names = [line.split()[1] for line in visitor.plan]
+            first: list[str] = channel.broadcast_object(names, PLACE)
+            if any(channel.arrive(PLACE, int(names != first))):
+                raise DisagreementError(
+                    "the ranks are in different initialisers. Run one after the other, in the same order on all "
+                    "ranks, or all variables together by tf.compat.v1.global_variables_initializer()"
+                )
+        agreement.explain(channel, visitor.plan, PLACE)
     values: dict[str, np.ndarray] = {}
     if any(broadcasts for _, _, broadcasts, _ in visitors):
         values = send(channel, read() if channel.rank == visitor.root else {}, visitor.root)

@@ -19,6 +19,7 @@ from tfdist.transport.process_memory import ProcessMemory
 
 # MPI counts are C ints, and some libraries count bytes in them.
 _PIECE_BYTES = 1 << 30
+_GATHERED_RANKS = 64  # so many bring 1.5 KB in all, which takes less time than finding out that they are equal
 _OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "product": MPI.PROD}
 _LOGICAL = {"sum": MPI.LOR, "max": MPI.LOR, "min": MPI.LAND, "product": MPI.LAND}
 
@@ -71,14 +72,15 @@ class MpiChannel:
     def _arrive(self, place: str, flags: int, size_bytes: int) -> list[int]:
         own = (zlib.crc32(place.encode()), size_bytes, flags)
         if self._node is not None and self._node.alone:
-            rows = self._node.bring(own, place)[:, :3].tolist()
-        elif self._equal(own, place):
+            rows = self._node.bring(own, place)
+        elif self.size > _GATHERED_RANKS and self._equal(own, place):
             return [flags] * self.size
         else:
             brought = np.empty((self.size, 3), np.int64)
             self._detector.wait(self._comm.Iallgather(np.array(own, np.int64), brought), place, self._ranks)
             rows = brought.tolist()
-        if any(row[:2] != rows[0][:2] for row in rows):
+        first = rows[0][:2]
+        if any(row[:2] != first for row in rows):
             raise DisagreementError(self._difference(place, size_bytes))
         return [row[2] for row in rows]
 
@@ -215,11 +217,11 @@ class MpiNode:
             self._scratch = np.empty(size_bytes, np.uint8)
         return self._scratch[:size_bytes]
 
-    def bring(self, numbers: Sequence[int], place: str) -> np.ndarray:
-        """Wait for the node's ranks; what each has brought: int64 [ranks, …]."""
+    def bring(self, numbers: Sequence[int], place: str) -> list[list[int]]:
+        """Wait for the node's ranks; what each has brought."""
         self._lines.enter(numbers)
         self._detector.wait(self._lines, place, self.ranks)
-        return self._lines.read()
+        return self._lines.read(len(numbers))
 
     def exchange(self, array: np.ndarray, op: Op, place: str) -> None:
         # A rank that fails in its node's sum must not leave those of other nodes in MPI's blocking call.
@@ -269,13 +271,28 @@ def _all_gather(comm: Any, array: np.ndarray) -> list[np.ndarray]:
 
 
 def _all_to_all(comm: Any, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    sending = np.array([p.nbytes for p in parts], np.int64)
-    receiving = np.empty(comm.size, np.int64)
-    comm.Alltoall(sending, receiving)
-    received = np.empty(int(receiving.sum()), np.uint8)
-    packed = np.concatenate(parts) if parts else np.empty(0, np.uint8)
-    comm.Alltoallv([packed, sending], [received, receiving])
-    return np.split(received, np.cumsum(receiving)[:-1])
+    largest = max(part.nbytes for part in parts)
+    sizes = np.array([(part.nbytes, largest) for part in parts], np.int64)
+    told = np.empty_like(sizes)
+    comm.Alltoall(sizes, told)
+    counts, largest = told[:, 0], int(told[:, 1].max())
+    piece = max(1, _PIECE_BYTES // comm.size)  # of a part, so that no rank sends or gets more than MPI can count
+    if largest <= piece:
+        return _all_to_all_at_once(comm, parts, counts)
+    received = [np.empty(count, np.uint8) for count in counts]
+    for start in range(0, largest, piece):
+        pieces = [part[start : start + piece] for part in parts]
+        found = _all_to_all_at_once(comm, pieces, np.clip(counts - start, 0, piece))
+        for whole, one in zip(received, found, strict=True):
+            whole[start : start + piece] = one
+    return received
+
+
+def _all_to_all_at_once(comm: Any, parts: Sequence[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
+    received = np.empty(int(counts.sum()), np.uint8)
+    sizes = np.array([part.nbytes for part in parts], np.int64)
+    comm.Alltoallv([np.concatenate(parts), sizes], [received, counts])
+    return np.split(received, np.cumsum(counts)[:-1])
 
 
 def _pickled(value: Any) -> np.ndarray:

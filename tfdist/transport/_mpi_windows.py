@@ -85,7 +85,7 @@ class Windows:
         window.Lock_all()
         self._windows.append(window)
         memory = [np.frombuffer(window.Shared_query(r)[0], np.uint8)[:size_bytes] for r in range(self._node.size)]
-        memory[self._node.rank][: min(size_bytes, _WINDOW_BYTES)] = 0
+        memory[self._node.rank][:] = 0  # all of it, now: what is not there ends the process at the first touch
         window.Sync()
         self._node.Barrier()
         return Segments(memory, self._node.rank, window.Sync)

@@ -72,7 +72,8 @@ class MpiWorld(MpiGroup):
         name = comm.bcast(job_name())
         folder = self._machine.bcast(new_folder(settings, name) if self._machine.rank == 0 else "")
         self.recorder: Recorder = flight_recorder(settings, comm.rank, comm.size, folder)
-        self._states = MpiStates(comm.Dup(), self._machine, self.recorder)
+        # (A part of a machine that is taken for a node is one here, too: that is how the way between them is tried.)
+        self._states = MpiStates(comm.Dup(), node if settings.node_size else self._machine, self.recorder)
         detector = StallDetector(self._states, settings, self.recorder)
         self._launcher = LauncherWatch(comm.rank)
         if not settings.outlive_launcher:

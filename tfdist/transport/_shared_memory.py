@@ -32,9 +32,9 @@ class Lines:
     """
 
     def __init__(self, memory: Sequence[np.ndarray], index: int, sync: Callable[[], None]) -> None:
-        self._lines = [m.view(np.int64).reshape(2, LINE_NUMBERS) for m in memory]
+        both = [m.view(np.int64).reshape(2, LINE_NUMBERS) for m in memory]
         # Scalars of a memoryview cost a third of NumPy's.
-        self._turns = [[line.data.cast("B").cast("q") for line in lines] for lines in self._lines]
+        self._turns = [[line.data.cast("B").cast("q") for line in lines] for lines in both]
         self._index = index
         self._sync = sync
         self._turn = 0
@@ -61,9 +61,10 @@ class Lines:
         self._sync()
         return True
 
-    def read(self) -> np.ndarray:
-        """What all have brought: int64 [ranks, LINE_NUMBERS - 1]."""
-        return np.stack([lines[self._turn % 2, 1:] for lines in self._lines])
+    def read(self, count: int) -> list[list[int]]:
+        """So many numbers of what each has brought, in the order of the ranks."""
+        parity = self._turn % 2
+        return [lines[parity][1 : 1 + count].tolist() for lines in self._turns]
 
 
 class Segments:

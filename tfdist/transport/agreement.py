@@ -1,42 +1,26 @@
 """Agreement: the same plan on every rank, or an error that names the first difference.
 
 Buckets are exchanged in an order fixed by the graph, with no negotiation: that is right only if all graphs are equal.
+Where something differs, each rank compares its own with rank 0's: no rank gets all that the others have.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from tfdist.transport.interfaces import Channel, DisagreementError
+
+_LISTED = 8  # ranks that are named
 
 
 def digest(lines: Sequence[str]) -> str:
     """A short stand-in for a plan: equal for equal plans."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def check(plans: Sequence[Sequence[str]]) -> None:
-    """Compare the ranks' plans.
-
-    Args:
-      plans: for each rank its lines, such as ``gradient w float32 [3, 4]``.
-
-    Raises:
-      DisagreementError: naming the first line that differs and the ranks on both sides.
-    """
-    for index in range(max(map(len, plans))):
-        ranks_of: dict[str, list[int]] = {}
-        for rank, plan in enumerate(plans):
-            line = plan[index] if index < len(plan) else "nothing more"
-            ranks_of.setdefault(line, []).append(rank)
-        if len(ranks_of) > 1:
-            sides = "; ".join(f"rank {', '.join(map(str, ranks))}: {line}" for line, ranks in ranks_of.items())
-            raise DisagreementError(
-                f"the training graphs differ between ranks, first at exchange {index}: {sides}. Every rank must build "
-                "the same graph: look for a variable, shape or order that depends on the rank or on its data."
-            )
 
 
 def agree(channel: Channel, lines: Sequence[str], place: str) -> None:
@@ -48,7 +32,37 @@ def agree(channel: Channel, lines: Sequence[str], place: str) -> None:
       DisagreementError: naming the first line that differs and the ranks on both sides.
     """
     if not _same(channel, lines, place):
-        check(channel.all_gather_object(list(lines), place))
+        explain(channel, lines, place)
+
+
+def explain(channel: Channel, lines: Sequence[str], place: str) -> None:
+    """What differs between plans whose digests differ.
+
+    Collective: the channel's group.
+
+    Raises:
+      DisagreementError: naming the first line that differs and the ranks on both sides.
+    """
+    first: list[str] = channel.broadcast_object(list(lines), place)
+    pairs = itertools.zip_longest(lines, first)
+    own = next((n for n, (line, other) in enumerate(pairs) if line != other), len(first))
+    index = np.array([own], np.int64)
+    channel.arrive(place)
+    channel.all_reduce(index, "min")
+    line = lines[index[0]] if index[0] < len(lines) else "nothing more"
+    ranks_of: dict[str, list[int]] = {}
+    for rank, other in enumerate(channel.all_gather_object(line, place)):
+        ranks_of.setdefault(other, []).append(rank)
+    sides = "; ".join(f"rank {_listed(ranks)}: {line}" for line, ranks in ranks_of.items())
+    raise DisagreementError(
+        f"the training graphs differ between ranks, first at exchange {index[0]}: {sides}. Every rank must build "
+        "the same graph: look for a variable, shape or order that depends on the rank or on its data."
+    )
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    more = f" and {len(ranks) - _LISTED} more" if len(ranks) > _LISTED else ""
+    return ", ".join(map(str, ranks[:_LISTED])) + more
 
 
 def order(channel: Channel, names: Sequence[str], place: str) -> list[int]:
@@ -56,12 +70,11 @@ def order(channel: Channel, names: Sequence[str], place: str) -> list[int]:
 
     Collective: the channel's group.
     """
-    if _same(channel, names, place):
-        return list(range(len(names)))
-    ranks: list[list[str]] = channel.all_gather_object(list(names), place)
-    if len({frozenset(Counter(other).items()) for other in ranks}) > 1:
-        return list(range(len(names)))
-    return _places(names, ranks[0])
+    if not _same(channel, names, place):
+        first: list[str] = channel.broadcast_object(list(names), place)
+        if all(channel.arrive(place, int(Counter(names) == Counter(first)))):
+            return _places(names, first)
+    return list(range(len(names)))
 
 
 def check_order(channel: Channel, names: Sequence[str], place: str) -> None:
@@ -74,15 +87,17 @@ def check_order(channel: Channel, names: Sequence[str], place: str) -> None:
     """
     if _same(channel, names, place):
         return
-    ranks: list[list[str]] = channel.all_gather_object(list(names), place)
-    counts = Counter(ranks[0])
-    for rank, other in enumerate(ranks):
-        if other != ranks[0] and Counter(other) == counts:
-            mine, theirs = next((a, b) for a, b in zip(ranks[0], other, strict=True) if a != b)
-            raise DisagreementError(
-                f"the ranks compute gradients of the same variables in another order: where rank 0 has {mine}, rank "
-                f"{rank} has {theirs}. Build layers in the same order on every rank: not in that of a set, say."
-            )
+    first: list[str] = channel.broadcast_object(list(names), place)
+    differences = ((theirs, mine) for theirs, mine in zip(first, names, strict=False) if theirs != mine)
+    moved = next(differences, None) if Counter(names) == Counter(first) else None
+    flags = channel.arrive(place, int(moved is not None))
+    if any(flags):
+        rank = flags.index(1)
+        theirs, mine = channel.broadcast_object(moved, place, rank)
+        raise DisagreementError(
+            f"the ranks compute gradients of the same variables in another order: where rank 0 has {theirs}, rank "
+            f"{rank} has {mine}. Build layers in the same order on every rank: not in that of a set, say."
+        )
 
 
 def paired(channel: Channel, names: Sequence[tuple[str, str]], place: str) -> list[int]:
@@ -99,14 +114,18 @@ def paired(channel: Channel, names: Sequence[tuple[str, str]], place: str) -> li
       Positions in ``names``. What has the same full names everywhere is paired by these. Else what all ranks have
       equally often by its shorter name is, in the order in which each has made it.
     """
-    if _same(channel, [f"{full} {short}" for full, short in names], place):
+    whole = [f"{full} {short}" for full, short in names]
+    if _same(channel, whole, place):
         return list(range(len(names)))
-    ranks: list[list[tuple[str, str]]] = channel.all_gather_object(list(names), place)
-    if len({frozenset(Counter(other).items()) for other in ranks}) == 1:
-        return _places([f"{full} {short}" for full, short in names], [f"{full} {short}" for full, short in ranks[0]])
-    counts = [Counter(short for _, short in other) for other in ranks]
-    wanted = [short for _, short in ranks[0] if len({count[short] for count in counts}) == 1]
-    return _places([short for _, short in names], wanted)
+    first: list[tuple[str, str]] = channel.broadcast_object(list(names), place)
+    if all(channel.arrive(place, int(Counter(names) == Counter(first)))):
+        return _places(whole, [f"{full} {short}" for full, short in first])
+    own, counts = Counter(short for _, short in names), Counter(short for _, short in first)
+    equally = np.array([own[short] == count for short, count in counts.items()], np.int64)
+    channel.arrive(place)
+    channel.all_reduce(equally, "min")
+    wanted = {short for short, everywhere in zip(counts, equally, strict=True) if everywhere}
+    return _places([short for _, short in names], [short for _, short in first if short in wanted])
 
 
 def _places(names: Sequence[str], wanted: Sequence[str]) -> list[int]:

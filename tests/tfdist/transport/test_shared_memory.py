@@ -26,8 +26,8 @@ class TestLines:
                 while not lines.Test():
                     time.sleep(0)
                 expected = [[turn, r] for r in range(ranks)]
-                if lines.read()[:, :2].tolist() != expected:
-                    wrong.append(f"rank {rank}, turn {turn}: {lines.read()[:, :2].tolist()}")
+                if lines.read(2) != expected:
+                    wrong.append(f"rank {rank}, turn {turn}: {lines.read(2)}")
                 if delays.random() < 0.05:
                     time.sleep(0.001)
 
