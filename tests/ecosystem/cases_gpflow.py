@@ -8,6 +8,7 @@ from typing import Any
 
 import gpflow
 import numpy as np
+import pytest
 import tensorflow as tf
 import tf_keras as tk
 
@@ -110,12 +111,6 @@ def case_natural_gradients_and_adam() -> None:
             assert_law(functools.partial(train, function=function), set_seed=set_seed)
 
 
-@tf.custom_gradient
-def mean_of_ranks(loss: Any) -> Any:
-    """The ranks' mean, the same bits on all; its gradient is a rank's own, of which tfdist takes the mean."""
-    return tfdist.all_reduce(loss), lambda gradient: gradient
-
-
 def scipy(model: Any, feed: Feed, mean: Callable[[Any], Any], compiled: bool = True) -> dict[str, np.ndarray]:
     batch = tf.constant(feed["x"]), tf.constant(feed["y"])
     gpflow.optimizers.Scipy().minimize(
@@ -135,14 +130,14 @@ def whole_and_share(compiled: bool) -> tuple[dict[str, np.ndarray], dict[str, np
 
 def case_scipy_with_the_mean_of_losses() -> None:
     """SciPy reads the variables before anything is trained, so that ranks that begin with other values need
-    ``broadcast_variables``; and its line search goes by the loss, each rank's own without ``mean_of_ranks``."""
+    ``broadcast_variables``; and its line search goes by the loss, each rank's own without ``all_reduce``."""
     for compiled in (True, False):
         with turn("compiled" if compiled else "eagerly"):
             expected, alone = one_process(functools.partial(whole_and_share, compiled))
             assert any(np.abs(alone[n] - v).max() > 1e-2 * np.abs(v).max() for n, v in expected.items())
             model = sparse(tfdist.rank())
             tfdist.broadcast_variables(model.trainable_variables)
-            found = scipy(model, mine(DATA[0]), mean_of_ranks, compiled)
+            found = scipy(model, mine(DATA[0]), tfdist.all_reduce, compiled)
             assert_equal_everywhere(found)
             assert_close(found, expected, 1e-5)
 
@@ -153,3 +148,9 @@ def case_scipy_with_the_same_data() -> None:
     found = scipy(sparse(0), DATA[0], own)
     assert_equal_everywhere(found)
     assert_close(found, expected, 1e-5)
+
+
+def case_scipy_alone_is_refused() -> None:
+    """Ranks that begin with other values, and go by losses of their own, would end apart."""
+    with pytest.raises(tfdist.DisagreementError, match="sets .* to other values on each rank.*broadcast_variables"):
+        scipy(sparse(tfdist.rank()), mine(DATA[0]), own)

@@ -557,6 +557,26 @@ def case_variables_are_set_alike_before_the_first_gradient() -> None:
     assert_equal_everywhere(found)
 
 
+def case_a_function_that_is_given_what_it_sets() -> None:
+    """As SciPy is made to work: the same values on all ranks are averaged, other ones are refused."""
+    w = tf.Variable(np.zeros(3, np.float32), name="w")
+
+    @tf.function
+    def evaluate(values: Any, x: Any) -> Any:
+        w.assign(values)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((w - x) ** 2)
+        return loss, tape.gradient(loss, w)
+
+    x = tf.constant(float(tfdist.rank()))
+    mean = sum(range(tfdist.size())) / tfdist.size()
+    for number in range(3):
+        _, gradient = evaluate(tf.fill([3], float(number)), x)
+        np.testing.assert_allclose(gradient, np.full(3, 2 * (number - mean)), rtol=1e-6)
+    told = refusal(lambda: evaluate(tf.fill([3], float(tfdist.rank())), x))
+    assert told.startswith("DisagreementError") and "tfdist.broadcast_variables" in told, told
+
+
 def case_inputs_and_states_of_a_rank_stay_its_own() -> None:
     """What is not trained may be set to other values on each rank between steps."""
     given, w = tf.Variable(np.zeros([2, 3], np.float32)), tf.Variable(np.ones(3, np.float32))

@@ -7,15 +7,17 @@ of equal weights from the first one on. What happens without functions: ``eager_
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.graph import function_state, marking
+from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import handle_key
-from tfdist.graph.traversal import is_symbolic
+from tfdist.graph.traversal import ancestors, is_symbolic
 from tfdist.training import first_step, variable_writes
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.shared_variables import SharedVariables
@@ -57,13 +59,31 @@ class FunctionSteps:
         known = self._variables.by_handle
         arguments = [v for t in inputs if t.dtype == tf.resource and (v := known(t)) is not None]
         # What it hands on, and the variables that were its arguments when it was prepared.
-        handed_on, prepared = state.prepared or ({}, ())
+        handed_on, set_inside, prepared = state.prepared or ({}, [], ())
         if (given := tuple(v.handle._id for v in arguments)) not in prepared:
             handed_on = self._prepare(graph, state, inputs, arguments)
-            state.prepared = handed_on, {*prepared, given}
+            set_inside = self._set_inside(graph, state) if handed_on or state.leaves else []
+            state.prepared = handed_on, set_inside, {*prepared, given}
         self._variables.share_set(_SET)
         result = self.failing_plainly(call)
-        return self._averaged(result, handed_on, _outside(graph, state, inputs)) if handed_on else result
+        if handed_on:
+            result = self._averaged(result, handed_on, _outside(graph, state, inputs))
+        if set_inside:
+            self._variables.check_same([v for r in set_inside if (v := r()) is not None], graph.name)
+        return result
+
+    def _set_inside(self, graph: Any, state: function_state.FunctionState) -> list[weakref.ref[Any]]:
+        """The variables that a function sets to what it is given, as SciPy's steps are, before it returns gradients."""
+        of_handle = {id(inner): self._variables.by_handle(t) for t, inner in graph.captures if t.dtype == tf.resource}
+        averages = make_state(graph).exchanged
+        written = {
+            variable._unique_id: variable
+            for op in graph.get_operations()
+            if variable_writes.may_write(op.type) and op.inputs
+            if (variable := of_handle.get(id(op.inputs[0]))) is not None
+            if averages.isdisjoint(ancestors([t.op for t in op.inputs[1:]]))
+        }
+        return [weakref.ref(v) for v in written.values() if ("handle", v.handle._id) in state.trained]
 
     def _check(self, function: Any, state: function_state.FunctionState) -> None:
         """Refuse to use one graph for what needs two."""

@@ -214,6 +214,25 @@ class SharedVariables:
             self._number(variables)
         return same
 
+    def check_same(self, variables: Sequence[Any], function: str) -> None:
+        """What a function has set, and computed gradients of, is the same on all ranks.
+
+        Collective: all ranks, with the same variables.
+
+        Raises:
+          DisagreementError: it is not.
+        """
+        with self.setting():
+            own = checksum([v.numpy() for v in variables])
+        if len(set(self._job.world.control.arrive("the variables that a function has set", own))) > 1:
+            names = ", ".join(map(variable_name, variables[:3]))
+            raise DisagreementError(
+                f"the function {function} sets {names} to other values on each rank, and returns gradients, which are "
+                "then of other weights on each rank. Begin with the same values, by "
+                "tfdist.broadcast_variables(variables) before they are read, and let what decides on the next ones, a "
+                "loss say, be the same, by tfdist.all_reduce(loss)"
+            )
+
     def unknown(self, variables: Sequence[Any]) -> bool:
         """Whether some of them have not had rank 0's values."""
         known, stale = self._same, self._stale
