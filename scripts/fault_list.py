@@ -89,12 +89,12 @@ FAULTS = (
     Fault("fewer steps", "globals().update(steps=10)", ("waits in", "an early stop that depends on the rank")),
     Fault("NaN on one rank", "factor = float('nan')", _WELL, ends=True, after="assert np.isnan(own[0]).any()"),
     Fault(
-        "other shapes",
+        "a call of one rank",
         "tfdist.all_reduce(np.ones(3))",
         ("All ranks must run the same operations in the same order",),
     ),
     Fault(
-        "other data",
+        "other shapes",
         "pass",
         ("float64 [4]", "look for a call that depends on the rank"),
         after="tfdist.all_reduce(np.ones(3 + (rank == last)))",

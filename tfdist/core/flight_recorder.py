@@ -130,7 +130,7 @@ class FlightRecorder:
         self._memory = mmap.mmap(-1, size) if mapped is None else mapped
         self._path, self.place = ("", "") if mapped is None else (path, place)
         clock = time.time() - time.perf_counter()
-        content = json.dumps({"format": FORMAT, **head, "pid": os.getpid(), "clock": clock, "events": events})
+        content = json.dumps({"format": FORMAT, **head, "pid": os.getpid(), "clock": clock})
         self._memory[:HEAD_BYTES] = content.encode()[:HEAD_BYTES].ljust(HEAD_BYTES)
 
     def enter(self, line: str, number: int, place: str, size_bytes: int) -> int:
@@ -169,7 +169,7 @@ class FlightRecorder:
         return HEAD_BYTES + STACKS_BYTES + number % self._events * RECORD.size
 
     def look(self) -> None:
-        text = stacks().encode()[: STACKS_BYTES - STACKS.size]
+        text = stacks().encode(errors="replace")[: STACKS_BYTES - STACKS.size]
         struct.pack_into(f"{STACKS.format}{len(text)}s", self._memory, HEAD_BYTES, time.time(), len(text), text)
 
     def flush(self) -> None:

@@ -15,7 +15,7 @@ from tfdist.core.log import log
 from tfdist.core.settings import Settings
 
 _TIMELINE_EVENTS = 50_000  # the last so many, 12 MB
-_PROGRAM = 1000  # characters of its command line
+_PROGRAM = 200  # characters of its command line, which take up to 12 bytes each
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # processes with the same one have the same clock
 
 

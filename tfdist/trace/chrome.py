@@ -5,9 +5,10 @@ Its format is the JSON array of "complete" events described in the Trace Event F
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,16 +30,14 @@ def write(path: str, ranks: Sequence[Rank]) -> None:
     """
     begin = min((event.start for rank in ranks for event in rank.recorded.events), default=0.0)
     trace = [entry for rank in ranks for entry in _of_rank(rank, begin)]
-    handle, temporary = tempfile.mkstemp(
-        prefix=f"{os.path.basename(path)}.", dir=os.path.dirname(os.path.abspath(path))
-    )
+    temporary = f"{path}.{secrets.token_hex(4)}.tmp"
     try:
-        with os.fdopen(handle, "w") as file:
+        with open(temporary, "x") as file:
             json.dump(trace, file)
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
         raise
 
 
@@ -71,9 +70,3 @@ def _arguments(event: Event) -> dict[str, Any]:
         return {"what": event.what, "step": event.step, "in": event.owner}
     waited = {"waited_ms": (event.met - event.start) * 1e3} if event.met else {"waits": True}
     return {"number": event.step, "bytes": event.size_bytes, **waited}
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -207,12 +207,15 @@ class SharedVariables:
 
         Collective: all ranks, with the same variables.
         """
-        with self.setting():
-            own = checksum([v.numpy() for v in variables])
-        same = len(set(self._job.world.control.arrive(place, own))) == 1
+        same = self._alike(variables, place)
         if same:
             self._number(variables)
         return same
+
+    def _alike(self, variables: Sequence[Any], place: str) -> bool:
+        with self.setting():
+            own = checksum([v.numpy() for v in variables])
+        return len(set(self._job.world.control.arrive(place, own))) == 1
 
     def check_same(self, variables: Sequence[Any], function: str) -> None:
         """What a function has set, and computed gradients of, is the same on all ranks.
@@ -222,9 +225,7 @@ class SharedVariables:
         Raises:
           DisagreementError: it is not.
         """
-        with self.setting():
-            own = checksum([v.numpy() for v in variables])
-        if len(set(self._job.world.control.arrive("the variables that a function has set", own))) > 1:
+        if not self._alike(variables, "the variables that a function has set"):
             names = ", ".join(map(variable_name, variables[:3]))
             raise DisagreementError(
                 f"the function {function} sets {names} to other values on each rank, and returns gradients, which are "

@@ -92,6 +92,12 @@ def test_a_normal_end_leaves_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "traces").iterdir())
 
 
+def test_a_long_command_line_of_any_letters_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["script.py", "\N{GRINNING FACE}" * 3000, "\udcff"])
+    flight_recorder(Settings(), 0, 2, str(tmp_path))
+    assert read(tmp_path / "rank-0").head["program"].startswith("script.py \N{GRINNING FACE}")
+
+
 def test_a_failure_leaves_the_file(tmp_path: Path) -> None:
     recorder = begun(tmp_path / "rank-1")
     recorder.close(keep=True)
