@@ -121,7 +121,7 @@ _LAUNCHES = (
         settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT),
         more=_SPARSE,
     ),
-    # One of the larger node's ranks adds nothing: it has no slice.
+    # Some ranks have two lanes: four in all.
     Launch(
         "nodes of three and two",
         5,

@@ -6,6 +6,7 @@ One order of additions, and each element computed once, is what makes results th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
@@ -98,9 +99,15 @@ def identity(op: Op, dtype: np.dtype) -> object:
     return dtype.type(np.inf if op == "min" else -np.inf)
 
 
-def slices(elements: int, parts: int, itemsize: int) -> list[slice]:
-    """Cut so many elements into nearly equal parts that begin on cache lines."""
+def stretch(elements: int, start: Fraction, stop: Fraction, itemsize: int) -> slice:
+    """Of so many elements those from one place to another, as parts of 1; they begin and end on cache lines."""
     line = max(1, 64 // itemsize)
     lines = -(-elements // line)
-    bounds = [min(elements, lines * i // parts * line) for i in range(parts + 1)]
-    return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    first, end = (min(elements, int(lines * bound) * line) for bound in (start, stop))
+    return slice(first, end)
+
+
+def slices(elements: int, parts: int, itemsize: int) -> list[slice]:
+    """Cut so many elements into nearly equal parts that begin on cache lines."""
+    bounds = [Fraction(i, parts) for i in range(parts + 1)]
+    return [stretch(elements, a, b, itemsize) for a, b in zip(bounds, bounds[1:], strict=False)]

@@ -3,7 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Hashable, Sequence
+from fractions import Fraction
+
+
+@dataclasses.dataclass(frozen=True)
+class Lane:
+    """A stretch of what is added, which one rank of each node adds there and exchanges with the others'.
+
+    Attributes:
+      start: where it begins, of 1.
+      stop: where it ends.
+      ranks: the one of each node, in the order of the nodes.
+    """
+
+    start: Fraction
+    stop: Fraction
+    ranks: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,19 +33,22 @@ class Topology:
 
     nodes: tuple[tuple[int, ...], ...]
 
-    @property
-    def lanes(self) -> int:
-        """Into how many slices a node divides its sums: each slice has one rank on every node that exchanges it."""
-        return min(len(node) for node in self.nodes)
+    @functools.cached_property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Each node divides its sums evenly between its ranks: the stretches that no node divides, in their order."""
+        bounds = sorted({Fraction(i, len(node)) for node in self.nodes for i in range(len(node) + 1)})
+        return tuple(
+            Lane(start, stop, tuple(node[int(start * len(node))] for node in self.nodes))
+            for start, stop in zip(bounds, bounds[1:], strict=False)
+        )
 
     def node_of(self, rank: int) -> tuple[int, ...]:
         """The ranks of the node that a rank belongs to."""
         return next(node for node in self.nodes if rank in node)
 
-    def lane_of(self, rank: int) -> int | None:
-        """The slice that a rank adds for its node; None if others of its node do."""
-        lane = self.node_of(rank).index(rank)
-        return lane if lane < self.lanes else None
+    def lanes_of(self, rank: int) -> tuple[Lane, ...]:
+        """What a rank adds for its node: one stretch where all nodes have as many ranks."""
+        return tuple(lane for lane in self.lanes if rank in lane.ranks)
 
     def __str__(self) -> str:
         sizes = [len(node) for node in self.nodes]

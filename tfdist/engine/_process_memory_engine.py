@@ -71,11 +71,10 @@ class _Direct:
         self._memory = memory
         sizes, dtype = bucket.sizes or (), bucket.dtype
         offsets = _layout.offsets(sizes, dtype)
-        self._slices = reduce_ops.slices(offsets[-1], node.lanes, dtype.itemsize)
+        self._own = node.own(offsets[-1], dtype.itemsize)
         landings = max(0, len(node.ranks) - 2)
         room = block_bytes(landings) // dtype.itemsize
-        own = slice(0, 0) if node.lane is None else self._slices[node.lane]
-        pieces = _layout.cut(sizes, offsets[:-1], own, room)
+        pieces = _layout.cut(sizes, offsets[:-1], self._own, room)
         self._blocks = _blocks(pieces, dtype.itemsize)
         self._vectors = _Vectors(pieces, dtype.itemsize)
         self._landing = node.scratch(landings * room * dtype.itemsize).view(dtype).reshape(landings, room)
@@ -111,8 +110,6 @@ class _Direct:
 
     def _add(self, turn: AllReduceTurn, sources: Sequence[np.ndarray], whole: np.ndarray, divisor: int) -> None:
         node = self._node
-        if node.lane is None:
-            return
         present = set(turn.present)
         contributing = [i for i, rank in enumerate(node.ranks) if rank in present]
         others = [i for i in contributing if i != node.index]
@@ -132,9 +129,8 @@ class _Direct:
             if node.alone:
                 self._hand_out(turn, whole, block.whole)  # while it is in the cache
         if not node.alone:
-            own = self._slices[node.lane]
-            node.exchange(whole[own], self._op, turn.place(f"{self._what}, nodes"))
-            self._hand_out(turn, whole, own)
+            node.exchange(whole, self._op, turn.place(f"{self._what}, nodes"))
+            self._hand_out(turn, whole, self._own)
 
     def _hand_out(self, turn: AllReduceTurn, whole: np.ndarray, part: slice) -> None:
         for i in range(len(self._node.ranks)):

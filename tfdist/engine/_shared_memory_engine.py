@@ -104,15 +104,12 @@ class _Staged:
         with turn.span("wait for copies", self._what):
             node.copied.wait(turn.place(f"{self._what}, copied"))
         with turn.span("reduce", self._what):
-            if node.lane is not None:
-                own = reduce_ops.slices(elements, node.lanes, sums.itemsize)[node.lane]
-                present = set(turn.present)
-                contributions = [
-                    self._inputs[number % 2][i][own] for i, rank in enumerate(node.ranks) if rank in present
-                ]
-                reduce_ops.combine(self._op, contributions, sums[own], divisor)
-                if not node.alone:
-                    node.exchange(sums[own], self._op, turn.place(f"{self._what}, nodes"))
+            own = node.own(elements, sums.itemsize)
+            present = set(turn.present)
+            contributions = [self._inputs[number % 2][i][own] for i, rank in enumerate(node.ranks) if rank in present]
+            reduce_ops.combine(self._op, contributions, sums[own], divisor)
+            if not node.alone:
+                node.exchange(sums[:elements], self._op, turn.place(f"{self._what}, nodes"))
             node.added.enter()
 
     def _copy_out(self, turn: AllReduceTurn, number: int, piece: _layout.Piece, targets: Sequence[np.ndarray]) -> None:

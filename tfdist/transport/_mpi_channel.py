@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
+from tfdist.core.topology import Lane
 from tfdist.transport._shared_memory import Segments
 from tfdist.transport._stall_detection import StallDetector
 from tfdist.transport.interfaces import DisagreementError, Node, NodeMemory, SplitBarrier
@@ -176,9 +177,8 @@ class MpiNode:
       segments: the memory.
       detector: this rank's knowledge of the others.
       ranks: of this node.
-      lanes: slices of its sums.
-      lane: this rank's slice.
-      between: the ranks of this lane on all nodes; None if there is one node.
+      lanes: what this rank adds, side by side.
+      between: for each lane its ranks on all nodes; none if there is one node.
       sharing: what the channel uses.
       pids: of this node's ranks.
     """
@@ -188,21 +188,19 @@ class MpiNode:
         segments: Segments,
         detector: StallDetector,
         ranks: Sequence[int],
-        lanes: int,
-        lane: int | None,
-        between: Any,
+        lanes: Sequence[Lane],
+        between: Sequence[Any],
         sharing: NodeMemory,
         pids: Sequence[int],
     ) -> None:
         self._lines = segments.lines()
         self._scratch = np.empty(0, np.uint8)
         self._detector = detector
-        self._between = between
+        self._between = list(zip(lanes, between, strict=bool(between)))
+        self._start, self._stop = lanes[0].start, lanes[-1].stop
         self.ranks = ranks
         self.index = segments.index
-        self.lanes = lanes
-        self.lane = lane
-        self.alone = between is None
+        self.alone = not between
         # The meetings come first: their memory must be zero, and only a window's beginning is.
         self.copied: SplitBarrier = _Meeting(segments, detector, ranks)
         self.added: SplitBarrier = _Meeting(segments, detector, ranks)
@@ -223,10 +221,14 @@ class MpiNode:
         self._detector.wait(self._lines, place, self.ranks)
         return self._lines.read(len(numbers))
 
+    def own(self, elements: int, itemsize: int) -> slice:
+        return reduce_ops.stretch(elements, self._start, self._stop, itemsize)
+
     def exchange(self, array: np.ndarray, op: Op, place: str) -> None:
-        # A rank that fails in its node's sum must not leave those of other nodes in MPI's blocking call.
-        self._detector.wait(self._between.Ibarrier(), place)
-        _all_reduce(self._between, array, op, 1)
+        for lane, comm in self._between:  # in one order on all ranks
+            # A rank that fails in its node's sum must not leave those of other nodes in MPI's blocking call.
+            self._detector.wait(comm.Ibarrier(), place, lane.ranks)
+            _all_reduce(comm, array[reduce_ops.stretch(array.size, lane.start, lane.stop, array.itemsize)], op, 1)
 
 
 def _all_reduce(comm: Any, array: np.ndarray, op: Op, divisor: int) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from tfdist.core.alignment import aligned
 from tfdist.core.topology import Topology
@@ -65,12 +64,10 @@ class Communicators:
         if segments is None:
             return None
         ranks = self.topology.node_of(comm.rank)
-        lane = self.topology.lane_of(comm.rank)
-        between = comm.Split(MPI.UNDEFINED if lane is None else lane, comm.rank)
-        alone = len(self.topology.nodes) == 1
-        between = None if alone else between
+        lanes = self.topology.lanes_of(comm.rank)
+        between = [_some(comm, lane.ranks) for lane in lanes] if len(self.topology.nodes) > 1 else []
         pids = self._windows.pids if self._windows else []
-        return MpiNode(segments, self._detector, ranks, self.topology.lanes, lane, between, sharing, pids)
+        return MpiNode(segments, self._detector, ranks, lanes, between, sharing, pids)
 
     def close(self) -> None:
         """Nothing of it is used any more. Collective: these ranks."""
@@ -161,12 +158,7 @@ class Groups:
 
     def _first(self, ranks: Sequence[int], place: str) -> tuple[MpiChannel, Pool[Communicators, None]]:
         self._meet(ranks, place)
-        everyone = self._comm.Get_group()
-        chosen = everyone.Incl(list(ranks))
-        comm = self._comm.Create_group(chosen)
-        chosen.Free()
-        everyone.Free()
-
+        comm = _some(self._comm, ranks)
         words, numbers = _words(ranks), itertools.count(1)
 
         def make(kind: None) -> Communicators:
@@ -187,6 +179,16 @@ class Groups:
         if not pool.things:
             base.close()
             del self._pools[tuple(communicators.ranks)]
+
+
+def _some(comm: Any, ranks: Sequence[int]) -> Any:
+    """A communicator of some of another's ranks. Collective: those ranks."""
+    everyone = comm.Get_group()
+    chosen = everyone.Incl(list(ranks))
+    made = comm.Create_group(chosen)
+    chosen.Free()
+    everyone.Free()
+    return made
 
 
 def _words(ranks: Sequence[int]) -> str:

@@ -64,8 +64,6 @@ class Node(Protocol):
     Attributes:
       ranks: of the channel, in the order of the inputs.
       index: of this rank among them.
-      lanes: into how many slices the node divides its sums.
-      lane: the slice that this rank adds; None if others do.
       alone: there is no other node.
       process_memory: the others', where it may be read and written; else None.
       inputs: staging memory, twice, in turns: uint8 [piece] for each of the ranks, its contribution.
@@ -76,8 +74,6 @@ class Node(Protocol):
 
     ranks: Sequence[int]
     index: int
-    lanes: int
-    lane: int | None
     alone: bool
     process_memory: ProcessMemory | None
     inputs: Sequence[Sequence[np.ndarray]]
@@ -88,8 +84,11 @@ class Node(Protocol):
     def scratch(self, size_bytes: int) -> np.ndarray:
         """Memory of this rank, uint8, for one operation of the channel at a time; the same for all of them."""
 
+    def own(self, elements: int, itemsize: int) -> slice:
+        """Of an array of so many elements those that this rank adds."""
+
     def exchange(self, array: np.ndarray, op: Op, place: str) -> None:
-        """Combine with the same slice of the other nodes, in place. Collective: the ranks of this lane.
+        """Combine what this rank adds of the array with the other nodes', in place. Collective: all ranks.
 
         For a mean each node has divided its sum: the sum of a narrow dtype may not be representable where the mean is.
         """
