@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -20,6 +21,7 @@ import tfdist
 from tests.multirank.cases_law import OPTIMIZERS, clipped_model
 from tests.multirank.inside import (
     all_reduce,
+    at_once,
     blocks_of,
     bytes_of_buffers,
     channels_with,
@@ -38,6 +40,7 @@ from tests.multirank.inside import (
 )
 from tests.multirank.oracle import assert_law, v1
 from tests.named import turn
+from tfdist.core import reduce_ops
 from tfdist.engine import sparse_rows
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Choice
@@ -48,7 +51,7 @@ SIZE, RANK = tfdist.size(), tfdist.rank()
 
 
 STAGED, PRIVATE = staged(), through_mpi()
-WAYS = [STAGED, PRIVATE, *([direct()] if reads_memory_of_other_ranks() else [])]
+WAYS = [STAGED, PRIVATE, *([] if nodes() > 1 else [at_once()]), *([direct()] if reads_memory_of_other_ranks() else [])]
 
 
 def reduce(collective: Collective, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -129,6 +132,24 @@ def case_many_tensors_in_many_blocks() -> None:
                     for result, contributions in zip(found, zip(*every, strict=True), strict=True):
                         np.testing.assert_allclose(result, np.mean(contributions, axis=0), rtol=1e-5, atol=1e-6)
                     assert same_everywhere(np.concatenate([f.reshape(-1) for f in found]))
+
+
+def case_a_rank_that_is_slow_to_read_small_buckets() -> None:
+    """The others bring the next one meanwhile, which must not be what it reads."""
+    with settings(at_once()):
+        collective = opened(*(all_reduce(f"bucket {n}", "sum", "float32", [3, 40]) for n in range(2)))
+        combine = reduce_ops.combine
+
+        def slowly(*args: Any) -> None:
+            time.sleep(0.005)
+            combine(*args)
+
+        with mock.patch.object(reduce_ops, "combine", slowly if RANK == SIZE - 1 else combine):
+            for step in range(20):
+                for number in range(2):
+                    own = [np.full(size, 10.0 * step + number + RANK, np.float32) for size in (3, 40)]
+                    for found in reduce(collective, number, own):
+                        assert (found == sum(10.0 * step + number + r for r in range(SIZE))).all()
 
 
 def case_a_static_shape_that_is_not_true() -> None:

@@ -21,7 +21,7 @@ import tfdist
 from tfdist._start import process
 from tfdist.core.settings import Settings
 from tfdist.engine._process_memory_engine import ProcessMemoryEngine
-from tfdist.engine._shared_memory_engine import SharedMemoryEngine
+from tfdist.engine._shared_memory_engine import AtOnceEngine, SharedMemoryEngine
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.autotune import BASE
 from tfdist.engine.collective import Collective
@@ -62,6 +62,11 @@ def staged(piece_bytes: int = 1 << 16) -> Choice:
 def direct() -> Choice:
     """Everything in the other ranks' memory."""
     return by(ProcessMemoryEngine())
+
+
+def at_once() -> Choice:
+    """Small buckets by each rank for itself, the rest through MPI."""
+    return dataclasses.replace(through_mpi(), small=AtOnceEngine(1 << 16))
 
 
 def through_mpi() -> Choice:

@@ -11,14 +11,39 @@ from tfdist.core.alignment import ALIGNMENT_BYTES
 from tfdist.engine import _layout
 
 
+class _Buffer:
+    """Memory for tensors of given sizes, each aligned, zero between them."""
+
+    def __init__(self, sizes: Sequence[int], dtype: np.dtype) -> None:
+        self.kind = (tuple(sizes), dtype)
+        places = _layout.offsets(sizes, dtype)
+        size_bytes = places[-1] * dtype.itemsize
+        self._raw = np.zeros(size_bytes + ALIGNMENT_BYTES, np.uint8)
+        start = -self._raw.ctypes.data % ALIGNMENT_BYTES
+        self.whole = self._raw[start : start + size_bytes].view(dtype)
+        self.parts = [self.whole[place : place + size] for place, size in zip(places, sizes, strict=False)]
+        self.size_bytes = self._raw.nbytes
+        self._idle_references = self._references
+
+    @property
+    def _references(self) -> int:
+        """How many hold the memory: every view of a view holds its owner."""
+        return sys.getrefcount(self._raw)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody holds what was made of its parts."""
+        return self._references == self._idle_references
+
+
 class Buffers:
     """Persistent, aligned memory for one bucket; a new one only while TensorFlow still holds the last results."""
 
     def __init__(self) -> None:
-        self._owned: list[np.ndarray] = []
+        self._owned: list[_Buffer] = []
 
     def take(self, sizes: Sequence[int], dtype: np.dtype) -> tuple[np.ndarray, list[np.ndarray]]:
-        """A free buffer.
+        """A free buffer, until no view of a part is held any more; parts themselves are not to be kept.
 
         Args:
           sizes: elements of each tensor.
@@ -27,29 +52,15 @@ class Buffers:
         Returns:
           The whole as one flat array, zero between the tensors, and each tensor's flat part, aligned to 64 bytes.
         """
-        places = _layout.offsets(sizes, dtype)
-        raw = self._free(places[-1] * dtype.itemsize + ALIGNMENT_BYTES)
-        start = -raw.ctypes.data % ALIGNMENT_BYTES
-        whole = raw[start : start + places[-1] * dtype.itemsize].view(dtype)
-        return whole, [whole[place : place + size] for place, size in zip(places, sizes, strict=False)]
+        kind = (tuple(sizes), dtype)
+        for buffer in self._owned:
+            if buffer.kind == kind and buffer.idle:
+                return buffer.whole, buffer.parts
+        buffer = _Buffer(sizes, dtype)
+        self._owned = [b for b in self._owned if b.kind == kind][-2:] + [buffer]
+        return buffer.whole, buffer.parts
 
     @property
     def size_bytes(self) -> int:
         """Of all that is kept."""
-        return sum(raw.nbytes for raw in self._owned)
-
-    def _free(self, size_bytes: int) -> np.ndarray:
-        for raw, references in zip(self._owned, _references(self._owned), strict=True):
-            if raw.nbytes == size_bytes and references == _IDLE_REFERENCES:
-                return raw
-        self._owned = [raw for raw in self._owned if raw.nbytes == size_bytes][-2:]
-        self._owned.append(np.zeros(size_bytes, np.uint8))
-        return self._owned[-1]
-
-
-def _references(arrays: list[np.ndarray]) -> list[int]:
-    """How many hold each array: a view holds its owner."""
-    return [sys.getrefcount(array) for array in arrays]
-
-
-_IDLE_REFERENCES = _references([np.zeros(1)])[0]
+        return sum(buffer.size_bytes for buffer in self._owned)

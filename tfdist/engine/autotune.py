@@ -130,7 +130,7 @@ class Engines:
         if not candidates:
             return _BASE_ALONE
         if settings.engine != "auto" and len(candidates) == 1:
-            return Choice(candidates[0], self._crossover_bytes(0.0), BASE)
+            return self._with_small(Choice(candidates[0], self._crossover_bytes(0.0), BASE))
         measurement = self._measured(candidates)
         found = measurement.choice
         default = found.crossover_bytes if settings.engine == "auto" else 0.0
@@ -139,7 +139,14 @@ class Engines:
             f"the engine was measured ({PAYLOAD_BYTES >> 20} MiB: {measurement}); "
             f"TFDIST_OPTIONS={_pinned(choice)} pins what was found"
         )
-        return choice
+        return self._with_small(choice)
+
+    def _with_small(self, choice: Choice) -> Choice:
+        # Only beside an engine that shares memory: where it can, so can this one. It is not measured: it has one
+        # meeting of the ranks, the least there is.
+        if choice.engine.needs(1) is None:
+            return choice
+        return dataclasses.replace(choice, small=_shared_memory_engine.for_small_buckets(self._world))
 
     def _crossover_bytes(self, default: float) -> float:
         given = self._settings().shared_from_kb

@@ -7,6 +7,7 @@ chosen by ``TFDIST_ENGINE``, and is timed beside the others when that is ``auto`
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -118,15 +119,21 @@ class Choice:
       engine: takes buckets of known sizes from ``crossover_bytes`` on.
       crossover_bytes: smaller ones go through ``base``.
       base: takes the rest, and what ``engine`` cannot.
+      small: comes before both, if there is one, and takes what it finds small.
     """
 
     engine: Engine
     crossover_bytes: float
     base: Engine
+    small: Engine | None = None
 
     def needs(self, tensors: int) -> NodeMemory | None:
         """What a channel must have for buckets of so many tensors at most."""
-        return self.engine.needs(tensors) if tensors and self.crossover_bytes < float("inf") else None
+        if not tensors:
+            return None
+        engines = [self.engine] * (self.crossover_bytes < float("inf")) + [self.small] * (self.small is not None)
+        needs = [need for need in (engine.needs(tensors) for engine in engines if engine) if need]
+        return functools.reduce(NodeMemory.with_other, needs) if needs else None
 
     def open(self, bucket: Bucket, channel: Channel, tuned: bool) -> tuple[Engine, BucketAllReduce]:
         """The engine that takes a bucket, ready for it. Collective: the channel's group.
@@ -137,9 +144,9 @@ class Choice:
           tuned: ``engine`` may take it.
         """
         large = bucket.sizes is not None and bucket.size_bytes >= self.crossover_bytes
-        for engine in [self.engine] * (tuned and large) + [self.base]:
-            opened = engine.open(bucket, channel)
-            if opened is not None:
+        for engine in [self.small] * tuned + [self.engine] * (tuned and large) + [self.base]:
+            opened = engine and engine.open(bucket, channel)
+            if engine and opened:
                 return engine, opened
         raise RuntimeError(f"{self.base} needs something that the channel of {bucket.what} does not have")
 

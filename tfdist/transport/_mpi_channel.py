@@ -195,6 +195,7 @@ class MpiNode:
     ) -> None:
         self._lines = segments.lines()
         self._scratch = np.empty(0, np.uint8)
+        self._area = 0
         self._detector = detector
         self._between = list(zip(lanes, between, strict=bool(between)))
         self._start, self._stop = lanes[0].start, lanes[-1].stop
@@ -220,6 +221,10 @@ class MpiNode:
         self._lines.enter(numbers)
         self._detector.wait(self._lines, place, self.ranks)
         return self._lines.read(len(numbers))
+
+    def next_area(self) -> int:
+        self._area = 1 - self._area
+        return self._area
 
     def own(self, elements: int, itemsize: int) -> slice:
         return reduce_ops.stretch(elements, self._start, self._stop, itemsize)

@@ -47,6 +47,10 @@ class NodeMemory:
     piece_bytes: int
     addresses: int
 
+    def with_other(self, other: NodeMemory) -> NodeMemory:
+        """What both can do with."""
+        return NodeMemory(max(self.piece_bytes, other.piece_bytes), max(self.addresses, other.addresses))
+
 
 class SplitBarrier(Protocol):
     """Where a node's ranks meet, in two halves: something can be done in between."""
@@ -83,6 +87,9 @@ class Node(Protocol):
 
     def scratch(self, size_bytes: int) -> np.ndarray:
         """Memory of this rank, uint8, for one operation of the channel at a time; the same for all of them."""
+
+    def next_area(self) -> int:
+        """Which of the two staging areas is this arrival's; called by all its ranks before they arrive."""
 
     def own(self, elements: int, itemsize: int) -> slice:
         """Of an array of so many elements those that this rank adds."""
