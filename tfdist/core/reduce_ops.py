@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -101,13 +102,17 @@ def identity(op: Op, dtype: np.dtype) -> object:
 
 def stretch(elements: int, start: Fraction, stop: Fraction, itemsize: int) -> slice:
     """Of so many elements those from one place to another, as parts of 1; they begin and end on cache lines."""
-    line = max(1, 64 // itemsize)
-    lines = -(-elements // line)
-    first, end = (min(elements, int(lines * bound) * line) for bound in (start, stop))
-    return slice(first, end)
+    return slice(*(_bound(elements, at.numerator, at.denominator, itemsize) for at in (start, stop)))
 
 
 def slices(elements: int, parts: int, itemsize: int) -> list[slice]:
     """Cut so many elements into nearly equal parts that begin on cache lines."""
-    bounds = [Fraction(i, parts) for i in range(parts + 1)]
-    return [stretch(elements, a, b, itemsize) for a, b in zip(bounds, bounds[1:], strict=False)]
+    bounds = [_bound(elements, i, parts, itemsize) for i in range(parts + 1)]
+    return [slice(a, b) for a, b in pairwise(bounds)]
+
+
+def _bound(elements: int, numerator: int, denominator: int, itemsize: int) -> int:
+    """The cache line at a part of so many elements, or their end."""
+    line = max(1, 64 // itemsize)
+    lines = -(-elements // line)
+    return min(elements, lines * numerator // denominator * line)
