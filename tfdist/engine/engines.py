@@ -131,8 +131,8 @@ class Choice:
         """What a channel must have for buckets of so many tensors at most."""
         if not tensors:
             return None
-        engines = [self.engine] * (self.crossover_bytes < float("inf")) + [self.small] * (self.small is not None)
-        needs = [need for need in (engine.needs(tensors) for engine in engines if engine) if need]
+        sharing = [self.small, self.engine if self.crossover_bytes < float("inf") else None]
+        needs = [need for engine in filter(None, sharing) if (need := engine.needs(tensors))]
         return functools.reduce(NodeMemory.with_other, needs) if needs else None
 
     def open(self, bucket: Bucket, channel: Channel, tuned: bool) -> tuple[Engine, BucketAllReduce]:
@@ -144,9 +144,10 @@ class Choice:
           tuned: ``engine`` may take it.
         """
         large = bucket.sizes is not None and bucket.size_bytes >= self.crossover_bytes
-        for engine in [self.small] * tuned + [self.engine] * (tuned and large) + [self.base]:
-            opened = engine and engine.open(bucket, channel)
-            if engine and opened:
+        fitting = [self.small, self.engine if large else None] if tuned else []
+        for engine in filter(None, [*fitting, self.base]):
+            opened = engine.open(bucket, channel)
+            if opened is not None:
                 return engine, opened
         raise RuntimeError(f"{self.base} needs something that the channel of {bucket.what} does not have")
 
