@@ -17,7 +17,7 @@ from tfdist.core.log import announce, log, speak_as
 from tfdist.core.settings import Settings, SettingsError
 from tfdist.engine.autotune import Engines
 from tfdist.graph.job import Job, Switches
-from tfdist.transport.connect import connect
+from tfdist.mpi.connect import connect
 from tfdist.transport.interfaces import SetupError
 
 if TYPE_CHECKING:

@@ -128,14 +128,14 @@ def blocks_of(size_bytes: int) -> Iterator[None]:
 @contextlib.contextmanager
 def channels_with(piece_bytes: int = 1 << 30, gathered_ranks: int = 64) -> Iterator[None]:
     """MPI gets messages of at most this size meanwhile, and more ranks than this compare before they gather."""
-    from tfdist.transport import _mpi_channel
+    from tfdist.mpi import _channel
 
-    kept = _mpi_channel._PIECE_BYTES, _mpi_channel._GATHERED_RANKS
-    _mpi_channel._PIECE_BYTES, _mpi_channel._GATHERED_RANKS = piece_bytes, gathered_ranks
+    kept = _channel._PIECE_BYTES, _channel._GATHERED_RANKS
+    _channel._PIECE_BYTES, _channel._GATHERED_RANKS = piece_bytes, gathered_ranks
     try:
         yield
     finally:
-        _mpi_channel._PIECE_BYTES, _mpi_channel._GATHERED_RANKS = kept
+        _channel._PIECE_BYTES, _channel._GATHERED_RANKS = kept
 
 
 def pages_bytes(array: np.ndarray) -> int:
@@ -153,16 +153,16 @@ def pages_bytes(array: np.ndarray) -> int:
 def no_room_in_shared_memory() -> Iterator[None]:
     """What is asked says that /dev/shm is full."""
 
-    from tfdist.transport import _mpi_windows
+    from tfdist.mpi import _windows
 
     class Full:
         f_bavail, f_frsize = 0, 4096
 
-    kept, _mpi_windows.os.statvfs = _mpi_windows.os.statvfs, lambda path: Full  # type: ignore
+    kept, _windows.os.statvfs = _windows.os.statvfs, lambda path: Full  # type: ignore
     try:
         yield
     finally:
-        _mpi_windows.os.statvfs = kept  # type: ignore[attr-defined]
+        _windows.os.statvfs = kept  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

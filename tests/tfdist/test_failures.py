@@ -225,7 +225,7 @@ def test_mpirun_of_another_mpi() -> None:
 def test_mpirun_of_another_mpi_that_tells_no_size() -> None:
     """Rank 0 can be alone; rank 1 cannot, and its failure ends the job."""
     ask = (
-        "from tfdist.core.environment import Launch; from tfdist.transport._mpi_world import problem; "
+        "from tfdist.core.environment import Launch; from tfdist.mpi._world import problem; "
         "print('|'.join(problem(Launch(None, r)) for r in (0, 1)))"
     )
     finished = run([sys.executable, "-c", ask], 60, {})

@@ -1,1 +1,1 @@
-"""The ranks: how they are found, send messages, share memory, notice a stall. mpi4py is used here alone."""
+"""The ranks as others see them: channels, groups, nodes; agreement; and the watch over those that do not come."""

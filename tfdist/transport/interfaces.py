@@ -207,7 +207,7 @@ class World(Group, Protocol):
         """Tell the others, while they wait, what this rank does without them."""
 
     def announce(self, kind: str, what: str = "") -> None:
-        """Tell the others what this rank is about: see ``_stall_detection``."""
+        """Tell the others what this rank is about: see ``stall_detection``."""
 
     def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
         """The cores that each rank of this machine may use. Collective: all ranks."""

@@ -8,10 +8,10 @@ import weakref
 import pytest
 
 from tfdist.core.settings import Settings
-from tfdist.transport import _stall_detection
-from tfdist.transport._stall_detection import StallDetector
-from tfdist.transport._state_line import State
+from tfdist.transport import stall_detection
 from tfdist.transport.interfaces import PeerError
+from tfdist.transport.stall_detection import StallDetector
+from tfdist.transport.state_line import State
 
 
 class Pretended:
@@ -41,9 +41,9 @@ class After:
 
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_stall_detection, "_ANNOUNCE_SECONDS", 0.02)
-    monkeypatch.setattr(_stall_detection, "_LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(_stall_detection, "_ENTANGLED_SECONDS", 0.1)
+    monkeypatch.setattr(stall_detection, "_ANNOUNCE_SECONDS", 0.02)
+    monkeypatch.setattr(stall_detection, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(stall_detection, "_ENTANGLED_SECONDS", 0.1)
 
 
 def rank_0(size: int = 3, stall: float = 0.1, abort: float = 0.3) -> tuple[StallDetector, Pretended]:

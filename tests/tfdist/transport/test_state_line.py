@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from tfdist.transport._state_line import LINE_BYTES, State, StateLine, clipped
+from tfdist.transport.state_line import LINE_BYTES, State, StateLine, clipped
 
 
 def line() -> tuple[np.ndarray, StateLine]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tfdist.transport._one_process import OneProcess
+from tfdist.transport.one_process import OneProcess
 
 Value = TypeVar("Value")
 _OPS: dict[str, Callable[[list[np.ndarray]], Any]] = {"min": np.minimum.reduce, "max": np.maximum.reduce, "sum": sum}

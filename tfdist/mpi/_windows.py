@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from tfdist.core.log import log
-from tfdist.transport._shared_memory import Segments
+from tfdist.mpi._shared_memory import Segments
 from tfdist.transport.process_memory import ProcessMemory, address, allow_siblings
 
 _SHARED_MEMORY = "/dev/shm"

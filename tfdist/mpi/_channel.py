@@ -13,10 +13,10 @@ from mpi4py import MPI
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Lane
-from tfdist.transport._shared_memory import Segments
-from tfdist.transport._stall_detection import StallDetector
+from tfdist.mpi._shared_memory import Segments
 from tfdist.transport.interfaces import DisagreementError, Node, NodeMemory, SplitBarrier
 from tfdist.transport.process_memory import ProcessMemory
+from tfdist.transport.stall_detection import StallDetector
 
 # MPI counts are C ints, and some libraries count bytes in them.
 _PIECE_BYTES = 1 << 30

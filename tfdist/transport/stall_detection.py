@@ -4,7 +4,7 @@ A rank that has given a wait up is not in step with the others any more, who may
 them is refused from then on, and what MPI may yet write to is kept.
 
 A rank that has waited for a second says where; a rank inside ``alone(reason)`` and one whose program has ended say so
-at once. Nothing is sent: it is read by those who wait (``_mpi_states``).
+at once. Nothing is sent: it is read by those who wait (``mpi._states``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Protocol
 from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.log import log
 from tfdist.core.settings import Settings
-from tfdist.transport._state_line import State, clipped
 from tfdist.transport.interfaces import PeerError
+from tfdist.transport.state_line import State, clipped
 
 _ANNOUNCE_SECONDS = 1.0
 _ENTANGLED_SECONDS = 5.0  # ranks that wait for each other in different places; long enough for news on its way

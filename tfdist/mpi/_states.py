@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from tfdist.core.flight_recorder import Recorder
 from tfdist.core.program_line import program_line
-from tfdist.transport._state_line import LINE_BYTES, State, StateLine
+from tfdist.transport.state_line import LINE_BYTES, State, StateLine
 
 _LOOK_SECONDS = 1.0  # how old a line of the script may be
 _ANSWER_SECONDS = 0.25  # another machine's question waits so long for this process to call MPI
@@ -21,7 +21,7 @@ _PATIENCE_SECONDS = 3.0  # until the next rank of that machine is asked
 
 
 class MpiStates:
-    """See ``_stall_detection.States``.
+    """See ``stall_detection.States``.
 
     The ranks of a machine have a line each in memory that they share. Any of them lets other machines read the whole.
     Collective: all ranks.

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from tfdist.transport._shared_memory import Segments
+from tfdist.mpi._shared_memory import Segments
 
 
 class TestLines:

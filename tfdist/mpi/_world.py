@@ -14,12 +14,12 @@ from tfdist.core.log import log
 from tfdist.core.settings import Settings, settings_difference
 from tfdist.core.topology import layout
 from tfdist.core.trace_files import flight_recorder, job_name, new_folder
-from tfdist.transport._launcher_watch import LauncherWatch
-from tfdist.transport._mpi_group import Communicators, Groups, MpiGroup
-from tfdist.transport._mpi_states import MpiStates
-from tfdist.transport._mpi_windows import Windows
-from tfdist.transport._stall_detection import StallDetector
+from tfdist.mpi._group import Communicators, Groups, MpiGroup
+from tfdist.mpi._launcher_watch import LauncherWatch
+from tfdist.mpi._states import MpiStates
+from tfdist.mpi._windows import Windows
 from tfdist.transport.interfaces import Group, SetupError
+from tfdist.transport.stall_detection import StallDetector
 
 
 def processes() -> int:

@@ -12,12 +12,12 @@ import numpy as np
 
 from tfdist.core.alignment import aligned
 from tfdist.core.topology import Topology
-from tfdist.transport._mpi_channel import MpiChannel, MpiNode
-from tfdist.transport._mpi_windows import Windows
-from tfdist.transport._pool import Pool
-from tfdist.transport._shared_memory import LINE_BYTES
-from tfdist.transport._stall_detection import StallDetector
+from tfdist.mpi._channel import MpiChannel, MpiNode
+from tfdist.mpi._pool import Pool
+from tfdist.mpi._shared_memory import LINE_BYTES
+from tfdist.mpi._windows import Windows
 from tfdist.transport.interfaces import Channel, DisagreementError, NodeMemory
+from tfdist.transport.stall_detection import StallDetector
 
 _LONGEST_WORDS = 40
 

