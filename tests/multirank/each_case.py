@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.cluster.hosts import obstacle
 from tests.multirank.launches import PACKAGES, Launch, results
 
 # What has to be installed for a module's cases, beside what tfdist itself requires.
@@ -24,6 +25,8 @@ def test_case(
     record_property: Callable[[str, object], None],
 ) -> None:
     """Passes if the case has raised on no rank."""
+    if launch.hosts and obstacle():
+        pytest.skip(obstacle())
     needed = _NEEDS.get(case.rpartition(".")[0])
     if needed and importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed")

@@ -7,10 +7,12 @@ import dataclasses
 import functools
 import json
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.launch import ROOT, mpirun
+from tests.cluster.hosts import Hosts
+from tests.launch import ROOT, Finished, mpirun
 
 # So much would mean a rank that computes for ever: a wait for another one gives up after a minute.
 TIMEOUT_SECONDS = 1800
@@ -29,6 +31,7 @@ class Launch:
       meaningless: of those that would assert nothing here.
       settings: TFDIST_... beside those for all.
       more: beginnings of the names of those that ``--every-case`` adds.
+      hosts: ranks on each of several hosts that are made for it; empty: this machine.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Launch:
     meaningless: tuple[str, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
     more: tuple[str, ...] = ()
+    hosts: tuple[int, ...] = ()
 
     def cases(self, full: bool) -> list[str]:
         """What runs here."""
@@ -139,6 +143,19 @@ _LAUNCHES = (
         more=_ADDING + _SPARSE,
     ),
 )
+_ON_HOSTS = (
+    *_ADDING,
+    *_SPARSE,
+    *(f"cases_{module}." for module in ("law", "values", "variables", "programs", "keras", "average_loss")),
+)
+_OF_ONE_MACHINE = _of("values", "local_ranks_and_shares")
+# Several hosts: namespaces of this machine, with sshd and a network between them.
+HOSTS = (
+    Launch("hosts of 1 and 1", 2, _of("law", "minimize"), more=_of("engine", "every"), hosts=(1, 1)),
+    Launch("hosts of 2 and 2", 4, (), meaningless=_OF_ONE_MACHINE, more=_ON_HOSTS, hosts=(2, 2)),
+    Launch("hosts of 2 and 1", 3, (), meaningless=_OF_ONE_MACHINE, more=_ON_HOSTS, hosts=(2, 1)),
+    Launch("hosts of 1, 1 and 1", 3, (), meaningless=_OF_ONE_MACHINE, more=_ON_HOSTS, hosts=(1, 1, 1)),
+)
 # Packages on top of TensorFlow, with the Keras that each is written for; a job each, since what ends one is not to end
 # all. They are in an environment of their own.
 _KERAS_2 = (("TF_USE_LEGACY_KERAS", "1"),)
@@ -154,7 +171,7 @@ _PACKAGES: dict[str, tuple[tuple[str, str], ...]] = {
 PACKAGES = tuple(
     Launch(package, 2, (f"ecosystem.cases_{package}.",), settings=settings) for package, settings in _PACKAGES.items()
 )
-LAUNCHES = {launch.name: launch for launch in (*_LAUNCHES, *PACKAGES)}
+LAUNCHES = {launch.name: launch for launch in (*_LAUNCHES, *HOSTS, *PACKAGES)}
 
 
 @functools.cache
@@ -177,7 +194,11 @@ def results(launch: Launch, cases: tuple[str, ...]) -> tuple[dict[str, Any], str
         report = Path(directory) / "report"
         settings = {"TFDIST_STALL_SECONDS": "10", "TFDIST_STALL_ABORT_SECONDS": "60", **dict(launch.settings)}
         arguments = ["-m", "tests.multirank.runner", str(report), *cases]
-        job = mpirun(launch.ranks, arguments, TIMEOUT_SECONDS, settings)
+        job = (
+            _on_hosts(launch, arguments, settings)
+            if launch.hosts
+            else mpirun(launch.ranks, arguments, TIMEOUT_SECONDS, settings)
+        )
         lines = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
     ending = f"exit code {job.code} after {job.seconds:.0f} s\n{job.output[-3000:]}\n{job.errors[-6000:]}"
     if job.code != 0:
@@ -186,3 +207,9 @@ def results(launch: Launch, cases: tuple[str, ...]) -> tuple[dict[str, Any], str
         log.write_text(f"{job.output}\n{job.errors}")
         ending += f"\nall of it: {log}"
     return {line["case"]: line for line in lines}, ending
+
+
+def _on_hosts(launch: Launch, arguments: Sequence[str], settings: Mapping[str, str]) -> Finished:
+    with Hosts(len(launch.hosts)) as hosts:
+        ranks = dict(zip(hosts.names, launch.hosts, strict=True))
+        return hosts.job(ranks, arguments, TIMEOUT_SECONDS, settings)

@@ -1,0 +1,275 @@
+"""Hosts on one machine: namespaces of the network, of processes, memory, names and mounts, joined by a bridge.
+
+Each has its host name, address, ``/dev/shm``, ``/etc/hosts`` and an ``sshd``; the files are the machine's. Nothing has
+a name outside: when this process ends, however it does, the kernel takes all of it back. Needs root, and the packages
+openssh-server, openssh-client, iproute2 and util-linux.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from tests.cluster import switch
+from tests.launch import ROOT, Finished, run
+
+_TOOLS = ("unshare", "nsenter", "ip", "tc", "ssh", "ssh-keygen", "/usr/sbin/sshd")
+_READY_SECONDS = 20.0
+_NAMESPACES = ("-n", "-u", "-i", "-m", "-p")
+_PR_SET_PDEATHSIG = 1
+
+
+@functools.cache
+def obstacle() -> str:
+    """Why there can be no hosts here; empty if there can."""
+    if os.geteuid() != 0:
+        return "only root can make network namespaces"
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)} (scripts/test --cluster installs them on Debian)"
+    tried = subprocess.run(
+        ["unshare", "--net", "--pid", "--mount", "--fork", "true"], capture_output=True, text=True, check=False
+    )
+    return f"namespaces are refused: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+def address(number: int) -> str:
+    """Of a host."""
+    return f"10.77.0.{number}"
+
+
+class Hosts:
+    """Hosts ``node1``, ``node2``, ... as long as the context is open.
+
+    Args:
+      count: how many.
+      rate: of each link in both directions, as ``tc`` has it (``1gbit``); None: as fast as memory.
+      delay_seconds: from each host to each.
+    """
+
+    def __init__(self, count: int, rate: str | None = None, delay_seconds: float = 0.0) -> None:
+        self.names = [f"node{number}" for number in range(1, count + 1)]
+        self._rate = rate
+        self._delay_seconds = delay_seconds
+        self._folder = tempfile.TemporaryDirectory(prefix="tfdist-hosts-")
+        self._kept = Path(self._folder.name)
+        self._outer: dict[str, subprocess.Popen[bytes]] = {}
+        self._first: dict[str, int] = {}  # process 1 of each host, by its number here
+
+    def __enter__(self) -> Hosts:
+        try:
+            self._keys()
+            self._outer["bridge"] = _namespace(["--net"], ["sleep", "infinity"])
+            _until(lambda: os.readlink(self._network("bridge")) != os.readlink("/proc/self/ns/net"), "the bridge")
+            self._in_bridge("ip link add br0 type bridge")
+            self._in_bridge("ip link set br0 up")
+            for name in self.names:
+                self._start(name)
+            if self._delay_seconds:
+                self._join_by_switch()
+            else:
+                self._join_by_bridge()
+            for name in self.names:
+                self._listen(name)
+            self.limit(self._rate)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all that runs there."""
+        for name in list(self._first):
+            self.destroy(name)
+        for process in self._outer.values():
+            process.kill()
+            process.wait()
+        self._outer.clear()
+        self._folder.cleanup()
+
+    def command(self, name: str, command: Sequence[str]) -> list[str]:
+        """What runs a command there as somebody who is logged in."""
+        return ["nsenter", "-t", str(self._first[name]), *_NAMESPACES, f"-w{Path.cwd()}", "--", *command]
+
+    def run(
+        self, name: str, command: Sequence[str], timeout_seconds: float, environment: Mapping[str, str] | None = None
+    ) -> Finished:
+        """Run a command there, in the project's root."""
+        return run(self.command(name, command), timeout_seconds, environment)
+
+    def job(
+        self,
+        ranks: Mapping[str, int],
+        arguments: Sequence[str],
+        timeout_seconds: float,
+        environment: Mapping[str, str] | None = None,
+    ) -> Finished:
+        """Run ``python arguments`` on so many ranks of each host, by ``tfdist-run`` on the first."""
+        hosts = ",".join(f"{name}:{count}" for name, count in ranks.items())
+        command = [sys.executable, "-m", "tfdist.launch.command", "-H", hosts, sys.executable, *arguments]
+        return self.run(next(iter(ranks)), command, timeout_seconds, environment)
+
+    def limit(self, rate: str | None, name: str | None = None) -> None:
+        """The rate of all links, or of one host's; None: none."""
+        for number, host in enumerate(self.names, 1):
+            if name not in (None, host):
+                continue
+            ends = [(host, "eth0")] if self._delay_seconds else [(host, "eth0"), ("bridge", f"port{number}")]
+            for within, device in ends:
+                self._ip(within, f"tc qdisc del dev {device} root", check=False)
+                if rate:
+                    self._ip(within, f"tc qdisc add dev {device} root tbf rate {rate} burst 256k latency 100ms")
+
+    def link(self, name: str, up: bool) -> None:
+        """Pull a host's cable, or put it back."""
+        self._in_bridge(f"ip link set port{self.names.index(name) + 1} {'up' if up else 'down'}")
+
+    def destroy(self, name: str) -> None:
+        """Switch a host off: all its processes are gone at once, and nobody is told."""
+        os.kill(self._first.pop(name), signal.SIGKILL)
+        self._outer.pop(name).wait()
+
+    def processes(self, name: str, words: str) -> list[int]:
+        """The numbers that processes of a host have here, whose command lines hold these words."""
+        own = os.readlink(f"/proc/{self._first[name]}/ns/pid")
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    inside = os.readlink(entry / "ns" / "pid") == own
+                    line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                except OSError:
+                    continue
+                if inside and words in line:
+                    found.append(int(entry.name))
+        return sorted(found)
+
+    def bytes_sent(self, name: str) -> int:
+        """By a host's interface so far, as the kernel counts."""
+        told = self._ip(name, "cat /sys/class/net/eth0/statistics/tx_bytes", check=False)
+        return int(told) if told else 0
+
+    def _keys(self) -> None:
+        ssh = self._kept / "ssh"
+        ssh.mkdir(mode=0o700)
+        for key in (ssh / "id_ed25519", self._kept / "host"):
+            _call(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)])
+        shutil.copy(ssh / "id_ed25519.pub", self._kept / "authorized")
+        kind, public = (self._kept / "host.pub").read_text().split()[:2]
+        numbered = list(enumerate(self.names, 1))
+        (ssh / "known_hosts").write_text("".join(f"{name},{address(n)} {kind} {public}\n" for n, name in numbered))
+        (self._kept / "hosts").write_text(
+            "127.0.0.1 localhost\n" + "".join(f"{address(n)} {name}\n" for n, name in numbered)
+        )
+        (self._kept / "sshd_config").write_text(
+            f"HostKey {self._kept}/host\nAuthorizedKeysFile {self._kept}/authorized\nPermitRootLogin yes\n"
+            "StrictModes no\nUsePAM no\nPidFile none\nMaxStartups 100\n"
+        )
+        Path("/run/sshd").mkdir(exist_ok=True)
+
+    def _start(self, name: str) -> None:
+        home = Path.home() / ".ssh"
+        begin = (
+            f"hostname {name}; mount --bind {self._kept}/hosts /etc/hosts; mount -t tmpfs tmpfs /dev/shm; "
+            f"mkdir -p {home}; mount --bind {self._kept}/ssh {home}; ip link set lo up; exec sleep infinity"
+        )
+        kinds = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        outer = self._outer[name] = _namespace(kinds, ["sh", "-c", begin])
+        _until(lambda: _children(outer.pid), f"{name}'s first process")
+        self._first[name] = _children(outer.pid)[0]
+        _until(lambda: _name(self._first[name]) == "sleep", f"{name}'s mounts")
+
+    def _join_by_bridge(self) -> None:
+        for number, name in enumerate(self.names, 1):
+            self._in_bridge(f"ip link add port{number} type veth peer name eth0 netns {self._first[name]}")
+            self._in_bridge(f"ip link set port{number} master br0 up")
+
+    def _join_by_switch(self) -> None:
+        pids = map(str, self._first.values())
+        command = [sys.executable, "-m", "tests.cluster.switch", str(self._delay_seconds), *pids]
+        process = self._outer["switch"] = _ends_with_this(command, stdout=subprocess.PIPE)
+        assert process.stdout
+        if process.stdout.readline().strip() != switch.READY.encode():
+            raise RuntimeError("the switch has not begun: is there a /dev/net/tun?")
+
+    def _listen(self, name: str) -> None:
+        number = self.names.index(name) + 1
+        self._ip(name, f"ip addr add {address(number)}/24 dev eth0")
+        self._ip(name, "ip link set eth0 up")
+        _call(self.command(name, ["/usr/sbin/sshd", "-f", f"{self._kept}/sshd_config"]))
+
+    def _network(self, name: str) -> str:
+        return f"/proc/{self._first.get(name) or self._outer[name].pid}/ns/net"
+
+    def _in_bridge(self, command: str) -> None:
+        self._ip("bridge", command)
+
+    def _ip(self, name: str, command: str, check: bool = True) -> str:
+        # The network alone: what is called is the machine's.
+        sysfs = ["-m"] if name in self._first else []
+        target = str(self._first.get(name) or self._outer[name].pid)
+        return _call(["nsenter", "-t", target, "-n", *sysfs, *command.split()], check)
+
+
+def _namespace(kinds: Sequence[str], command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A process in namespaces of its own."""
+    # stderr: unshare complains of a signal mask that some kernels do not have.
+    return _ends_with_this(["unshare", *kinds, *command], stderr=subprocess.DEVNULL)
+
+
+def _ends_with_this(
+    command: Sequence[str], stdout: int = subprocess.DEVNULL, stderr: int | None = None
+) -> subprocess.Popen[bytes]:
+    libc = ctypes.CDLL(None)
+
+    def end_with_parent() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        preexec_fn=end_with_parent,
+        start_new_session=True,
+    )
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def _until(happens: object, what: str) -> None:
+    assert callable(happens)
+    deadline = time.monotonic() + _READY_SECONDS
+    while not happens():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} is not there after {_READY_SECONDS:.0f} s")
+        time.sleep(0.02)
+
+
+def _call(command: Sequence[str], check: bool = True) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if check and done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
