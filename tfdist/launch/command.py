@@ -113,7 +113,7 @@ def _run(options: argparse.Namespace) -> int:
         prefix=not options.no_prefix,
         variables=environment.rank_defaults(),
         handed_on=tuple(handed_on) if others or system else (),
-        ssh=ssh,
+        ssh=launchers.keep_alive(launcher, ssh) if others else ssh,
         root=os.geteuid() == 0,
     )
     line = launchers.command_line(launcher, plan)
@@ -123,7 +123,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.dry_run:
         return 0
     try:
-        return supervise(line, launchers.marked_lines(launcher) if plan.prefix else None)
+        # Open MPI's starts other machines by processes that need not stay.
+        marked = launchers.marked_lines(launcher) if plan.prefix else None
+        return supervise(line, marked, ends_with_children=launcher.family != "Open MPI")
     except OSError as error:
         raise LaunchError(f"{launcher.path}: cannot be started ({error.strerror})") from None
 

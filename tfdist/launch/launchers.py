@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfdist.core import environment
 from tfdist.launch._rank_prefix import Lines
 from tfdist.launch.hosts import Host, LaunchError
 
@@ -30,6 +31,7 @@ _NAMES = {
     "Open MPI": ("mpirun.openmpi", "mpirun", "mpiexec"),
     "MPICH": ("mpiexec.hydra", "mpirun.mpich", "mpirun", "mpiexec"),
 }
+_KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
 _WITHOUT_LAUNCHER = "CRAY"  # an MPICH that only the batch system starts
 
 
@@ -139,6 +141,21 @@ def _version(path: str) -> str:
 def _major(version: str) -> int:
     match = re.search(r"(\d+)\.\d+", version)
     return int(match.group(1)) if match else 0
+
+
+def keep_alive(launcher: Launcher, ssh: tuple[str, ...]) -> tuple[str, ...]:
+    """The way to other machines, one that ends when they are not there any more: mpirun waits for it.
+
+    Args:
+      launcher: which; Hydra takes arguments of ``ssh`` from the environment alone.
+      ssh: the user's own way, which stays as it is.
+    """
+    if ssh:
+        return ssh
+    if launcher.family == "Open MPI":
+        return ("ssh", *_KEEP_ALIVE)
+    environment.set_default("HYDRA_LAUNCHER_EXTRA_ARGS", " ".join(_KEEP_ALIVE))
+    return ()
 
 
 def command_line(launcher: Launcher, plan: Plan) -> list[str]:

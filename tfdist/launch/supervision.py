@@ -21,11 +21,13 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _SECOND_INTERRUPT_SECONDS = 10.0  # interrupts closer than this mean: at once
 _KILL_SECONDS = 3.0  # for the launcher to end the ranks after the second
 _OUTPUT_SECONDS = 5.0  # for the last lines: a process that outlives the launcher may hold its pipe
+_LOOK_SECONDS = 1.0
+_CHILDLESS_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _BLOCK_BYTES = 1 << 16
 
 
-def supervise(command: Sequence[str], lines: Callable[[], Lines] | None) -> int:
+def supervise(command: Sequence[str], lines: Callable[[], Lines] | None, ends_with_children: bool = False) -> int:
     """Run a launcher to its end.
 
     SIGINT, SIGTERM, SIGUSR1 and SIGHUP go on to it. What it makes of them is its own: MPICH's and Intel's mpirun hand
@@ -35,6 +37,7 @@ def supervise(command: Sequence[str], lines: Callable[[], Lines] | None) -> int:
     Args:
       command: the launcher and its arguments.
       lines: makes what puts the lines of one stream together; None to leave the output alone.
+      ends_with_children: it has processes as long as the job has; without them it waits in vain.
 
     Returns:
       The launcher's exit code; 128 + n if signal n has ended it, as shells have it.
@@ -66,12 +69,28 @@ def supervise(command: Sequence[str], lines: Callable[[], Lines] | None) -> int:
             readers.append(threading.Thread(target=_pass_on, args=(source, target, lines()), daemon=True))
     for reader in readers:
         reader.start()
-    code = process.wait()
+    code = _wait(process) if ends_with_children else process.wait()
     forwarding.finish()
     deadline = time.monotonic() + _OUTPUT_SECONDS
     for reader in readers:
         reader.join(max(0.0, deadline - time.monotonic()))
     return code if code >= 0 else 128 - code
+
+
+def _wait(process: subprocess.Popen[Any]) -> int:
+    """Its exit code; it is made to end when all its own processes have: a machine that does not answer holds it up."""
+    begun, last = False, time.monotonic()
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_LOOK_SECONDS)
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+                begun, last = True, time.monotonic()
+        if begun and time.monotonic() - last > _CHILDLESS_SECONDS:
+            sys.stderr.write("tfdist-run: all ranks have ended but mpirun, which waits for a machine that is gone\n")
+            process.kill()
+            process.wait()
+            return 1
 
 
 class _Forwarding:
