@@ -57,11 +57,12 @@ def _report(wrong: list[list[str]], measured: autotune.Measurement | None) -> It
         yield f"{'TFDIST_' + name.upper():<29} {value!s:<10} {origin:<20} {what}"
     yield ""
     if measured:
-        yield "measured, ms:   " + "".join(f"{size // 1024:>9} KiB" for size in autotune.SIZES_BYTES)
+        yield "measured, ms:   " + "".join(f"{size // 1024:>9} KiB" for size in measured.sizes_bytes)
         for name, times in (("MPI", measured.base), ("chosen", measured.chosen)):
             yield f"{name:<16}" + "".join(f"{seconds * 1e3:>13.3f}" for seconds in times)
-        for engine, seconds in measured.tried:
-            yield f"{engine}: {autotune.PAYLOAD_BYTES >> 20} MiB in {seconds * 1e3:.1f} ms"
+        payload = autotune.size_in_words(measured.sizes_bytes[-1])
+        for way, seconds in (*measured.tried, *measured.paces):
+            yield f"{way}: {payload} in {seconds * 1e3:.1f} ms"
         chosen = measured.choice
         yield f"chosen          MPI below {chosen.crossover_bytes / 1024:g} KiB, else {chosen.engine}"
         yield ""

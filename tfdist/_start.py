@@ -132,7 +132,7 @@ def process() -> Process:
     speak_as(world.rank if parent is None else parent)
     if parent is not None and multiprocessing.current_process().name.rpartition("-")[2] in _FIRST_CHILDREN:
         announce(_CHILD.format(os.getpid(), parent))
-    switches = Switches(settings)
+    switches = Switches(settings.between_machines() if len(world.topology.nodes) > 1 else settings)
     engines = Engines(world, lambda: switches.settings)
     begun = Process(Job(world, engines, switches))
     if world.size > 1:

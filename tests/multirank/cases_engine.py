@@ -51,7 +51,7 @@ SIZE, RANK = tfdist.size(), tfdist.rank()
 
 
 STAGED, PRIVATE = staged(), through_mpi()
-WAYS = [STAGED, PRIVATE, *([] if nodes() > 1 else [at_once()]), *([direct()] if reads_memory_of_other_ranks() else [])]
+WAYS = [STAGED, PRIVATE, at_once(), *([direct()] if reads_memory_of_other_ranks() else [])]
 
 
 def reduce(collective: Collective, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

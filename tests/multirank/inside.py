@@ -20,6 +20,7 @@ import numpy as np
 import tfdist
 from tfdist._start import process
 from tfdist.core.settings import Settings
+from tfdist.engine._mpi_engine import LetterEngine
 from tfdist.engine._process_memory_engine import ProcessMemoryEngine
 from tfdist.engine._shared_memory_engine import AtOnceEngine, SharedMemoryEngine
 from tfdist.engine.all_reduce import AllReduce
@@ -66,7 +67,7 @@ def direct() -> Choice:
 
 def at_once() -> Choice:
     """Small buckets by each rank for itself, the rest through MPI."""
-    return dataclasses.replace(through_mpi(), small=AtOnceEngine(1 << 16))
+    return dataclasses.replace(through_mpi(), small=AtOnceEngine(1 << 16) if nodes() == 1 else LetterEngine(1 << 16))
 
 
 def through_mpi() -> Choice:
@@ -128,14 +129,14 @@ def blocks_of(size_bytes: int) -> Iterator[None]:
 @contextlib.contextmanager
 def channels_with(piece_bytes: int = 1 << 30, gathered_ranks: int = 64) -> Iterator[None]:
     """MPI gets messages of at most this size meanwhile, and more ranks than this compare before they gather."""
-    from tfdist.mpi import _channel
+    from tfdist.mpi import _channel, _messages
 
-    kept = _channel._PIECE_BYTES, _channel._GATHERED_RANKS
-    _channel._PIECE_BYTES, _channel._GATHERED_RANKS = piece_bytes, gathered_ranks
+    kept = _messages.PIECE_BYTES, _channel._GATHERED_RANKS
+    _messages.PIECE_BYTES, _channel._GATHERED_RANKS = piece_bytes, gathered_ranks
     try:
         yield
     finally:
-        _channel._PIECE_BYTES, _channel._GATHERED_RANKS = kept
+        _messages.PIECE_BYTES, _channel._GATHERED_RANKS = kept
 
 
 def pages_bytes(array: np.ndarray) -> int:

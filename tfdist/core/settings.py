@@ -13,6 +13,9 @@ _PREFIX = "TFDIST_"
 _OPTIONS = "TFDIST_OPTIONS"
 
 
+# There a bucket must be brought while the next gradients are made: at 1 Gbit/s this takes a seventh of a second.
+_BETWEEN_MACHINES_MB = 8.0
+
 # Beside "auto" the engines there are; the table of ``tfdist.engine.engines`` adds its names.
 ENGINES = ["auto"]
 
@@ -88,10 +91,14 @@ class Settings:
       origins: of the settings that are not at their default: where the value came from.
     """
 
-    bucket_mb: float = _setting(64.0, _positive, "a number above 0", "MiB at which gradients fuse into one message")
+    bucket_mb: float = _setting(
+        64.0, _positive, "a number above 0", f"MiB at which gradients fuse; {_BETWEEN_MACHINES_MB:g} between machines"
+    )
     engine: str = _choice("auto", ENGINES, "how a machine's ranks add; auto measures")
     shared_from_kb: str = _setting("", _number_or_nothing, "a number, or inf", "KiB below which MPI adds")
     piece_kb: str = _setting("", _size_or_nothing, "a number from 1 on", "KiB added at a time in shared memory")
+    message_kb: str = _setting("", _size_or_nothing, "a number from 1 on", "KiB of a message between machines")
+    in_flight: str = _setting("", _size_or_nothing, "a number from 1 on", "pieces under way between machines")
     compression: str = _choice("none", ("none", "bf16", "fp16"), "dtype in which float32 gradients travel")
     sparse: str = _choice(
         "auto", ("auto", "dense", "gather", "unmerged"), "how rows of IndexedSlices travel; auto counts bytes"
@@ -128,6 +135,10 @@ class Settings:
                 found[name] = (text, variable, variable)
         texts = {name: (text, shown) for name, (text, shown, _) in found.items()}
         return cls()._with(texts, {name: origin for name, (_, _, origin) in found.items()})
+
+    def between_machines(self) -> Settings:
+        """The same where there are several machines: what has not been set has another default there."""
+        return self if "bucket_mb" in self.origins else dataclasses.replace(self, bucket_mb=_BETWEEN_MACHINES_MB)
 
     def configured(self, **values: Any) -> Settings:
         """A copy with other values, as ``tfdist.configure`` sets them.

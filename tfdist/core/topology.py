@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Hashable, Sequence
 from fractions import Fraction
+from itertools import pairwise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,11 +17,13 @@ class Lane:
       start: where it begins, of 1.
       stop: where it ends.
       ranks: the one of each node, in the order of the nodes.
+      number: among the lanes.
     """
 
     start: Fraction
     stop: Fraction
     ranks: tuple[int, ...]
+    number: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +41,8 @@ class Topology:
         """Each node divides its sums evenly between its ranks: the stretches that no node divides, in their order."""
         bounds = sorted({Fraction(i, len(node)) for node in self.nodes for i in range(len(node) + 1)})
         return tuple(
-            Lane(start, stop, tuple(node[int(start * len(node))] for node in self.nodes))
-            for start, stop in zip(bounds, bounds[1:], strict=False)
+            Lane(start, stop, tuple(node[int(start * len(node))] for node in self.nodes), number)
+            for number, (start, stop) in enumerate(pairwise(bounds))
         )
 
     def node_of(self, rank: int) -> tuple[int, ...]:

@@ -113,6 +113,7 @@ class _Direct:
         present = set(turn.present)
         contributing = [i for i, rank in enumerate(node.ranks) if rank in present]
         others = [i for i in contributing if i != node.index]
+        sums = node.begin(whole, self._op, turn.place(f"{self._what}, nodes"))
         vectors = self._vectors
         theirs = {i: vectors.sources(self._memory.addresses(i)[1:]) for i in others}
         # The first of the others lands where the sum will be: it is among the first two that are added.
@@ -126,11 +127,10 @@ class _Direct:
             for tensor, part, here in block.parts:
                 contributions = [sources[tensor][part] if i == node.index else landed[i][here] for i in contributing]
                 reduce_ops.combine(self._op, contributions, area[here], divisor)
-            if node.alone:
-                self._hand_out(turn, whole, block.whole)  # while it is in the cache
-        if not node.alone:
-            node.exchange(whole, self._op, turn.place(f"{self._what}, nodes"))
-            self._hand_out(turn, whole, self._own)
+            for final in sums.offer(block.whole.stop):
+                self._hand_out(turn, whole, final)  # mostly while it is in the cache
+        for final in sums.finish():
+            self._hand_out(turn, whole, final)
 
     def _hand_out(self, turn: AllReduceTurn, whole: np.ndarray, part: slice) -> None:
         for i in range(len(self._node.ranks)):

@@ -78,11 +78,9 @@ class AtOnceEngine:
         return f"up to {self.largest_bytes // 1024} KiB each rank adds all"
 
 
-def for_small_buckets(world: World) -> AtOnceEngine | None:
-    """None if there are several nodes."""
-    if len(world.topology.nodes) > 1:
-        return None
-    return AtOnceEngine(_AT_ONCE_BYTES // world.size // ALIGNMENT_BYTES * ALIGNMENT_BYTES)
+def for_small_buckets(ranks: int) -> AtOnceEngine:
+    """Of one node with so many ranks."""
+    return AtOnceEngine(_AT_ONCE_BYTES // ranks // ALIGNMENT_BYTES * ALIGNMENT_BYTES)
 
 
 def candidates(world: World, settings: Settings) -> Sequence[Engine]:
@@ -90,6 +88,8 @@ def candidates(world: World, settings: Settings) -> Sequence[Engine]:
     pieces = [aligned(int(float(settings.piece_kb) * 1024))] if settings.piece_kb else PIECES_BYTES
     # Large pieces take much of /dev/shm, and only to be tried where there is a better way.
     better = settings.engine == "auto" and not world.process_memory_obstacle()
+    if better and len(world.topology.nodes) > 1:
+        return ()  # a network takes longer than either
     return [SharedMemoryEngine(piece) for piece in pieces if not (better and piece > _LARGE_BYTES)]
 
 
@@ -182,8 +182,8 @@ class _Staged:
             present = set(turn.present)
             contributions = [self._inputs[number % 2][i][own] for i, rank in enumerate(node.ranks) if rank in present]
             reduce_ops.combine(self._op, contributions, sums[own], divisor)
-            if not node.alone:
-                node.exchange(sums[:elements], self._op, turn.place(f"{self._what}, nodes"))
+            for _ in node.begin(sums[:elements], self._op, turn.place(f"{self._what}, nodes")).finish():
+                pass
             node.added.enter()
 
     def _copy_out(self, turn: AllReduceTurn, number: int, piece: _layout.Piece, targets: Sequence[np.ndarray]) -> None:

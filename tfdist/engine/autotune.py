@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tfdist.core.alignment import aligned
 from tfdist.core.flight_recorder import SILENT
 from tfdist.core.log import announce
 from tfdist.core.settings import Settings, SettingsError, settings_difference
@@ -17,16 +18,25 @@ from tfdist.engine import _mpi_engine, _process_memory_engine, _shared_memory_en
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket, Choice, Engine
-from tfdist.transport.interfaces import World
+from tfdist.transport.interfaces import Pace, World
 
 # The table of engines; the first is taken unless a later one is clearly faster.
-engines.register("mpi", _mpi_engine.candidates)
+_MPI = "mpi"
+engines.register(_MPI, _mpi_engine.candidates)
 engines.register("direct", _process_memory_engine.candidates)
 engines.register("shared", _shared_memory_engine.candidates)
 
 BASE: Engine = _mpi_engine.MpiEngine()
 SIZES_BYTES = (1 << 12, 1 << 15, 1 << 18, 1 << 21, 1 << 23, 1 << 25)
-PAYLOAD_BYTES = 1 << 25
+_PACES = (Pace(), Pace(1 << 16, 8), Pace(1 << 18, 4), Pace(1 << 18, 16), Pace(1 << 20, 4))
+_FASTER = 0.95  # than the first pace: else noise would choose
+# Between machines, where networks differ by a factor of a hundred.
+_LONGEST_SECONDS = 0.15
+_PROBE_BYTES = 1 << 21
+_LARGEST_BETWEEN_MACHINES_BYTES = 1 << 23  # as buckets are
+# Smaller ones are a matter of latency there, and MPI takes fewer messages for them. Not measured: it decides in which
+# order the ranks' values are added, and two runs are to get the same bits.
+_CROSSOVER_BETWEEN_MACHINES_BYTES = 1 << 16
 _REPETITIONS = 5
 # Of the time of an engine before it. Shared memory in pieces of 1 MiB took 0.66 to 1.2 of the direct way's time here
 # from start to start, and twice as long in training steps with 717 MB, where nothing stays in a cache.
@@ -40,38 +50,51 @@ class Measurement:
     """Rank 0's medians in seconds.
 
     Attributes:
-      tried: the engines beside the base, and how long each took for ``PAYLOAD_BYTES``; empty if there is none.
-      base: through MPI, for each of ``SIZES_BYTES``.
-      chosen: by the one of them that is chosen, likewise.
+      sizes_bytes: ascending; the last is the payload with which engines and paces are compared.
+      tried: the engines beside the base; empty if there is none.
+      paces: between machines; empty if there are none.
+      base: through MPI, for each size.
+      chosen: by the one of the engines that is chosen, likewise.
     """
 
+    sizes_bytes: tuple[int, ...]
     tried: tuple[tuple[Engine, float], ...]
+    paces: tuple[tuple[Pace, float], ...]
     base: tuple[float, ...]
     chosen: tuple[float, ...]
 
     @property
-    def engine(self) -> Engine:
-        """The first, in its fastest variant, unless a later one is clearly faster: else noise would choose."""
-        return _preferred(self.tried)
-
-    @property
     def choice(self) -> Choice:
-        """What follows: the fastest engine, and the size from which on it is faster than MPI."""
+        """What follows: the fastest engine, the size from which on it is faster than MPI, and the fastest pace."""
+        pace = self._pace()
         if not self.tried:
-            return _BASE_ALONE
-        rows = list(zip(SIZES_BYTES, self.base, self.chosen, strict=True))
+            return dataclasses.replace(_BASE_ALONE, pace=pace)
+        return Choice(_preferred(self.tried), self._crossover_bytes(), BASE, pace=pace)
+
+    def _pace(self) -> Pace:
+        if not self.paces:
+            return Pace()
+        (first, first_seconds), *_ = self.paces
+        fastest, seconds = min(self.paces, key=lambda tried: tried[1])
+        return fastest if seconds < _FASTER * first_seconds else first
+
+    def _crossover_bytes(self) -> float:
+        if self.paces:
+            return _CROSSOVER_BETWEEN_MACHINES_BYTES
+        rows = list(zip(self.sizes_bytes, self.base, self.chosen, strict=True))
         # The choice that loses least over all sizes: a single measurement may be off.
         losses = {
             crossover: sum((own if size >= crossover else base) / min(base, own) for size, base, own in rows)
-            for crossover in (0, *SIZES_BYTES[1:], math.inf)
+            for crossover in (0, *self.sizes_bytes[1:], math.inf)
         }
-        return Choice(self.engine, min(losses, key=losses.__getitem__), BASE)
+        return min(losses, key=losses.__getitem__)
 
     def __str__(self) -> str:
-        return ", ".join(f"{engine} {seconds * 1e3:.1f} ms" for engine, seconds in self.tried)
+        return ", ".join(f"{way} {seconds * 1e3:.1f} ms" for way, seconds in [*self.tried, *self.paces])
 
 
 def _preferred(tried: Sequence[tuple[Engine, float]]) -> Engine:
+    """The first, in its fastest variant, unless a later one is clearly faster: else noise would choose."""
     fastest: dict[str, tuple[Engine, float]] = {}  # of each engine's variants
     for engine, seconds in tried:
         if engine.name not in fastest or seconds < fastest[engine.name][1]:
@@ -97,6 +120,7 @@ class Engines:
     def __init__(self, world: World, settings: Callable[[], Settings]) -> None:
         self._world = world
         self._settings = settings
+        self._spread = len(world.topology.nodes) > 1
         self.choice: Choice | None = None
 
     @property
@@ -127,26 +151,46 @@ class Engines:
 
     def _chosen(self, candidates: Sequence[Engine]) -> Choice:
         settings = self._settings()
-        if not candidates:
+        if not candidates and not self._spread:
             return _BASE_ALONE
-        if settings.engine != "auto" and len(candidates) == 1:
-            return self._with_small(Choice(candidates[0], self._crossover_bytes(0.0), BASE))
+        if settings.engine != "auto" and len(candidates) <= 1 and len(self._paces()) <= 1:
+            engine, pace = (*candidates, BASE)[0], (*self._paces(), Pace())[0]
+            return self._with_small(Choice(engine, self._crossover_bytes(0.0), BASE, pace=pace))
         measurement = self._measured(candidates)
         found = measurement.choice
         default = found.crossover_bytes if settings.engine == "auto" else 0.0
         choice = dataclasses.replace(found, crossover_bytes=self._crossover_bytes(default))
         announce(
-            f"the engine was measured ({PAYLOAD_BYTES >> 20} MiB: {measurement}); "
-            f"TFDIST_OPTIONS={_pinned(choice)} pins what was found"
+            f"the engine was measured ({size_in_words(measurement.sizes_bytes[-1])}: {measurement}); "
+            f"TFDIST_OPTIONS={_pinned(choice, self._spread)} pins what was found"
         )
         return self._with_small(choice)
 
+    def _paces(self) -> Sequence[Pace]:
+        """Those to choose from; none on one machine."""
+        if not self._spread:
+            return ()
+        settings = self._settings()
+        message_kb, pieces = settings.message_kb, settings.in_flight
+        paces = [
+            dataclasses.replace(
+                pace,
+                message_bytes=aligned(int(float(message_kb) * 1024)) if message_kb else pace.message_bytes,
+                pieces=int(float(pieces)) if pieces else pace.pieces,
+            )
+            for pace in _PACES
+        ]
+        return list(dict.fromkeys(paces))
+
     def _with_small(self, choice: Choice) -> Choice:
-        # Only beside an engine that shares memory: where it can, so can this one. It is not measured: it has one
-        # meeting of the ranks, the least there is.
-        if choice.engine.needs(1) is None:
-            return choice
-        return dataclasses.replace(choice, small=_shared_memory_engine.for_small_buckets(self._world))
+        # Not measured: they wait for the others, or for the network, once, which is the least there is.
+        settings = self._settings()
+        shares = choice.engine.needs(1) is not None  # where memory can be shared, so can small buckets'
+        if self._spread and (shares or (choice.engine == BASE and settings.engine != _MPI)):
+            return dataclasses.replace(choice, small=_mpi_engine.for_small_buckets(self._world.size))
+        if shares and not self._spread:
+            return dataclasses.replace(choice, small=_shared_memory_engine.for_small_buckets(self._world.size))
+        return choice
 
     def _crossover_bytes(self, default: float) -> float:
         given = self._settings().shared_from_kb
@@ -157,15 +201,36 @@ class Engines:
         return self._measured(engines.candidates(self._world, self._settings()))
 
     def _measured(self, candidates: Sequence[Engine]) -> Measurement:
-        trials = [_Trial(self._world, Choice(engine, 0, BASE), [PAYLOAD_BYTES]) for engine in candidates]
-        trials = [trial for trial in trials if trial.usable]
-        timed = [(trial.choice.engine, seconds) for trial, (seconds,) in zip(trials, _in_turn(trials), strict=True)]
-        tried = tuple(self._world.control.broadcast_object(timed, _PLACE))  # all must do alike
-        choices = [_BASE_ALONE, *([Choice(_preferred(tried), 0, BASE)] if tried else [])]
-        base, *chosen = _in_turn([_Trial(self._world, choice, SIZES_BYTES) for choice in choices])
-        found = Measurement(tried, tuple(base), tuple(chosen[0]) if chosen else ())
+        sizes = self._sizes_bytes()
+        payload = sizes[-1:]
+        trials = [_Trial(self._world, Choice(engine, 0, BASE), payload) for engine in candidates]
+        tried = self._timed([trial for trial in trials if trial.usable])
+        best = Choice(_preferred([(c.engine, s) for c, s in tried]), 0, BASE) if tried else _BASE_ALONE
+        paces = self._timed([_Trial(self._world, dataclasses.replace(best, pace=p), payload) for p in self._paces()])
+        choices = [_BASE_ALONE, *([best] if tried else [])]
+        base, *chosen = _in_turn([_Trial(self._world, choice, sizes) for choice in choices])
+        found = Measurement(
+            tuple(sizes),
+            tuple((choice.engine, seconds) for choice, seconds in tried),
+            tuple((choice.pace, seconds) for choice, seconds in paces),
+            tuple(base),
+            tuple(chosen[0]) if chosen else (),
+        )
         measurement: Measurement = self._world.control.broadcast_object(found, _PLACE)
         return measurement
+
+    def _timed(self, trials: Sequence[_Trial]) -> Sequence[tuple[Choice, float]]:
+        """Rank 0's seconds for the first size: all must do alike."""
+        timed = [(trial.choice, seconds) for trial, (seconds, *_) in zip(trials, _in_turn(trials), strict=True)]
+        found: Sequence[tuple[Choice, float]] = self._world.control.broadcast_object(timed, _PLACE)
+        return found
+
+    def _sizes_bytes(self) -> Sequence[int]:
+        if not self._spread:
+            return SIZES_BYTES
+        ((_, seconds),) = self._timed([_Trial(self._world, _BASE_ALONE, [_PROBE_BYTES])])
+        largest = max(SIZES_BYTES[0], _PROBE_BYTES * _LONGEST_SECONDS / seconds)
+        return [size for size in SIZES_BYTES if size <= min(largest, _LARGEST_BETWEEN_MACHINES_BYTES)]
 
 
 class _Trial:
@@ -204,8 +269,14 @@ def _in_turn(trials: Sequence[_Trial]) -> list[list[float]]:
     return [[statistics.median(times) for times in zip(*trial, strict=True)] for trial in zip(*rounds, strict=True)]
 
 
-def _pinned(choice: Choice) -> str:
+def _pinned(choice: Choice, spread: bool) -> str:
+    pace = f",message_kb={choice.pace.message_bytes / 1024:g},in_flight={choice.pace.pieces}" if spread else ""
     if math.isinf(choice.crossover_bytes):
-        return choice.base.settings()
+        return choice.base.settings() + pace
     engine, *more = choice.engine.settings().split(",")
-    return ",".join([engine, f"shared_from_kb={choice.crossover_bytes / 1024:g}", *more])
+    return ",".join([engine, f"shared_from_kb={choice.crossover_bytes / 1024:g}", *more]) + pace
+
+
+def size_in_words(size_bytes: int) -> str:
+    """In MiB, or KiB below one."""
+    return f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes >> 10} KiB"

@@ -76,6 +76,7 @@ class Collective:
     def open(self, choice: Choice) -> None:
         """Give it its channel, and its exchanges their engines. Collective: the group's ranks."""
         self.channel = self.group.channel(self.name, choice.needs(self.tuned_tensors))
+        self.channel.pace = choice.pace
         # With the graph or the model that it is of.
         weakref.finalize(self, _close, self.channel, self.worker, self._broken).atexit = False
         self._turns = [_Turn(self, number, choice, self.channel) for number in range(len(self.exchanges))]

@@ -17,7 +17,7 @@ from tfdist.core import settings
 from tfdist.core.flight_recorder import Span
 from tfdist.core.reduce_ops import Op
 from tfdist.core.settings import Settings
-from tfdist.transport.interfaces import Channel, NodeMemory, World
+from tfdist.transport.interfaces import Channel, NodeMemory, Pace, World
 
 
 class AllReduceTurn(Protocol):
@@ -120,12 +120,14 @@ class Choice:
       crossover_bytes: smaller ones go through ``base``.
       base: takes the rest, and what ``engine`` cannot.
       small: comes before both, if there is one, and takes what it finds small.
+      pace: between machines.
     """
 
     engine: Engine
     crossover_bytes: float
     base: Engine
     small: Engine | None = None
+    pace: Pace = Pace()
 
     def needs(self, tensors: int) -> NodeMemory | None:
         """What a channel must have for buckets of so many tensors at most."""

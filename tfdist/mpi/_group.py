@@ -12,8 +12,10 @@ import numpy as np
 
 from tfdist.core.alignment import aligned
 from tfdist.core.topology import Topology
-from tfdist.mpi._channel import MpiChannel, MpiNode
+from tfdist.mpi._channel import MpiChannel
+from tfdist.mpi._node import MpiNode
 from tfdist.mpi._pool import Pool
+from tfdist.mpi._reduction import Reductions
 from tfdist.mpi._shared_memory import LINE_BYTES
 from tfdist.mpi._windows import Windows
 from tfdist.transport.interfaces import Channel, DisagreementError, NodeMemory
@@ -49,14 +51,15 @@ class Communicators:
         self._detector = detector
         self._windows = windows
         self._line = line
-        self.control = MpiChannel(comm.Dup(), detector, self.ranks, line)
+        self._spread = len({topology.node_of(rank) for rank in ranks}) > 1
+        self.control = MpiChannel(comm.Dup(), detector, self.ranks, line, spread=self._spread)
         self.channels: Pool[MpiChannel, NodeMemory | None] = Pool(self.control, self._new_channel, "channel")
 
     def _new_channel(self, sharing: NodeMemory | None) -> MpiChannel:
         comm = self.comm.Dup()
         node = self._node(comm, sharing) if sharing else None
         line = f"{self._line}, channel {len(self.channels.things) + 1}"
-        return MpiChannel(comm, self._detector, self.ranks, line, node, self.channels.give_back)
+        return MpiChannel(comm, self._detector, self.ranks, line, node, self._spread, self.channels.give_back)
 
     def _node(self, comm: Any, sharing: NodeMemory) -> MpiNode | None:
         wanted = 4 * aligned(sharing.piece_bytes) + aligned(8 * sharing.addresses) + 3 * aligned(2 * LINE_BYTES)
@@ -65,9 +68,9 @@ class Communicators:
             return None
         ranks = self.topology.node_of(comm.rank)
         lanes = self.topology.lanes_of(comm.rank)
-        between = [_some(comm, lane.ranks) for lane in lanes] if len(self.topology.nodes) > 1 else []
+        reductions = Reductions(comm, self._detector, lanes, self.ranks) if self._spread else None
         pids = self._windows.pids if self._windows else []
-        return MpiNode(segments, self._detector, ranks, lanes, between, sharing, pids)
+        return MpiNode(segments, self._detector, ranks, lanes, reductions, sharing, pids)
 
     def close(self) -> None:
         """Nothing of it is used any more. Collective: these ranks."""

@@ -1,14 +1,14 @@
 """Interfaces of the ranks: world, process group, channel (a communicator), node, barrier; without saying how.
 
 Every operation first waits, with a deadline and without burning the core, until all ranks have arrived, and compares
-what they bring; the message itself then never waits for anybody and runs in its fast blocking form.
+what they bring; the message itself then never waits for anybody but the network.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,6 +50,22 @@ class NodeMemory:
     def with_other(self, other: NodeMemory) -> NodeMemory:
         """What both can do with."""
         return NodeMemory(max(self.piece_bytes, other.piece_bytes), max(self.addresses, other.addresses))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """How arrays travel between machines.
+
+    Attributes:
+      message_bytes: at most.
+      pieces: under way at a time, each of a message to every other rank that has to do with it, and one from there.
+    """
+
+    message_bytes: int = 1 << 16
+    pieces: int = 16
+
+    def __str__(self) -> str:
+        return f"{self.pieces} x {self.message_bytes // 1024} KiB"
 
 
 class SplitBarrier(Protocol):
@@ -94,10 +110,30 @@ class Node(Protocol):
     def own(self, elements: int, itemsize: int) -> slice:
         """Of an array of so many elements those that this rank adds."""
 
-    def exchange(self, array: np.ndarray, op: Op, place: str) -> None:
-        """Combine what this rank adds of the array with the other nodes', in place. Collective: all ranks.
+    def begin(self, array: np.ndarray, op: Op, place: str) -> Sums:
+        """Combine what this rank adds of the array with the other nodes', in place, at the channel's pace.
+
+        Collective: all ranks.
 
         For a mean each node has divided its sum: the sum of a narrow dtype may not be representable where the mean is.
+        """
+
+
+class Sums(Protocol):
+    """An array that is combined as its elements become ready; nothing is waited for but in ``finish``."""
+
+    def offer(self, stop: int) -> list[slice]:
+        """This rank's elements are ready up to there.
+
+        Returns:
+          The elements that have been combined, since the last call.
+        """
+
+    def finish(self) -> Iterator[slice]:
+        """All are; likewise, as they come.
+
+        Raises:
+          PeerError: nothing comes.
         """
 
 
@@ -111,11 +147,15 @@ class Channel(Protocol):
       rank: of this process in the group.
       size: of the group.
       node: shared memory, if it was asked for and is to be had.
+      pace: between machines; whoever uses the channel may set another one, alike on all ranks.
+      takes_letters: with an arrival, where it passes a network: a little more takes it no longer.
     """
 
     rank: int
     size: int
     node: Node | None
+    pace: Pace
+    takes_letters: bool
 
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
         """Wait for all ranks; the flags of each.
@@ -124,6 +164,16 @@ class Channel(Protocol):
           DisagreementError: ``place`` or ``size_bytes`` differs between ranks.
           PeerError: a rank is missing; or this rank has given up before, for whatever reason.
         """
+
+    def enclose(self, array: np.ndarray) -> None:
+        """Not collective: have some bytes brought to all ranks with the next arrival.
+
+        Args:
+          array: uint8 [a multiple of 8], as many on all ranks.
+        """
+
+    def letters(self) -> list[np.ndarray]:
+        """Not collective: what each rank had enclosed in the last arrival, in the order of the ranks."""
 
     def done(self) -> None:
         """Not collective: what was arrived for is complete here; for the flight recorder."""
@@ -136,6 +186,9 @@ class Channel(Protocol):
 
     def all_reduce(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> None:
         """Combine over the ranks, in place, and divide; all must have arrived with the same shape and dtype."""
+
+    def begin(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> Sums:
+        """Likewise, as the array's elements become ready."""
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> None:
         """One rank's content to every rank, in place; all must have arrived with the same shape and dtype."""

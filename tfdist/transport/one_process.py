@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
-from tfdist.transport.interfaces import Channel, Group, Node, NodeMemory
+from tfdist.transport.interfaces import Channel, Group, Node, NodeMemory, Pace, Sums
 
 
 class OneProcess:
@@ -25,6 +25,8 @@ class OneProcess:
     local_size = 1
     topology = Topology(((0,),))
     node: Node | None = None
+    pace = Pace()
+    takes_letters = False
 
     def __init__(self) -> None:
         self.recorder: Recorder = SILENT
@@ -34,6 +36,12 @@ class OneProcess:
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
         return [flags]
 
+    def enclose(self, array: np.ndarray) -> None:
+        pass
+
+    def letters(self) -> list[np.ndarray]:
+        return []
+
     def done(self) -> None:
         pass
 
@@ -42,6 +50,9 @@ class OneProcess:
 
     def all_reduce(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> None:
         pass
+
+    def begin(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> Sums:
+        return Final(0, array.size)
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> None:
         pass
@@ -90,3 +101,17 @@ class OneProcess:
 
     def end(self, exit_code: int = 0) -> None:
         pass
+
+
+class Final:
+    """See ``interfaces.Sums``: nobody else has any."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        self._next, self._stop = start, stop
+
+    def offer(self, stop: int) -> list[slice]:
+        start, self._next = self._next, stop
+        return [slice(start, stop)] if stop > start else []
+
+    def finish(self) -> Iterator[slice]:
+        yield from self.offer(self._stop)

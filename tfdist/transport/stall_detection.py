@@ -24,7 +24,7 @@ from tfdist.transport.state_line import State, clipped
 _ANNOUNCE_SECONDS = 1.0
 _ENTANGLED_SECONDS = 5.0  # ranks that wait for each other in different places; long enough for news on its way
 _YIELDING_SECONDS = 1e-4  # a peer in step is here within that; longer yielding takes the core from whoever computes
-_NAP_SHARE = 0.25  # of the time waited so far: what a nap may add to a wait
+_NAP_SHARE = 0.1  # of the time waited so far: what a nap may add to a wait
 _LONGEST_NAP_SECONDS = 1e-3
 _LOOK_SECONDS = 0.02  # between two looks at the others
 _LOOK_SHARE = 0.05  # of the time, at most: there may be thousands
@@ -103,13 +103,14 @@ class StallDetector:
                 "and end the program."
             )
 
-    def wait(self, request: Request, place: str, ranks: Sequence[int] | None = None) -> None:
+    def wait(self, request: Request, place: str, ranks: Sequence[int] | None = None, moving: bool = False) -> None:
         """Wait without burning the core until ``request`` is complete.
 
         Args:
           request: a pending operation that completes when all ranks have reached ``place``.
           place: the same words on every rank that waits for the same thing.
           ranks: who is awaited, if not all.
+          moving: all have been there, and their messages are on the way.
 
         Raises:
           PeerError: a rank has ended, all wait in different places, or the deadline has passed; or this rank has given
@@ -117,19 +118,19 @@ class StallDetector:
         """
         try:
             self.check(place)
-            self._wait(request, place, ranks)
+            self._wait(request, place, ranks, moving)
         except BaseException as error:
             self._abandoned.append(request)
             self.give_up(error)
             raise
 
-    def _wait(self, request: Request, place: str, ranks: Sequence[int] | None) -> None:
+    def _wait(self, request: Request, place: str, ranks: Sequence[int] | None, moving: bool) -> None:
         start = time.monotonic()
         watch = None
         while not request.Test():
             waited = time.monotonic() - start
             if waited > _ANNOUNCE_SECONDS:
-                watch = watch or _Watch(self, request, place, ranks)
+                watch = watch or _Watch(self, request, place, ranks, moving)
                 watch.look(waited)
             if waited < _YIELDING_SECONDS:
                 os.sched_yield()
@@ -163,7 +164,9 @@ class StallDetector:
 class _Watch:
     """One long wait: what it has told, and what it makes of the others' news."""
 
-    def __init__(self, detector: StallDetector, request: Request, place: str, ranks: Sequence[int] | None) -> None:
+    def __init__(
+        self, detector: StallDetector, request: Request, place: str, ranks: Sequence[int] | None, moving: bool
+    ) -> None:
         self._detector = detector
         self._ranks = None if ranks is None else frozenset(ranks)
         self._request = request
@@ -175,7 +178,8 @@ class _Watch:
         self._rank = detector._states.rank
         self._next_look_seconds = 0.0
         self._trace_place = detector.recorder.place  # until it has been told
-        detector._states.tell("waiting", place)
+        self._moving = moving
+        detector._states.tell("moving" if moving else "waiting", place)
 
     def look(self, waited: float) -> None:
         if waited < self._next_look_seconds:
@@ -215,7 +219,7 @@ class _Watch:
 
     def _check_entangled(self, others: dict[int, State]) -> None:
         elsewhere = self._missing(others)
-        if not elsewhere or any(state.kind != "waiting" for state in others.values()):
+        if self._moving or not elsewhere or any(state.kind != "waiting" for state in others.values()):
             self._entangled_since = None
             return
         now = time.monotonic()
@@ -260,6 +264,7 @@ def _whereabouts(others: Mapping[int, State], ranks: list[int]) -> str:
         "alone": "alone with",
         "joined": "has no more data (tfdist.join)",
         "waiting": "waits in",
+        "moving": "waits for a message in",
         "ended": "has ended",
     }
     told = []

@@ -18,7 +18,8 @@ class State:
     """What a rank is about.
 
     Attributes:
-      kind: ``running``; ``waiting`` somewhere; ``alone`` with something; ``joined``: trains no more, but takes part;
+      kind: ``running``; ``waiting`` somewhere; ``moving``: for messages of ranks that have been there; ``alone`` with
+        something; ``joined``: trains no more, but takes part;
         ``ended``.
       what: more of it, in words; the beginning, if it is long (see ``clipped``).
       line: of the script that its main thread was in when it last looked; empty: unknown.

@@ -16,13 +16,15 @@ class TestChoice:
         for seconds, expected in (((0.3, 0.2, 0.16), 0), ((0.3, 0.1, 0.14), 1), ((0.3, 0.14, 0.1), 2)):
             engines: tuple[Engine, ...] = (ProcessMemoryEngine(), small, large)
             tried = tuple(zip(engines, seconds, strict=True))
-            assert Measurement(tried, (1.0,) * 6, (0.5,) * 6).choice.engine == tried[expected][0]
+            assert Measurement(SIZES_BYTES, tried, (), (1.0,) * 6, (0.5,) * 6).choice.engine == tried[expected][0]
 
     def test_one_outlier_does_not_decide(self) -> None:
         private = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
         own = (2.0, 2.0, 0.5, 0.5, 1.05, 0.5)
-        assert Measurement(self.TRIED, private, own).choice == Choice(ProcessMemoryEngine(), SIZES_BYTES[2], BASE)
+        assert Measurement(SIZES_BYTES, self.TRIED, (), private, own).choice == Choice(
+            ProcessMemoryEngine(), SIZES_BYTES[2], BASE
+        )
 
     def test_never_faster(self) -> None:
-        assert Measurement(self.TRIED, (1.0,) * 6, (2.0,) * 6).choice.crossover_bytes == float("inf")
-        assert Measurement((), (1.0,) * 6, ()).choice.crossover_bytes == float("inf")
+        assert Measurement(SIZES_BYTES, self.TRIED, (), (1.0,) * 6, (2.0,) * 6).choice.crossover_bytes == float("inf")
+        assert Measurement(SIZES_BYTES, (), (), (1.0,) * 6, ()).choice.crossover_bytes == float("inf")

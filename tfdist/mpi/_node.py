@@ -1,0 +1,104 @@
+"""MPI node: the ranks of one machine as one channel uses them, and what they exchange with other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfdist.core import reduce_ops
+from tfdist.core.reduce_ops import Op
+from tfdist.core.topology import Lane
+from tfdist.mpi._reduction import Reductions
+from tfdist.mpi._shared_memory import Segments
+from tfdist.transport.interfaces import NodeMemory, Pace, SplitBarrier, Sums
+from tfdist.transport.one_process import Final
+from tfdist.transport.process_memory import ProcessMemory
+from tfdist.transport.stall_detection import StallDetector
+
+
+class _Meeting:
+    """See ``interfaces.SplitBarrier``."""
+
+    def __init__(self, segments: Segments, detector: StallDetector, ranks: Sequence[int]) -> None:
+        self._lines = segments.lines()
+        self._detector = detector
+        self._ranks = ranks
+
+    def enter(self) -> None:
+        self._lines.enter(())
+
+    def wait(self, place: str) -> None:
+        if not self._lines.Test():
+            self._detector.wait(self._lines, place, self._ranks)
+
+
+class MpiNode:
+    """The shared memory of a channel; see ``interfaces.Node``.
+
+    Args:
+      segments: the memory.
+      detector: this rank's knowledge of the others.
+      ranks: of this node.
+      lanes: what this rank adds, side by side.
+      reductions: of the lanes, over all nodes; None if there is one.
+      sharing: what the channel uses.
+      pids: of this node's ranks.
+    """
+
+    def __init__(
+        self,
+        segments: Segments,
+        detector: StallDetector,
+        ranks: Sequence[int],
+        lanes: Sequence[Lane],
+        reductions: Reductions | None,
+        sharing: NodeMemory,
+        pids: Sequence[int],
+    ) -> None:
+        self._lines = segments.lines()
+        self._scratch = np.empty(0, np.uint8)
+        self._area = 0
+        self._detector = detector
+        self._reductions = reductions
+        self._start, self._stop = lanes[0].start, lanes[-1].stop
+        self.ranks = ranks
+        self.index = segments.index
+        self.alone = reductions is None
+        # The meetings come first: their memory must be zero, and only a window's beginning is.
+        self.copied: SplitBarrier = _Meeting(segments, detector, ranks)
+        self.added: SplitBarrier = _Meeting(segments, detector, ranks)
+        piece, count = sharing.piece_bytes, sharing.addresses
+        tables = [memory.view(np.int64) for memory in segments.each(8 * count)]
+        self.process_memory = ProcessMemory(pids, tables, segments.index) if count else None
+        self.inputs: Sequence[Sequence[np.ndarray]] = [segments.each(piece) for _ in range(2)]
+        self.sums: Sequence[np.ndarray] = [segments.each(piece)[0] for _ in range(2)]
+
+    def set_pace(self, pace: Pace) -> None:
+        """Of what is exchanged with other machines from now on."""
+        if self._reductions is not None:
+            self._reductions.pace = pace
+
+    def scratch(self, size_bytes: int) -> np.ndarray:
+        if self._scratch.size < size_bytes:
+            self._scratch = np.empty(size_bytes, np.uint8)
+        return self._scratch[:size_bytes]
+
+    def bring(self, numbers: Sequence[int], place: str) -> list[list[int]]:
+        """Wait for the node's ranks; what each has brought."""
+        self._lines.enter(numbers)
+        self._detector.wait(self._lines, place, self.ranks)
+        return self._lines.read(len(numbers))
+
+    def next_area(self) -> int:
+        self._area = 1 - self._area
+        return self._area
+
+    def own(self, elements: int, itemsize: int) -> slice:
+        return reduce_ops.stretch(elements, self._start, self._stop, itemsize)
+
+    def begin(self, array: np.ndarray, op: Op, place: str) -> Sums:
+        if self._reductions is None:
+            own = self.own(array.size, array.itemsize)
+            return Final(own.start, own.stop)
+        return self._reductions.begin(array, op, place)

@@ -1,0 +1,225 @@
+"""Reduction: an array of some ranks combined piece by piece, over a network, as its pieces become ready.
+
+A piece is divided between the ranks. Each sends the others theirs, combines what comes for its own part, and sends that
+back: reduce-scatter and all-gather, by which least bytes pass each link (Thakur, Rabenseifner, Gropp 2005), in direct
+messages, so that it takes two latencies with any number of ranks. An element is combined by one rank, in one order,
+rounded once, and all get the same bits. Several pieces are under way at a time: both directions of a link are in use.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from tfdist.core import reduce_ops
+from tfdist.core.reduce_ops import Op
+from tfdist.core.topology import Lane
+from tfdist.transport.interfaces import Pace
+from tfdist.transport.stall_detection import StallDetector
+
+_LANDING_BYTES = 1 << 24  # of all pieces under way: there may be hundreds of ranks
+_SMALLEST_PART_BYTES = 1 << 14
+_TAGS = 1 << 14  # every MPI has twice as many
+
+
+class Reductions:
+    """Reductions of one communicator, one at a time.
+
+    Args:
+      comm: its ranks are those of the lanes.
+      detector: this rank's knowledge of the others.
+      lanes: what this rank takes part in, ascending.
+      ranks: of the communicator, in the job.
+
+    Attributes:
+      pace: of those that begin from now on; the same on all ranks.
+    """
+
+    def __init__(self, comm: Any, detector: StallDetector, lanes: Sequence[Lane], ranks: Sequence[int]) -> None:
+        self.comm = comm
+        self.detector = detector
+        self.lanes = lanes
+        self.pace = Pace()
+        self.awaited = sorted({ranks[rank] for lane in lanes for rank in lane.ranks})
+        self._landings: list[np.ndarray] = []
+
+    def begin(self, array: np.ndarray, op: Op, place: str, divisor: int = 1) -> Reduction:
+        """Of this rank's lanes of an array, in place. Collective: the lanes' ranks.
+
+        Args:
+          array: [n], contiguous.
+          op: how.
+          place: the same words on every rank.
+          divisor: what the results are divided by, before they are rounded.
+        """
+        return Reduction(self, array, op, place, divisor)
+
+    def landing(self, size_bytes: int) -> np.ndarray:
+        """Memory for what comes, uint8 [size_bytes or more], until it is given back."""
+        for index, area in enumerate(self._landings):
+            if area.size >= size_bytes:
+                return self._landings.pop(index)
+        self._landings.clear()  # too small
+        return np.empty(size_bytes, np.uint8)
+
+    def give_back(self, area: np.ndarray) -> None:
+        """It is not needed any more."""
+        self._landings.append(area)
+
+
+class _Piece:
+    """Some elements of a lane.
+
+    Attributes:
+      ranks: of the lane.
+      parts: of the array, one of each rank.
+      stop: where it ends.
+      tag: of its messages, and the next.
+    """
+
+    def __init__(self, lane: Lane, number: int, whole: slice, itemsize: int) -> None:
+        self.ranks = lane.ranks
+        self.whole = whole
+        self.parts = [
+            slice(whole.start + part.start, whole.start + part.stop)
+            for part in reduce_ops.slices(whole.stop - whole.start, len(lane.ranks), itemsize)
+        ]
+        self.tag = 2 * ((lane.number * 1024 + number) % _TAGS)
+        self.outstanding = 0
+        self.awaited = 0
+        self.landing: np.ndarray | None = None
+        self.landed: list[np.ndarray] = []
+
+
+class Reduction:
+    """One of them; a ``stall_detection.Request`` that is complete whenever something has come or gone."""
+
+    def __init__(self, owner: Reductions, array: np.ndarray, op: Op, place: str, divisor: int) -> None:
+        self._owner = owner
+        self._comm = owner.comm
+        self._array = array
+        self._bytes = array.view(np.uint8)
+        self._op: Op = op
+        self._divisor = divisor
+        self._place = place
+        self._pieces = owner.pace.pieces
+        self._left = deque(_pieces(owner.lanes, array.size, array.itemsize, owner.pace))
+        self._ready = 0
+        self._open = 0
+        self._requests: list[Any] = []
+        self._then: list[Callable[[], None]] = []
+        self._finished: list[slice] = []
+
+    def offer(self, stop: int) -> list[slice]:
+        """This rank's elements up to there are ready to be combined.
+
+        Returns:
+          The elements that have been, on all ranks, since the last call.
+        """
+        self._ready = stop
+        self.Test()
+        finished, self._finished = self._finished, []
+        return finished
+
+    def finish(self) -> Iterator[slice]:
+        """All are ready; those that have been combined, as they come.
+
+        Raises:
+          PeerError: nothing has come or gone for too long.
+        """
+        yield from self.offer(self._array.size)
+        while self._left or self._open:
+            self._owner.detector.wait(self, self._place, self._owner.awaited, moving=True)
+            yield from self.offer(self._array.size)
+
+    def Test(self) -> bool:  # noqa: N802 (as mpi4py.MPI.Request)
+        """Whether anything has happened; what follows from it has been begun."""
+        before = len(self._left)
+        while self._left and self._open < self._pieces and self._left[0].whole.stop <= self._ready:
+            self._begin(self._left.popleft())
+        done = MPI.Request.Testsome(self._requests) if self._requests else None
+        if done:
+            then = [self._then[index] for index in done]
+            for index in sorted(done, reverse=True):
+                del self._requests[index], self._then[index]
+            for follow in then:
+                follow()
+        return bool(done) or len(self._left) < before
+
+    def _begin(self, piece: _Piece) -> None:
+        self._open += 1
+        piece.outstanding = 1  # this
+        rank = self._comm.rank
+        own = piece.parts[piece.ranks.index(rank)]
+        others = [(other, part) for other, part in zip(piece.ranks, piece.parts, strict=True) if other != rank]
+        size_bytes = (own.stop - own.start) * self._array.itemsize
+        if size_bytes:
+            piece.awaited = len(others)
+            piece.landing = self._owner.landing(size_bytes * len(others))
+            for number, (other, _) in enumerate(others):
+                area = piece.landing[number * size_bytes : (number + 1) * size_bytes]
+                piece.landed.append(area.view(self._array.dtype))
+                request = self._comm.Irecv([area, MPI.BYTE], other, piece.tag)
+                self._add(request, piece, functools.partial(self._arrived, piece, own, others))
+        for other, part in others:
+            if part.stop > part.start:
+                self._add(self._send(part, other, piece.tag), piece, functools.partial(self._gone, piece, other, part))
+        self._one_less(piece)
+
+    def _arrived(self, piece: _Piece, own: slice, others: Sequence[tuple[int, slice]]) -> None:
+        piece.awaited -= 1
+        if piece.awaited:
+            return
+        sums = self._array[own]
+        contributions = list(piece.landed)
+        contributions.insert(piece.ranks.index(self._comm.rank), sums)
+        # In the order of the ranks, whoever does it: the bits are the same however the array is cut.
+        result = contributions[0] if sums is not contributions[1] else sums
+        reduce_ops.combine(self._op, contributions, result, self._divisor)
+        if result is not sums:
+            sums[:] = result
+        assert piece.landing is not None
+        self._owner.give_back(piece.landing)
+        piece.landed, piece.landing = [], None
+        for other, _ in others:
+            self._add(self._send(own, other, piece.tag + 1), piece, lambda: None)
+
+    def _gone(self, piece: _Piece, other: int, part: slice) -> None:
+        """This rank's contribution is with the other, which sends the sum to where it was."""
+        self._add(self._comm.Irecv([self._part(part), MPI.BYTE], other, piece.tag + 1), piece, lambda: None)
+
+    def _send(self, part: slice, other: int, tag: int) -> Any:
+        return self._comm.Isend([self._part(part), MPI.BYTE], other, tag)
+
+    def _part(self, part: slice) -> np.ndarray:
+        return self._bytes[part.start * self._array.itemsize : part.stop * self._array.itemsize]
+
+    def _add(self, request: Any, piece: _Piece, then: Callable[[], None]) -> None:
+        piece.outstanding += 1
+        self._requests.append(request)
+        self._then.append(functools.partial(self._done, piece, then))
+
+    def _done(self, piece: _Piece, then: Callable[[], None]) -> None:
+        then()
+        self._one_less(piece)
+
+    def _one_less(self, piece: _Piece) -> None:
+        piece.outstanding -= 1
+        if not piece.outstanding:
+            self._open -= 1
+            self._finished.append(piece.whole)
+
+
+def _pieces(lanes: Sequence[Lane], elements: int, itemsize: int, pace: Pace) -> Iterator[_Piece]:
+    for lane in lanes:
+        whole = reduce_ops.stretch(elements, lane.start, lane.stop, itemsize)
+        others = max(1, len(lane.ranks) - 1)
+        part_bytes = min(pace.message_bytes, max(_SMALLEST_PART_BYTES, _LANDING_BYTES // (pace.pieces * others)))
+        room = part_bytes // itemsize * len(lane.ranks)
+        for number, start in enumerate(range(whole.start, whole.stop, room)):
+            yield _Piece(lane, number, slice(start, min(start + room, whole.stop)), itemsize)
