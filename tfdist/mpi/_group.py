@@ -52,14 +52,18 @@ class Communicators:
         self._windows = windows
         self._line = line
         self._spread = len({topology.node_of(rank) for rank in ranks}) > 1
-        self.control = MpiChannel(comm.Dup(), detector, self.ranks, line, spread=self._spread)
+        self.control = MpiChannel(self._duplicate(), detector, self.ranks, line, spread=self._spread)
         self.channels: Pool[MpiChannel, NodeMemory | None] = Pool(self.control, self._new_channel, "channel")
 
     def _new_channel(self, sharing: NodeMemory | None) -> MpiChannel:
-        comm = self.comm.Dup()
+        comm = self._duplicate()
         node = self._node(comm, sharing) if sharing else None
         line = f"{self._line}, channel {len(self.channels.things) + 1}"
         return MpiChannel(comm, self._detector, self.ranks, line, node, self._spread, self.channels.give_back)
+
+    def _duplicate(self) -> Any:
+        with self._detector.inside(f"the making of a communicator of {self._line}", self.ranks):
+            return self.comm.Dup()
 
     def _node(self, comm: Any, sharing: NodeMemory) -> MpiNode | None:
         wanted = 4 * aligned(sharing.piece_bytes) + aligned(8 * sharing.addresses) + 3 * aligned(2 * LINE_BYTES)
@@ -75,8 +79,9 @@ class Communicators:
     def close(self) -> None:
         """Nothing of it is used any more. Collective: these ranks."""
         self.control.arrive(f"the closing of the group of the ranks {', '.join(map(str, self.ranks))}")
-        for channel in [*self.channels.things, self.control]:
-            channel.close()
+        with self._detector.inside(f"the closing of {self._line}", self.ranks):
+            for channel in [*self.channels.things, self.control]:
+                channel.close()
 
 
 class MpiGroup:
@@ -161,7 +166,8 @@ class Groups:
 
     def _first(self, ranks: Sequence[int], place: str) -> tuple[MpiChannel, Pool[Communicators, None]]:
         self._meet(ranks, place)
-        comm = _some(self._comm, ranks)
+        with self._detector.inside(place, ranks):
+            comm = _some(self._comm, ranks)
         words, numbers = _words(ranks), itertools.count(1)
 
         def make(kind: None) -> Communicators:
@@ -180,7 +186,8 @@ class Groups:
         base, pool = self._pools[tuple(communicators.ranks)]
         pool.remove(communicators)
         if not pool.things:
-            base.close()
+            with self._detector.inside("the closing of their line of communication", communicators.ranks):
+                base.close()
             del self._pools[tuple(communicators.ranks)]
 
 

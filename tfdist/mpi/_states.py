@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import platform
 import threading
 import time
 from collections.abc import Mapping
@@ -17,7 +19,8 @@ from tfdist.transport.state_line import LINE_BYTES, State, StateLine
 _LOOK_SECONDS = 1.0  # how old a line of the script may be
 _ANSWER_SECONDS = 0.25  # another machine's question waits so long for this process to call MPI
 _ASK_SECONDS = 0.5  # between two questions to a machine
-_PATIENCE_SECONDS = 3.0  # until the next rank of that machine is asked
+_PATIENCE_SECONDS = 1.5  # until the next rank of that machine is asked
+_UNANSWERED_SECONDS = 3.5  # more than two ranks' patience: one may be stopped
 
 
 class MpiStates:
@@ -38,7 +41,10 @@ class MpiStates:
         self.rank = comm.rank
         self.size = comm.size
         self._own_window = MPI.Win.Allocate_shared(LINE_BYTES * machine.size, 1, MPI.INFO_NULL, machine)
-        machines: list[list[int]] = comm.allgather(machine.allgather(comm.rank))
+        told: list[tuple[str, list[int]]] = comm.allgather((platform.node(), machine.allgather(comm.rank)))
+        hosts = {name for name, _ in told}
+        names = {rank: name if len(hosts) > 1 else "" for rank, (name, _) in enumerate(told)}
+        machines = [ranks for _, ranks in told]
         block = np.frombuffer(self._own_window.Shared_query(0)[0], np.uint8)[: LINE_BYTES * machine.size]
         if machine.rank == 0:
             block[:] = 0
@@ -46,7 +52,7 @@ class MpiStates:
         lines = [StateLine(part) for part in block.reshape(machine.size, LINE_BYTES)]
         self._lines = {rank: line for rank, line in zip(machines[comm.rank], lines, strict=True) if rank != comm.rank}
         self._line = lines[machine.rank]
-        self._known = {rank: State() for rank in range(comm.size) if rank != comm.rank}
+        self._known = {rank: State(host=names[rank]) for rank in range(comm.size) if rank != comm.rank}
         others = sorted({tuple(ranks) for ranks in machines} - {tuple(machines[comm.rank])})
         self._window = MPI.Win.Create(block, 1, MPI.INFO_NULL, comm) if others else None
         if self._window is not None:
@@ -61,9 +67,11 @@ class MpiStates:
 
     def read(self) -> Mapping[int, State]:
         for rank, line in self._lines.items():
-            self._known[rank] = line.read() or self._known[rank]
+            state = line.read()
+            if state is not None:
+                self._known[rank] = dataclasses.replace(state, host=self._known[rank].host)
         for machine in self._remote:
-            self._known.update(machine.read())
+            machine.read(self._known)
         return self._known
 
     def _look(self) -> None:
@@ -93,29 +101,41 @@ class _Machine:
     def __init__(self, window: Any, ranks: tuple[int, ...]) -> None:
         self._window = window
         self._ranks = ranks
-        self._asked = 0  # which of them
-        self._questions: list[tuple[Any, np.ndarray]] = []  # MPI may yet write to what was not answered
+        self._asked = ranks[0]
+        self._questions: dict[int, tuple[Any, np.ndarray]] = {}  # MPI may yet write to what was not answered
         self._next = 0.0
-        self._given_up = 0.0
+        self._unanswered_since: float | None = None
+        self._looked: dict[int, float] = {}  # by its own clock, which may differ from ours
 
-    def read(self) -> dict[int, State]:
-        """What has come since, of its ranks."""
+    def read(self, known: dict[int, State]) -> None:
+        """Put into ``known`` what has come since, of its ranks."""
         now = time.monotonic()
-        found: dict[int, State] = {}
-        for question in list(self._questions):
-            request, block = question
+        for asked, (request, block) in list(self._questions.items()):
             if request.Test():
-                self._questions.remove(question)
-                lines = zip(self._ranks, block.reshape(-1, LINE_BYTES), strict=True)
-                found.update({rank: state for rank, line in lines if (state := StateLine(line).read())})
-        if self._questions and now > self._given_up and len(self._questions) < len(self._ranks):
-            self._asked = (self._asked + 1) % len(self._ranks)
+                del self._questions[asked]
+                self._asked, self._next, self._unanswered_since = asked, now + _ASK_SECONDS, None
+                for rank, line in zip(self._ranks, block.reshape(-1, LINE_BYTES), strict=True):
+                    state = StateLine(line).read()
+                    if state is not None:
+                        known[rank] = self._by_our_clock(rank, state, known[rank])
+        if self._unanswered_since and now - self._unanswered_since > _UNANSWERED_SECONDS:
+            for rank in self._ranks:
+                known[rank] = dataclasses.replace(known[rank], answers=False)
+        if now > self._next:
             self._ask(now)
-        elif not self._questions and now > self._next:
-            self._ask(now)
-        return found
+
+    def _by_our_clock(self, rank: int, state: State, before: State) -> State:
+        news = self._looked.get(rank) != state.looked
+        self._looked[rank] = state.looked
+        return dataclasses.replace(state, host=before.host, looked=time.time() if news else before.looked)
 
     def _ask(self, now: float) -> None:
-        block = np.zeros(LINE_BYTES * len(self._ranks), np.uint8)
-        self._questions.append((self._window.Rget(block, self._ranks[self._asked]), block))
-        self._next, self._given_up = now + _ASK_SECONDS, now + _PATIENCE_SECONDS
+        """One that has nothing left to answer; the same again as long as it answers."""
+        start = self._ranks.index(self._asked)
+        free = [rank for rank in self._ranks[start:] + self._ranks[:start] if rank not in self._questions]
+        if free:
+            self._asked = free[0]
+            block = np.zeros(LINE_BYTES * len(self._ranks), np.uint8)
+            self._questions[self._asked] = self._window.Rget(block, self._asked), block
+            self._next = now + _PATIENCE_SECONDS
+            self._unanswered_since = self._unanswered_since or now

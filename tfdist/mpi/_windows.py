@@ -13,6 +13,7 @@ from mpi4py import MPI
 from tfdist.core.log import log
 from tfdist.mpi._shared_memory import Segments
 from tfdist.transport.process_memory import ProcessMemory, address, allow_siblings
+from tfdist.transport.stall_detection import StallDetector
 
 _SHARED_MEMORY = "/dev/shm"
 # Windows are costly for MPI (communicators, files): small channels share one.
@@ -27,12 +28,14 @@ class Windows:
       everyone: all ranks; only to decide together.
       node: the ranks of this node.
       ranks_on_machine: that take from the same file system.
+      detector: this rank's knowledge of the others.
     """
 
-    def __init__(self, everyone: Any, node: Any, ranks_on_machine: int) -> None:
+    def __init__(self, everyone: Any, node: Any, ranks_on_machine: int, detector: StallDetector) -> None:
         self._everyone = everyone
         self._node = node
         self._ranks_on_machine = ranks_on_machine
+        self._detector = detector
         self._windows: list[Any] = []
         self._segments: Segments | None = None
         self._told = False
@@ -41,6 +44,10 @@ class Windows:
     @functools.cached_property
     def unreadable(self) -> str:
         """Why some rank cannot read the memory of another of its node; empty if all can. Collective: all ranks."""
+        with self._detector.inside("the reading of other ranks' memory"):
+            return self._find_unreadable()
+
+    def _find_unreadable(self) -> str:
         allow_siblings()
         # Another container's process may have the same number: what is read must be what its rank has written.
         secret = np.frombuffer(os.urandom(64), np.uint8)
@@ -62,7 +69,8 @@ class Windows:
         """Segments with that much left; None if any rank cannot have them. Collective: all ranks."""
         if self._segments is None or self._segments.free_bytes < size_bytes:
             sizes = dict.fromkeys((max(size_bytes, _WINDOW_BYTES), size_bytes))
-            granted = next((g for g in map(self._allocate, sizes) if g is not None), None)
+            with self._detector.inside("the making of shared memory"):
+                granted = next((g for g in map(self._allocate, sizes) if g is not None), None)
             if granted is None:
                 return None
             self._segments = granted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Sequence
 
@@ -14,12 +15,18 @@ from tfdist.core.log import log
 from tfdist.core.settings import Settings, settings_difference
 from tfdist.core.topology import layout
 from tfdist.core.trace_files import flight_recorder, job_name, new_folder
+from tfdist.mpi._first_meeting import FirstMeeting
 from tfdist.mpi._group import Communicators, Groups, MpiGroup
 from tfdist.mpi._launcher_watch import LauncherWatch
+from tfdist.mpi._process_deadline import START_SECONDS, end_by_alarm, process_deadline
 from tfdist.mpi._states import MpiStates
 from tfdist.mpi._windows import Windows
-from tfdist.transport.interfaces import Group, SetupError
+from tfdist.transport.interfaces import Group, PeerError, SetupError
 from tfdist.transport.stall_detection import StallDetector
+
+_PLACE = "the start of tfdist"
+_LOOK_SECONDS = 1.0  # between two looks at ranks that have not ended
+_ABORT_SECONDS = 10.0  # for MPI to end the job
 
 
 def processes() -> int:
@@ -58,7 +65,31 @@ class MpiWorld(MpiGroup):
     """All ranks of an MPI job; see ``interfaces.World``. Collective: all ranks."""
 
     def __init__(self, settings: Settings) -> None:
-        # Dup and Split are collective and blocking: here all ranks have just been started.
+        meeting = FirstMeeting(MPI.COMM_WORLD, _PLACE)
+        seconds = settings.stall_abort_seconds + START_SECONDS
+        starting = StallDetector(meeting, dataclasses.replace(settings, stall_abort_seconds=seconds), end=_abort)
+        try:
+            starting.wait(meeting, _PLACE)
+        except PeerError as error:
+            starting.end_job(error)  # a program that went on from here to its end would wait there
+        with StallDetector(meeting, settings, end=_abort).inside(_PLACE):
+            comm = self._begin(settings)
+        detector = StallDetector(self._states, settings, self.recorder, _abort)
+        self._launcher = LauncherWatch(comm.rank)
+        if not settings.outlive_launcher:
+            self._launcher.start()
+        self._stall_abort_seconds = settings.stall_abort_seconds
+        topology = self.topology
+        has_neighbours = max(len(n) for n in topology.nodes) > 1
+        with detector.inside(_PLACE):
+            windows = Windows(comm.Dup(), self._node, self.local_size, detector) if has_neighbours else None
+        self._windows = windows
+        super().__init__(Communicators(comm, detector, range(comm.size), topology, "all ranks", windows))
+        self._detector = detector
+        self._groups = Groups(comm, detector, topology)
+
+    def _begin(self, settings: Settings) -> MPI.Intracomm:
+        """Find out who shares a machine, and let the ranks see each other's states."""
         comm = MPI.COMM_WORLD.Dup()
         difference = settings_difference(comm.allgather(settings))
         if difference:
@@ -68,24 +99,15 @@ class MpiWorld(MpiGroup):
         self.local_size = self._machine.size
         first = self._machine.bcast(comm.rank)
         topology = layout(comm.allgather(first), settings.node_size)
-        node = comm.Split(topology.nodes.index(topology.node_of(comm.rank)), comm.rank)
+        self.topology = topology
+        self._node = node = comm.Split(topology.nodes.index(topology.node_of(comm.rank)), comm.rank)
         name = comm.bcast(job_name())
         folder = self._machine.bcast(new_folder(settings, name) if self._machine.rank == 0 else "")
         self.recorder: Recorder = flight_recorder(settings, comm.rank, comm.size, folder)
         # (A part of a machine that is taken for a node is one here, too: that is how the way between them is tried.)
         self._states = MpiStates(comm.Dup(), node if settings.node_size else self._machine, self.recorder)
-        detector = StallDetector(self._states, settings, self.recorder)
-        self._launcher = LauncherWatch(comm.rank)
-        if not settings.outlive_launcher:
-            self._launcher.start()
-        self._stall_abort_seconds = settings.stall_abort_seconds
-        has_neighbours = max(len(n) for n in topology.nodes) > 1
-        self._windows = Windows(comm.Dup(), node, self.local_size) if has_neighbours else None
-        super().__init__(Communicators(comm, detector, range(comm.size), topology, "all ranks", self._windows))
-        self.topology = topology
         self._comm = comm
-        self._detector = detector
-        self._groups = Groups(comm, detector, topology)
+        return comm
 
     def process_memory_obstacle(self) -> str:
         return self._windows.unreadable if self._windows else "no two ranks share a machine"
@@ -100,25 +122,43 @@ class MpiWorld(MpiGroup):
         self._detector.announce(kind, what)
 
     def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
-        return self._machine.allgather(cores)
+        with self._detector.inside("the sharing of the machine's cores"):
+            return self._machine.allgather(cores)
 
     def description(self) -> str:
         return library_version()
 
     def abort(self, exit_code: int) -> None:
-        self._comm.Abort(exit_code)
+        _abort(exit_code)
 
     def end(self, exit_code: int = 0) -> None:
         self._detector.announce("ended", f"with exit code {exit_code}" if exit_code else "")
         # MPI's own finalisation waits busily; a rank that is done must leave the core to those that work.
         request = self._comm.Ibarrier()
         start = time.monotonic()
+        last_seen = next_look = start
+        lost = ""
         while not request.Test():
             time.sleep(0.01)
             # Others may be saving what they have; but one that never comes must not hold the job up.
-            waited = time.monotonic() - start
+            now = time.monotonic()
+            if now > next_look:
+                next_look = now + _LOOK_SECONDS
+                lost = self._detector.lost()
+                last_seen = last_seen if lost else now
             reason = "gave up waiting" if self._detector.gave_up else "lost its launcher" if self._launcher.gone else ""
+            waited = now - start
             if reason and waited > self._stall_abort_seconds:
                 log(f"rank {self.rank} {reason}, and has ended {waited:.0f} s ago: the other ranks end now")
                 self.abort(1)
-        self._states.close()
+            if lost and now - last_seen > self._stall_abort_seconds:
+                log(f"rank {self.rank} has ended {waited:.0f} s ago, and waits in vain ({lost}): the job ends now")
+                self.abort(1)
+        with self._detector.inside("the end of the program"):
+            self._states.close()
+        end_by_alarm(self._stall_abort_seconds)  # a rank may be stopped in MPI's own end
+
+
+def _abort(exit_code: int) -> None:
+    with process_deadline(_ABORT_SECONDS):
+        MPI.COMM_WORLD.Abort(exit_code)

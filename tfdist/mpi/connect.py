@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tfdist.core.environment import Launch
 from tfdist.core.settings import Settings
+from tfdist.mpi._process_deadline import START_SECONDS, process_deadline
 from tfdist.transport.interfaces import SetupError, World
 from tfdist.transport.one_process import OneProcess
 
@@ -21,7 +22,8 @@ def connect(launch: Launch | None, settings: Settings) -> World:
     if launch is None or launch.size == 1:
         return OneProcess()
     try:
-        from tfdist.mpi import _world
+        with process_deadline(settings.stall_abort_seconds + START_SECONDS):  # MPI starts when all ranks have come
+            from tfdist.mpi import _world
     except (ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise SetupError(f"a launcher started this program, but MPI cannot be loaded ({reason}). {INSTALL}") from None

@@ -5,14 +5,18 @@ them is refused from then on, and what MPI may yet write to is kept.
 
 A rank that has waited for a second says where; a rank inside ``alone(reason)`` and one whose program has ended say so
 at once. Nothing is sent: it is read by those who wait (``mpi._states``).
+
+A call of MPI's that blocks cannot be given up: there a thread waits, and ends the process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from tfdist.core.flight_recorder import SILENT, Recorder
@@ -20,16 +24,16 @@ from tfdist.core.log import log
 from tfdist.core.settings import Settings
 from tfdist.transport.interfaces import PeerError
 from tfdist.transport.state_line import State, clipped
+from tfdist.transport.whereabouts import NOBODY, ranks_in_words, silent_seconds, whereabouts
 
 _ANNOUNCE_SECONDS = 1.0
+_OUTPUT_SECONDS = 0.2  # for the launcher to forward a message before it ends the ranks
 _ENTANGLED_SECONDS = 5.0  # ranks that wait for each other in different places; long enough for news on its way
 _YIELDING_SECONDS = 1e-4  # a peer in step is here within that; longer yielding takes the core from whoever computes
 _NAP_SHARE = 0.1  # of the time waited so far: what a nap may add to a wait
 _LONGEST_NAP_SECONDS = 1e-3
 _LOOK_SECONDS = 0.02  # between two looks at the others
 _LOOK_SHARE = 0.05  # of the time, at most: there may be thousands
-_SILENT_SECONDS = 10.0  # a rank that has not looked where it is for so long does not run
-
 
 _RUNNING = ("running", "")
 
@@ -60,10 +64,18 @@ class StallDetector:
       states: of the ranks.
       settings: stall_seconds and stall_abort_seconds.
       recorder: of what this rank does with the others.
+      end: ends the job, with this exit code.
     """
 
-    def __init__(self, states: States, settings: Settings, recorder: Recorder = SILENT) -> None:
+    def __init__(
+        self,
+        states: States,
+        settings: Settings,
+        recorder: Recorder = SILENT,
+        end: Callable[[int], object] = os._exit,
+    ) -> None:
         self.recorder = recorder
+        self._end = end
         self._states = states
         self._settings = settings
         self._state = _RUNNING
@@ -140,6 +152,50 @@ class StallDetector:
             self._states.tell(*self._state)
 
     @contextlib.contextmanager
+    def inside(self, place: str, ranks: Sequence[int] | None = None) -> Iterator[None]:
+        """Calls that block until other ranks have come, and let Python's threads run meanwhile.
+
+        If they do not return in time, a message says what ``wait`` would, and the job ends: nothing can be caught.
+
+        Args:
+          place: the same words on every rank that waits for the same thing.
+          ranks: who is awaited, if not all.
+        """
+        call = _Call()
+        watch = threading.Thread(target=self._guard, args=(call, place, ranks), name="tfdist deadline", daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            call.returned.set()
+
+    def _guard(self, call: _Call, place: str, ranks: Sequence[int] | None) -> None:
+        if not call.returned.wait(_ANNOUNCE_SECONDS):
+            try:
+                self._wait(call, place, ranks, moving=False)
+            except PeerError as error:
+                self.end_job(error)
+
+    def end_job(self, error: PeerError) -> None:
+        """For where nobody can catch it."""
+        self.give_up(error)
+        trace = f"\ntfdist: what each rank did last: python -m tfdist trace {self.recorder.place}"
+        with contextlib.suppress(Exception):
+            sys.stderr.write(
+                f"tfdist: rank {self._states.rank} of {self._states.size} failed:\n{type(error).__name__}: {error}"
+                f"{trace * bool(self.recorder.place)}\n"
+            )
+            sys.stderr.flush()
+        time.sleep(_OUTPUT_SECONDS)
+        self._end(1)
+
+    def lost(self) -> str:
+        """Which ranks are stopped or cannot be reached, in words; empty if none is known to be."""
+        states = self._states.read()
+        lost = [r for r, s in states.items() if s.kind != "ended" and (silent_seconds(s) or not s.answers)]
+        return whereabouts(states, lost)
+
+    @contextlib.contextmanager
     def alone(self, reason: str) -> Iterator[None]:
         """Tell the others that this rank works by itself meanwhile."""
         previous = self._state
@@ -159,6 +215,16 @@ class StallDetector:
         self._state = (kind, what)
         if not self._forked:
             self._states.tell(*self._state)
+
+
+class _Call:
+    """A blocking call as a request."""
+
+    def __init__(self) -> None:
+        self.returned = threading.Event()
+
+    def Test(self) -> bool:  # noqa: N802 (as mpi4py.MPI.Request)
+        return self.returned.is_set()
 
 
 class _Watch:
@@ -200,7 +266,7 @@ class _Watch:
                     f"rank {failed[0]} ended {others[failed[0]].what} while rank {self._rank} waits in {self._place}."
                 )
             raise PeerError(
-                f"{_ranks(ended)} ended while rank {self._rank} waits in {self._place}. "
+                f"{ranks_in_words(ended)} ended while rank {self._rank} waits in {self._place}. "
                 "Every rank must run the same number of steps: give all ranks equal data (tfdist.shard)."
             )
         self._check_entangled(others)
@@ -208,31 +274,33 @@ class _Watch:
             self._next_report_seconds += self._settings.stall_seconds
             self._report(others, waited)
         missing = self._missing(others)
-        if any(others[r].kind == "alone" for r in missing):
+        if any(others[r].kind == "alone" and others[r].answers for r in missing):
             self._excused_seconds = waited
         if waited - self._excused_seconds > self._settings.stall_abort_seconds:
+            who = f"{ranks_in_words(missing)} ({whereabouts(others, missing)})" if missing else NOBODY
             raise PeerError(
-                f"rank {self._rank} has waited {waited:.0f} s in {self._place} for {_ranks(missing)} "
-                f"({_whereabouts(others, missing)}). Wrap long work of one rank in tfdist.alone(reason), "
-                "or raise TFDIST_STALL_ABORT_SECONDS."
+                f"rank {self._rank} has waited {waited:.0f} s in {self._place} for {who}. Wrap long work of one rank "
+                "in tfdist.alone(reason), or raise TFDIST_STALL_ABORT_SECONDS."
             )
 
     def _check_entangled(self, others: dict[int, State]) -> None:
-        elsewhere = self._missing(others)
-        if self._moving or not elsewhere or any(state.kind != "waiting" for state in others.values()):
+        elsewhere = [r for r, state in others.items() if state.what != self._place]
+        known = all(state.kind == "waiting" and state.answers for state in others.values())
+        if self._moving or not elsewhere or not known:
             self._entangled_since = None
             return
         now = time.monotonic()
         self._entangled_since = self._entangled_since or now
         if now - self._entangled_since > _ENTANGLED_SECONDS:
             raise PeerError(
-                f"rank {self._rank} waits in {self._place}, but {_whereabouts(others, elsewhere)}. "
+                f"rank {self._rank} waits in {self._place}, but {whereabouts(others, elsewhere)}. "
                 "All ranks must run the same operations in the same order: look for a fetch, a condition, a "
                 "step or an early stop that depends on the rank."
             )
 
     def _missing(self, others: dict[int, State]) -> list[int]:
-        return [r for r, state in others.items() if state.what != self._place]
+        # One that was here, too, may have been stopped since, or cut off.
+        return [r for r, s in others.items() if s.what != self._place or not s.answers or silent_seconds(s)]
 
     def _report(self, others: dict[int, State], waited: float) -> None:
         missing = self._missing(others)
@@ -241,8 +309,8 @@ class _Watch:
             place, self._trace_place = self._trace_place, ""
             more = f" (python -m tfdist trace {place} says more)" if place else ""
             log(
-                f"{_ranks(present)} waited {waited:.0f} s in {self._place}; "
-                f"missing: {_whereabouts(others, missing) or 'nobody, the message is on its way'}{more}"
+                f"{ranks_in_words(present)} waited {waited:.0f} s in {self._place}; "
+                f"missing: {whereabouts(others, missing) or NOBODY}{more}"
             )
 
     def _arrives_within(self, seconds: float) -> bool:
@@ -252,29 +320,3 @@ class _Watch:
                 return True
             time.sleep(_LONGEST_NAP_SECONDS)
         return False
-
-
-def _ranks(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, sorted(ranks)))
-
-
-def _whereabouts(others: Mapping[int, State], ranks: list[int]) -> str:
-    words = {
-        "running": "busy outside tfdist",
-        "alone": "alone with",
-        "joined": "has no more data (tfdist.join)",
-        "waiting": "waits in",
-        "moving": "waits for a message in",
-        "ended": "has ended",
-    }
-    told = []
-    for rank in ranks:
-        state = others[rank]
-        said = f"rank {rank} {words[state.kind]} {state.what}".rstrip()
-        if state.kind in ("running", "alone") and state.line:
-            said += f", in {state.line}"
-            silent = time.time() - state.looked
-            if silent > _SILENT_SECONDS:
-                said += f" {silent:.0f} s ago: it is stopped, or in a call that lets no other thread run"
-        told.append(said)
-    return "; ".join(told)

@@ -19,17 +19,21 @@ class State:
 
     Attributes:
       kind: ``running``; ``waiting`` somewhere; ``moving``: for messages of ranks that have been there; ``alone`` with
-        something; ``joined``: trains no more, but takes part;
-        ``ended``.
+        something; ``joined``: trains no more, but takes part; ``ended``. At the start, before it can be read:
+        ``absent``; ``gathering``: it hears of the others, and has not said that all have come; ``unknown``.
       what: more of it, in words; the beginning, if it is long (see ``clipped``).
       line: of the script that its main thread was in when it last looked; empty: unknown.
-      looked: when, in seconds since the epoch; 0: never.
+      looked: when, in seconds since the epoch by the reader's clock; 0: never.
+      host: its machine's name, if there are several.
+      answers: its machine does.
     """
 
     kind: str = "running"
     what: str = ""
     line: str = ""
     looked: float = 0.0
+    host: str = ""
+    answers: bool = True
 
 
 def clipped(what: str) -> str:

@@ -144,3 +144,72 @@ def test_an_interrupted_wait_is_given_up_too() -> None:
         ranks.wait(Interrupted(), "step 1")
     with pytest.raises(PeerError, match=r"step 2 is refused: .*KeyboardInterrupt"):
         ranks.check("step 2")
+
+
+def test_a_machine_that_does_not_answer_is_named() -> None:
+    """Whatever its ranks said last: that they wait here, or work alone without a deadline."""
+    ranks, states = rank_0(size=4)
+    states.others[1] = State("waiting", "step 1", host="node1")
+    states.others[2] = State("waiting", "step 1", host="node2", answers=False)
+    states.others[3] = State("alone", "evaluation", host="node2", answers=False)
+    with pytest.raises(PeerError, match=r"ranks 2, 3 \(rank 2: its machine \(node2\) does not answer: .*; rank 3: its"):
+        ranks.wait(After(9), "step 1")
+
+
+def test_a_machine_that_does_not_answer_is_in_no_other_place() -> None:
+    ranks, states = rank_0(size=2, abort=9)
+    states.others[1] = State("waiting", "bucket 2", answers=False)
+    ranks.wait(After(0.4), "bucket 1")
+
+
+def test_the_host_of_a_missing_rank_is_named() -> None:
+    ranks, states = rank_0(size=2)
+    states.others[1] = State(line="read (data.py:3)", looked=time.time() - 70, host="node2")
+    with pytest.raises(PeerError, match=r"rank 1 on node2 busy outside tfdist, in read \(data.py:3\) 70 s ago: it is st"):
+        ranks.wait(After(9), "step 1")
+
+
+def test_a_rank_that_was_stopped_in_the_same_place_is_named() -> None:
+    ranks, states = rank_0(size=3)
+    states.others[1] = State("moving", "step 1", looked=time.time())
+    states.others[2] = State("moving", "step 1", looked=time.time() - 40)
+    with pytest.raises(PeerError, match=r"step 1 for rank 2 \(rank 2 waits for a message in step 1, 40 s ago: it is st"):
+        ranks.wait(After(9), "step 1", moving=True)
+
+
+def test_all_are_there() -> None:
+    ranks, states = rank_0(size=2)
+    states.others[1] = State("moving", "step 1", looked=time.time())
+    with pytest.raises(PeerError, match="in step 1 for nobody: all are here"):
+        ranks.wait(After(9), "step 1", moving=True)
+
+
+def test_a_blocking_call_that_does_not_return_ends_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    states, codes = Pretended(0, 2), []
+    ranks = StallDetector(states, Settings(stall_seconds=9, stall_abort_seconds=0.1), end=codes.append)
+    with ranks.inside("a call"):
+        time.sleep(0.6)
+    assert codes == [1]
+    assert "rank 0 of 2 failed:\nPeerError: rank 0 has waited 0 s in a call for rank 1 (" in capsys.readouterr().err
+    assert ranks.gave_up
+
+
+def test_a_blocking_call_that_returns_is_nothing() -> None:
+    states, codes = Pretended(0, 2), []
+    ranks = StallDetector(states, Settings(stall_abort_seconds=0.1), end=codes.append)
+    with ranks.inside("a call"):
+        time.sleep(0.08)
+    time.sleep(0.3)
+    assert codes == []
+    assert not ranks.gave_up
+
+
+def test_who_is_lost() -> None:
+    ranks, states = rank_0(size=4)
+    assert ranks.lost() == ""
+    states.others[1] = State("running", "", looked=time.time() - 30)
+    states.others[2] = State("ended", "", looked=time.time() - 30)
+    states.others[3] = State("running", "", answers=False)
+    assert "rank 1 busy" in ranks.lost()
+    assert "rank 2" not in ranks.lost()
+    assert "rank 3: its machine does not answer" in ranks.lost()

@@ -1,0 +1,102 @@
+"""A rank that is stopped in the midst of what the ranks set up together: the other names it, and the job ends.
+
+TensorFlow is not needed for that, and not imported.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.launch import ROOT, Finished, mpirun
+from tests.tfdist.test_ends import ended
+
+# Rank 1 stops where a function begins.
+SCRIPT = f"""
+import os, signal, sys, types
+module, function, pid_file = sys.argv[1:]
+rank = int(os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")))
+def stop():
+    sys.setprofile(None)
+    with open(pid_file, "w") as file:
+        file.write(str(os.getpid()))
+    os.kill(os.getpid(), signal.SIGSTOP)
+def profile(frame, event, argument):
+    code = frame.f_code
+    if event == "call" and code.co_name == function and code.co_filename.endswith(f"/mpi/{{module}}.py"):
+        stop()
+if rank == 1 and function == "import":
+    stop()
+elif rank == 1:
+    sys.setprofile(profile)
+package = sys.modules["tfdist"] = types.ModuleType("tfdist")
+package.__path__ = [{str(ROOT / "tfdist")!r}]
+import numpy as np
+from tfdist.core.environment import launch
+from tfdist.core.settings import Settings
+from tfdist.mpi.connect import connect
+from tfdist.transport.interfaces import NodeMemory
+world = connect(launch(), Settings.from_environment())
+world.local_affinities(frozenset())
+world.process_memory_obstacle()
+channel = world.channel("a test", NodeMemory(1 << 20, 8))
+group = world.group([0, 1])
+channel = group.channel("another test")
+channel.arrive("a meeting")
+group.close()
+world.end()
+print("ended")
+"""
+
+
+def stopped(directory: Path, module: str, function: str) -> Finished:
+    script, pid = directory / "script.py", directory / "pid"
+    script.write_text(textwrap.dedent(SCRIPT))
+    settings = {"TFDIST_STALL_SECONDS": "2", "TFDIST_STALL_ABORT_SECONDS": "3"}
+    finished = mpirun(2, [str(script), module, function, str(pid)], 60, settings)
+    assert function == "nothing" or ended(int(pid.read_text()))
+    return finished
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "place"),
+    [
+        ("_world", "_begin", "the start of tfdist for rank 1 (rank 1 was there, and has not said where it is now)"),
+        ("_states", "__init__", "the start of tfdist for rank 1 (rank 1 was there"),
+        ("_windows", "__init__", "the start of tfdist for rank 1 (rank 1 busy outside tfdist"),
+        ("_group", "_duplicate", "the making of a communicator of all ranks for rank 1"),
+        ("_world", "local_affinities", "the sharing of the machine's cores for rank 1"),
+        ("_windows", "_find_unreadable", "the reading of other ranks' memory for rank 1"),
+        ("_windows", "_allocate", "the making of shared memory for rank 1"),
+        ("_group", "_some", "a group of the ranks 0, 1 for rank 1"),
+        ("_group", "closed", "the closing of their line of communication for rank 1"),
+        ("_states", "close", "the end of the program for rank 1"),
+    ],
+)
+def test_a_rank_that_stops_in_a_blocking_call(tmp_path: Path, module: str, function: str, place: str) -> None:
+    finished = stopped(tmp_path, module, function)
+    assert finished.code not in (0, None), finished
+    assert f"rank 0 has waited 3 s in {place}" in finished.errors, finished
+    assert finished.seconds < 20
+
+
+def test_a_rank_that_stops_before_it_is_met(tmp_path: Path) -> None:
+    """Another start than the first: programs that are read from a slow disk get more time."""
+    finished = stopped(tmp_path, "_first_meeting", "__init__")
+    assert finished.code not in (0, None), finished
+    assert "rank 0 has waited 23 s in the start of tfdist for rank 1 (rank 1 has not come)" in finished.errors
+
+
+@pytest.mark.parametrize(("module", "function"), [("", "import"), ("_process_deadline", "end_by_alarm")])
+def test_a_rank_that_stops_before_mpi_begins_or_ends(tmp_path: Path, module: str, function: str) -> None:
+    """No thread of Python's runs then."""
+    finished = stopped(tmp_path, module, function)
+    assert finished.code not in (0, None), finished
+
+
+def test_no_rank_stops(tmp_path: Path) -> None:
+    finished = stopped(tmp_path, "", "nothing")
+    assert finished.code == 0, finished
+    assert finished.output.count("ended") == 2

@@ -1,0 +1,56 @@
+"""First meeting: the ranks hear of each other before they share anything, so that one that does not come is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfdist.transport.state_line import State
+
+_TAG = 31_999  # of a communicator that is the script's too; every MPI has 32,767
+
+
+class FirstMeeting:
+    """Rank 0 hears of each rank, and tells all when it has; a ``stall_detection.Request``, and its ``States``.
+
+    Nothing is left in the communicator afterwards. Collective: all ranks.
+
+    Args:
+      comm: of all ranks.
+      place: the same words on every rank.
+    """
+
+    def __init__(self, comm: Any, place: str) -> None:
+        self.rank = comm.rank
+        self.size = comm.size
+        self._comm = comm
+        self._place = place
+        others = range(1, self.size) if self.rank == 0 else [0]
+        self._awaited = {other: comm.Irecv(np.empty(0, np.uint8), other, _TAG) for other in others}
+        self._sent = [] if self.rank == 0 else [self._send(0)]
+        self._over = False
+
+    def _send(self, other: int) -> Any:
+        return self._comm.Isend(np.empty(0, np.uint8), other, _TAG)
+
+    def Test(self) -> bool:  # noqa: N802 (as mpi4py.MPI.Request)
+        """Whether all ranks have come."""
+        self._awaited = {rank: request for rank, request in self._awaited.items() if not request.Test()}
+        if self._awaited:
+            return False
+        if self.rank == 0 and not self._sent:
+            self._sent = [self._send(other) for other in range(1, self.size)]
+        self._over = all([request.Test() for request in self._sent])
+        return self._over
+
+    def tell(self, kind: str, what: str) -> None:
+        """Nobody could read it yet."""
+
+    def read(self) -> Mapping[int, State]:
+        """What this rank knows of the others."""
+        here = State("unknown") if self._over else State("waiting", self._place)
+        missing = State("absent" if self.rank == 0 else "gathering")
+        others = (rank for rank in range(self.size) if rank != self.rank)
+        return {rank: missing if rank in self._awaited else here for rank in others}
