@@ -9,12 +9,18 @@ still being read. Two staging areas take turns, so that a rank that is a little 
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from tfdist.core.alignment import aligned
 
+# What MPICH names a rank's own by, and leaves behind unless the rank comes to MPI's end.
+_NAMED = re.compile(r" (/dev/shm/mpich_shm_\S+)$", re.MULTILINE)
 LINE_NUMBERS = 8
 LINE_BYTES = 8 * LINE_NUMBERS
 
@@ -101,3 +107,10 @@ class Segments:
         start = self._used
         self._used += aligned(size_bytes)
         return [m[start : start + size_bytes] for m in self._memory]
+
+
+def take_names_off() -> None:
+    """What MPI shares here goes with the processes that have it, however they end; all that need it have it already."""
+    for name in set(_NAMED.findall(Path("/proc/self/maps").read_text(errors="replace"))):
+        with contextlib.suppress(OSError):
+            os.unlink(name)

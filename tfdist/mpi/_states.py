@@ -52,6 +52,7 @@ class MpiStates:
         lines = [StateLine(part) for part in block.reshape(machine.size, LINE_BYTES)]
         self._lines = {rank: line for rank, line in zip(machines[comm.rank], lines, strict=True) if rank != comm.rank}
         self._line = lines[machine.rank]
+        self._line.tell_line("")  # it lives
         self._known = {rank: State(host=names[rank]) for rank in range(comm.size) if rank != comm.rank}
         others = sorted({tuple(ranks) for ranks in machines} - {tuple(machines[comm.rank])})
         self._window = MPI.Win.Create(block, 1, MPI.INFO_NULL, comm) if others else None

@@ -19,6 +19,7 @@ from tfdist.mpi._first_meeting import FirstMeeting
 from tfdist.mpi._group import Communicators, Groups, MpiGroup
 from tfdist.mpi._launcher_watch import LauncherWatch
 from tfdist.mpi._process_deadline import START_SECONDS, end_by_alarm, process_deadline
+from tfdist.mpi._shared_memory import take_names_off
 from tfdist.mpi._states import MpiStates
 from tfdist.mpi._windows import Windows
 from tfdist.transport.interfaces import Group, PeerError, SetupError
@@ -26,6 +27,7 @@ from tfdist.transport.stall_detection import StallDetector
 
 _PLACE = "the start of tfdist"
 _LOOK_SECONDS = 1.0  # between two looks at ranks that have not ended
+_OUTPUT_SECONDS = 0.2  # for the launcher to forward a message before it ends the ranks
 _ABORT_SECONDS = 10.0  # for MPI to end the job
 
 
@@ -97,6 +99,8 @@ class MpiWorld(MpiGroup):
         self._machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank = self._machine.rank
         self.local_size = self._machine.size
+        self._machine.Barrier()
+        take_names_off()
         first = self._machine.bcast(comm.rank)
         topology = layout(comm.allgather(first), settings.node_size)
         self.topology = topology
@@ -149,14 +153,19 @@ class MpiWorld(MpiGroup):
             reason = "gave up waiting" if self._detector.gave_up else "lost its launcher" if self._launcher.gone else ""
             waited = now - start
             if reason and waited > self._stall_abort_seconds:
-                log(f"rank {self.rank} {reason}, and has ended {waited:.0f} s ago: the other ranks end now")
-                self.abort(1)
+                self._say_and_abort(
+                    f"rank {self.rank} {reason}, and has ended {waited:.0f} s ago: the other ranks end now"
+                )
             if lost and now - last_seen > self._stall_abort_seconds:
-                log(f"rank {self.rank} has ended {waited:.0f} s ago, and waits in vain ({lost}): the job ends now")
-                self.abort(1)
+                self._say_and_abort(f"rank {self.rank} has ended {waited:.0f} s ago, and waits in vain: {lost}")
         with self._detector.inside("the end of the program"):
             self._states.close()
         end_by_alarm(self._stall_abort_seconds)  # a rank may be stopped in MPI's own end
+
+    def _say_and_abort(self, message: str) -> None:
+        log(message)
+        time.sleep(_OUTPUT_SECONDS)
+        self.abort(1)
 
 
 def _abort(exit_code: int) -> None:

@@ -165,7 +165,9 @@ def test_a_machine_that_does_not_answer_is_in_no_other_place() -> None:
 def test_the_host_of_a_missing_rank_is_named() -> None:
     ranks, states = rank_0(size=2)
     states.others[1] = State(line="read (data.py:3)", looked=time.time() - 70, host="node2")
-    with pytest.raises(PeerError, match=r"rank 1 on node2 busy outside tfdist, in read \(data.py:3\) 70 s ago: it is st"):
+    with pytest.raises(
+        PeerError, match=r"rank 1 on node2 busy outside tfdist, in read \(data.py:3\) 70 s ago: it is st"
+    ):
         ranks.wait(After(9), "step 1")
 
 
@@ -173,7 +175,9 @@ def test_a_rank_that_was_stopped_in_the_same_place_is_named() -> None:
     ranks, states = rank_0(size=3)
     states.others[1] = State("moving", "step 1", looked=time.time())
     states.others[2] = State("moving", "step 1", looked=time.time() - 40)
-    with pytest.raises(PeerError, match=r"step 1 for rank 2 \(rank 2 waits for a message in step 1, 40 s ago: it is st"):
+    with pytest.raises(
+        PeerError, match=r"step 1 for rank 2 \(rank 2 waits for a message in step 1, 40 s ago: it is st"
+    ):
         ranks.wait(After(9), "step 1", moving=True)
 
 
