@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 ABORT_SECONDS = 6
 END_SECONDS = ABORT_SECONDS + 60  # of which ssh takes 30 to find out that nobody is there
-START_SECONDS = 60
+START_SECONDS = 90
 SCRIPT = """
 import os, signal, sys, time
 import tensorflow as tf
@@ -75,6 +75,7 @@ class Job:
             "TFDIST_STALL_SECONDS": "3",
             "TFDIST_STALL_ABORT_SECONDS": str(ABORT_SECONDS),
             "TFDIST_TRACE_FOLDER": str(self._traces),
+            "TFDIST_ENGINE": "direct" if max(ranks.values()) > 1 else "mpi",  # measuring takes long on such links
             **limits,
         }
         with open(folder / "said", "wb") as said:
@@ -181,12 +182,12 @@ def test_a_stopped_rank(start: Callable[..., Job]) -> None:
 @pytest.mark.parametrize("pause", [0.0, 4.0])
 def test_a_broken_link(hosts: Hosts, start: Callable[..., Job], pause: float) -> None:
     """In a message, and while the ranks compute."""
-    job = start({"node1": 2, "node2": 2}, pause)
+    job = start({"node1": 1, "node2": 1}, pause)
     job.reach("step 1")
     time.sleep(0.7)
     hosts.link("node2", up=False)
     try:
-        job.ends(r"for ranks 2, 3 \(rank 2: its machine \(node2\) does not answer")
+        job.ends(r"for rank 1 \(rank 1: its machine \(node2\) does not answer")
     finally:
         hosts.link("node2", up=True)
 
@@ -217,11 +218,12 @@ def fill(hosts: Hosts, name: str) -> None:
 
 
 def test_no_sshd(hosts: Hosts, start: Callable[..., Job]) -> None:
+    """Neither the one that listens nor the session that has started the ranks: a job that runs does not need it."""
     job = start({"node1": 1, "node3": 1})
     job.reach("step 1")
     for pid in hosts.processes("node3", "sshd"):
         os.kill(pid, signal.SIGKILL)
-    job.ends("node3")
+    job.ends("step 11", well=True)
 
 
 def test_a_destroyed_host(hosts: Hosts, start: Callable[..., Job]) -> None:

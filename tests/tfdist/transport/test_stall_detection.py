@@ -189,7 +189,8 @@ def test_all_are_there() -> None:
 
 
 def test_a_blocking_call_that_does_not_return_ends_the_job(capsys: pytest.CaptureFixture[str]) -> None:
-    states, codes = Pretended(0, 2), []
+    states = Pretended(0, 2)
+    codes: list[int] = []
     ranks = StallDetector(states, Settings(stall_seconds=9, stall_abort_seconds=0.1), end=codes.append)
     with ranks.inside("a call"):
         time.sleep(0.6)
@@ -199,7 +200,8 @@ def test_a_blocking_call_that_does_not_return_ends_the_job(capsys: pytest.Captur
 
 
 def test_a_blocking_call_that_returns_is_nothing() -> None:
-    states, codes = Pretended(0, 2), []
+    states = Pretended(0, 2)
+    codes: list[int] = []
     ranks = StallDetector(states, Settings(stall_abort_seconds=0.1), end=codes.append)
     with ranks.inside("a call"):
         time.sleep(0.08)
