@@ -169,5 +169,6 @@ class MpiWorld(MpiGroup):
 
 
 def _abort(exit_code: int) -> None:
+    end_by_alarm(2 * _ABORT_SECONDS)  # what it says may have no reader: a launcher that is cut off
     with process_deadline(_ABORT_SECONDS):
         MPI.COMM_WORLD.Abort(exit_code)
