@@ -45,7 +45,7 @@ def run(arguments: Sequence[str], ranks: Processes) -> None:
     if config.is_inference:
         infer(config, saved, ranks, ranks.untouched)
     else:
-        train_model(config, saved, ranks, ranks.untouched)
+        train_model(config, saved, ranks, ranks.untouched, ranks.job)
 
 
 if __name__ == "__main__":

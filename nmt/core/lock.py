@@ -3,7 +3,8 @@
 A lock is a file that names its holder: host, process, since when. The holder has it locked for the system, too
 (flock(2)), which ends with the process however it dies; so a process of the same host that has left its name without
 that lock is dead, and its place is free. Of another host this cannot be said: not every shared file system tells hosts
-of each other's locks. The file stays empty or is deleted when nobody holds it.
+of each other's locks. But a job that starts again, elsewhere, does so because what it was before has ended. The file
+stays empty or is deleted when nobody holds it.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from nmt.core.ranks import Ranks, from_root
 
 
 @contextmanager
-def hold(path: str | os.PathLike[str], place: str, elsewhere: str) -> Iterator[str]:
+def hold(path: str | os.PathLike[str], place: str, elsewhere: str, job: str = "") -> Iterator[str]:
     """Holds a lock in a block, and releases it at every end of it.
 
     Args:
         path: the lock file; its directory is made if missing, and removed again if it is then still empty.
         place: what is locked, for messages.
         elsewhere: what else a user could do, for messages: "choose another out_dir".
+        job: the name of this process's job, if it may start again; one of this name that another host has left is
+            dead, too.
 
     Yields:
         what is to be said: from whom the lock was taken over; empty if from nobody.
@@ -44,7 +47,7 @@ def hold(path: str | os.PathLike[str], place: str, elsewhere: str) -> Iterator[s
     file = None
     try:
         make_directory(lock.parent)
-        file, notice = _taken(lock, place, elsewhere)
+        file, notice = _taken(lock, place, elsewhere, job)
         yield notice
     finally:
         if file is not None:
@@ -56,7 +59,9 @@ def hold(path: str | os.PathLike[str], place: str, elsewhere: str) -> Iterator[s
 
 
 @contextmanager
-def hold_for_all(ranks: Ranks, path: str | os.PathLike[str], place: str, elsewhere: str) -> Iterator[str]:
+def hold_for_all(
+    ranks: Ranks, path: str | os.PathLike[str], place: str, elsewhere: str, job: str = ""
+) -> Iterator[str]:
     """The same for all ranks of a run, of which rank 0 holds the lock.
 
     Collective: every rank enters; leaving is not collective.
@@ -65,17 +70,17 @@ def hold_for_all(ranks: Ranks, path: str | os.PathLike[str], place: str, elsewhe
         AgreedError: on every rank, as `hold`.
     """
     with contextlib.ExitStack() as held:
-        yield from_root(ranks, lambda: held.enter_context(hold(path, place, elsewhere)))
+        yield from_root(ranks, lambda: held.enter_context(hold(path, place, elsewhere, job)))
 
 
-def _taken(lock: Path, place: str, elsewhere: str) -> tuple[IO[str], str]:
+def _taken(lock: Path, place: str, elsewhere: str, job: str) -> tuple[IO[str], str]:
     """The lock file, open and with this process's name in it; and what is to be said."""
     file, locked = _opened(lock)
     try:
         holder = _read(file)
-        if locked is False or (holder and not _left(holder, locked)):
+        if locked is False or (holder and not _left(holder, locked, job)):
             raise InputError(f"{place} is in use by {_named(holder)}: {_remedy(lock, holder, elsewhere)}")
-        _write(file)
+        _write(file, job)
     except OSError as error:
         file.close()
         raise InputError(unwritable(lock, error)) from error
@@ -131,22 +136,29 @@ def _read(file: IO[str]) -> dict[str, Any]:
         return {}
     try:
         holder = json.loads(text)
-        return {"host": str(holder["host"]), "pid": int(holder["pid"]), "since": str(holder["since"])}
+        return {
+            "host": str(holder["host"]),
+            "pid": int(holder["pid"]),
+            "since": str(holder["since"]),
+            "job": str(holder.get("job", "")),
+        }
     except (ValueError, KeyError, TypeError):
-        return {"host": "an unknown host", "pid": 0, "since": "an unknown time"}
+        return {"host": "an unknown host", "pid": 0, "since": "an unknown time", "job": ""}
 
 
-def _write(file: IO[str]) -> None:
+def _write(file: IO[str], job: str) -> None:
     since = datetime.now().astimezone().isoformat(" ", "seconds")
     file.truncate(0)
-    file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since}) + "\n")
+    file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since, "job": job}) + "\n")
     file.flush()
     os.fsync(file.fileno())
 
 
-def _left(holder: dict[str, Any], locked: bool | None) -> bool:
+def _left(holder: dict[str, Any], locked: bool | None, job: str) -> bool:
     """Whether a holder that has left its name is dead for certain."""
-    return holder["host"] == socket.gethostname() and (locked is True or not _runs(holder["pid"]))
+    if holder["host"] != socket.gethostname():
+        return bool(job) and holder["job"] == job
+    return locked is True or not _runs(holder["pid"])
 
 
 def _runs(pid: int) -> bool:

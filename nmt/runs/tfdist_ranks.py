@@ -12,16 +12,22 @@ from typing import Any, TypeVar
 import numpy as np
 
 import tfdist
+from tfdist.core.settings import Settings
 
 Value = TypeVar("Value")
 
 
 class Processes:
-    """The ranks that tfdist has found; implements `nmt.core.ranks.Ranks`, and more that only a run needs."""
+    """The ranks that tfdist has found; implements `nmt.core.ranks.Ranks`, and more that only a run needs.
+
+    Attributes:
+        job: the name of a job that `tfdist-run` may start again; empty for others.
+    """
 
     def __init__(self) -> None:
         self.rank: int = tfdist.rank()
         self.size: int = tfdist.size()
+        self.job = Settings.from_environment().job
 
     def sum(self, value: np.ndarray) -> np.ndarray:
         """The sum over all ranks. Collective."""

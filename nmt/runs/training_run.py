@@ -38,7 +38,9 @@ _HELD_OUT = "held_out"  # that of the texts it is evaluated on
 _LOCK = "run.lock"  # in out_dir, while a run trains there
 
 
-def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> None:
+def train_model(
+    config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched, job: str = ""
+) -> None:
     """Trains, from the latest checkpoint in out_dir if there is one, while no other run does so.
 
     Collective: every rank calls.
@@ -48,13 +50,14 @@ def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouche
         saved: the contents of the `hparams` file.
         ranks: who trains.
         untouched: in such a block, graphs are built as they are, without broadcasts of initial values.
+        job: the name of the job, if it may start again on other hosts.
 
     Raises:
         AgreedError: on every rank, for a user's mistake.
         InputError: on the rank that writes, for one that shows during training, such as a full disk.
     """
     out_dir = str(config.out_dir)
-    with hold_for_all(ranks, os.path.join(out_dir, _LOCK), out_dir, "choose another out_dir") as taken_over:
+    with hold_for_all(ranks, os.path.join(out_dir, _LOCK), out_dir, "choose another out_dir", job) as taken_over:
         from_root(ranks, lambda: check_options_kept(config, saved))
         _train(config, saved, ranks, untouched, [taken_over])
 

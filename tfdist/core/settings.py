@@ -110,6 +110,8 @@ class Settings:
     stall_seconds: float = _seconds(60.0, "wait after which the missing ranks are named")
     stall_abort_seconds: float = _seconds(600.0, "wait after which the job ends")
     outlive_launcher: bool = _setting(False, _switch, "0 or 1", "ranks go on when mpirun or its daemon is killed")
+    job: str = _setting("", str, "a name", "which job this is, in each attempt; tfdist-run --max-restarts makes one up")
+    restarts: int = _setting(0, _count, "a whole number", "attempts of this job before, as tfdist-run counts them")
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     @classmethod

@@ -11,19 +11,18 @@ It is not one of the ranks, and must never start MPI itself.
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tfdist.core import devices, environment
-from tfdist.launch import hosts, launchers
+from tfdist.launch import hosts, restarts
+from tfdist.launch.attempts import Attempts
 from tfdist.launch.hosts import Host, LaunchError
-from tfdist.launch.supervision import supervise
+from tfdist.launch.supervision import Ended, Signals
 
 _USAGE_ERROR = 2
 
@@ -62,6 +61,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-bind", action="store_true", help="do not bind each rank to its share of the cores")
     parser.add_argument("--no-prefix", action="store_true", help="do not put the rank in front of each line")
     parser.add_argument("--no-check", action="store_true", help="do not ask the hosts for their versions first")
+    parser.add_argument(
+        "--max-restarts",
+        type=_restarts,
+        metavar="N",
+        help="a failed job starts again, at most so often (default: never)",
+    )
+    parser.add_argument(
+        "--min-ranks", type=_ranks, metavar="N", help="restarts may leave hosts out that are gone, down to N ranks"
+    )
     parser.add_argument("--ssh", default="", metavar="COMMAND", help="how to reach other hosts (default: ssh)")
     parser.add_argument("--dry-run", action="store_true", help="print the command line, and end")
     parser.add_argument("-v", "--verbose", action="store_true", help="say what was found")
@@ -71,8 +79,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _ranks(text: str) -> int:
+    return _number(text, "ranks")
+
+
+def _restarts(text: str) -> int:
+    return _number(text, "restarts")
+
+
+def _number(text: str, what: str) -> int:
     if not re.fullmatch(r"[1-9]\d*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks; it takes 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of {what}; it takes 1 or more")
     return int(text)
 
 
@@ -82,52 +98,21 @@ def _run(options: argparse.Namespace) -> int:
         raise LaunchError("mpirun or srun has started this already; start tfdist-run once, or the program without it")
     command, python = _command(options)
     machines, ranks = _machines(options)
-    facts = hosts.facts_here(python)
-    launcher = launchers.find(facts, python)
-    if options.verbose:
-        _say(f"{facts['mpi']} ({facts['mpi_file']}), started by {launcher.path}")
-        _say(f"here: {_described(facts)}")
-    others = [host.name for host in machines if not hosts.is_here(host.name)]
-    ssh = tuple(shlex.split(options.ssh))
-    known = {host.name: facts for host in machines if hosts.is_here(host.name)}
-    handed_on = environment.handed_on()
-    if others and not options.no_check:
-        known |= hosts.check(others, facts, python, ssh or ("ssh",), handed_on)
-        if options.verbose:
-            for name in others:
-                _say(f"{name}: {_described(known[name])}")
-    system = environment.batch_system()
-    if system and not machines:
-        cores_each, crowded, reason = None, False, f"{system} shares the cores out"
-    else:
-        # Hosts that were not asked are taken to be like this one.
-        cores_each, crowded, reason = _binding([(known.get(h.name, facts), h.ranks) for h in machines or _here(ranks)])
-    if options.no_bind:
-        cores_each, reason = 0, ""
-    plan = launchers.Plan(
-        ranks,
-        command,
-        hosts=machines,
-        cores_each=cores_each,
-        crowded=crowded,
-        prefix=not options.no_prefix,
-        variables=environment.rank_defaults(),
-        handed_on=tuple(handed_on) if others or system else (),
-        ssh=launchers.keep_alive(launcher, ssh) if others else ssh,
-        root=os.geteuid() == 0,
-    )
-    line = launchers.command_line(launcher, plan)
-    if reason:
-        _say(f"ranks are not bound to cores: {reason}")
-    _say(shlex.join(line))
+    policy = restarts.Policy.of(options.max_restarts, ranks, options.min_ranks)
+    attempts = Attempts(options, command, python, _say)
+    attempts.check([host.name for host in machines])
     if options.dry_run:
+        attempts.line(machines, ranks, {})
         return 0
-    try:
-        # Open MPI's starts other machines by processes that need not stay.
-        marked = launchers.marked_lines(launcher) if plan.prefix else None
-        return supervise(line, marked, ends_with_children=launcher.family != "Open MPI")
-    except OSError as error:
-        raise LaunchError(f"{launcher.path}: cannot be started ({error.strerror})") from None
+    signals = Signals()
+    name = environment.variables().get("TFDIST_JOB") or uuid.uuid4().hex[:8]
+
+    def start(machines: tuple[Host, ...], ranks: int, restarted: int) -> Ended:
+        told = {"TFDIST_JOB": name, "TFDIST_RESTARTS": str(restarted)} if policy.restarts else {}
+        return attempts.run(attempts.line(machines, ranks, told), signals)
+
+    room = restarts.room(hosts.parse(options.hosts) if options.hosts else machines, machines)
+    return restarts.run(policy, machines, room, signals, start, attempts.left_out, _say)
 
 
 def _command(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
@@ -167,33 +152,6 @@ def _machines(options: argparse.Namespace) -> tuple[tuple[Host, ...], int]:
     gpus = devices.gpus_of_machine()
     _say(f"{gpus or 1} rank{'s' * (gpus > 1)}, {'one a GPU' if gpus else 'since there is no GPU'}; -n N says how many")
     return (), gpus or 1
-
-
-def _here(ranks: int) -> tuple[Host, ...]:
-    return (Host("localhost", ranks),)
-
-
-def _binding(machines: Sequence[tuple[Mapping[str, Any], int]]) -> tuple[int, bool, str]:
-    """How many cores each rank is bound to.
-
-    Args:
-      machines: each one's facts and number of ranks.
-
-    Returns:
-      The number, 0 for not at all; whether some machine has more ranks than cores; the reason, if not bound.
-    """
-    for facts, ranks in machines:
-        if ranks > facts["cores"]:
-            return 0, True, f"{ranks} ranks share {facts['cores']} cores"
-    if not all(facts["all_cores"] for facts, _ in machines):
-        # Launchers count the machine's cores, and would leave those that taskset or a container has given.
-        return 0, False, "only some of the machine's cores are given to this process"
-    return min(facts["cores"] // ranks for facts, ranks in machines), False, ""
-
-
-def _described(facts: Mapping[str, Any]) -> str:
-    names = ("python", "tfdist", "tensorflow", "mpi4py", "cores")
-    return ", ".join(f"{name} {facts[name]}" for name in names)
 
 
 def _say(text: str) -> None:

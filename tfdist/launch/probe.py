@@ -1,28 +1,47 @@
 """What is installed on a machine, and which MPI mpi4py loads there, without starting that MPI: one line of JSON.
 
-``tfdist-run`` hands this file's text to ``python -`` here and, through ssh, on other machines, which may have no tfdist
-at all: it must import nothing of the package, and read nothing but the machine.
+``tfdist-run`` hands this file's text to ``python - QUESTIONS`` here and, through ssh, on other machines, which may have
+no tfdist at all: it must import nothing of the package, and read nothing but the machine.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
 import re
+import socket
 import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+_PORT = 47613  # MPI chooses any, and so is this: that nobody listens there is an answer of the machine
+_CONNECT_SECONDS = 4.0
+_LEAST_BYTES = 1 << 20  # of the ranks' own files
 
 
 def main() -> None:
-    """Print the facts."""
+    """Print the facts.
+
+    The first argument asks, in JSON, for more: ``folder``, where the ranks run; ``program``, a file; ``module``, a
+    name; ``hosts``, names to be known; ``peers``, addresses by name.
+    """
+    asked = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    folder = asked.get("folder", "")
     library, path, error = _mpi()
+    names = {name: _addresses(name) for name in asked.get("hosts", ())}
+    known = {name: addresses[0] for name, addresses in names.items() if addresses}
     facts = {
         "python": platform.python_version(),
         "tfdist": _tfdist(),
         "tensorflow": _installed("tensorflow", "tensorflow-cpu", "tensorflow-gpu"),
+        "numpy": _installed("numpy"),
         "mpi4py": _installed("mpi4py"),
         "mpi": library,
         "mpi_file": path,
@@ -30,6 +49,14 @@ def main() -> None:
         "prefix": sys.prefix,
         "cores": len(_cores()),
         "all_cores": len(os.sched_getaffinity(0)) == os.sysconf("SC_NPROCESSORS_ONLN"),
+        "folder": os.path.isdir(folder),
+        "program": _digest(asked.get("program", "")),
+        "module": _has(asked.get("module", "")),
+        "full": {place: why for place in (folder, _temporary()) if (why := _full(place))},
+        "network": _network(),
+        "names": names,
+        "interfaces": [name for _, name in socket.if_nameindex()],
+        "unreachable": _unreachable({**known, **asked.get("peers", {})}),
     }
     print(json.dumps(facts))
 
@@ -50,6 +77,70 @@ def _tfdist() -> str:
         return "none"
     match = re.search(r'^__version__ = "(.*)"', Path(spec.origin).read_text(), re.MULTILINE)
     return match.group(1) if match else "unknown"
+
+
+def _has(module: str) -> bool:
+    return bool(module) and importlib.util.find_spec(module.split(".")[0]) is not None
+
+
+def _digest(file: str) -> str:
+    """What stands for a file's contents; empty if it is not there."""
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+    except OSError:
+        return ""
+
+
+def _temporary() -> str:
+    # Not tempfile's answer, which is another folder where this one is full.
+    return os.path.expandvars("$TMPDIR").replace("$TMPDIR", "") or "/tmp"
+
+
+def _full(folder: str) -> str:
+    """Why nothing can be written there for want of room; empty if it can, or if somebody else may."""
+    try:
+        with tempfile.TemporaryFile(dir=folder or None) as file:
+            file.write(bytes(_LEAST_BYTES))
+    except PermissionError:
+        return ""
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return ""
+
+
+def _network() -> str:
+    """What stands for the machine, and for a container that has a network of its own."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _addresses(name: str) -> list[str]:
+    try:
+        return [str(info[4][0]) for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+    except OSError:
+        return []
+
+
+def _unreachable(peers: Mapping[str, str]) -> dict[str, str]:
+    """Why the machines at these addresses cannot be reached, by name, those that cannot."""
+
+    def ask(address: str) -> str:
+        try:
+            socket.create_connection((address, _PORT), _CONNECT_SECONDS).close()
+        except (ConnectionRefusedError, ConnectionResetError):
+            pass
+        except OSError as error:
+            return f"{address}: {error.strerror or error}"
+        return ""
+
+    if not peers:
+        return {}
+    with ThreadPoolExecutor(min(64, len(peers))) as pool:
+        reasons = dict(zip(peers, pool.map(ask, peers.values()), strict=True))
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _mpi() -> tuple[str, str, str]:

@@ -13,39 +13,47 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfdist.launch._rank_prefix import Lines
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what SIGUSR1 means, the program knows
 _SECOND_INTERRUPT_SECONDS = 10.0  # interrupts closer than this mean: at once
 _KILL_SECONDS = 3.0  # for the launcher to end the ranks after the second
 _OUTPUT_SECONDS = 5.0  # for the last lines: a process that outlives the launcher may hold its pipe
 _LOOK_SECONDS = 1.0
+_NAP_SECONDS = 0.1
 _CHILDLESS_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _BLOCK_BYTES = 1 << 16
 
 
-def supervise(command: Sequence[str], lines: Callable[[], Lines] | None, ends_with_children: bool = False) -> int:
-    """Run a launcher to its end.
+class Ended(NamedTuple):
+    """How a launcher has ended: its exit code, 128 + n if signal n has ended it, and after how long."""
 
-    SIGINT, SIGTERM, SIGUSR1 and SIGHUP go on to it. What it makes of them is its own: MPICH's and Intel's mpirun hand
-    SIGINT, SIGTERM and SIGUSR1 to the ranks and end with SIGHUP; Open MPI's hands SIGUSR1 on and ends the ranks with
-    the others. A second SIGINT that ends nothing within seconds kills it.
+    code: int
+    seconds: float
+
+
+def supervise(
+    command: Sequence[str],
+    signals: Signals,
+    lines: Callable[[], Lines] | None,
+    ends_with_children: bool = False,
+) -> Ended:
+    """Run a launcher to its end.
 
     Args:
       command: the launcher and its arguments.
+      signals: which go on to it.
       lines: makes what puts the lines of one stream together; None to leave the output alone.
       ends_with_children: it has processes as long as the job has; without them it waits in vain.
-
-    Returns:
-      The launcher's exit code; 128 + n if signal n has ended it, as shells have it.
 
     Raises:
       OSError: it cannot be started.
     """
-    forwarding = _Forwarding()
+    start = time.monotonic()
     pipe = None if lines is None else subprocess.PIPE
     libc = ctypes.CDLL(None)
 
@@ -62,7 +70,7 @@ def supervise(command: Sequence[str], lines: Callable[[], Lines] | None, ends_wi
         start_new_session=True,
         preexec_fn=end_with_parent,
     )
-    forwarding.begin(process)
+    signals.begin(process)
     readers = []
     if lines is not None:
         for source, target in ((process.stdout, 1), (process.stderr, 2)):
@@ -70,11 +78,11 @@ def supervise(command: Sequence[str], lines: Callable[[], Lines] | None, ends_wi
     for reader in readers:
         reader.start()
     code = _wait(process) if ends_with_children else process.wait()
-    forwarding.finish()
+    signals.finish()
     deadline = time.monotonic() + _OUTPUT_SECONDS
     for reader in readers:
         reader.join(max(0.0, deadline - time.monotonic()))
-    return code if code >= 0 else 128 - code
+    return Ended(code if code >= 0 else 128 - code, time.monotonic() - start)
 
 
 def _wait(process: subprocess.Popen[Any]) -> int:
@@ -93,10 +101,19 @@ def _wait(process: subprocess.Popen[Any]) -> int:
             return 1
 
 
-class _Forwarding:
-    """Hands signals on, those too that came before there was a process."""
+class Signals:
+    """Hands signals on to the launcher that runs, those too that came before there was one.
+
+    These are SIGINT, SIGTERM, SIGUSR1 and SIGHUP. What a launcher makes of them is its own: MPICH's and Intel's mpirun
+    hand SIGINT, SIGTERM and SIGUSR1 to the ranks and end with SIGHUP; Open MPI's hands SIGUSR1 on and ends the ranks
+    with the others. A second SIGINT that ends nothing within seconds kills it.
+
+    Attributes:
+      ending: the first signal that is to end the job; None if none has come.
+    """
 
     def __init__(self) -> None:
+        self.ending: signal.Signals | None = None
         self._process: subprocess.Popen[Any] | None = None
         self._early: list[int] = []
         self._interrupted = float("-inf")
@@ -108,15 +125,24 @@ class _Forwarding:
     def begin(self, process: subprocess.Popen[Any]) -> None:
         """From now on there is one."""
         self._process = process
-        for number in self._early:
-            process.send_signal(number)
+        while self._early:
+            process.send_signal(self._early.pop(0))
 
     def finish(self) -> None:
         """It has ended."""
+        self._process = None
         if self._killer is not None:
             self._killer.cancel()
 
+    def wait(self, seconds: float) -> None:
+        """Sleep so long, or until a signal is to end the job."""
+        deadline = time.monotonic() + seconds
+        while self.ending is None and time.monotonic() < deadline:
+            time.sleep(_NAP_SECONDS)
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.ending is None and number in _ENDING:
+            self.ending = signal.Signals(number)
         if self._process is None:
             self._early.append(number)
             return

@@ -15,9 +15,9 @@ import pytest
 
 from tests.launch import ROOT, Finished, run
 from tfdist.core import environment
-from tfdist.launch import hosts, launchers
+from tfdist.launch import host_check, hosts, launchers
 from tfdist.launch._rank_prefix import Lines
-from tfdist.launch.command import _binding
+from tfdist.launch.attempts import binding
 from tfdist.launch.hosts import Host, LaunchError
 from tfdist.launch.launchers import Launcher, Plan
 
@@ -107,10 +107,10 @@ def test_share_of_the_cores() -> None:
     def facts(cores: int, all_cores: bool = True) -> dict[str, Any]:
         return {"cores": cores, "all_cores": all_cores}
 
-    assert _binding([(facts(8), 3)]) == (2, False, "")
-    assert _binding([(facts(8), 2), (facts(6), 2)]) == (3, False, "")
-    assert _binding([(facts(8), 2), (facts(2), 3)]) == (0, True, "3 ranks share 2 cores")
-    assert _binding([(facts(8, all_cores=False), 2)])[:2] == (0, False)
+    assert binding([(facts(8), 3)]) == (2, False, "")
+    assert binding([(facts(8), 2), (facts(6), 2)]) == (3, False, "")
+    assert binding([(facts(8), 2), (facts(2), 3)]) == (0, True, "3 ranks share 2 cores")
+    assert binding([(facts(8, all_cores=False), 2)])[:2] == (0, False)
 
 
 def test_the_environment() -> None:
@@ -285,7 +285,7 @@ def start(tmp_path: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 def test_signals_go_on(tmp_path: Path, number: signal.Signals) -> None:
-    if number == signal.SIGTERM and "Open MPI" in hosts.facts_here(sys.executable)["mpi"]:
+    if number == signal.SIGTERM and "Open MPI" in host_check.facts_here(sys.executable)["mpi"]:
         pytest.skip("Open MPI's launcher ends the ranks without handing SIGTERM on")
     process = start(tmp_path)
     process.send_signal(number)

@@ -1,0 +1,156 @@
+"""One program on some machines, once or again: the machines are asked, the launcher's command line is made, and run."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tfdist.core import environment
+from tfdist.launch import host_check, launchers
+from tfdist.launch.hosts import Host, LaunchError, is_here
+from tfdist.launch.supervision import Ended, Signals, supervise
+
+
+class Attempts:
+    """Starts a program.
+
+    Args:
+      options: of the command line.
+      command: what each rank runs.
+      python: theirs.
+      say: writes a line to the log.
+
+    Raises:
+      LaunchError: there is no MPI, or no launcher of it.
+    """
+
+    def __init__(
+        self, options: argparse.Namespace, command: tuple[str, ...], python: str, say: Callable[[str], None]
+    ) -> None:
+        self._options = options
+        self._command = command
+        self._say = say
+        self._ssh = tuple(shlex.split(options.ssh))
+        self._handed_on = environment.handed_on()
+        needs = host_check.needs_of(command, python, self._handed_on, environment.variables())
+        self._here = host_check.facts_here(python, needs)
+        self._launcher = launchers.find(self._here, python)
+        # Open MPI tells its daemons addresses.
+        named = self._launcher.family != "Open MPI" and "HYDRA_IFACE" not in environment.variables()
+        self._needs = dataclasses.replace(needs, named=named)
+        # Hosts that are not asked are taken to be like this one.
+        self._known: dict[str, Mapping[str, Any]] = {}
+        if options.verbose:
+            say(f"{self._here['mpi']} ({self._here['mpi_file']}), started by {self._launcher.path}")
+            say(f"here: {_described(self._here)}")
+
+    def check(self, hosts: Sequence[str]) -> None:
+        """Ask the machines of the first attempt.
+
+        Raises:
+          LaunchError: one cannot have ranks; a line for each problem.
+        """
+        others = [name for name in hosts if not is_here(name)]
+        if not others or self._options.no_check:
+            return
+        lines = [line for name in hosts if is_here(name) for line in self._problems_here(name)]
+        wrong = self._ask(others, self._needs, host_check.FIRST_ANSWER_SECONDS)
+        lines += [line for found in wrong.values() for line in found]
+        if lines:
+            raise LaunchError("\ntfdist-run: ".join(lines))
+
+    def left_out(self, hosts: Sequence[str]) -> dict[str, list[str]]:
+        """Ask the machines of the next attempt: what is wrong with those that cannot have ranks now."""
+        others = [name for name in hosts if not is_here(name)]
+        needs = dataclasses.replace(self._needs, versions=not self._options.no_check)
+        return self._ask(others, needs, host_check.LATER_ANSWER_SECONDS)
+
+    def line(self, machines: tuple[Host, ...], ranks: int, variables: Mapping[str, str]) -> list[str]:
+        """The launcher's command line, which is also written to the log.
+
+        Args:
+          machines: with their ranks; none for this machine, or what the batch system has given.
+          ranks: of all.
+          variables: set for the ranks beside the defaults.
+
+        Raises:
+          LaunchError: this launcher cannot do it.
+        """
+        others = [host.name for host in machines if not is_here(host.name)]
+        system = environment.batch_system()
+        if system and not machines:
+            cores_each, crowded, reason = None, False, f"{system} shares the cores out"
+        else:
+            counted = machines or (Host("localhost", ranks),)
+            cores_each, crowded, reason = binding([(self._known.get(h.name, self._here), h.ranks) for h in counted])
+        if self._options.no_bind:
+            cores_each, reason = 0, ""
+        plan = launchers.Plan(
+            ranks,
+            self._command,
+            hosts=machines,
+            cores_each=cores_each,
+            crowded=crowded,
+            prefix=not self._options.no_prefix,
+            variables={**environment.rank_defaults(), **variables},
+            handed_on=tuple(self._handed_on) if others or system else (),
+            ssh=launchers.keep_alive(self._launcher, self._ssh) if others else self._ssh,
+            root=os.geteuid() == 0,
+        )
+        line = launchers.command_line(self._launcher, plan)
+        if reason:
+            self._say(f"ranks are not bound to cores: {reason}")
+        self._say(shlex.join(line))
+        return line
+
+    def run(self, line: Sequence[str], signals: Signals) -> Ended:
+        """Run it to its end.
+
+        Raises:
+          LaunchError: the launcher cannot be started.
+        """
+        marked = None if self._options.no_prefix else launchers.marked_lines(self._launcher)
+        try:
+            # Open MPI's starts other machines by processes that need not stay.
+            return supervise(line, signals, marked, ends_with_children=self._launcher.family != "Open MPI")
+        except OSError as error:
+            raise LaunchError(f"{self._launcher.path}: cannot be started ({error.strerror})") from None
+
+    def _ask(self, others: Sequence[str], needs: host_check.Needs, seconds: float) -> dict[str, list[str]]:
+        known, wrong = host_check.ask(others, self._here, needs, self._ssh or ("ssh",), seconds)
+        if needs.versions:
+            self._known |= known
+            if self._options.verbose:
+                for name, facts in known.items():
+                    self._say(f"{name}: {_described(facts)}")
+        return wrong
+
+    def _problems_here(self, name: str) -> list[str]:
+        return list(host_check.problems(name, self._here, self._here, self._needs))
+
+
+def binding(machines: Sequence[tuple[Mapping[str, Any], int]]) -> tuple[int, bool, str]:
+    """How many cores each rank is bound to.
+
+    Args:
+      machines: each one's facts and number of ranks.
+
+    Returns:
+      The number, 0 for not at all; whether some machine has more ranks than cores; the reason, if not bound.
+    """
+    for facts, ranks in machines:
+        if ranks > facts["cores"]:
+            return 0, True, f"{ranks} ranks share {facts['cores']} cores"
+    if not all(facts["all_cores"] for facts, _ in machines):
+        # Launchers count the machine's cores, and would leave those that taskset or a container has given.
+        return 0, False, "only some of the machine's cores are given to this process"
+    return min(facts["cores"] // ranks for facts, ranks in machines), False, ""
+
+
+def _described(facts: Mapping[str, Any]) -> str:
+    names = ("python", "tfdist", "tensorflow", "mpi4py", "cores")
+    return ", ".join(f"{name} {facts[name]}" for name in names)

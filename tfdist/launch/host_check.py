@@ -1,0 +1,278 @@
+"""Whether each machine of a job has what the ranks need, asked of all at once before the start.
+
+A machine's answer is what ``probe.py`` finds there; ``problems`` compares it with this machine's, and is pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tfdist.launch import probe
+from tfdist.launch.hosts import LaunchError
+
+FIRST_ANSWER_SECONDS = 60.0  # Python's start from a cold network file system included
+LATER_ANSWER_SECONDS = 20.0
+_SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+_LEFT_OUT = "or leave {host} out of -H"
+# What must be the same everywhere, by the probe's names.
+_SAME = {
+    "python": "Python",
+    "tfdist": "tfdist",
+    "tensorflow": "TensorFlow",
+    "numpy": "NumPy",
+    "mpi4py": "mpi4py",
+    "mpi": "MPI library",
+}
+# What ssh says, what that means, and the remedy; the first that fits.
+_SSH_SAYS = (
+    (
+        "IDENTIFICATION HAS CHANGED",
+        "its host key is another than before",
+        "if the machine was installed anew: 'ssh-keygen -R {host}', then '{ssh} {host}' once by hand",
+    ),
+    (
+        "Host key verification failed",
+        "its host key is not known here",
+        "log in once by hand ('{ssh} {host}') and accept it, or 'ssh-keyscan {host} >> ~/.ssh/known_hosts'",
+    ),
+    (
+        "Could not resolve hostname",
+        "this name does not resolve here",
+        "correct it in -H, or put it into /etc/hosts or DNS",
+    ),
+    ("Connection refused", "no ssh server listens there", "start sshd there"),
+    ("Permission denied", "it refuses this user's key", "'ssh-copy-id {host}'"),
+    (
+        r"No route to host|Network is unreachable|timed out",
+        "there is no way to it",
+        "look whether it is on and its network is up",
+    ),
+)
+_SSH_FAILED = 255
+_NO_COMMAND = 127
+# Variables that name network interfaces, by the libraries that read them: libfabric, UCX, Hydra, Open MPI.
+_INTERFACES = ("FI_TCP_IFACE", "FI_SOCKETS_IFACE", "UCX_NET_DEVICES", "HYDRA_IFACE", "OMPI_MCA_btl_tcp_if_include")
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """What the ranks of a job need on each machine.
+
+    Attributes:
+      python: theirs.
+      folder: where they run.
+      program: the script's file, or the program's; empty for a module.
+      module: its name; empty for a file.
+      interfaces: of the network, and the variable that names each.
+      variables: of their environment.
+      named: its ranks find this machine by its name.
+      versions: false: only ask whether the machines answer.
+    """
+
+    python: str
+    folder: str
+    program: str = ""
+    module: str = ""
+    interfaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    named: bool = True
+    versions: bool = True
+
+
+def needs_of(
+    command: Sequence[str], python: str, variables: Mapping[str, str], environment: Mapping[str, str]
+) -> Needs:
+    """What a command needs.
+
+    Args:
+      command: what each rank runs.
+      python: its Python.
+      variables: what ranks on other machines get of this environment.
+      environment: all of it.
+    """
+    program, module = _program(command) if command[0] == python else (command[0], "")
+    named = [(v, name) for v in _INTERFACES for name in environment.get(v, "").split(",")]
+    return Needs(
+        python,
+        str(Path.cwd()),
+        str(Path(program).absolute()) if program else "",
+        module,
+        # Not: mlx5_0:1 of UCX, 10.0.0.0/8 of Open MPI.
+        {name: variable for variable, name in named if re.fullmatch(r"[\w.-]+", name) and name != "all"},
+        variables,
+    )
+
+
+def _program(command: Sequence[str]) -> tuple[str, str]:
+    """The script's file or the module that a Python is to run; both empty for what is neither."""
+    words = iter(command[1:])
+    for word in words:
+        if word == "-m":
+            module = next(words, "")
+            if module != "tfdist.launch.script":  # whose arguments are as Python's
+                return "", module
+        elif word == "-c":
+            return "", ""
+        elif word.endswith(".py"):
+            return word, ""
+    return "", ""
+
+
+def facts_here(python: str, needs: Needs | None = None) -> dict[str, Any]:
+    """What the probe finds with this Python on this machine.
+
+    Raises:
+      LaunchError: that Python does not run, or takes too long.
+    """
+    questions = [_questions(dataclasses.replace(needs, named=False), {})] if needs else []
+    answer = _ask([python, "-", *questions], FIRST_ANSWER_SECONDS)
+    if isinstance(answer, str):
+        raise LaunchError(f"{python}: {answer}")
+    code, facts, said = answer
+    if facts is None:
+        raise LaunchError(f"{python}: does not run here (exit code {code}: {said[-1] if said else 'it said nothing'})")
+    return facts
+
+
+def ask(
+    hosts: Sequence[str], here: Mapping[str, Any], needs: Needs, ssh: Sequence[str], seconds: float
+) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]]]:
+    """Ask other machines, all at once, what they have.
+
+    Args:
+      hosts: names of other machines.
+      here: this machine's facts, which the others' must equal.
+      needs: what they must have.
+      ssh: the command that runs another on a machine.
+      seconds: for each to answer.
+
+    Returns:
+      The facts of those that can have ranks, by name; and the others with what is wrong with each, a line for each
+      problem.
+    """
+    addresses = {host: address for host in hosts if (address := _address(host))}
+
+    def ask_one(host: str) -> tuple[dict[str, Any], list[str]]:
+        if addresses.get(host, "").startswith("127."):
+            return {}, [
+                f"{host}: is {addresses[host]} here, which is this machine itself; correct /etc/hosts or DNS, or write "
+                "localhost"
+            ]
+        if not needs.versions:
+            answer = _ask([*ssh, *_SSH_OPTIONS, host, "echo '{}'"], seconds)
+        else:
+            peers = {name: address for name, address in addresses.items() if name != host}
+            settings = [f"{name}={value}" for name, value in needs.variables.items()]
+            remote = shlex.join(["env", *settings, needs.python, "-", _questions(needs, peers)])
+            # Without the folder it is the probe that says so.
+            answer = _ask([*ssh, *_SSH_OPTIONS, host, f"cd {shlex.quote(needs.folder)}; {remote}"], seconds)
+        if isinstance(answer, str):
+            return {}, [f"{host}: {answer}; {_by_hand(host, ssh)}"]
+        code, facts, said = answer
+        if facts is None:
+            return {}, [f"{host}: {_silence(host, code, said, needs.python, ssh)}"]
+        return facts, list(problems(host, facts, here, needs)) if needs.versions else []
+
+    with ThreadPoolExecutor(max_workers=min(64, max(1, len(hosts)))) as pool:
+        answers = dict(zip(hosts, pool.map(ask_one, hosts), strict=True))
+    wrong = {host: lines for host, (_, lines) in answers.items() if lines}
+    return {host: facts for host, (facts, _) in answers.items() if host not in wrong}, wrong
+
+
+def problems(host: str, facts: Mapping[str, Any], here: Mapping[str, Any], needs: Needs) -> Iterator[str]:
+    """What is wrong with a machine, a line with its remedy each.
+
+    Args:
+      host: its name.
+      facts: what the probe has found there.
+      here: and on this machine.
+      needs: of the ranks.
+    """
+    if not facts["folder"]:
+        yield f"{host}: {needs.folder} is not there; start where all machines have the same folder, or make it there"
+    if here["program"] and not facts["program"]:
+        yield f"{host}: {needs.program} is not there; copy it, or put it into a folder that all share"
+    elif facts["program"] != here["program"]:
+        yield f"{host}: {needs.program} is not the same there as here; copy it, or put it into a folder that all share"
+    if here["module"] and not facts["module"]:
+        yield f"{host}: {needs.python} finds no module {needs.module} there; install it, or set PYTHONPATH here"
+    different = [
+        f"{shown} {facts[name] or facts['error']} (here: {here[name]})"
+        for name, shown in _SAME.items()
+        if facts[name] != here[name]
+    ]
+    if different:
+        yield f"{host}: {needs.python} has {', '.join(different)} there; install the same versions on all machines"
+    for folder, reason in facts["full"].items():
+        yield f"{host}: nothing can be written to {folder} ({reason}); delete something there"
+    for name, variable in needs.interfaces.items():
+        if name not in facts["interfaces"]:
+            has = ", ".join(facts["interfaces"])
+            yield f"{host}: has no network interface {name} ({variable}), but {has}; name one that all machines have"
+    for name, addresses in facts["names"].items():
+        if not addresses:
+            yield (
+                f"{host}: does not know the name {name}, by which its ranks are to find this machine; put it into "
+                "/etc/hosts or DNS there"
+            )
+        elif facts["network"] != here["network"] and (addresses[0].startswith("127.") or addresses[0] == "::1"):
+            yield (
+                f"{host}: takes {name} for itself ({addresses[0]}), and its ranks would look for this machine there; "
+                f"give {name} this machine's address in its /etc/hosts"
+            )
+    for name, reason in facts["unreachable"].items():
+        yield (f"{host}: there is no way to {name} ({reason}); look at routes and firewalls: ranks connect on any port")
+
+
+def _questions(needs: Needs, peers: Mapping[str, str]) -> str:
+    files = {"folder": needs.folder, "program": needs.program, "module": needs.module}
+    return json.dumps({**files, "hosts": [socket.gethostname()] if needs.named else [], "peers": peers})
+
+
+def _silence(host: str, code: int, said: Sequence[str], python: str, ssh: Sequence[str]) -> str:
+    """Why there are no facts, and the remedy."""
+    text = "\n".join(said)
+    last = said[-1] if said else "it said nothing"
+    if code == _NO_COMMAND:
+        return f"{python} is not there ({last}); install the same environment under this path on all machines"
+    if code == _SSH_FAILED:
+        for pattern, what, remedy in _SSH_SAYS:
+            if re.search(pattern, text):
+                words = {"host": host, "ssh": shlex.join(ssh)}
+                return f"cannot be reached: {what} ({last}); {remedy.format(**words)}, {_LEFT_OUT.format(**words)}"
+        return f"cannot be reached ({last}); {_by_hand(host, ssh)}"
+    return f"{python} does not run there (exit code {code}: {last}); {_by_hand(host, ssh)}"
+
+
+def _by_hand(host: str, ssh: Sequence[str]) -> str:
+    return f"try '{shlex.join([*ssh, host])} true' by hand, {_LEFT_OUT.format(host=host)}"
+
+
+def _address(host: str) -> str:
+    try:
+        return str(socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return ""  # ssh may know more
+
+
+def _ask(command: Sequence[str], seconds: float) -> tuple[int, dict[str, Any] | None, list[str]] | str:
+    """A probe's exit code, facts and last words; or why there are none."""
+    source = Path(probe.__file__).read_text()
+    try:
+        done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return f"no answer in {seconds:g} s"
+    except OSError as error:
+        return f"{command[0]} cannot be started ({error.strerror})"
+    answers = [line for line in done.stdout.splitlines() if line.startswith("{")]  # after a login shell's greeting
+    facts = None if done.returncode or not answers else json.loads(answers[-1])
+    return done.returncode, facts, done.stderr.strip().splitlines()
