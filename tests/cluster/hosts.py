@@ -102,6 +102,11 @@ class Hosts:
         self._outer.clear()
         self._folder.cleanup()
 
+    @property
+    def folder(self) -> Path:
+        """Where all of them have their keys, ``ssh`` (what is in ``~/.ssh``) and ``hosts`` (``/etc/hosts``)."""
+        return self._kept
+
     def command(self, name: str, command: Sequence[str]) -> list[str]:
         """What runs a command there as somebody who is logged in."""
         return ["nsenter", "-t", str(self._first[name]), *_NAMESPACES, f"-w{Path.cwd()}", "--", *command]

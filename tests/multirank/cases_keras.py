@@ -395,7 +395,7 @@ def case_files_and_progress_are_rank_0s() -> None:
     mine = directory / f"rank{tfdist.rank()}"
     mine.mkdir()
     model = functional()
-    model.compile("sgd", "mse")
+    model.compile("adam", "mse")
     with contextlib.redirect_stdout(io.StringIO()) as said:
         callbacks = [
             keras.callbacks.ModelCheckpoint(mine / "{epoch}.weights.h5", save_weights_only=True),
@@ -410,7 +410,7 @@ def case_files_and_progress_are_rank_0s() -> None:
     assert bool(said.getvalue()) == (tfdist.rank() == 0)
     assert bool(list(mine.iterdir())) == (tfdist.rank() == 0)
     again = functional()  # interrupted, and started once more
-    again.compile("sgd", "mse")
+    again.compile("adam", "mse")
     epochs: list[int] = []
     backup = keras.callbacks.BackupAndRestore(mine / "backup", delete_checkpoint=False)
     again.fit(

@@ -11,7 +11,7 @@ import re
 import shlex
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -161,12 +161,12 @@ def ask(
     """
     addresses = {host: address for host in hosts if (address := _address(host))}
 
-    def ask_one(host: str) -> tuple[dict[str, Any], list[str]]:
+    def ask_one(host: str) -> dict[str, Any] | str:
         if addresses.get(host, "").startswith("127."):
-            return {}, [
+            return (
                 f"{host}: is {addresses[host]} here, which is this machine itself; correct /etc/hosts or DNS, or write "
                 "localhost"
-            ]
+            )
         if not needs.versions:
             answer = _ask([*ssh, *_SSH_OPTIONS, host, "echo '{}'"], seconds)
         else:
@@ -176,19 +176,27 @@ def ask(
             # Without the folder it is the probe that says so.
             answer = _ask([*ssh, *_SSH_OPTIONS, host, f"cd {shlex.quote(needs.folder)}; {remote}"], seconds)
         if isinstance(answer, str):
-            return {}, [f"{host}: {answer}; {_by_hand(host, ssh)}"]
+            return f"{host}: {answer}; {_by_hand(host, ssh)}"
         code, facts, said = answer
-        if facts is None:
-            return {}, [f"{host}: {_silence(host, code, said, needs.python, ssh)}"]
-        return facts, list(problems(host, facts, here, needs)) if needs.versions else []
+        return f"{host}: {_silence(host, code, said, needs.python, ssh)}" if facts is None else facts
 
     with ThreadPoolExecutor(max_workers=min(64, max(1, len(hosts)))) as pool:
         answers = dict(zip(hosts, pool.map(ask_one, hosts), strict=True))
-    wrong = {host: lines for host, (_, lines) in answers.items() if lines}
-    return {host: facts for host, (facts, _) in answers.items() if host not in wrong}, wrong
+    known = {host: answer for host, answer in answers.items() if not isinstance(answer, str)}
+    wrong = {host: [answer] for host, answer in answers.items() if isinstance(answer, str)}
+    silent = set(wrong)
+    for host, facts in known.items() if needs.versions else ():
+        found = list(problems(host, facts, here, needs, silent=silent))
+        if found:
+            wrong[host] = found
+    return {host: facts for host, facts in known.items() if host not in wrong}, {
+        h: wrong[h] for h in hosts if h in wrong
+    }
 
 
-def problems(host: str, facts: Mapping[str, Any], here: Mapping[str, Any], needs: Needs) -> Iterator[str]:
+def problems(
+    host: str, facts: Mapping[str, Any], here: Mapping[str, Any], needs: Needs, silent: Collection[str] = ()
+) -> Iterator[str]:
     """What is wrong with a machine, a line with its remedy each.
 
     Args:
@@ -196,6 +204,7 @@ def problems(host: str, facts: Mapping[str, Any], here: Mapping[str, Any], needs
       facts: what the probe has found there.
       here: and on this machine.
       needs: of the ranks.
+      silent: machines that have not answered, which is not this one's fault.
     """
     if not facts["folder"]:
         yield f"{host}: {needs.folder} is not there; start where all machines have the same folder, or make it there"

@@ -185,6 +185,14 @@ def _mean(values: Sequence[Any], own: Any) -> Any:
     return mean if mean.shape else float(mean)
 
 
+def _build_where_another_has(optimizer: Any, model: Any, job: Job) -> None:
+    """Make the state of an optimizer of Keras 3 if another rank has it: what rank 0 restores, it makes first."""
+    built = getattr(optimizer, "built", None)
+    place = "the beginning of model.fit, whether the optimizer has its state"
+    if any(job.world.control.all_gather_object(built, place)) and built is False:
+        optimizer.build(model.trainable_variables)
+
+
 @functools.cache
 def _agreeing(callback: Any) -> tuple[Any, Any]:
     """Two classes of callbacks: that before all others, and that after them."""
@@ -210,6 +218,7 @@ def _agreeing(callback: Any) -> tuple[Any, Any]:
 
         def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
             optimizer = getattr(self.model, "optimizer", None)
+            _build_where_another_has(optimizer, self.model, self._job)
             state = getattr(optimizer, "variables", [])
             known = [*self.model.weights, *(state() if callable(state) else state)]
             if self._job.switches.shares:

@@ -107,6 +107,19 @@ def test_what_may_be_held_on_another_host_says_how_to_remove_it(lock: Path, text
     assert lock.read_text() == text
 
 
+@pytest.mark.parametrize("job", ["", "mine", "another"])
+def test_a_job_that_starts_again_elsewhere_takes_its_own_over(lock: Path, job: str) -> None:
+    lock.parent.mkdir()
+    lock.write_text(json.dumps({"host": "elsewhere", "pid": 1, "since": "then", "job": job}))
+    if job != "mine":
+        with pytest.raises(InputError, match="delete"), hold(lock, *WORDS, "mine"):
+            pass
+        return
+    with hold(lock, *WORDS, "mine") as notice:
+        assert notice == f"{lock} was left by process 1 on elsewhere since then, which has ended: taken over"
+        assert json.loads(lock.read_text())["job"] == "mine"
+
+
 def test_an_empty_lock_is_nobodys(lock: Path) -> None:
     lock.parent.mkdir()
     lock.write_text("")

@@ -12,7 +12,7 @@ import pytest
 
 from nmt.keeping.checkpoint import latest, step_of
 from nmt.nmt import main
-from tests.launch import Finished, mpirun
+from tests.launch import mpirun, run
 from tests.nmt.runs.test_program import values
 from tests.nmt.runs.test_ranks_of_the_program import program
 from tfdist.launch import host_check
@@ -42,16 +42,18 @@ def test_a_shared_evaluation_says_what_rank_0_says(toy: Any) -> None:
     assert translated[0] == translated[1]
 
 
-# A rank that signals itself in the middle of the run: launchers differ in what they do with a signal of their own.
+# A rank that signals itself in the middle of the run, in each attempt otherwise: launchers differ in what they do with
+# a signal of their own.
 SIGNALLED = """
 import os, signal, sys
 import tfdist
 from nmt.nmt import main
 from nmt.train.feed import Feed
 batch = Feed.batch
+number, when = [(signal.SIGKILL, 16), (signal.SIGTERM, 18)][int(os.environ["TFDIST_RESTARTS"])]
 def signalled(self, step):
-    if step == STEP and tfdist.rank() == tfdist.size() - 1:
-        os.kill(os.getpid(), signal.NAME)
+    if step == when and tfdist.rank() == tfdist.size() - 1:
+        os.kill(os.getpid(), number)
     return batch(self, step)
 Feed.batch = signalled
 sys.exit(main(sys.argv[1:]))
@@ -81,15 +83,8 @@ sys.exit(code)
 """
 
 
-def signalled(toy: Any, name: str, step: int, flags: list[str]) -> Finished:
-    """A run whose last rank gets the signal when it asks for the batch of this step."""
-    script = toy.directory / "signalled.py"
-    script.write_text(SIGNALLED.replace("NAME", name).replace("STEP", str(step)))
-    return mpirun(2, [str(script), *flags], timeout_seconds=60)
-
-
 def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(toy: Any) -> None:
-    """Killed, continued and asked to stop, and continued to the end."""
+    """Killed, started again by tfdist-run and asked to stop, and continued to the end."""
     flags = toy.flags(
         "--num_train_steps=40", "--num_intra_threads=1", "--num_inter_threads=1", "--noevaluate_epochs",
         "--steps_per_external_eval=14", "--optimizer=adam", "--learning_rate=0.01",
@@ -97,12 +92,13 @@ def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(toy: Any) ->
     straight, out = toy.directory / "straight", toy.directory / "out"
     assert program(2, [*flags, f"--out_dir={straight}"]).code == 0
 
-    done = signalled(toy, "SIGKILL", 16, flags)
-    assert done.code != 0
-    assert step_of(str(latest(out))) == 14
-
-    done = signalled(toy, "SIGTERM", 18, flags)
-    assert done.code == 0 and "continuing after step 14" in done.output, done.errors
+    script = toy.directory / "signalled.py"
+    script.write_text(SIGNALLED)
+    command = [sys.executable, "-m", "tfdist.launch.command", "-n", "2", "--max-restarts", "1", "--no-prefix"]
+    done = run([*command, "python", str(script), *flags], timeout_seconds=90)
+    assert done.code == 0, done.errors
+    assert re.search(r"attempt 1 of 2 ended with exit code [1-9].*\n.*attempt 2 of 2: 2 ranks", done.errors)
+    assert "continuing after step 14" in done.output
     assert "run.lock was left by process" in done.output
     assert "# Asked to stop: saved after step 19; the same command goes on from there." in done.output
     assert step_of(str(latest(out))) == 19
