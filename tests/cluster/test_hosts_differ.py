@@ -95,7 +95,7 @@ def test_each_host_is_named_with_what_it_lacks(many: Hosts, tmp_path: Path) -> N
     expected = {
         "node2": r".* has NumPy 1\.0 \(here: \d.*\) there; install the same versions on all machines",
         "node3": r".* has TensorFlow none \(here: 2\..*\) there; install the same versions on all machines",
-        "node4": r".* has MPI library cannot import name 'MPI' from 'mpi4py'.* \(here: .*\) there; install .*",
+        "node4": r".* has MPI library none: .*mpi4py.* \(here: .*\) there; install the same versions .*",
         "node5": rf"{here} is not there; copy it, or put it into a folder that all share",
         "node6": rf"{here} is not the same there as here; copy it, or put it into a folder that all share",
         "node7": r"nothing can be written to /tmp \(No space left on device\); delete something there",
@@ -110,6 +110,8 @@ def test_each_host_is_named_with_what_it_lacks(many: Hosts, tmp_path: Path) -> N
         "node16": r".*/python is not there \(.*\); install the same environment under this path on all machines",
         "nowhere.invalid": r"cannot be reached: this name does not resolve here \(.*\); correct it in -H, .*",
     }
+    back = next(line for line in lines if line.startswith("node6: there is no way to node14"))  # the answer's way
+    lines.remove(back)
     assert [line.partition(": ")[0] for line in lines] == list(expected)
     for line in lines:
         host, _, said = line.partition(": ")

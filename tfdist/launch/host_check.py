@@ -9,6 +9,7 @@ import dataclasses
 import json
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -99,7 +100,8 @@ def needs_of(
       variables: what ranks on other machines get of this environment.
       environment: all of it.
     """
-    program, module = _program(command) if command[0] == python else (command[0], "")
+    is_python = command[0] == python or re.fullmatch(r"python[\d.]*", Path(command[0]).name)
+    program, module = _program(command) if is_python else (shutil.which(command[0]) or command[0], "")
     named = [(v, name) for v in _INTERFACES for name in environment.get(v, "").split(",")]
     return Needs(
         python,
@@ -215,7 +217,7 @@ def problems(
     if here["module"] and not facts["module"]:
         yield f"{host}: {needs.python} finds no module {needs.module} there; install it, or set PYTHONPATH here"
     different = [
-        f"{shown} {facts[name] or facts['error']} (here: {here[name]})"
+        f"{shown} {facts[name] or _none(facts)} (here: {here[name]})"
         for name, shown in _SAME.items()
         if facts[name] != here[name]
     ]
@@ -240,6 +242,10 @@ def problems(
             )
     for name, reason in facts["unreachable"].items():
         yield (f"{host}: there is no way to {name} ({reason}); look at routes and firewalls: ranks connect on any port")
+
+
+def _none(facts: Mapping[str, Any]) -> str:
+    return f"none: {facts['error']}" if facts["error"] else "none"
 
 
 def _questions(needs: Needs, peers: Mapping[str, str]) -> str:

@@ -64,7 +64,7 @@ def main() -> None:
 def _installed(*distributions: str) -> str:
     for name in distributions:
         try:
-            return importlib.metadata.version(name)
+            return importlib.metadata.version(name) or "none"
         except importlib.metadata.PackageNotFoundError:
             pass
     return "none"
@@ -150,7 +150,7 @@ def _mpi() -> tuple[str, str, str]:
 
         mpi4py.rc.initialize = mpi4py.rc.finalize = False
         from mpi4py import MPI
-    except (ImportError, RuntimeError, OSError) as error:
+    except (ImportError, AttributeError, RuntimeError, OSError) as error:
         return "", "", str(error).strip().splitlines()[0]  # the rest lists where it looked
     maps = Path("/proc/self/maps").read_text(errors="replace")
     files = re.findall(r"(/\S*/libmpi\w*\.so\S*)", maps)

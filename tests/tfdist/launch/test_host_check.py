@@ -36,7 +36,7 @@ def test_several_problems_are_a_line_each() -> None:
     assert [line.partition(";")[0] for line in lines] == [
         "far: /work is not there",
         "far: /work/x.py is not the same there as here",
-        "far: /env/bin/python has NumPy 1 (here: 2), MPI library no libmpi (here: MPICH 5) there",
+        "far: /env/bin/python has NumPy 1 (here: 2), MPI library none: no libmpi (here: MPICH 5) there",
         "far: nothing can be written to /tmp (No space left)",
     ]
 
