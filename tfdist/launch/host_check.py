@@ -241,7 +241,9 @@ def problems(
                 f"give {name} this machine's address in its /etc/hosts"
             )
     for name, reason in facts["unreachable"].items():
-        yield (f"{host}: there is no way to {name} ({reason}); look at routes and firewalls: ranks connect on any port")
+        if name not in silent:
+            way = "look at routes and firewalls: ranks connect on any port"
+            yield f"{host}: there is no way to {name} ({reason}); {way}"
 
 
 def _none(facts: Mapping[str, Any]) -> str:
