@@ -124,7 +124,7 @@ def test_interfaces_and_names_of_this_machine(many: Hosts, tmp_path: Path) -> No
     script.write_text("print('never')\n")
     table = (many.folder / "hosts").read_text()
     (tmp_path / "hosts").write_text(f"{table}127.0.1.1 other\n")
-    shell(many, "node1", f"mount --bind {tmp_path}/hosts /etc/hosts; ip link add fast0 type dummy")
+    shell(many, "node1", f"mount --bind {tmp_path}/hosts /etc/hosts; ip link add fast0 type bridge")
     done = refused(many, ["node1", "node14", "other"], script, "FI_TCP_IFACE=fast0")
     assert "node14: has no network interface fast0 (FI_TCP_IFACE), but lo, eth0; name one that all" in done.errors
     assert "other: is 127.0.1.1 here, which is this machine itself; correct /etc/hosts or DNS" in done.errors
