@@ -1,0 +1,178 @@
+"""Slurm on hosts that are namespaces: its controller on the first, a daemon on each, and munge between them.
+
+Configuration, key, sockets and state are in a folder of its own, so that a Slurm of the machine's is neither used nor
+touched; the daemons end with the hosts. Needs Debian's packages slurm-wlm and munge.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from tests.cluster.hosts import Hosts
+from tests.launch import Finished
+
+_TOOLS = ("srun", "sbatch", "scontrol", "/usr/sbin/slurmctld", "/usr/sbin/slurmd", "/usr/sbin/munged")
+_READY_SECONDS = 40.0
+_CALL_SECONDS = 30.0
+_LOOK_SECONDS = 0.5
+# A job that is requeued waits for as long as a credential lives (cred_expire): two minutes where nothing is said.
+# No cgroup is used, but slurmd fails where it finds none to detect their version by.
+_CONFIGURATION = """\
+ClusterName=test
+SlurmctldHost={first}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={own}/munge.socket,cred_expire=5
+CredType=cred/munge
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=sched_interval=2,bf_interval=2
+ReturnToService=2
+SlurmctldPidFile={own}/slurmctld.pid
+SlurmdPidFile={own}/slurmd.pid
+SlurmdSpoolDir={own}/spool
+StateSaveLocation={own}/state
+SlurmctldLogFile={log}/slurmctld
+SlurmdLogFile={log}/slurmd.%n
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+NodeName={nodes} CPUs={cpus} State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=60 PriorityTier=1 GraceTime=60
+PartitionName=urgent Nodes=ALL MaxTime=60 PriorityTier=2 PreemptMode=OFF
+"""
+_CGROUPS = "CgroupPlugin=cgroup/v1\n"
+
+
+def obstacle() -> str:
+    """Why there can be no Slurm on hosts that are here; empty if there can."""
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    return f"not installed: {', '.join(missing)} (Debian's packages slurm-wlm and munge)" if missing else ""
+
+
+class Slurm:
+    """A cluster of hosts, as long as the context is open.
+
+    Jobs of its partition ``urgent`` take the place of those in ``main``, the default, which are requeued, 60 seconds
+    after a SIGTERM at the latest.
+
+    Args:
+      hosts: which must be there longer than this.
+      cpus: of each, as Slurm counts them.
+    """
+
+    def __init__(self, hosts: Hosts, cpus: int = 2) -> None:
+        self._hosts = hosts
+        self._cpus = cpus
+        self._folder = tempfile.TemporaryDirectory(prefix="tfdist-slurm-", ignore_cleanup_errors=True)
+        self._kept = Path(self._folder.name)
+        self._own = self._kept / "own"  # another file system on each host
+        self._variables = {"SLURM_CONF": str(self._kept / "slurm.conf")}
+
+    def __enter__(self) -> Slurm:
+        first = self._hosts.names[0]
+        try:
+            self._write()
+            for name in self._hosts.names:
+                self._call(name, "mount -t tmpfs -o mode=755 tmpfs {own}; mkdir {own}/spool {own}/state")
+                self._call(
+                    name,
+                    "munged --key-file={kept}/key --socket={own}/munge.socket --pid-file={own}/munge.pid "
+                    "--seed-file={own}/munge.seed --log-file={own}/munge.log",
+                )
+            self._call(first, "slurmctld -c")
+            for name in self._hosts.names:
+                self._call(name, f"slurmd -N {name}")
+            self._until_idle()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the folder away; the daemons end with their hosts."""
+        self._folder.cleanup()
+
+    def run(
+        self, command: Sequence[str], timeout_seconds: float, environment: Mapping[str, str] | None = None
+    ) -> Finished:
+        """Run a command on the first host, ``srun`` for example, in the project's root."""
+        return self._hosts.run(
+            self._hosts.names[0], command, timeout_seconds, {**self._variables, **(environment or {})}
+        )
+
+    def submit(self, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+        """Hand ``sbatch arguments`` in; returns the job's number."""
+        done = self.run(["sbatch", "--parsable", *arguments], _CALL_SECONDS, environment)
+        if done.code != 0:
+            raise RuntimeError(f"sbatch {' '.join(arguments)}: {done.errors}")
+        return done.output.strip()
+
+    def job(self, number: str) -> dict[str, str]:
+        """What the controller knows of a job, as ``scontrol show job`` names it."""
+        told = self.run(["scontrol", "--oneliner", "show", "job", number], _CALL_SECONDS).output
+        return dict(word.split("=", 1) for word in told.split() if "=" in word)
+
+    def wait(self, number: str, states: Sequence[str], timeout_seconds: float) -> dict[str, str]:
+        """Wait until a job is in one of these states; returns what is known of it.
+
+        Raises:
+          TimeoutError: it is not; the message has its state.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while (known := self.job(number)).get("JobState") not in states:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"job {number} is {known.get('JobState')} ({known.get('Reason')}), not {states}")
+            time.sleep(_LOOK_SECONDS)
+        return known
+
+    def log(self) -> str:
+        """What the daemons have written."""
+        files = sorted((self._kept / "log").iterdir())
+        return "\n".join(f"== {file.name}\n{file.read_text(errors='replace')}" for file in files)
+
+    def _write(self) -> None:
+        self._kept.chmod(0o711)  # else munged refuses to have its socket there
+        self._own.mkdir()
+        log = self._kept / "log"
+        log.mkdir()
+        key = self._kept / "key"
+        key.touch(mode=0o600)
+        key.write_bytes(os.urandom(128))
+        (self._kept / "cgroup.conf").write_text(_CGROUPS)
+        names = self._hosts.names
+        (self._kept / "slurm.conf").write_text(
+            _CONFIGURATION.format(first=names[0], nodes=",".join(names), cpus=self._cpus, own=self._own, log=log)
+        )
+
+    def _call(self, name: str, commands: str) -> None:
+        words = commands.format(own=self._own, kept=self._kept)
+        path = f"{os.environ.get('PATH', '')}:/usr/sbin"
+        done = self._hosts.run(name, ["sh", "-ec", words], _CALL_SECONDS, {**self._variables, "PATH": path})
+        if done.code != 0:
+            raise RuntimeError(f"{name}: {words}: {done.errors or done.output}\n{self.log()}")
+
+    def _until_idle(self) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        seen = ""
+        while (seen.split() or [""]) != ["idle"] * len(self._hosts.names):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"Slurm's hosts are {seen or 'not known'} after {_READY_SECONDS:.0f} s\n{self.log()}")
+            time.sleep(_LOOK_SECONDS)
+            seen = self.run(["sinfo", "--Node", "--noheader", "--partition=main", "--format=%T"], _CALL_SECONDS).output
