@@ -22,7 +22,6 @@ _READY_SECONDS = 40.0
 _CALL_SECONDS = 30.0
 _LOOK_SECONDS = 0.5
 # A job that is requeued waits for as long as a credential lives (cred_expire): two minutes where nothing is said.
-# No cgroup is used, but slurmd fails where it finds none to detect their version by.
 _CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={first}
@@ -52,7 +51,10 @@ NodeName={nodes} CPUs={cpus} State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=60 PriorityTier=1 GraceTime=60
 PartitionName=urgent Nodes=ALL MaxTime=60 PriorityTier=2 PreemptMode=OFF
 """
-_CGROUPS = "CgroupPlugin=cgroup/v1\n"
+_OTHERS = {
+    "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # none is used, but slurmd fails where it has none to tell their version by
+    "mpi.conf": "PMIxCliTmpDirBase={own}\n",  # the hosts share /tmp
+}
 
 
 def obstacle() -> str:
@@ -155,7 +157,8 @@ class Slurm:
         key = self._kept / "key"
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(128))
-        (self._kept / "cgroup.conf").write_text(_CGROUPS)
+        for name, text in _OTHERS.items():
+            (self._kept / name).write_text(text.format(own=self._own))
         names = self._hosts.names
         (self._kept / "slurm.conf").write_text(
             _CONFIGURATION.format(first=names[0], nodes=",".join(names), cpus=self._cpus, own=self._own, log=log)

@@ -115,6 +115,13 @@ def launcher_connection(environment: Mapping[str, str] | None = None) -> int | N
         return None
 
 
+def started_by_slurm_pmi(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether it is Slurm's own PMI-1 or 2 that this rank meets the others through (srun --mpi=pmi2)."""
+    environment = variables() if environment is None else environment
+    # An mpirun that was started in Slurm's job has its own PMI, and names local ranks.
+    return {"SLURM_STEP_ID", "PMI_FD", "PMI_JOBID"} <= environment.keys() and "MPI_LOCALRANKID" not in environment
+
+
 # What a rank must get from here on a machine that mpirun reaches through ssh, where a login shell sets its own.
 _HANDED_ON = ("TFDIST_", "TF_", "XLA_", "OMP_", "PYTHON")
 _HANDED_ON_NAMES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")

@@ -1,0 +1,63 @@
+"""Network module: which of its ways over a network MPICH takes (UCX or libfabric, "ofi"), where its default would fail.
+
+MPICH hands each rank's address to the others through the launcher's PMI: with UCX 4 KiB of memory, which end in whatever
+was there before, in pieces whose lines have up to 1,076 characters. Slurm's pmi2 reads 1,024 of them, and takes the rest
+for another line ("value not properly terminated in client request"): depending on that memory, addresses arrive damaged,
+and MPI ends or hangs as it starts, or later. Seen with MPICH 5.0.2 and Slurm 22.05. An address of ofi fits into a line.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from tfdist.core import environment
+from tfdist.core.log import announce
+
+VARIABLE = "MPIR_CVAR_CH4_NETMOD"
+_WARNING = (
+    "this MPICH knows no way over the network but UCX, whose addresses Slurm's pmi2 cuts off (MPICH's {} lists its "
+    "modules): if MPI does not start, start with tfdist-run or mpirun inside the allocation, or take an MPICH with ofi"
+)
+
+
+def start() -> None:
+    """Start MPI as the import of mpi4py would, with a network module that comes through the launcher's PMI."""
+    if not environment.started_by_slurm_pmi() or "mpi4py.MPI" in sys.modules:
+        return
+    import mpi4py
+
+    rc = mpi4py.rc
+    if not rc.initialize or environment.variables().get(VARIABLE):
+        return
+    # Which modules there are is known to the library alone, which can be asked before it starts.
+    rc.initialize, rc.finalize = False, rc.finalize is not False
+    from mpi4py import MPI
+
+    device = device_of(MPI.Get_library_version())
+    module = module_for_slurm(device)
+    if module:
+        environment.set_default(VARIABLE, module)
+    elif module is None:
+        announce(_WARNING.format(device))
+    rc.initialize = True
+    MPI.Init_thread(getattr(MPI, f"THREAD_{rc.thread_level.upper()}") if rc.threads else MPI.THREAD_SINGLE)
+
+
+def device_of(version: str) -> str:
+    """MPICH's device by what it says of itself, ``ch4:ucx ofi`` for example; empty for other libraries."""
+    match = re.search(r"^MPICH Device:\s*(\S.*?)\s*$", version, re.MULTILINE)
+    return match.group(1) if match else ""
+
+
+def module_for_slurm(device: str) -> str | None:
+    """The module to ask for under Slurm's pmi2: empty if the default will do, None if there is none that will.
+
+    Args:
+      device: with its modules, of which the first is the default.
+    """
+    kind, _, names = device.partition(":")
+    modules = re.split(r"[ ,]+", names)
+    if kind != "ch4" or modules[0] != "ucx":
+        return ""
+    return "ofi" if "ofi" in modules else None
