@@ -1,7 +1,8 @@
 """Slurm on hosts that are namespaces: its controller on the first, a daemon on each, and munge between them.
 
 Configuration, key, sockets and state are in a folder of its own, so that a Slurm of the machine's is neither used nor
-touched; the daemons end with the hosts. Needs Debian's packages slurm-wlm and munge.
+touched; the daemons end with the hosts. Needs Debian's packages slurm-wlm and munge, and libpmix-dev for
+Open MPI.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ SlurmdLogFile={log}/slurmd.%n
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName={nodes} CPUs={cpus} State=UNKNOWN
-PartitionName=main Nodes=ALL Default=YES MaxTime=60 PriorityTier=1 GraceTime=60
-PartitionName=urgent Nodes=ALL MaxTime=60 PriorityTier=2 PreemptMode=OFF
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 GraceTime=60
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=2 PreemptMode=OFF
 """
 _OTHERS = {
     "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # none is used, but slurmd fails where it has none to tell their version by
@@ -57,10 +58,18 @@ _OTHERS = {
 }
 
 
-def obstacle() -> str:
-    """Why there can be no Slurm on hosts that are here; empty if there can."""
+def obstacle(pmi: str = "pmi2") -> str:
+    """Why there can be no Slurm on hosts that are here; empty if there can.
+
+    Args:
+      pmi: how the ranks are to find each other: ``pmi2`` for MPICH, ``pmix`` for Open MPI.
+    """
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
-    return f"not installed: {', '.join(missing)} (Debian's packages slurm-wlm and munge)" if missing else ""
+    if missing:
+        return f"not installed: {', '.join(missing)} (Debian's packages slurm-wlm and munge)"
+    if pmi == "pmix" and not list(Path("/usr/lib").glob("*/pmix2/lib/libpmix.so")):
+        return "Slurm loads pmix by a name that Debian's package libpmix-dev alone has: libpmix.so"
+    return ""
 
 
 class Slurm:

@@ -36,6 +36,9 @@ class Attempts:
         self._say = say
         self._ssh = tuple(shlex.split(options.ssh))
         self._handed_on = environment.handed_on()
+        self._system = environment.batch_system()
+        # Its hosts need not be open to ssh, and it shares their cores out.
+        self._given = bool(self._system) and options.hosts is None
         needs = host_check.needs_of(command, python, self._handed_on, environment.variables())
         self._here = host_check.facts_here(python, needs)
         self._launcher = launchers.find(self._here, python)
@@ -55,7 +58,7 @@ class Attempts:
           LaunchError: one cannot have ranks; a line for each problem.
         """
         others = [name for name in hosts if not is_here(name)]
-        if not others or self._options.no_check:
+        if not others or self._options.no_check or self._given:
             return
         lines = [line for name in hosts if is_here(name) for line in self._problems_here(name)]
         wrong = self._ask(others, self._needs, host_check.FIRST_ANSWER_SECONDS)
@@ -65,6 +68,8 @@ class Attempts:
 
     def left_out(self, hosts: Sequence[str]) -> dict[str, list[str]]:
         """Ask the machines of the next attempt: what is wrong with those that cannot have ranks now."""
+        if self._given:
+            return {}
         others = [name for name in hosts if not is_here(name)]
         needs = dataclasses.replace(self._needs, versions=not self._options.no_check)
         return self._ask(others, needs, host_check.LATER_ANSWER_SECONDS)
@@ -81,9 +86,8 @@ class Attempts:
           LaunchError: this launcher cannot do it.
         """
         others = [host.name for host in machines if not is_here(host.name)]
-        system = environment.batch_system()
-        if system and not machines:
-            cores_each, crowded, reason = None, False, f"{system} shares the cores out"
+        if self._given:
+            cores_each, crowded, reason = None, False, f"{self._system} shares the cores out"
         else:
             counted = machines or (Host("localhost", ranks),)
             cores_each, crowded, reason = binding([(self._known.get(h.name, self._here), h.ranks) for h in counted])
@@ -97,7 +101,7 @@ class Attempts:
             crowded=crowded,
             prefix=not self._options.no_prefix,
             variables={**environment.rank_defaults(), **variables},
-            handed_on=tuple(self._handed_on) if others or system else (),
+            handed_on=tuple(self._handed_on) if others or self._system else (),
             ssh=launchers.keep_alive(self._launcher, self._ssh) if others else self._ssh,
             root=os.geteuid() == 0,
         )

@@ -4,6 +4,7 @@
     tfdist-run -H host1:2,host2:2 python script.py
     tfdist-run -n 4 script.py             with tfdist imported for it
     tfdist-run -n 4 -m package.module     likewise
+    tfdist-run script.py                  in a job of Slurm's: on its hosts, as many ranks as it has tasks
 
 It is not one of the ranks, and must never start MPI itself.
 """
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfdist.core import devices, environment
-from tfdist.launch import hosts, restarts
+from tfdist.launch import allocation, hosts, restarts
 from tfdist.launch.attempts import Attempts
 from tfdist.launch.hosts import Host, LaunchError
 from tfdist.launch.supervision import Ended, Signals
@@ -55,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "-n", "-np", type=_ranks, metavar="N", help="ranks (default: as many as -H has; else one a GPU)"
+        "-n", "-np", type=_ranks, metavar="N", help="ranks (default: as many as -H or Slurm's job has; else one a GPU)"
     )
     parser.add_argument("-H", "--hosts", metavar="HOSTS", help="machines and their ranks: host1:2,host2:2")
     parser.add_argument("--no-bind", action="store_true", help="do not bind each rank to its share of the cores")
@@ -145,7 +146,13 @@ def _machines(options: argparse.Namespace) -> tuple[tuple[Host, ...], int]:
         return machines, sum(host.ranks for host in machines)
     if options.n is not None:
         return (), options.n
-    if environment.batch_system():
+    system = environment.batch_system()
+    if system == "Slurm":
+        machines, reason = allocation.slurm_hosts(environment.variables())
+        ranks = sum(host.ranks for host in machines)
+        _say(f"{ranks} rank{'s' * (ranks > 1)} on {len(machines)} of Slurm's hosts, {reason}; -n N says how many")
+        return machines, ranks
+    if system:
         raise LaunchError(
             "-n is missing: in a batch system's job say how many ranks there are; write tfdist-run -n 4 …"
         )

@@ -150,7 +150,7 @@ def keep_alive(launcher: Launcher, ssh: tuple[str, ...]) -> tuple[str, ...]:
       launcher: which; Hydra takes arguments of ``ssh`` from the environment alone.
       ssh: the user's own way, which stays as it is.
     """
-    if ssh:
+    if ssh or environment.batch_system() == "Slurm":  # mpirun takes srun there, and hands these arguments to it
         return ssh
     if launcher.family == "Open MPI":
         return ("ssh", *_KEEP_ALIVE)

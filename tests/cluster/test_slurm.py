@@ -1,0 +1,183 @@
+"""Under Slurm, on two hosts with two ranks each: ``srun``, ``sbatch``, ``tfdist-run`` in a job, pre-emption, time limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nmt.text.vocabulary import write_vocabulary
+from tests.cluster import hosts, slurm
+from tests.cluster.slurm import Slurm
+from tests.launch import ROOT
+from tfdist.launch.hosts import facts_here
+
+PMI = "pmix" if "Open MPI" in facts_here(sys.executable)["mpi"] else "pmi2"
+OBSTACLE = hosts.obstacle() or slurm.obstacle(PMI)
+EXAMPLES = ROOT / "scripts" / "examples" / "slurm"
+RANKS = ("--nodes=2", "--ntasks-per-node=2")
+STEPS, RATE, NORM = 20, 0.3, 0.5
+
+pytestmark = pytest.mark.skipif(bool(OBSTACLE), reason=OBSTACLE)
+
+# What is left in memory is sent along with UCX's addresses, and what is random there makes them long.
+DIRTY = "import os; blocks = [os.urandom(4096 - 33) for _ in range(20_000)]; del blocks\n"
+
+TRAINING = (
+    DIRTY
+    + f"""
+import json, socket, sys
+from pathlib import Path
+import numpy as np
+import tensorflow as tf
+import tfdist
+
+data = np.load(Path(sys.argv[1], "data.npz"))
+mine = slice(tfdist.rank(), None, tfdist.size())
+x, y = (tf.constant(data[name][mine], tf.float32) for name in "xy")
+w = tf.Variable(tf.fill([x.shape[1]], 0.1 * (tfdist.rank() + 1)))
+optimizer = tf.compat.v1.train.GradientDescentOptimizer({RATE})
+
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((tf.linalg.matvec(x, w) - y) ** 2)
+    (gradient,), _ = tf.clip_by_global_norm(tape.gradient(loss, [w]), {NORM})
+    optimizer.apply_gradients([(gradient, w)])
+
+for _ in range({STEPS}):
+    step()
+module = os.environ.get("MPIR_CVAR_CH4_NETMOD")
+told = dict(w=w.numpy().tolist(), host=socket.gethostname(), module=module)
+Path(sys.argv[1], f"rank{{tfdist.rank()}}of{{tfdist.size()}}").write_text(json.dumps(told))
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Slurm]:
+    with hosts.Hosts(2) as two, Slurm(two) as running:
+        yield running
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> dict[str, np.ndarray]:
+    """64 rows to be shared out, of which every rank's have another scale; and the script beside them."""
+    random = np.random.default_rng(7)
+    x = random.normal(size=(64, 5)) * (1 + np.arange(64) % 4)[:, None]
+    made = {"x": x, "y": x @ random.normal(size=5) + random.normal(size=64)}
+    np.savez(tmp_path / "data.npz", **made)
+    (tmp_path / "train.py").write_text(TRAINING)
+    return made
+
+
+def trained(data: dict[str, np.ndarray]) -> np.ndarray:
+    """One process on all rows, from rank 0's values."""
+    x, y = data["x"], data["y"]
+    w = np.full(x.shape[1], 0.1)
+    for _ in range(STEPS):
+        gradient = 2 * x.T @ (x @ w - y) / len(y)
+        w -= RATE * gradient * min(1, NORM / np.linalg.norm(gradient))
+    return w
+
+
+@pytest.mark.parametrize("way", ["srun", "sbatch", "tfdist-run"])
+def test_ranks_of_two_hosts_do_what_one_process_does(
+    cluster: Slurm, tmp_path: Path, data: dict[str, np.ndarray], way: str
+) -> None:
+    program = [str(tmp_path / "train.py"), str(tmp_path)]
+    command = {
+        "srun": ["srun", *RANKS, f"--mpi={PMI}", "--kill-on-bad-exit=1", sys.executable, *program],
+        "sbatch": ["sbatch", "--wait", f"--output={tmp_path}/log", str(EXAMPLES / "train.sbatch"), *program],
+        "tfdist-run": ["salloc", *RANKS, sys.executable, "-m", "tfdist.launch.command", "python", *program],
+    }
+    finished = cluster.run(command[way], 120, {"MPI": PMI})
+    log = tmp_path / "log"
+    assert finished.code == 0, finished.errors + (log.read_text() if log.exists() else "")
+    told = [json.loads((tmp_path / f"rank{rank}of4").read_text()) for rank in range(4)]
+    assert [rank["host"] for rank in told] == ["node1", "node1", "node2", "node2"]
+    for rank in told:
+        np.testing.assert_allclose(rank["w"], trained(data), rtol=1e-4)
+    if PMI == "pmi2":  # mpirun's own PMI takes addresses of any length
+        assert {rank["module"] for rank in told} == {None if way == "tfdist-run" else "ofi"}
+
+
+@pytest.mark.skipif(PMI != "pmi2", reason="of MPICH's network modules")
+def test_addresses_that_slurm_cuts_off(cluster: Slurm) -> None:
+    """Why tfdist chooses: MPICH as it is, after what the training above does before it."""
+    program = DIRTY + "from mpi4py import MPI; MPI.COMM_WORLD.allreduce(1)"
+    command = ["srun", *RANKS, "--mpi=pmi2", "--kill-on-bad-exit=1", "--time=1", sys.executable, "-c", program]
+    finished = cluster.run(command, 90)
+    assert "value not properly terminated" in finished.errors, finished
+
+
+def corpus(directory: Path) -> list[str]:
+    """A toy language pair, its target the reversed source; the flags that train on it."""
+    random = np.random.default_rng(3)
+    words = list("abcdefg")
+    for name, pairs in (("train", 301), ("dev", 3)):
+        lines = [[str(word) for word in random.choice(words, random.integers(1, 9))] for _ in range(pairs)]
+        (directory / f"{name}.en").write_text("".join(" ".join(line) + "\n" for line in lines))
+        (directory / f"{name}.de").write_text("".join(" ".join(line[::-1]).upper() + "\n" for line in lines))
+    write_vocabulary(directory / "vocab.en", words)
+    write_vocabulary(directory / "vocab.de", [word.upper() for word in words])
+    return [
+        "--src=en", "--tgt=de", f"--train_prefix={directory}/train", f"--dev_prefix={directory}/dev",
+        f"--vocab_prefix={directory}/vocab", "--num_units=8", "--num_layers=1", "--batch_size=4", "--random_seed=1",
+        "--steps_per_stats=20", "--noevaluate_epochs", "--num_intra_threads=1", "--num_inter_threads=1",
+    ]  # fmt: skip
+
+
+def weights(directory: Path, step: int) -> dict[str, Any]:
+    import tensorflow as tf
+
+    reader = tf.train.load_checkpoint(str(directory / f"translate.ckpt-{step}"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def until(log: Path, pattern: str, times: int, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while len(re.findall(pattern, log.read_text() if log.exists() else "", re.MULTILINE)) < times:
+        assert time.monotonic() < deadline, f"{pattern} is not there {times} times after {seconds} s\n{log.read_text()}"
+        time.sleep(0.2)
+
+
+def test_a_job_that_is_stopped_twice_goes_on_to_its_end(cluster: Slurm, tmp_path: Path) -> None:
+    """Pre-empted, then out of time: saves, is queued again, and ends with the bits of a job that was left alone."""
+    steps = 2400
+    flags = [*corpus(tmp_path), f"--num_train_steps={steps}"]
+    variables = {"MPI": PMI, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    log, script = tmp_path / "log", str(EXAMPLES / "nmt.sbatch")
+
+    def submit(name: str) -> str:
+        asked = [f"--output={tmp_path / name}.log", "--signal=TERM@30", script, f"--out_dir={tmp_path / name}", *flags]
+        return cluster.submit(asked, variables)
+
+    log = tmp_path / "stopped.log"
+    number = submit("stopped")
+    until(log, "^ *step 40 ", 1, 90)
+    urgent = cluster.submit([*RANKS, "--partition=urgent", f"--output={tmp_path}/urgent", "--wrap=srun hostname"])
+    cluster.wait(urgent, ["COMPLETED"], 60)
+    until(log, "^== job .* start 1$", 1, 60)
+    until(log, "starting", 2, 90)
+    time.sleep(3)
+    done = cluster.run(["scontrol", "update", f"JobId={number}", "EndTime=now+32"], 30)
+    assert done.code == 0, done
+    ended = cluster.wait(number, ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED"], 240)
+    print(log.read_text())
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "2"), log.read_text()
+    assert len(re.findall(r"^# Asked to stop: saved after step \d+", log.read_text(), re.MULTILINE)) == 2
+    alone = submit("alone")
+    assert cluster.wait(alone, ["COMPLETED", "FAILED"], 120)["JobState"] == "COMPLETED"
+    expected, found = weights(tmp_path / "alone", steps), weights(tmp_path / "stopped", steps)
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, name)
