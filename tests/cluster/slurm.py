@@ -53,7 +53,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 GraceTi
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=2 PreemptMode=OFF
 """
 _OTHERS = {
-    "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # none is used, but slurmd fails where it has none to tell their version by
+    "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # none is used, but slurmd wants to know which they would be
     "mpi.conf": "PMIxCliTmpDirBase={own}\n",  # the hosts share /tmp
 }
 
@@ -185,6 +185,8 @@ class Slurm:
         seen = ""
         while (seen.split() or [""]) != ["idle"] * len(self._hosts.names):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"Slurm's hosts are {seen or 'not known'} after {_READY_SECONDS:.0f} s\n{self.log()}")
+                raise TimeoutError(
+                    f"Slurm's hosts are {seen or 'not known'} after {_READY_SECONDS:.0f} s\n{self.log()}"
+                )
             time.sleep(_LOOK_SECONDS)
             seen = self.run(["sinfo", "--Node", "--noheader", "--partition=main", "--format=%T"], _CALL_SECONDS).output

@@ -1,4 +1,4 @@
-"""Under Slurm, on two hosts with two ranks each: ``srun``, ``sbatch``, ``tfdist-run`` in a job, pre-emption, time limit."""
+"""Under Slurm, on two hosts with two ranks each: ``srun``, ``sbatch``, ``tfdist-run``; pre-emption and time limit."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ STEPS, RATE, NORM = 20, 0.3, 0.5
 
 pytestmark = pytest.mark.skipif(bool(OBSTACLE), reason=OBSTACLE)
 
-# What is left in memory is sent along with UCX's addresses, and what is random there makes them long.
-DIRTY = "import os; blocks = [os.urandom(4096 - 33) for _ in range(20_000)]; del blocks\n"
+# UCX's addresses are sent with what was in memory behind them; what is random there makes the lines long.
+DIRTY = "import os; blocks = [os.urandom(4_000 + n % 3_000) for n in range(20_000)]; del blocks[::2]\n"
 
 TRAINING = (
     DIRTY
@@ -114,8 +114,8 @@ def test_ranks_of_two_hosts_do_what_one_process_does(
 def test_addresses_that_slurm_cuts_off(cluster: Slurm) -> None:
     """Why tfdist chooses: MPICH as it is, after what the training above does before it."""
     program = DIRTY + "from mpi4py import MPI; MPI.COMM_WORLD.allreduce(1)"
-    command = ["srun", *RANKS, "--mpi=pmi2", "--kill-on-bad-exit=1", "--time=1", sys.executable, "-c", program]
-    finished = cluster.run(command, 90)
+    command = ["srun", *RANKS, "--mpi=pmi2", "--kill-on-bad-exit=1", sys.executable, "-c", program]
+    finished = cluster.run(command, 20)  # it may as well hang
     assert "value not properly terminated" in finished.errors, finished
 
 

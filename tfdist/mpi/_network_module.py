@@ -1,9 +1,9 @@
 """Network module: which of its ways over a network MPICH takes (UCX or libfabric, "ofi"), where its default would fail.
 
-MPICH hands each rank's address to the others through the launcher's PMI: with UCX 4 KiB of memory, which end in whatever
-was there before, in pieces whose lines have up to 1,076 characters. Slurm's pmi2 reads 1,024 of them, and takes the rest
-for another line ("value not properly terminated in client request"): depending on that memory, addresses arrive damaged,
-and MPI ends or hangs as it starts, or later. Seen with MPICH 5.0.2 and Slurm 22.05. An address of ofi fits into a line.
+MPICH hands each rank's address to the others through the launcher's PMI: with UCX 4 KiB of memory, which end in what was
+there before, in pieces whose lines have up to 1,076 characters. Slurm's pmi2 reads 1,024 of them, and takes the
+rest for another line ("value not properly terminated in client request"): depending on that memory, addresses arrive
+damaged, and MPI ends or hangs as it starts, or later. Seen with MPICH 5.0.2 and Slurm 22.05. An address of ofi fits.
 """
 
 from __future__ import annotations
