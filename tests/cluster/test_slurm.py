@@ -73,10 +73,10 @@ def data(tmp_path: Path) -> dict[str, np.ndarray]:
     """64 rows to be shared out, of which every rank's have another scale; and the script beside them."""
     random = np.random.default_rng(7)
     x = random.normal(size=(64, 5)) * (1 + np.arange(64) % 4)[:, None]
-    made = {"x": x, "y": x @ random.normal(size=5) + random.normal(size=64)}
-    np.savez(tmp_path / "data.npz", **made)
+    y = x @ random.normal(size=5) + random.normal(size=64)
+    np.savez(tmp_path / "data.npz", x=x, y=y)
     (tmp_path / "train.py").write_text(TRAINING)
-    return made
+    return {"x": x, "y": y}
 
 
 def trained(data: dict[str, np.ndarray]) -> np.ndarray:
@@ -167,7 +167,7 @@ def test_a_job_that_is_stopped_twice_goes_on_to_its_end(cluster: Slurm, tmp_path
     urgent = cluster.submit([*RANKS, "--partition=urgent", f"--output={tmp_path}/urgent", "--wrap=srun hostname"])
     cluster.wait(urgent, ["COMPLETED"], 60)
     until(log, "^== job .* start 1$", 1, 60)
-    until(log, "starting", 2, 90)
+    until(log, "^# continuing after step", 1, 90)
     time.sleep(3)
     done = cluster.run(["scontrol", "update", f"JobId={number}", "EndTime=now+32"], 30)
     assert done.code == 0, done

@@ -1,7 +1,7 @@
 """Network module: which of its ways over a network MPICH takes (UCX or libfabric, "ofi"), where its default would fail.
 
-MPICH hands each rank's address to the others through the launcher's PMI: with UCX 4 KiB of memory, which end in what was
-there before, in pieces whose lines have up to 1,076 characters. Slurm's pmi2 reads 1,024 of them, and takes the
+MPICH hands each rank's address to the others through the launcher's PMI: with UCX 4 KiB of memory, which end in what
+was there before, in pieces whose lines have up to 1,076 characters. Slurm's pmi2 reads 1,024 of them, and takes the
 rest for another line ("value not properly terminated in client request"): depending on that memory, addresses arrive
 damaged, and MPI ends or hangs as it starts, or later. Seen with MPICH 5.0.2 and Slurm 22.05. An address of ofi fits.
 """
@@ -12,7 +12,8 @@ import re
 import sys
 
 from tfdist.core import environment
-from tfdist.core.log import announce
+from tfdist.core.environment import Launch
+from tfdist.core.log import announce, speak_as
 
 VARIABLE = "MPIR_CVAR_CH4_NETMOD"
 _WARNING = (
@@ -21,8 +22,12 @@ _WARNING = (
 )
 
 
-def start() -> None:
-    """Start MPI as the import of mpi4py would, with a network module that comes through the launcher's PMI."""
+def start(launched: Launch) -> None:
+    """Start MPI as the import of mpi4py would, with a network module that comes through the launcher's PMI.
+
+    Args:
+      launched: this rank, as the launcher has told it.
+    """
     if not environment.started_by_slurm_pmi() or "mpi4py.MPI" in sys.modules:
         return
     import mpi4py
@@ -39,6 +44,7 @@ def start() -> None:
     if module:
         environment.set_default(VARIABLE, module)
     elif module is None:
+        speak_as(launched.rank or 0)
         announce(_WARNING.format(device))
     rc.initialize = True
     MPI.Init_thread(getattr(MPI, f"THREAD_{rc.thread_level.upper()}") if rc.threads else MPI.THREAD_SINGLE)

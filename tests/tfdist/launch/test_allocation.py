@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tfdist.core import environment
 from tfdist.launch import allocation, launchers
 from tfdist.launch.command import main
 from tfdist.launch.hosts import LaunchError
@@ -54,4 +55,4 @@ def test_the_command_line(
     assert "3 ranks on 2 of Slurm's hosts, Slurm's tasks" in said
     assert " -n 3 " in said and "big1:2,big7:1" in said
     assert launchers.keep_alive(Launcher("mpirun", "MPICH", 5), ()) == ()
-    assert "HYDRA_LAUNCHER_EXTRA_ARGS" not in launchers.environment.variables()
+    assert "HYDRA_LAUNCHER_EXTRA_ARGS" not in environment.variables()
