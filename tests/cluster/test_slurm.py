@@ -143,41 +143,63 @@ def weights(directory: Path, step: int) -> dict[str, Any]:
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-def until(log: Path, pattern: str, times: int, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while len(re.findall(pattern, log.read_text() if log.exists() else "", re.MULTILINE)) < times:
-        assert time.monotonic() < deadline, f"{pattern} is not there {times} times after {seconds} s\n{log.read_text()}"
-        time.sleep(0.2)
+class Training:
+    """nmt in ``nmt.sbatch``, submitted and looked at.
+
+    Args:
+      folder: for corpus, models and logs.
+      name: of model and log.
+    """
+
+    def __init__(self, cluster: Slurm, folder: Path, name: str, flags: list[str]) -> None:
+        self._cluster = cluster
+        self._log = folder / f"{name}.log"
+        self.directory = folder / name
+        variables = {"MPI": PMI, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        options = [f"--output={self._log}", "--signal=TERM@30", str(EXAMPLES / "nmt.sbatch")]
+        self.number = cluster.submit([*options, f"--out_dir={self.directory}", *flags], variables)
+
+    def log(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
+
+    def until(self, pattern: str) -> None:
+        """A line like this is in the log."""
+        deadline = time.monotonic() + 120
+        while not re.search(pattern, self.log(), re.MULTILINE):
+            assert time.monotonic() < deadline, f"{pattern} is not there\n{self.log()}"
+            time.sleep(0.2)
+
+    def ended_well(self, restarts: int) -> None:
+        """After so many starts beside the first, before each of which it was asked to stop."""
+        ended = self._cluster.wait(self.number, ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED"], 200)
+        assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", str(restarts)), self.log()
+        assert len(re.findall(r"^# Asked to stop: saved after step \d+", self.log(), re.MULTILINE)) == restarts
 
 
-def test_a_job_that_is_stopped_twice_goes_on_to_its_end(cluster: Slurm, tmp_path: Path) -> None:
-    """Pre-empted, then out of time: saves, is queued again, and ends with the bits of a job that was left alone."""
-    steps = 2400
+def test_a_job_that_is_pre_empted_goes_on_to_its_end(cluster: Slurm, tmp_path: Path) -> None:
+    """It saves, is queued again, and ends with the bits of a job that was left alone."""
+    steps = 400
     flags = [*corpus(tmp_path), f"--num_train_steps={steps}"]
-    variables = {"MPI": PMI, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    log, script = tmp_path / "log", str(EXAMPLES / "nmt.sbatch")
-
-    def submit(name: str) -> str:
-        asked = [f"--output={tmp_path / name}.log", "--signal=TERM@30", script, f"--out_dir={tmp_path / name}", *flags]
-        return cluster.submit(asked, variables)
-
-    log = tmp_path / "stopped.log"
-    number = submit("stopped")
-    until(log, "^ *step 40 ", 1, 90)
+    stopped = Training(cluster, tmp_path, "stopped", flags)
+    stopped.until("^ *step 40 ")
     urgent = cluster.submit([*RANKS, "--partition=urgent", f"--output={tmp_path}/urgent", "--wrap=srun hostname"])
-    cluster.wait(urgent, ["COMPLETED"], 60)
-    until(log, "^== job .* start 1$", 1, 60)
-    until(log, "^# continuing after step", 1, 90)
-    time.sleep(3)
-    done = cluster.run(["scontrol", "update", f"JobId={number}", "EndTime=now+32"], 30)
-    assert done.code == 0, done
-    ended = cluster.wait(number, ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED"], 240)
-    print(log.read_text())
-    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "2"), log.read_text()
-    assert len(re.findall(r"^# Asked to stop: saved after step \d+", log.read_text(), re.MULTILINE)) == 2
-    alone = submit("alone")
-    assert cluster.wait(alone, ["COMPLETED", "FAILED"], 120)["JobState"] == "COMPLETED"
-    expected, found = weights(tmp_path / "alone", steps), weights(tmp_path / "stopped", steps)
+    cluster.wait(urgent, ["COMPLETED"], 90)
+    stopped.until("^== job .* start 1$")
+    stopped.ended_well(restarts=1)
+    alone = Training(cluster, tmp_path, "alone", flags)
+    alone.ended_well(restarts=0)
+    expected, found = weights(alone.directory, steps), weights(stopped.directory, steps)
     assert expected.keys() == found.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, name)
+
+
+@pytest.mark.long("a SIGTERM as that of a pre-emption, for which Slurm takes half a minute")
+def test_a_job_that_is_out_of_time_goes_on_to_its_end(cluster: Slurm, tmp_path: Path) -> None:
+    stopped = Training(cluster, tmp_path, "stopped", [*corpus(tmp_path), "--num_train_steps=2400"])
+    stopped.until("^ *step 40 ")
+    for change, line in (("EndTime=now+32", "^== stopped before the end"), ("TimeLimit=60", "start 1$")):
+        done = cluster.run(["scontrol", "update", f"JobId={stopped.number}", change], 30)
+        assert done.code == 0, done
+        stopped.until(line)
+    stopped.ended_well(restarts=1)
