@@ -21,7 +21,7 @@ import pytest
 from tests.cluster.hosts import Hosts, obstacle
 from tests.launch import ROOT, STARTUP
 
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+pytestmark = [pytest.mark.long("several hosts"), pytest.mark.skipif(bool(obstacle()), reason=obstacle())]
 
 ABORT_SECONDS = 6
 END_SECONDS = ABORT_SECONDS + 60  # of which ssh takes 30 to find out that nobody is there

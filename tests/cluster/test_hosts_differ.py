@@ -15,7 +15,7 @@ from tests.cluster import hosts
 from tests.cluster.hosts import Hosts, address
 from tests.launch import ROOT, Finished
 
-pytestmark = pytest.mark.skipif(bool(hosts.obstacle()), reason=hosts.obstacle())
+pytestmark = [pytest.mark.long("several hosts"), pytest.mark.skipif(bool(hosts.obstacle()), reason=hosts.obstacle())]
 
 PACKAGES = Path(numpy.__file__).parent.parent
 COUNT = 16

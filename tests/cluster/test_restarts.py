@@ -14,7 +14,7 @@ from tests.cluster import hosts
 from tests.cluster.hosts import Hosts
 from tests.launch import run
 
-pytestmark = pytest.mark.skipif(bool(hosts.obstacle()), reason=hosts.obstacle())
+pytestmark = [pytest.mark.long("several hosts"), pytest.mark.skipif(bool(hosts.obstacle()), reason=hosts.obstacle())]
 
 # It has no end of its own in the first attempt.
 RANK = """

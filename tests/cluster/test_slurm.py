@@ -18,7 +18,7 @@ from nmt.text.vocabulary import write_vocabulary
 from tests.cluster import hosts, slurm
 from tests.cluster.slurm import Slurm
 from tests.launch import ROOT
-from tfdist.launch.hosts import facts_here
+from tfdist.launch.host_check import facts_here
 
 PMI = "pmix" if "Open MPI" in facts_here(sys.executable)["mpi"] else "pmi2"
 OBSTACLE = hosts.obstacle() or slurm.obstacle(PMI)
@@ -26,7 +26,7 @@ EXAMPLES = ROOT / "scripts" / "examples" / "slurm"
 RANKS = ("--nodes=2", "--ntasks-per-node=2")
 STEPS, RATE, NORM = 20, 0.3, 0.5
 
-pytestmark = pytest.mark.skipif(bool(OBSTACLE), reason=OBSTACLE)
+pytestmark = [pytest.mark.long("several hosts"), pytest.mark.skipif(bool(OBSTACLE), reason=OBSTACLE)]
 
 # UCX's addresses are sent with what was in memory behind them; what is random there makes the lines long.
 DIRTY = "import os; blocks = [os.urandom(4_000 + n % 3_000) for n in range(20_000)]; del blocks[::2]\n"
