@@ -14,13 +14,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from tests.cluster import switch
+from tests.cluster.folder import Folder
 from tests.launch import ROOT, Finished, run
 
 _TOOLS = ("unshare", "nsenter", "ip", "tc", "ssh", "ssh-keygen", "/usr/sbin/sshd")
@@ -61,8 +61,8 @@ class Hosts:
         self.names = [f"node{number}" for number in range(1, count + 1)]
         self._rate = rate
         self._delay_seconds = delay_seconds
-        self._folder = tempfile.TemporaryDirectory(prefix="tfdist-hosts-")
-        self._kept = Path(self._folder.name)
+        self._folder = Folder("tfdist-hosts-")
+        self._kept = self._folder.path
         self._outer: dict[str, subprocess.Popen[bytes]] = {}
         self._first: dict[str, int] = {}  # process 1 of each host, by its number here
 
@@ -106,6 +106,11 @@ class Hosts:
     def folder(self) -> Path:
         """Where all of them have their keys, ``ssh`` (what is in ``~/.ssh``) and ``hosts`` (``/etc/hosts``)."""
         return self._kept
+
+    @property
+    def first_processes(self) -> Mapping[str, int]:
+        """Of each host, by the number it has here."""
+        return self._first
 
     def command(self, name: str, command: Sequence[str]) -> list[str]:
         """What runs a command there as somebody who is logged in."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests.cluster.folder import Folder
 from tests.cluster.hosts import Hosts
 from tests.launch import Finished
 
@@ -86,8 +86,8 @@ class Slurm:
     def __init__(self, hosts: Hosts, cpus: int = 2) -> None:
         self._hosts = hosts
         self._cpus = cpus
-        self._folder = tempfile.TemporaryDirectory(prefix="tfdist-slurm-", ignore_cleanup_errors=True)
-        self._kept = Path(self._folder.name)
+        self._folder = Folder("tfdist-slurm-")
+        self._kept = self._folder.path
         self._own = self._kept / "own"  # another file system on each host
         self._variables = {"SLURM_CONF": str(self._kept / "slurm.conf")}
 
