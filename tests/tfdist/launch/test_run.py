@@ -162,9 +162,12 @@ def test_inside_a_job_and_in_a_batch_system(
 ) -> None:
     from tfdist.launch.command import main
 
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("PBS_NODEFILE", "/nodes")
     assert main(["python", "-V"]) == 2
     assert "-n is missing" in capsys.readouterr().err
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert main(["python", "-V"]) == 2
+    assert "Slurm's job has the hosts nobody knows" in capsys.readouterr().err
     assert main(["--dry-run", "-n", "99", "python", "-V"]) == 0
     said = capsys.readouterr().err
     assert "Slurm shares the cores out" in said and "bind" not in said.splitlines()[-1]
