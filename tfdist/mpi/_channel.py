@@ -58,7 +58,7 @@ class MpiChannel:
         self._place = line
         self._messages = Messages(comm, self._wait)
         everything = Lane(Fraction(0), Fraction(1), tuple(range(comm.size)), 0)
-        self._reductions = Reductions(comm, detector, [everything], ranks)
+        self._reductions = Reductions(comm, detector, [everything], [], ranks)
         self._enclosed = _NOTHING
         self._letters = np.empty((comm.size, 0), np.int64)
         self._spread = spread

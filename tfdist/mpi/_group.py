@@ -72,7 +72,8 @@ class Communicators:
             return None
         ranks = self.topology.node_of(comm.rank)
         lanes = self.topology.lanes_of(comm.rank)
-        reductions = Reductions(comm, self._detector, lanes, self.ranks) if self._spread else None
+        earlier = self.topology.lanes[: lanes[0].number]
+        reductions = Reductions(comm, self._detector, lanes, earlier, self.ranks) if self._spread else None
         pids = self._windows.pids if self._windows else []
         return MpiNode(segments, self._detector, ranks, lanes, reductions, sharing, pids)
 

@@ -34,16 +34,25 @@ class Reductions:
       comm: its ranks are those of the lanes.
       detector: this rank's knowledge of the others.
       lanes: what this rank takes part in, ascending.
+      earlier: the lanes before those.
       ranks: of the communicator, in the job.
 
     Attributes:
       pace: of those that begin from now on; the same on all ranks.
     """
 
-    def __init__(self, comm: Any, detector: StallDetector, lanes: Sequence[Lane], ranks: Sequence[int]) -> None:
+    def __init__(
+        self,
+        comm: Any,
+        detector: StallDetector,
+        lanes: Sequence[Lane],
+        earlier: Sequence[Lane],
+        ranks: Sequence[int],
+    ) -> None:
         self.comm = comm
         self.detector = detector
         self.lanes = lanes
+        self.earlier = earlier
         self.pace = Pace()
         self.awaited = sorted({ranks[rank] for lane in lanes for rank in lane.ranks})
         self._landings: list[np.ndarray] = []
@@ -82,14 +91,14 @@ class _Piece:
       tag: of its messages, and the next.
     """
 
-    def __init__(self, lane: Lane, number: int, whole: slice, itemsize: int) -> None:
+    def __init__(self, lane: Lane, tag: int, whole: slice, itemsize: int) -> None:
         self.ranks = lane.ranks
         self.whole = whole
         self.parts = [
             slice(whole.start + part.start, whole.start + part.stop)
             for part in reduce_ops.slices(whole.stop - whole.start, len(lane.ranks), itemsize)
         ]
-        self.tag = 2 * ((lane.number * 1024 + number) % _TAGS)
+        self.tag = tag
         self.outstanding = 0
         self.awaited = 0
         self.landing: np.ndarray | None = None
@@ -108,7 +117,7 @@ class Reduction:
         self._divisor = divisor
         self._place = place
         self._pieces = owner.pace.pieces
-        self._left = deque(_pieces(owner.lanes, array.size, array.itemsize, owner.pace))
+        self._left = deque(_pieces(owner, array.size, array.itemsize))
         self._ready = 0
         self._open = 0
         self._requests: list[Any] = []
@@ -215,11 +224,15 @@ class Reduction:
             self._finished.append(piece.whole)
 
 
-def _pieces(lanes: Sequence[Lane], elements: int, itemsize: int, pace: Pace) -> Iterator[_Piece]:
-    for lane in lanes:
+def _pieces(owner: Reductions, elements: int, itemsize: int) -> Iterator[_Piece]:
+    nodes, pace = len(owner.lanes[0].ranks), owner.pace
+    part_bytes = min(pace.message_bytes, max(_SMALLEST_PART_BYTES, _LANDING_BYTES // (pace.pieces * max(1, nodes - 1))))
+    room = part_bytes // itemsize * nodes
+    stretches = [reduce_ops.stretch(elements, lane.start, lane.stop, itemsize) for lane in owner.earlier]
+    number = sum(len(range(whole.start, whole.stop, room)) for whole in stretches)
+    for lane in owner.lanes:
         whole = reduce_ops.stretch(elements, lane.start, lane.stop, itemsize)
-        others = max(1, len(lane.ranks) - 1)
-        part_bytes = min(pace.message_bytes, max(_SMALLEST_PART_BYTES, _LANDING_BYTES // (pace.pieces * others)))
-        room = part_bytes // itemsize * len(lane.ranks)
-        for number, start in enumerate(range(whole.start, whole.stop, room)):
-            yield _Piece(lane, number, slice(start, min(start + room, whole.stop)), itemsize)
+        for start in range(whole.start, whole.stop, room):
+            # Among the pieces of all lanes: two ranks may have several lanes in common.
+            yield _Piece(lane, 2 * (number % _TAGS), slice(start, min(start + room, whole.stop)), itemsize)
+            number += 1
