@@ -195,7 +195,7 @@ class Hosts:
     def _start(self, name: str) -> None:
         home = Path.home() / ".ssh"
         begin = (
-            f"hostname {name}; mount --bind {self._kept}/hosts /etc/hosts; mount -t tmpfs tmpfs /dev/shm; "
+            f"hostname {name}; mount --bind {self._kept}/hosts /etc/hosts; mount -t tmpfs -o size=1g tmpfs /dev/shm; "
             f"mkdir -p {home}; mount --bind {self._kept}/ssh {home}; ip link set lo up; exec sleep infinity"
         )
         kinds = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]

@@ -33,6 +33,7 @@ from tests.multirank.inside import (
     opened,
     pages_bytes,
     reads_memory_of_other_ranks,
+    reductions,
     report,
     settings,
     staged,
@@ -41,11 +42,12 @@ from tests.multirank.inside import (
 from tests.multirank.oracle import assert_law, v1
 from tests.named import turn
 from tfdist.core import reduce_ops
+from tfdist.core.topology import Topology
 from tfdist.engine import sparse_rows
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Choice
 from tfdist.engine.sparse_rows import Rows, Table
-from tfdist.transport.interfaces import NodeMemory
+from tfdist.transport.interfaces import NodeMemory, Pace
 
 SIZE, RANK = tfdist.size(), tfdist.rank()
 
@@ -132,6 +134,32 @@ def case_many_tensors_in_many_blocks() -> None:
                     for result, contributions in zip(found, zip(*every, strict=True), strict=True):
                         np.testing.assert_allclose(result, np.mean(contributions, axis=0), rtol=1e-5, atol=1e-6)
                     assert same_everywhere(np.concatenate([f.reshape(-1) for f in found]))
+
+
+def case_pieces_of_lanes_that_nodes_share() -> None:
+    """Nodes of 1, 1 and 2 ranks on four: the first two have both lanes in common, of more pieces than are numbered."""
+    topology = Topology(((0,), (1,), (2, 3)) if SIZE == 4 else tuple((rank,) for rank in range(SIZE)))
+    kinds = (np.bool_, np.int8, np.int64, np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.complex64)
+    with reductions(topology, Pace(64, 16)) as between:
+        for dtype, elements in [*((dtype, 3001) for dtype in kinds), (np.float32, 0), (np.float32, 150_000)]:
+            with turn(dtype, elements):
+                every = [np.random.RandomState(rank).randint(0, 5, elements).astype(dtype) for rank in range(SIZE)]
+                op: reduce_ops.Op = "max" if dtype is np.bool_ else "sum"
+                own = every[RANK].copy()
+                finished = list(between.begin(own, op, "a test").finish())
+                assert sum(part.stop - part.start for part in finished) == sum(
+                    part.stop - part.start for part in _stretches(topology, elements, own.itemsize)
+                )
+                for lane, part in zip(
+                    topology.lanes_of(RANK), _stretches(topology, elements, own.itemsize), strict=True
+                ):
+                    theirs = [every[rank][part] for rank in lane.ranks]
+                    expected = np.logical_or.reduce(theirs) if dtype is np.bool_ else sum(theirs[1:], theirs[0])
+                    np.testing.assert_array_equal(own[part], expected)
+
+
+def _stretches(topology: Topology, elements: int, itemsize: int) -> list[slice]:
+    return [reduce_ops.stretch(elements, lane.start, lane.stop, itemsize) for lane in topology.lanes_of(RANK)]
 
 
 def case_a_rank_that_is_slow_to_read_small_buckets() -> None:

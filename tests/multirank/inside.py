@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 import tfdist
 from tfdist._start import process
 from tfdist.core.settings import Settings
+from tfdist.core.topology import Topology
 from tfdist.engine._mpi_engine import LetterEngine
 from tfdist.engine._process_memory_engine import ProcessMemoryEngine
 from tfdist.engine._shared_memory_engine import AtOnceEngine, SharedMemoryEngine
@@ -28,6 +29,10 @@ from tfdist.engine.autotune import BASE
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket, Choice, Engine
 from tfdist.graph.job import Job, Reducer
+from tfdist.mpi._reduction import Reductions
+from tfdist.transport.interfaces import Pace
+from tfdist.transport.stall_detection import StallDetector
+from tfdist.transport.state_line import State
 
 Value = TypeVar("Value")
 
@@ -124,6 +129,33 @@ def blocks_of(size_bytes: int) -> Iterator[None]:
         yield
     finally:
         engine._BLOCK_BYTES = kept
+
+
+@contextlib.contextmanager
+def reductions(topology: Topology, pace: Pace) -> Iterator[Reductions]:
+    """Between nodes as they are said to be. Collective: all ranks."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD.Dup()
+    own = topology.lanes_of(comm.rank)
+    detector = StallDetector(_Unknown(), process().job.switches.settings)
+    found = Reductions(comm, detector, own, topology.lanes[: own[0].number], range(comm.size))
+    found.pace = pace
+    yield found
+    comm.Free()
+
+
+class _Unknown:
+    """See ``stall_detection.States``."""
+
+    rank = tfdist.rank()
+    size = tfdist.size()
+
+    def tell(self, kind: str, what: str) -> None:
+        pass
+
+    def read(self) -> Mapping[int, State]:
+        return {}
 
 
 @contextlib.contextmanager

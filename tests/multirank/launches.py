@@ -55,7 +55,9 @@ def _of(module: str, *names: str) -> tuple[str, ...]:
 
 
 # What other layouts and engines could change.
-_ADDING = _of("engine", "every", "many", "random", "rows", "non_finite", "large", "groups", "collectives", "join")
+_ADDING = _of(
+    "engine", "every", "pieces", "many", "random", "rows", "non_finite", "large", "groups", "collectives", "join"
+)
 _SPARSE = _of("engine", "sparse_set")
 _SLICES = _of("engine", "every", "random", "rows", "large", "groups", "join")
 # Others of the same mechanisms, which differ in what is TensorFlow's or Keras's own, or in what tests/nmt tries.

@@ -1,4 +1,4 @@
-"""MPI engine: small buckets, and all between machines, by the all-reduce of the channel, which is MPI's."""
+"""MPI engines: what is small, what no other engine takes, and ranks without a neighbour: by the channel's messages."""
 
 from __future__ import annotations
 

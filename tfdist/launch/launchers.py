@@ -150,7 +150,8 @@ def keep_alive(launcher: Launcher, ssh: tuple[str, ...]) -> tuple[str, ...]:
       launcher: which; Hydra takes arguments of ``ssh`` from the environment alone.
       ssh: the user's own way, which stays as it is.
     """
-    if ssh or environment.batch_system() == "Slurm":  # mpirun takes srun there, and hands these arguments to it
+    # Batch systems have ways of their own, to which Hydra would hand these arguments.
+    if ssh or environment.batch_system() or environment.variables().get("HYDRA_LAUNCHER", "ssh") != "ssh":
         return ssh
     if launcher.family == "Open MPI":
         return ("ssh", *_KEEP_ALIVE)

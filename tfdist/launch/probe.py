@@ -24,6 +24,7 @@ from pathlib import Path
 _PORT = 47613  # MPI chooses any, and so is this: that nobody listens there is an answer of the machine
 _CONNECT_SECONDS = 4.0
 _LEAST_BYTES = 1 << 20  # of the ranks' own files
+_SHARED_MEMORY, _SHARED_BYTES = "/dev/shm", 1 << 24  # MPI's own
 
 
 def main() -> None:
@@ -37,6 +38,8 @@ def main() -> None:
     library, path, error = _mpi()
     names = {name: _addresses(name) for name in asked.get("hosts", ())}
     known = {name: addresses[0] for name, addresses in names.items() if addresses}
+    places = {folder: _LEAST_BYTES, _temporary(): _LEAST_BYTES}
+    places |= {_SHARED_MEMORY: _SHARED_BYTES} if os.path.isdir(_SHARED_MEMORY) else {}
     facts = {
         "python": platform.python_version(),
         "tfdist": _tfdist(),
@@ -52,7 +55,7 @@ def main() -> None:
         "folder": os.path.isdir(folder),
         "program": _digest(asked.get("program", "")),
         "module": _has(asked.get("module", "")),
-        "full": {place: why for place in (folder, _temporary()) if (why := _full(place))},
+        "full": {place: why for place, least in places.items() if (why := _full(place, least))},
         "network": _network(),
         "names": names,
         "interfaces": [name for _, name in socket.if_nameindex()],
@@ -96,11 +99,11 @@ def _temporary() -> str:
     return os.path.expandvars("$TMPDIR").replace("$TMPDIR", "") or "/tmp"
 
 
-def _full(folder: str) -> str:
+def _full(folder: str, least_bytes: int) -> str:
     """Why nothing can be written there for want of room; empty if it can, or if somebody else may."""
     try:
         with tempfile.TemporaryFile(dir=folder or None) as file:
-            file.write(bytes(_LEAST_BYTES))
+            file.write(bytes(least_bytes))
     except PermissionError:
         return ""
     except OSError as error:

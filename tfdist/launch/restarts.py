@@ -110,15 +110,15 @@ def run(
         if not ended.code or attempt == attempts:
             break
         signals.wait(PAUSE_SECONDS)
-        if signals.ending is not None:
-            say(f"{signals.ending.name} was to end the job: it does not start again")
-            break
-        if machines:
+        if machines and signals.ending is None:
             silent = ask([host.name for host in spare])
             for problem in itertools.chain(*silent.values()):
                 say(problem)
             machines = on_those_left(spare, policy.ranks, silent)
             ranks = sum(host.ranks for host in machines)
+        if signals.ending is not None:
+            say(f"{signals.ending.name} was to end the job: it does not start again")
+            break
         if ranks < policy.least:
             say(
                 f"the hosts that are left have room for {ranks} of {policy.ranks} ranks, and --min-ranks is "

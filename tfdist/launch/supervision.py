@@ -144,7 +144,8 @@ class Signals:
         if self.ending is None and number in _ENDING:
             self.ending = signal.Signals(number)
         if self._process is None:
-            self._early.append(number)
+            if number in _ENDING:  # the other would end a launcher that is not ready for it
+                self._early.append(number)
             return
         self._process.send_signal(number)
         if number != signal.SIGINT:

@@ -16,8 +16,8 @@ from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
 from tfdist.transport.stall_detection import Request
 
-# MPI counts are C ints, and some libraries count bytes in them.
-PIECE_BYTES = 1 << 30
+# What is waited for with one deadline. (MPI counts are C ints, and some libraries count bytes in them.)
+PIECE_BYTES = 1 << 26
 _OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "product": MPI.PROD}
 _LOGICAL = {"sum": MPI.LOR, "max": MPI.LOR, "min": MPI.LAND, "product": MPI.LAND}
 

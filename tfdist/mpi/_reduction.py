@@ -19,7 +19,7 @@ from mpi4py import MPI
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Lane
-from tfdist.transport.interfaces import Pace
+from tfdist.transport.interfaces import Pace, PeerError
 from tfdist.transport.stall_detection import StallDetector
 
 _LANDING_BYTES = 1 << 24  # of all pieces under way: there may be hundreds of ranks
@@ -56,6 +56,7 @@ class Reductions:
         self.pace = Pace()
         self.awaited = sorted({ranks[rank] for lane in lanes for rank in lane.ranks})
         self._landings: list[np.ndarray] = []
+        self._last: Reduction | None = None
 
     def begin(self, array: np.ndarray, op: Op, place: str, divisor: int = 1) -> Reduction:
         """Of this rank's lanes of an array, in place. Collective: the lanes' ranks.
@@ -66,7 +67,9 @@ class Reductions:
           place: the same words on every rank.
           divisor: what the results are divided by, before they are rounded.
         """
-        return Reduction(self, array, op, place, divisor)
+        # Kept: if this rank does not finish it, MPI may yet write to its memory.
+        self._last = Reduction(self, array, op, place, divisor)
+        return self._last
 
     def landing(self, size_bytes: int) -> np.ndarray:
         """Memory for what comes, uint8 [size_bytes or more], until it is given back."""
@@ -151,7 +154,12 @@ class Reduction:
         before = len(self._left)
         while self._left and self._open < self._pieces and self._left[0].whole.stop <= self._ready:
             self._begin(self._left.popleft())
-        done = MPI.Request.Testsome(self._requests) if self._requests else None
+        try:
+            done = MPI.Request.Testsome(self._requests) if self._requests else None
+        except MPI.Exception as error:
+            raise PeerError(
+                f"{self._place}: MPI cannot go on ({error}): another rank has ended, or the way to it is broken."
+            ) from error
         if done:
             then = [self._then[index] for index in done]
             for index in sorted(done, reverse=True):

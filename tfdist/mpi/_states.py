@@ -61,19 +61,27 @@ class MpiStates:
         self._remote = [_Machine(self._window, ranks) for ranks in others]
         self._main = threading.main_thread().ident or 0
         self._over = threading.Event()
+        self._reading = threading.Lock()
         threading.Thread(target=self._look, name="tfdist states", daemon=True).start()
 
     def tell(self, kind: str, what: str) -> None:
         self._line.tell(kind, what)
 
     def read(self) -> Mapping[int, State]:
+        if self._reading.acquire(blocking=False):  # else another thread of this rank is at it
+            try:
+                self._read()
+            finally:
+                self._reading.release()
+        return self._known
+
+    def _read(self) -> None:
         for rank, line in self._lines.items():
             state = line.read()
             if state is not None:
                 self._known[rank] = dataclasses.replace(state, host=self._known[rank].host)
         for machine in self._remote:
             machine.read(self._known)
-        return self._known
 
     def _look(self) -> None:
         """Now and then say where the program is, and let MPI answer other machines."""
@@ -112,7 +120,7 @@ class _Machine:
         """Put into ``known`` what has come since, of its ranks."""
         now = time.monotonic()
         for asked, (request, block) in list(self._questions.items()):
-            if request.Test():
+            if self._answered(request):
                 del self._questions[asked]
                 self._asked, self._next, self._unanswered_since = asked, now + _ASK_SECONDS, None
                 for rank, line in zip(self._ranks, block.reshape(-1, LINE_BYTES), strict=True):
@@ -124,6 +132,13 @@ class _Machine:
                 known[rank] = dataclasses.replace(known[rank], answers=False)
         if now > self._next:
             self._ask(now)
+
+    @staticmethod
+    def _answered(request: Any) -> bool:
+        try:
+            return bool(request.Test())
+        except MPI.Exception:  # the way there is broken
+            return False
 
     def _by_our_clock(self, rank: int, state: State, before: State) -> State:
         news = self._looked.get(rank) != state.looked

@@ -134,7 +134,11 @@ class StallDetector:
         except BaseException as error:
             self._abandoned.append(request)
             self.give_up(error)
-            raise
+            if isinstance(error, PeerError) or not isinstance(error, Exception):
+                raise
+            raise PeerError(
+                f"{place}: MPI cannot go on ({error}): another rank has ended, or the way to it is broken."
+            ) from error
 
     def _wait(self, request: Request, place: str, ranks: Sequence[int] | None, moving: bool) -> None:
         start = time.monotonic()
@@ -173,10 +177,10 @@ class StallDetector:
         if not call.returned.wait(_ANNOUNCE_SECONDS):
             try:
                 self._wait(call, place, ranks, moving=False)
-            except PeerError as error:
+            except Exception as error:
                 self.end_job(error)
 
-    def end_job(self, error: PeerError) -> None:
+    def end_job(self, error: Exception) -> None:
         """For where nobody can catch it."""
         self.give_up(error)
         trace = f"\ntfdist: what each rank did last: python -m tfdist trace {self.recorder.place}"
@@ -257,7 +261,8 @@ class _Watch:
         self._next_look_seconds = waited + max(_LOOK_SECONDS, (time.monotonic() - start) / _LOOK_SHARE)
 
     def _judge(self, others: dict[int, State], waited: float) -> None:
-        ended = [r for r, state in others.items() if state.kind == "ended"]
+        # While messages are on the way, one that has ended well was here before.
+        ended = [r for r, s in others.items() if s.kind == "ended" and (s.what or not self._moving)]
         # A rank may pass this place and end before its part of the message is seen here: look once more.
         if ended and not self._arrives_within(1.0):
             failed = [r for r in ended if others[r].what]
