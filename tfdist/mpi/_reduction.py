@@ -67,9 +67,13 @@ class Reductions:
           place: the same words on every rank.
           divisor: what the results are divided by, before they are rounded.
         """
-        # Kept: if this rank does not finish it, MPI may yet write to its memory.
+        # Kept until it is finished: if this rank gives up, MPI may yet write to its memory.
         self._last = Reduction(self, array, op, place, divisor)
         return self._last
+
+    def forget(self) -> None:
+        """The last one is finished."""
+        self._last = None
 
     def landing(self, size_bytes: int) -> np.ndarray:
         """Memory for what comes, uint8 [size_bytes or more], until it is given back."""
@@ -90,7 +94,7 @@ class _Piece:
     Attributes:
       ranks: of the lane.
       parts: of the array, one of each rank.
-      stop: where it ends.
+      whole: of the array.
       tag: of its messages, and the next.
     """
 
@@ -148,6 +152,7 @@ class Reduction:
         while self._left or self._open:
             self._owner.detector.wait(self, self._place, self._owner.awaited, moving=True)
             yield from self.offer(self._array.size)
+        self._owner.forget()
 
     def Test(self) -> bool:  # noqa: N802 (as mpi4py.MPI.Request)
         """Whether anything has happened; what follows from it has been begun."""
