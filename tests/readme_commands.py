@@ -291,6 +291,7 @@ SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/test": _scripts_test,
     "scripts/test_configurations": _help,
     "scripts/bench_allreduce": _help,
+    "scripts/bench_cluster": _help,
     "scripts/bench_nmt": _help,
     "scripts/bench_step": _help,
     "scripts/conformance": _help,
