@@ -1,8 +1,8 @@
 """Hosts on one machine: namespaces of the network, of processes, memory, names and mounts, joined by a bridge.
 
-Each has its host name, address, ``/dev/shm``, ``/etc/hosts`` and an ``sshd``; the files are the machine's. Nothing has
-a name outside: when this process ends, however it does, the kernel takes all of it back. Needs root, and the packages
-openssh-server, openssh-client, iproute2 and util-linux.
+Each has its host name, address, ``/dev/shm``, ``/etc/hosts`` and an ``sshd``; the other files are the machine's.
+Nothing has a name outside: when this process ends, however it does, the kernel takes all of it back. Needs root, and
+the packages openssh-server, openssh-client, iproute2 and util-linux.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ class Hosts:
         self._delay_seconds = delay_seconds
         self._folder = Folder("tfdist-hosts-")
         self._kept = self._folder.path
+        # Open MPI's daemons name their files by their process numbers, which hosts have in common.
+        self._daemons_files = self._kept / "daemons"
         self._outer: dict[str, subprocess.Popen[bytes]] = {}
         self._first: dict[str, int] = {}  # process 1 of each host, by its number here
 
@@ -114,7 +116,8 @@ class Hosts:
 
     def command(self, name: str, command: Sequence[str]) -> list[str]:
         """What runs a command there as somebody who is logged in."""
-        return ["nsenter", "-t", str(self._first[name]), *_NAMESPACES, f"-w{Path.cwd()}", "--", *command]
+        there = ["nsenter", "-t", str(self._first[name]), *_NAMESPACES, f"-w{Path.cwd()}", "--"]
+        return [*there, "env", self._daemons_setting(), *command]
 
     def run(
         self, name: str, command: Sequence[str], timeout_seconds: float, environment: Mapping[str, str] | None = None
@@ -174,6 +177,9 @@ class Hosts:
         told = self._ip(name, "cat /sys/class/net/eth0/statistics/tx_bytes", check=False)
         return int(told) if told else 0
 
+    def _daemons_setting(self) -> str:
+        return f"PRTE_MCA_prte_tmpdir_base={self._daemons_files}"
+
     def _keys(self) -> None:
         ssh = self._kept / "ssh"
         ssh.mkdir(mode=0o700)
@@ -189,13 +195,16 @@ class Hosts:
         (self._kept / "sshd_config").write_text(
             f"HostKey {self._kept}/host\nAuthorizedKeysFile {self._kept}/authorized\nPermitRootLogin yes\n"
             "StrictModes no\nUsePAM no\nPidFile none\nMaxStartups 100\n"
+            f"SetEnv {self._daemons_setting()}\n"
         )
+        self._daemons_files.mkdir()
         Path("/run/sshd").mkdir(exist_ok=True)
 
     def _start(self, name: str) -> None:
         home = Path.home() / ".ssh"
         begin = (
             f"hostname {name}; mount --bind {self._kept}/hosts /etc/hosts; mount -t tmpfs -o size=1g tmpfs /dev/shm; "
+            f"mount -t tmpfs -o size=1g tmpfs {self._daemons_files}; "
             f"mkdir -p {home}; mount --bind {self._kept}/ssh {home}; ip link set lo up; exec sleep infinity"
         )
         kinds = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]

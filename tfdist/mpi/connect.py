@@ -23,9 +23,9 @@ def connect(launch: Launch | None, settings: Settings) -> World:
         return OneProcess()
     try:
         with process_deadline(settings.stall_abort_seconds + START_SECONDS):  # MPI starts when all ranks have come
-            from tfdist.mpi import _network_module
+            from tfdist.mpi import _start
 
-            _network_module.start(launch)  # before others import it, who start it as it is
+            _start.start(launch)  # before others import it, who start it as it is
             from tfdist.mpi import _world
     except (ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]

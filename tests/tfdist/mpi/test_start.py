@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfdist.core.environment import started_by_slurm_pmi
-from tfdist.mpi._network_module import device_of, module_for_slurm
+from tfdist.mpi._start import device_of, module_for_slurm
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "PMI_FD": "11", "PMI_RANK": "1", "PMI_SIZE": "4"}
 
