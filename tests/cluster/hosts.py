@@ -17,10 +17,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from tests.cluster import switch
-from tests.cluster.folder import Folder
+from tests.cluster.folder import Folder, Service
 from tests.launch import ROOT, Finished, run
 
 _TOOLS = ("unshare", "nsenter", "ip", "tc", "ssh", "ssh-keygen", "/usr/sbin/sshd")
@@ -48,7 +47,7 @@ def address(number: int) -> str:
     return f"10.77.0.{number}"
 
 
-class Hosts:
+class Hosts(Service):
     """Hosts ``node1``, ``node2``, ... as long as the context is open.
 
     Args:
@@ -68,31 +67,22 @@ class Hosts:
         self._outer: dict[str, subprocess.Popen[bytes]] = {}
         self._first: dict[str, int] = {}  # process 1 of each host, by its number here
 
-    def __enter__(self) -> Hosts:
-        try:
-            self._keys()
-            self._outer["bridge"] = _namespace(["--net"], ["sleep", "infinity"])
-            _until(lambda: os.readlink(self._network("bridge")) != os.readlink("/proc/self/ns/net"), "the bridge")
-            self._in_bridge("ip link add br0 type bridge")
-            self._in_bridge("ip link set br0 up")
-            for name in self.names:
-                self._start(name)
-            if self._delay_seconds:
-                self._join_by_switch()
-            else:
-                self._join_by_bridge()
-            for name in self.names:
-                self._listen(name)
-            self.limit(self._rate)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def start(self) -> None:
+        """See ``Service``."""
+        self._keys()
+        self._outer["bridge"] = _namespace(["--net"], ["sleep", "infinity"])
+        _until(lambda: os.readlink(self._network("bridge")) != os.readlink("/proc/self/ns/net"), "the bridge")
+        self._in_bridge("ip link add br0 type bridge")
+        self._in_bridge("ip link set br0 up")
+        for name in self.names:
+            self._start(name)
+        if self._delay_seconds:
+            self._join_by_switch()
+        else:
+            self._join_by_bridge()
+        for name in self.names:
+            self._listen(name)
+        self.limit(self._rate)
 
     def close(self) -> None:
         """End all that runs there."""

@@ -12,9 +12,8 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
-from tests.cluster.folder import Folder
+from tests.cluster.folder import Folder, Service
 from tests.cluster.hosts import Hosts
 from tests.launch import Finished
 
@@ -72,7 +71,7 @@ def obstacle(pmi: str = "pmi2") -> str:
     return ""
 
 
-class Slurm:
+class Slurm(Service):
     """A cluster of hosts, as long as the context is open.
 
     Jobs of its partition ``urgent`` take the place of those in ``main``, the default, which are requeued, 60 seconds
@@ -91,30 +90,21 @@ class Slurm:
         self._own = self._kept / "own"  # another file system on each host
         self._variables = {"SLURM_CONF": str(self._kept / "slurm.conf")}
 
-    def __enter__(self) -> Slurm:
+    def start(self) -> None:
+        """See ``Service``."""
         first = self._hosts.names[0]
-        try:
-            self._write()
-            for name in self._hosts.names:
-                self._call(name, "mount -t tmpfs -o mode=755 tmpfs {own}; mkdir {own}/spool {own}/state")
-                self._call(
-                    name,
-                    "munged --key-file={kept}/key --socket={own}/munge.socket --pid-file={own}/munge.pid "
-                    "--seed-file={own}/munge.seed --log-file={own}/munge.log",
-                )
-            self._call(first, "slurmctld -c")
-            for name in self._hosts.names:
-                self._call(name, f"slurmd -N {name}")
-            self._until_idle()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self._write()
+        for name in self._hosts.names:
+            self._call(name, "mount -t tmpfs -o mode=755 tmpfs {own}; mkdir {own}/spool {own}/state")
+            self._call(
+                name,
+                "munged --key-file={kept}/key --socket={own}/munge.socket --pid-file={own}/munge.pid "
+                "--seed-file={own}/munge.seed --log-file={own}/munge.log",
+            )
+        self._call(first, "slurmctld -c")
+        for name in self._hosts.names:
+            self._call(name, f"slurmd -N {name}")
+        self._until_idle()
 
     def close(self) -> None:
         """Take the folder away; the daemons end with their hosts."""

@@ -147,19 +147,13 @@ def case_pieces_of_lanes_that_nodes_share() -> None:
                 op: reduce_ops.Op = "max" if dtype is np.bool_ else "sum"
                 own = every[RANK].copy()
                 finished = list(between.begin(own, op, "a test").finish())
-                assert sum(part.stop - part.start for part in finished) == sum(
-                    part.stop - part.start for part in _stretches(topology, elements, own.itemsize)
-                )
-                for lane, part in zip(
-                    topology.lanes_of(RANK), _stretches(topology, elements, own.itemsize), strict=True
-                ):
+                lanes = topology.lanes_of(RANK)
+                mine = [reduce_ops.stretch(elements, lane.start, lane.stop, own.itemsize) for lane in lanes]
+                assert sum(part.stop - part.start for part in finished) == sum(p.stop - p.start for p in mine)
+                for lane, part in zip(lanes, mine, strict=True):
                     theirs = [every[rank][part] for rank in lane.ranks]
                     expected = np.logical_or.reduce(theirs) if dtype is np.bool_ else sum(theirs[1:], theirs[0])
                     np.testing.assert_array_equal(own[part], expected)
-
-
-def _stretches(topology: Topology, elements: int, itemsize: int) -> list[slice]:
-    return [reduce_ops.stretch(elements, lane.start, lane.stop, itemsize) for lane in topology.lanes_of(RANK)]
 
 
 def case_a_rank_that_is_slow_to_read_small_buckets() -> None:

@@ -21,9 +21,9 @@ import tfdist
 from tfdist._start import process
 from tfdist.core.settings import Settings
 from tfdist.core.topology import Topology
-from tfdist.engine._mpi_engine import LetterEngine
 from tfdist.engine._process_memory_engine import ProcessMemoryEngine
-from tfdist.engine._shared_memory_engine import AtOnceEngine, SharedMemoryEngine
+from tfdist.engine._shared_memory_engine import SharedMemoryEngine
+from tfdist.engine._small_buckets import AtOnceEngine
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.autotune import BASE
 from tfdist.engine.collective import Collective
@@ -72,7 +72,7 @@ def direct() -> Choice:
 
 def at_once() -> Choice:
     """Small buckets by each rank for itself, the rest through MPI."""
-    return dataclasses.replace(through_mpi(), small=AtOnceEngine(1 << 16) if nodes() == 1 else LetterEngine(1 << 16))
+    return dataclasses.replace(through_mpi(), small=AtOnceEngine(1 << 16, nodes() > 1))
 
 
 def through_mpi() -> Choice:

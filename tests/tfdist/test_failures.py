@@ -249,9 +249,9 @@ def test_configuring_ranks_differently(tmp_path: Path) -> None:
 
 def test_a_rank_whose_memory_cannot_be_read_any_more(tmp_path: Path) -> None:
     body = """
-        from tfdist.engine import _shared_memory_engine
+        from tfdist.engine import _small_buckets
         from tfdist.transport.process_memory import ProcessMemory
-        _shared_memory_engine._AT_ONCE_BYTES = 0  # small ones do not go that way
+        _small_buckets._SHARED_BYTES = 0  # small ones do not go that way
         start()
         session.run(step)
         assert tfdist._start.process().job.engines.choice.engine.name == 'direct'

@@ -6,12 +6,15 @@ handler, which writes each line to stderr at once, unless the script has given i
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+import time
 from typing import Any
 
 _LOGGER = logging.getLogger("tfdist")
 _OF_ALL_RANKS = logging.getLogger("tfdist.job")
+_OUTPUT_SECONDS = 0.2  # for the launcher to forward a message before it ends the ranks
 
 
 class _Stderr(logging.StreamHandler[Any]):
@@ -45,3 +48,17 @@ def log(message: str) -> None:
 def announce(message: str) -> None:
     """The job says a line: rank 0 does, for all."""
     _OF_ALL_RANKS.info("%s", message)
+
+
+def last_words(text: str, forwarded: bool = True) -> None:
+    """Say why this process is about to end the job, whatever becomes of the words.
+
+    Args:
+      text: of one or more lines.
+      forwarded: by a launcher, which needs a moment for it.
+    """
+    with contextlib.suppress(Exception):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    if forwarded:
+        time.sleep(_OUTPUT_SECONDS)

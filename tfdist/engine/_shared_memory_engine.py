@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from tfdist.core import reduce_ops
-from tfdist.core.alignment import ALIGNMENT_BYTES, aligned
+from tfdist.core.alignment import aligned
 from tfdist.core.settings import Settings
 from tfdist.engine import _layout
 from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine
@@ -17,8 +17,6 @@ from tfdist.transport.interfaces import Channel, Node, NodeMemory, World
 
 PIECES_BYTES = (1 << 18, 1 << 20, 1 << 22, 1 << 24)
 _LARGE_BYTES = 1 << 22
-# Of all ranks together: what each of them adds by itself sooner than they meet once more.
-_AT_ONCE_BYTES = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,42 +45,6 @@ class SharedMemoryEngine:
         return f"through shared memory in pieces of {self.piece_bytes // 1024} KiB"
 
 
-@dataclasses.dataclass(frozen=True)
-class AtOnceEngine:
-    """For small buckets of ranks on one node; see ``engines.Engine``.
-
-    Attributes:
-      largest_bytes: of a bucket.
-    """
-
-    name: ClassVar[str] = "at once"
-    device: ClassVar[str] = "/device:CPU:0"
-
-    largest_bytes: int
-
-    def needs(self, tensors: int) -> NodeMemory | None:
-        return NodeMemory(self.largest_bytes, 0)
-
-    def open(self, bucket: Bucket, channel: Channel) -> BucketAllReduce | None:
-        node = channel.node
-        if node is None or not node.alone or bucket.sizes is None:
-            return None
-        elements = _layout.offsets(bucket.sizes, bucket.dtype)[-1]
-        small = elements * bucket.dtype.itemsize <= min(self.largest_bytes, node.inputs[0][0].size)
-        return _AtOnce(bucket, node, bucket.sizes) if small else None
-
-    def settings(self) -> str:
-        return "engine=shared"  # with which small buckets go this way, too
-
-    def __str__(self) -> str:
-        return f"up to {self.largest_bytes // 1024} KiB each rank adds all"
-
-
-def for_small_buckets(ranks: int) -> AtOnceEngine:
-    """Of one node with so many ranks."""
-    return AtOnceEngine(_AT_ONCE_BYTES // ranks // ALIGNMENT_BYTES * ALIGNMENT_BYTES)
-
-
 def candidates(world: World, settings: Settings) -> Sequence[Engine]:
     """One for each size of piece. Collective: all ranks."""
     pieces = [aligned(int(float(settings.piece_kb) * 1024))] if settings.piece_kb else PIECES_BYTES
@@ -91,40 +53,6 @@ def candidates(world: World, settings: Settings) -> Sequence[Engine]:
     if better and len(world.topology.nodes) > 1:
         return ()  # a network takes longer than either
     return [SharedMemoryEngine(piece) for piece in pieces if not (better and piece > _LARGE_BYTES)]
-
-
-class _AtOnce:
-    """See ``engines.BucketAllReduce``. Copied into shared memory before the ranks arrive; then each rank adds all.
-
-    Staging areas take turns from arrival to arrival: an area is copied into again when all ranks have arrived once
-    more since, which they do after they have added.
-    """
-
-    def __init__(self, bucket: Bucket, node: Node, sizes: Sequence[int]) -> None:
-        self._what, self._node, self._op = bucket.what, node, bucket.op
-        offsets = _layout.offsets(sizes, bucket.dtype)
-        self._inputs = [[x.view(bucket.dtype)[: offsets[-1]] for x in area] for area in node.inputs]
-        self._places = [slice(at, at + size) for at, size in zip(offsets, sizes, strict=False)]
-        self._area: Sequence[np.ndarray] = ()
-
-    def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
-        self._area = self._inputs[self._node.next_area()]
-        own = self._area[self._node.index]
-        for source, place in zip(sources, self._places, strict=True):
-            own[place] = source
-
-    def run(
-        self,
-        turn: AllReduceTurn,
-        sources: Sequence[np.ndarray],
-        whole: np.ndarray,
-        targets: Sequence[np.ndarray],
-        divisor: int,
-    ) -> None:
-        with turn.span("reduce", self._what):
-            present = set(turn.present)
-            contributions = [self._area[i] for i, rank in enumerate(self._node.ranks) if rank in present]
-            reduce_ops.combine(self._op, contributions, whole, divisor)
 
 
 class _Staged:

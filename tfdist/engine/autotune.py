@@ -14,7 +14,7 @@ from tfdist.core.alignment import aligned
 from tfdist.core.flight_recorder import SILENT
 from tfdist.core.log import announce
 from tfdist.core.settings import Settings, SettingsError, settings_difference
-from tfdist.engine import _mpi_engine, _process_memory_engine, _shared_memory_engine, engines
+from tfdist.engine import _mpi_engine, _process_memory_engine, _shared_memory_engine, _small_buckets, engines
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket, Choice, Engine
@@ -53,7 +53,7 @@ class Measurement:
       sizes_bytes: ascending; the last is the payload with which engines and paces are compared.
       tried: the engines beside the base; empty if there is none.
       paces: between machines; empty if there are none.
-      base: through MPI, for each size.
+      base: through MPI, for each size; empty if that has not been measured.
       chosen: by the one of the engines that is chosen, likewise.
     """
 
@@ -156,7 +156,7 @@ class Engines:
         if settings.engine != "auto" and len(candidates) <= 1 and len(self._paces()) <= 1:
             engine, pace = (*candidates, BASE)[0], (*self._paces(), Pace())[0]
             return self._with_small(Choice(engine, self._crossover_bytes(0.0), BASE, pace=pace))
-        measurement = self._measured(candidates)
+        measurement = self._measured(candidates, each_size=not self._spread)
         found = measurement.choice
         default = found.crossover_bytes if settings.engine == "auto" else 0.0
         choice = dataclasses.replace(found, crossover_bytes=self._crossover_bytes(default))
@@ -184,13 +184,11 @@ class Engines:
 
     def _with_small(self, choice: Choice) -> Choice:
         # Not measured: they wait for the others, or for the network, once, which is the least there is.
-        settings = self._settings()
         shares = choice.engine.needs(1) is not None  # where memory can be shared, so can small buckets'
-        if self._spread and (shares or (choice.engine == BASE and settings.engine != _MPI)):
-            return dataclasses.replace(choice, small=_mpi_engine.for_small_buckets(self._world.size))
-        if shares and not self._spread:
-            return dataclasses.replace(choice, small=_shared_memory_engine.for_small_buckets(self._world.size))
-        return choice
+        letters = self._spread and choice.engine == BASE and self._settings().engine != _MPI
+        if not (shares or letters):
+            return choice
+        return dataclasses.replace(choice, small=_small_buckets.for_small_buckets(self._world.size, self._spread))
 
     def _crossover_bytes(self, default: float) -> float:
         given = self._settings().shared_from_kb
@@ -198,9 +196,9 @@ class Engines:
 
     def measure(self) -> Measurement:
         """Time the engines. Collective: all ranks; a fraction of a second."""
-        return self._measured(engines.candidates(self._world, self._settings()))
+        return self._measured(engines.candidates(self._world, self._settings()), each_size=True)
 
-    def _measured(self, candidates: Sequence[Engine]) -> Measurement:
+    def _measured(self, candidates: Sequence[Engine], each_size: bool) -> Measurement:
         sizes = self._sizes_bytes()
         payload = sizes[-1:]
         trials = [_Trial(self._world, Choice(engine, 0, BASE), payload) for engine in candidates]
@@ -208,13 +206,15 @@ class Engines:
         best = Choice(_preferred([(c.engine, s) for c, s in tried]), 0, BASE) if tried else _BASE_ALONE
         paces = self._timed([_Trial(self._world, dataclasses.replace(best, pace=p), payload) for p in self._paces()])
         choices = [_BASE_ALONE, *([best] if tried else [])]
-        base, *chosen = _in_turn([_Trial(self._world, choice, sizes) for choice in choices])
+        # (Between machines the crossover is not chosen by it.)
+        compared = [_Trial(self._world, choice, sizes) for choice in choices] if each_size else []
+        base, chosen = [*(tuple(seconds) for seconds in _in_turn(compared)), (), ()][:2]
         found = Measurement(
             tuple(sizes),
             tuple((choice.engine, seconds) for choice, seconds in tried),
             tuple((choice.pace, seconds) for choice, seconds in paces),
-            tuple(base),
-            tuple(chosen[0]) if chosen else (),
+            base,
+            chosen,
         )
         measurement: Measurement = self._world.control.broadcast_object(found, _PLACE)
         return measurement

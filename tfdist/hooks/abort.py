@@ -6,11 +6,11 @@ import contextlib
 import sys
 import time
 
+from tfdist.core.log import last_words
 from tfdist.transport.interfaces import World
 
 # All ranks often fail alike (a missing file): the higher ranks leave rank 0 this much time to speak for them.
 _LOWER_RANK_FIRST_SECONDS = 1.0
-_OUTPUT_SECONDS = 0.2  # for the launcher to forward the message before it ends the ranks
 
 
 def abort(world: World, message: str, exit_code: int = 1) -> None:
@@ -27,12 +27,8 @@ def abort(world: World, message: str, exit_code: int = 1) -> None:
         # A full disk behind stdout may be what has failed; stderr can be another one.
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-        with contextlib.suppress(Exception):
-            sys.stderr.write(message.rstrip() + "\n")
-            if world.recorder.place:
-                sys.stderr.write(f"tfdist: what each rank did last: python -m tfdist trace {world.recorder.place}\n")
-            sys.stderr.flush()
-        if world.size > 1:
-            time.sleep(_OUTPUT_SECONDS)
+        place = world.recorder.place
+        trace = f"\ntfdist: what each rank did last: python -m tfdist trace {place}" if place else ""
+        last_words(message.rstrip() + trace, forwarded=world.size > 1)
     finally:
         world.abort(exit_code)

@@ -51,7 +51,8 @@ class Communicators:
         self._detector = detector
         self._windows = windows
         self._line = line
-        self._spread = len({topology.node_of(rank) for rank in ranks}) > 1
+        node = topology.node_of(self.ranks[0])
+        self._spread = not set(self.ranks) <= set(node)
         self.control = MpiChannel(self._duplicate(), detector, self.ranks, line, spread=self._spread)
         self.channels: Pool[MpiChannel, NodeMemory | None] = Pool(self.control, self._new_channel, "channel")
 
@@ -144,7 +145,7 @@ class Groups:
         return MpiSubgroup(pool.take(place, None), self)
 
     def _meet(self, ranks: Sequence[int], place: str) -> None:
-        """Wait until all of these ranks are here: making a communicator would wait for them without a deadline.
+        """Wait until all of these ranks are here, and find out whether they make the same group.
 
         Raises:
           DisagreementError: another rank makes another group.

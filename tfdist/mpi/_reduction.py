@@ -9,7 +9,6 @@ rounded once, and all get the same bits. Several pieces are under way at a time:
 from __future__ import annotations
 
 import functools
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,8 +18,8 @@ from mpi4py import MPI
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Lane
-from tfdist.transport.interfaces import Pace, PeerError
-from tfdist.transport.stall_detection import StallDetector
+from tfdist.transport.interfaces import Pace
+from tfdist.transport.stall_detection import StallDetector, broken
 
 _LANDING_BYTES = 1 << 24  # of all pieces under way: there may be hundreds of ranks
 _SMALLEST_PART_BYTES = 1 << 14
@@ -124,7 +123,8 @@ class Reduction:
         self._divisor = divisor
         self._place = place
         self._pieces = owner.pace.pieces
-        self._left = deque(_pieces(owner, array.size, array.itemsize))
+        self._left = _pieces(owner, array.size, array.itemsize)
+        self._next = next(self._left, None)
         self._ready = 0
         self._open = 0
         self._requests: list[Any] = []
@@ -149,29 +149,28 @@ class Reduction:
           PeerError: nothing has come or gone for too long.
         """
         yield from self.offer(self._array.size)
-        while self._left or self._open:
+        while self._next or self._open:
             self._owner.detector.wait(self, self._place, self._owner.awaited, moving=True)
             yield from self.offer(self._array.size)
         self._owner.forget()
 
     def Test(self) -> bool:  # noqa: N802 (as mpi4py.MPI.Request)
         """Whether anything has happened; what follows from it has been begun."""
-        before = len(self._left)
-        while self._left and self._open < self._pieces and self._left[0].whole.stop <= self._ready:
-            self._begin(self._left.popleft())
+        before = self._next
+        while self._next and self._open < self._pieces and self._next.whole.stop <= self._ready:
+            self._begin(self._next)
+            self._next = next(self._left, None)
         try:
             done = MPI.Request.Testsome(self._requests) if self._requests else None
         except MPI.Exception as error:
-            raise PeerError(
-                f"{self._place}: MPI cannot go on ({error}): another rank has ended, or the way to it is broken."
-            ) from error
+            raise broken(self._place, error) from error
         if done:
             then = [self._then[index] for index in done]
             for index in sorted(done, reverse=True):
                 del self._requests[index], self._then[index]
             for follow in then:
                 follow()
-        return bool(done) or len(self._left) < before
+        return bool(done) or self._next is not before
 
     def _begin(self, piece: _Piece) -> None:
         self._open += 1

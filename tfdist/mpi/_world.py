@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from tfdist.core.environment import Launch
 from tfdist.core.flight_recorder import Recorder
-from tfdist.core.log import log
+from tfdist.core.log import last_words
 from tfdist.core.settings import Settings, settings_difference
 from tfdist.core.topology import layout
 from tfdist.core.trace_files import flight_recorder, job_name, new_folder
@@ -27,7 +27,6 @@ from tfdist.transport.stall_detection import StallDetector
 
 _PLACE = "the start of tfdist"
 _LOOK_SECONDS = 1.0  # between two looks at ranks that have not ended
-_OUTPUT_SECONDS = 0.2  # for the launcher to forward a message before it ends the ranks
 _ABORT_SECONDS = 10.0  # for MPI to end the job
 
 
@@ -163,8 +162,7 @@ class MpiWorld(MpiGroup):
         end_by_alarm(self._stall_abort_seconds)  # a rank may be stopped in MPI's own end
 
     def _say_and_abort(self, message: str) -> None:
-        log(message)
-        time.sleep(_OUTPUT_SECONDS)
+        last_words(f"tfdist: {message}")
         self.abort(1)
 
 

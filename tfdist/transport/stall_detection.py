@@ -13,21 +13,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from tfdist.core.flight_recorder import SILENT, Recorder
-from tfdist.core.log import log
+from tfdist.core.log import last_words, log
 from tfdist.core.settings import Settings
 from tfdist.transport.interfaces import PeerError
 from tfdist.transport.state_line import State, clipped
 from tfdist.transport.whereabouts import NOBODY, ranks_in_words, silent_seconds, whereabouts
 
 _ANNOUNCE_SECONDS = 1.0
-_OUTPUT_SECONDS = 0.2  # for the launcher to forward a message before it ends the ranks
 _ENTANGLED_SECONDS = 5.0  # ranks that wait for each other in different places; long enough for news on its way
 _YIELDING_SECONDS = 1e-4  # a peer in step is here within that; longer yielding takes the core from whoever computes
 _NAP_SHARE = 0.1  # of the time waited so far: what a nap may add to a wait
@@ -136,9 +134,7 @@ class StallDetector:
             self.give_up(error)
             if isinstance(error, PeerError) or not isinstance(error, Exception):
                 raise
-            raise PeerError(
-                f"{place}: MPI cannot go on ({error}): another rank has ended, or the way to it is broken."
-            ) from error
+            raise broken(place, error) from error
 
     def _wait(self, request: Request, place: str, ranks: Sequence[int] | None, moving: bool) -> None:
         start = time.monotonic()
@@ -184,13 +180,10 @@ class StallDetector:
         """For where nobody can catch it."""
         self.give_up(error)
         trace = f"\ntfdist: what each rank did last: python -m tfdist trace {self.recorder.place}"
-        with contextlib.suppress(Exception):
-            sys.stderr.write(
-                f"tfdist: rank {self._states.rank} of {self._states.size} failed:\n{type(error).__name__}: {error}"
-                f"{trace * bool(self.recorder.place)}\n"
-            )
-            sys.stderr.flush()
-        time.sleep(_OUTPUT_SECONDS)
+        last_words(
+            f"tfdist: rank {self._states.rank} of {self._states.size} failed:\n{type(error).__name__}: {error}"
+            f"{trace * bool(self.recorder.place)}"
+        )
         self._end(1)
 
     def lost(self) -> str:
@@ -219,6 +212,11 @@ class StallDetector:
         self._state = (kind, what)
         if not self._forked:
             self._states.tell(*self._state)
+
+
+def broken(place: str, error: BaseException) -> PeerError:
+    """What an error of MPI's own at a place means."""
+    return PeerError(f"{place}: MPI cannot go on ({error}): another rank has ended, or the way to it is broken.")
 
 
 class _Call:

@@ -1,0 +1,133 @@
+"""Small buckets: every rank gets what all ranks have and adds it by itself, sooner than they would meet once more."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from tfdist.core import reduce_ops
+from tfdist.core.alignment import ALIGNMENT_BYTES
+from tfdist.engine import _layout
+from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine
+from tfdist.transport.interfaces import Channel, NodeMemory
+
+# Of all ranks together.
+_SHARED_BYTES = 1 << 18
+_LETTERS_BYTES = 1 << 17
+
+
+@dataclasses.dataclass(frozen=True)
+class AtOnceEngine:
+    """For small buckets of known sizes; see ``engines.Engine``.
+
+    Attributes:
+      largest_bytes: of a bucket.
+      between_machines: they come with the ranks' arrival, and not through memory that the ranks share.
+    """
+
+    name: ClassVar[str] = "at once"
+    device: ClassVar[str] = "/device:CPU:0"
+
+    largest_bytes: int
+    between_machines: bool
+
+    def needs(self, tensors: int) -> NodeMemory | None:
+        return None if self.between_machines else NodeMemory(self.largest_bytes, 0)
+
+    def open(self, bucket: Bucket, channel: Channel) -> BucketAllReduce | None:
+        if bucket.sizes is None:
+            return None
+        offsets = _layout.offsets(bucket.sizes, bucket.dtype)
+        size_bytes = offsets[-1] * bucket.dtype.itemsize
+        way = _Letters(channel) if self.between_machines else _SharedMemory(channel)
+        return _AtOnce(bucket, way, offsets) if size_bytes <= min(self.largest_bytes, way.capacity_bytes) else None
+
+    def settings(self) -> str:
+        return "engine=mpi" if self.between_machines else "engine=shared"  # with which they go this way, too
+
+    def __str__(self) -> str:
+        way = "with the arrival" if self.between_machines else "each rank adds all"
+        return f"up to {self.largest_bytes // 1024} KiB {way}"
+
+
+def for_small_buckets(ranks: int, between_machines: bool) -> Engine:
+    """Of so many ranks in all."""
+    largest = (_LETTERS_BYTES if between_machines else _SHARED_BYTES) // ranks
+    return AtOnceEngine(largest // ALIGNMENT_BYTES * ALIGNMENT_BYTES, between_machines)
+
+
+class _AtOnce:
+    """See ``engines.BucketAllReduce``. Handed over before the ranks arrive; then each rank adds all."""
+
+    def __init__(self, bucket: Bucket, way: _SharedMemory | _Letters, offsets: Sequence[int]) -> None:
+        self._what, self._op, self._way = bucket.what, bucket.op, way
+        self._places = [slice(at, at + size) for at, size in zip(offsets, bucket.sizes or (), strict=False)]
+
+    def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
+        own = self._way.own(whole)
+        for source, place in zip(sources, self._places, strict=True):
+            own[place] = source
+        self._way.hand_over(own)
+
+    def run(
+        self,
+        turn: AllReduceTurn,
+        sources: Sequence[np.ndarray],
+        whole: np.ndarray,
+        targets: Sequence[np.ndarray],
+        divisor: int,
+    ) -> None:
+        with turn.span("reduce", self._what):
+            reduce_ops.combine(self._op, self._way.arrays(turn.present, whole), whole, divisor)
+
+
+class _SharedMemory:
+    """Staging areas that take turns from arrival to arrival.
+
+    An area is copied into again when all ranks have arrived once more since, which they do after they have added.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._node = node = channel.node
+        self.capacity_bytes = node.inputs[0][0].size if node and node.alone else -1
+        self._area: Sequence[np.ndarray] = ()
+
+    def own(self, whole: np.ndarray) -> np.ndarray:
+        """Where this rank's tensors are to be copied."""
+        assert self._node
+        self._area = self._node.inputs[self._node.next_area()]
+        return self._area[self._node.index].view(whole.dtype)
+
+    def hand_over(self, own: np.ndarray) -> None:
+        """It is there already."""
+
+    def arrays(self, ranks: Sequence[int], whole: np.ndarray) -> list[np.ndarray]:
+        """Of these ranks, after all have arrived."""
+        assert self._node
+        present = set(ranks)
+        areas = [area for rank, area in zip(self._node.ranks, self._area, strict=True) if rank in present]
+        return [area.view(whole.dtype)[: whole.size] for area in areas]
+
+
+class _Letters:
+    """What comes with the ranks' arrival: one way through the network in all."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.capacity_bytes = _LETTERS_BYTES if channel.takes_letters else -1
+
+    def own(self, whole: np.ndarray) -> np.ndarray:
+        """Where this rank's tensors are to be copied."""
+        return whole
+
+    def hand_over(self, own: np.ndarray) -> None:
+        """They are to be taken along."""
+        self._channel.enclose(own.view(np.uint8))
+
+    def arrays(self, ranks: Sequence[int], whole: np.ndarray) -> list[np.ndarray]:
+        """Of these ranks, after all have arrived."""
+        letters = self._channel.letters()
+        return [letters[rank].view(whole.dtype) for rank in ranks]
