@@ -15,6 +15,7 @@ from tfdist import schedules
 from tfdist._start import process
 from tfdist.core.learning_rate import Rule, factor, warmed
 from tfdist.training.fit import averaged_logs
+from tfdist.updates import larc_keras  # noqa: F401 (models saved with LARC are loaded after this import)
 
 
 def scale_learning_rate(learning_rate: Any, rule: Rule = "linear", warmup_steps: int = 0) -> Any:

@@ -9,7 +9,7 @@
 
 A step t counts from 0, as ``global_step`` and ``optimizer.iterations`` do before the first update. Each function below
 makes a ``Schedule``, and says its formula. Their settings are checked when they are made (``ValueError``), and kept in
-a saved model, which needs ``import tfdist.schedules`` before it is loaded.
+a saved model, which needs ``import tfdist.keras`` before it is loaded.
 """
 
 from __future__ import annotations
