@@ -148,7 +148,8 @@ def case_larc_scales_averages() -> None:
         own, _ = by_hand(settings, [mine(feed) for feed in feeds])
         alone = {n: np.abs(own[n] - v).max() / np.abs(v).max() for n, v in expected.items()}
         assert tfdist.size() == 1 or max(alone.values()) > 1e-2, "no negative"
-        for way, train in WAYS.items():
+        every = list(WAYS.items())
+        for way, train in every if mode == "clip" else every[::2]:  # the mode does not depend on the way
             with turn(mode, way):
                 found = train(settings, [mine(feed) for feed in feeds])
                 assert_close({n: v.astype(np.float64) for n, v in found.items()}, expected, 1e-5)

@@ -77,9 +77,15 @@ class LarcKerasOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         """The optimizer's."""
         return self.inner_optimizer.iterations
 
-    def scale_loss(self, loss: Any) -> Any:
-        """As the optimizer unscales gradients."""
-        return self.inner_optimizer.scale_loss(loss)
+    @property
+    def loss_scale_factor(self) -> Any:
+        """The optimizer's, by which ``scale_loss`` multiplies, and it divides."""
+        return self.inner_optimizer.loss_scale_factor
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, factor: Any) -> None:
+        if hasattr(self, "inner_optimizer"):  # as a LossScaleOptimizer around this one does
+            self.inner_optimizer.loss_scale_factor = factor
 
     def finalize_variable_values(self, var_list: Any) -> None:
         """The optimizer's moving averages."""

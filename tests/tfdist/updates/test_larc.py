@@ -101,8 +101,8 @@ def test_keras_unscales_before() -> None:
     assert float(optimizer.scale_loss(2.0)) == 128
     np.testing.assert_allclose(updated(optimizer, 64 * G), expected, rtol=1e-6)
     dynamic = keras.optimizers.LossScaleOptimizer(
-        tfdist.larc(keras.optimizers.SGD(0.25), eta=0.1, mode="scale"), initial_scale=64.0
-    )
+        tfdist.larc(keras.optimizers.SGD(0.25, loss_scale_factor=2.0), eta=0.1, mode="scale"), initial_scale=64.0
+    )  # (which takes the fixed factor out)
     assert float(dynamic.scale_loss(2.0)) == 128
     weights = keras.Variable(W, dtype="float32")
     for overflow in (False, True):
