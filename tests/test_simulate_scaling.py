@@ -139,3 +139,5 @@ def test_bad_input() -> None:
     for arguments in (["--bmuf=0"], ["--per-node=0"], ["--network-gbit=-1"], ["--ranks", "2", "0"]):
         code, said = simulated(*arguments)
         assert code == 1 and "it is more than 0" in said and arguments[0].split("=")[0] in said, arguments
+    code, said = simulated("--tables-mb=-1")
+    assert code == 1 and "--tables-mb=-1.0; it is at least 0" in said
