@@ -298,6 +298,7 @@ SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/crash_nmt": _help,
     "scripts/faults": _help,
     "scripts/simulate_ranks": _help,
+    "scripts/simulate_scaling": _help,
     "scripts/soak": _help,
     "scripts/stress_engine": _help,
 }

@@ -5,6 +5,11 @@ averaged over the ranks before anything else looks at it. Evaluation and inferen
 without a launcher, it does nothing at all.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from tfdist.api import (
     abort,
     alone,
@@ -16,6 +21,8 @@ from tfdist.api import (
     enable_bcast,
     enable_broadcast,
     join,
+    larc,
+    larc_gradients,
     local_rank,
     local_size,
     rank,
@@ -37,6 +44,17 @@ from tfdist.api_collectives import (
 )
 from tfdist.core.settings import SettingsError
 from tfdist.transport.interfaces import DisagreementError, PeerError
+
+if TYPE_CHECKING:
+    from tfdist import schedules as schedules
+else:
+
+    def __getattr__(name: str) -> Any:
+        """``tfdist.schedules``, when it is used first: it imports Keras, which other scripts need not wait for."""
+        if name == "schedules":
+            return importlib.import_module("tfdist.schedules")
+        raise AttributeError(f"module 'tfdist' has no attribute {name!r}")
+
 
 __version__ = "0.1.0"
 
@@ -61,6 +79,8 @@ __all__ = [
     "enable_bcast",
     "enable_broadcast",
     "join",
+    "larc",
+    "larc_gradients",
     "local_rank",
     "local_size",
     "new_group",

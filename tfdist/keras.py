@@ -11,9 +11,11 @@ from typing import Any
 import keras
 
 import tfdist
+from tfdist import schedules
 from tfdist._start import process
-from tfdist.core.learning_rate import Rule, factor
+from tfdist.core.learning_rate import Rule, factor, warmed
 from tfdist.training.fit import averaged_logs
+from tfdist.updates import larc_keras  # noqa: F401 (models saved with LARC are loaded after this import)
 
 
 def scale_learning_rate(learning_rate: Any, rule: Rule = "linear", warmup_steps: int = 0) -> Any:
@@ -33,35 +35,7 @@ def scale_learning_rate(learning_rate: Any, rule: Rule = "linear", warmup_steps:
     scale = factor(tfdist.size(), rule, warmup_steps)
     if not warmup_steps and not isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
         return learning_rate * scale
-    return Scaled(learning_rate, scale, warmup_steps)
-
-
-@keras.saving.register_keras_serializable("tfdist")
-class Scaled(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
-    """A schedule times a factor, which grows linearly from 1.
-
-    Args:
-      learning_rate: a number or a schedule.
-      scale: the factor in the end.
-      warmup_steps: after which it is reached.
-    """
-
-    def __init__(self, learning_rate: Any, scale: float, warmup_steps: int = 0) -> None:
-        super().__init__()
-        self.learning_rate, self.scale, self.warmup_steps = learning_rate, scale, warmup_steps
-
-    def __call__(self, step: Any) -> Any:
-        """The rate of a step, which counts from 0."""
-        is_schedule = isinstance(self.learning_rate, keras.optimizers.schedules.LearningRateSchedule)
-        rate = self.learning_rate(step) if is_schedule else self.learning_rate
-        if not self.warmup_steps:
-            return rate * self.scale
-        part = keras.ops.minimum(keras.ops.cast(step, "float32") / self.warmup_steps, 1.0)
-        return rate * (1.0 + (self.scale - 1.0) * part)
-
-    def get_config(self) -> dict[str, Any]:
-        """For saved models."""
-        return {"learning_rate": self.learning_rate, "scale": self.scale, "warmup_steps": self.warmup_steps}
+    return schedules.scaled(learning_rate, rule, warmup_steps)
 
 
 class LearningRateWarmup(keras.callbacks.Callback):  # type: ignore[misc]
@@ -90,8 +64,7 @@ class LearningRateWarmup(keras.callbacks.Callback):  # type: ignore[misc]
         """Sets the rate of the next step."""
         step = int(self.model.optimizer.iterations)
         if step <= self._warmup_steps:
-            part = step / self._warmup_steps if self._warmup_steps else 1.0
-            self.model.optimizer.learning_rate = self._base * (1.0 + (self._scale - 1.0) * part)
+            self.model.optimizer.learning_rate = self._base * warmed(self._scale, step, self._warmup_steps)
 
 
 def average_metrics(logs: dict[str, Any], what: str = "metrics") -> dict[str, float]:
@@ -127,4 +100,4 @@ class BroadcastVariables(keras.callbacks.Callback):  # type: ignore[misc]
         tfdist.broadcast_variables([*self.model.weights, *self.model.optimizer.variables], self._root)
 
 
-__all__ = ["BroadcastVariables", "LearningRateWarmup", "Scaled", "average_metrics", "scale_learning_rate"]
+__all__ = ["BroadcastVariables", "LearningRateWarmup", "average_metrics", "scale_learning_rate"]

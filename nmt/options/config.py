@@ -28,7 +28,12 @@ class Config(InferenceOptions):
         Raises:
             InputError: naming the options and the remedy.
         """
-        for message in (*self.file_contradictions(), *self.model_contradictions(), *self.search_contradictions()):
+        for message in (
+            *self.file_contradictions(),
+            *self.model_contradictions(),
+            *self.decay_contradictions(),
+            *self.search_contradictions(),
+        ):
             raise InputError(message)
 
     def check_given(self, given: Mapping[str, Any]) -> None:

@@ -74,6 +74,7 @@ def optimization(config: Config, size: int) -> Optimization:
         learning_rate=rate * factor,
         warmup_scheme="linear" if scaled else config.warmup_scheme,
         warmup_start=rate if factor > 1 else 0.0,
+        num_units=config.num_units,
     )
     return make(Optimization, config, schedule=schedule)
 

@@ -13,7 +13,7 @@ from nmt.options.option import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
 from nmt.scoring.perplexity import LikelihoodSettings
 from nmt.train.feed import FeedSettings
 from nmt.train.loop import Cadence
-from nmt.train.schedule import DECAY_SCHEMES, WARMUP_SCHEMES, Schedule
+from nmt.train.schedule import DECAY_SCHEMES, NOAM, WARMUP_SCHEMES, Schedule
 from nmt.train.step import Optimization
 from nmt.translate.translation_model import SearchSettings
 
@@ -33,7 +33,12 @@ class TrainingOptions(ModelOptions):
     )
     warmup_steps: int = option(0, "steps of warm-up", within=NOT_NEGATIVE, makes=[Schedule])
     warmup_scheme: str = option("t2t", "warm-up, where the rate is not scaled", allowed=WARMUP_SCHEMES)
-    decay_scheme: str = option("", "decay of the rate", allowed=DECAY_SCHEMES, makes=[Schedule])
+    decay_scheme: str = option(
+        "",
+        "decay of the rate; noam: by the root of the step, times --learning_rate / sqrt(--num_units)",
+        allowed=DECAY_SCHEMES,
+        makes=[Schedule],
+    )
     num_train_steps: int = option(
         12000, "steps in all, those of a continued run included", within=POSITIVE, makes=[Schedule, Cadence]
     )
@@ -69,9 +74,16 @@ class TrainingOptions(ModelOptions):
     )
 
     def warmup_contradiction(self, given: Mapping[str, Any]) -> Iterator[str]:
-        """The default scheme of an unscaled rate, where it was asked for with a scaled one."""
+        """The default scheme of an unscaled rate, where it was asked for with one whose warm-up is linear."""
         if given.get("warmup_scheme") == "t2t" and self.learning_rate_scaling != "none":
             yield (
                 f"--warmup_scheme=t2t contradicts --learning_rate_scaling={self.learning_rate_scaling}, whose warm-up "
                 "is linear: leave one of them out"
             )
+        if given.get("warmup_scheme") == "t2t" and self.decay_scheme == NOAM:
+            yield "--warmup_scheme=t2t contradicts --decay_scheme=noam, whose warm-up is linear: leave one of them out"
+
+    def decay_contradictions(self) -> Iterator[str]:
+        """A decay that cannot be without a warm-up."""
+        if self.decay_scheme == NOAM and not self.warmup_steps:
+            yield "--decay_scheme=noam needs the step at which its rate is greatest: give --warmup_steps, 4000 say"

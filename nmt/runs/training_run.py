@@ -29,6 +29,7 @@ from nmt.text.corpus import ParallelCorpus
 from nmt.train.evaluation import Evaluation, Evaluator, NoEvaluation
 from nmt.train.feed import Feed, FeedSettings
 from nmt.train.loop import train
+from nmt.train.schedule import NOAM
 from nmt.train.step import TrainStep
 from nmt.train.stopping import StopBySignal
 from nmt.translate.translation_model import SearchSettings, TranslationModel
@@ -212,6 +213,8 @@ def opening_lines(config: Config, feed: Feed, first_step: int, size: int) -> lis
     rate = f"learning rate {schedule.learning_rate:g} (scaling: {config.learning_rate_scaling})"
     steps = schedule.warmup_steps
     warmup = f"{schedule.warmup_scheme} warm-up over {steps} steps" if steps else "no warm-up"
+    if schedule.decay_scheme == NOAM:
+        warmup = f"noam, at most {schedule.noam_peak:.3g} at step {steps}"
     no_gpu = config.num_gpus > 0 and not derived_settings.gpus(config)
     begin = f"continuing after step {first_step}" if first_step else "starting"
     return [

@@ -1,4 +1,4 @@
-"""Learning rate schedule: the rate as a function of the step, a warm-up, then halvings.
+"""Learning rate schedule: the rate as a function of the step, a warm-up, then halvings; or both in one, noam.
 
 Warm-up over W steps, for step < W:
 
@@ -10,6 +10,10 @@ Decay multiplies by 0.5 ** floor((step - S) / T) from step S on; with N training
     luong5    S = floor(N / 2)      T = floor((N - S) / 5)
     luong10   S = floor(N / 2)      T = floor((N - S) / 10)
     luong234  S = floor(2 N / 3)    T = floor((N - S) / 4)
+
+The inverse square root of the step, after a linear warm-up (Vaswani et al. 2017, equation 3, whose first step is 1):
+
+    noam      lr = rate * units ** -0.5 * min(s ** -0.5, s * W ** -1.5)    with s = step + 1
 """
 
 from __future__ import annotations
@@ -22,7 +26,8 @@ import tensorflow as tf
 WARMUP_SCHEMES = ("t2t", "linear")
 # scheme -> (the share of the training after which decay starts, number of halvings from there to the end)
 _DECAYS = {"luong5": (Fraction(1, 2), 5), "luong10": (Fraction(1, 2), 10), "luong234": (Fraction(2, 3), 4)}
-DECAY_SCHEMES = ("", *_DECAYS)
+NOAM = "noam"
+DECAY_SCHEMES = ("", *_DECAYS, NOAM)
 
 
 @dataclass(frozen=True)
@@ -30,15 +35,16 @@ class Schedule:
     """A learning rate over the whole of a training.
 
     Attributes:
-        learning_rate: after the warm-up and before the decay.
+        learning_rate: after the warm-up and before the decay; with "noam" the factor of its formula.
         num_train_steps: N, the last step of the training.
         warmup_steps: W; 0 for no warm-up.
         warmup_scheme: "t2t" or "linear".
         warmup_start: the rate at step 0 of the "linear" warm-up.
-        decay_scheme: "" for none.
+        decay_scheme: "" for none; "noam" has a warm-up of its own over W steps.
+        num_units: of the model, for "noam".
 
     Raises:
-        ValueError: an unknown scheme or a negative count.
+        ValueError: an unknown scheme, a negative count, or "noam" without a warm-up.
     """
 
     learning_rate: float
@@ -47,6 +53,7 @@ class Schedule:
     warmup_scheme: str = "t2t"
     warmup_start: float = 0.0
     decay_scheme: str = ""
+    num_units: int = 1
 
     def __post_init__(self) -> None:
         """Refuse unknown schemes."""
@@ -57,10 +64,19 @@ class Schedule:
         for name in ("num_train_steps", "warmup_steps"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must not be negative")
+        if self.decay_scheme == NOAM and not self.warmup_steps:
+            raise ValueError("decay_scheme is 'noam' and warmup_steps is 0; it must be at least 1")
+
+    @property
+    def noam_peak(self) -> float:
+        """The greatest rate of "noam", where its warm-up ends."""
+        return self.learning_rate * (self.num_units * self.warmup_steps) ** -0.5
 
     def rate(self, step: tf.Tensor) -> tf.Tensor:
         """The learning rate (float32 scalar) of the update that starts at this step (an integer scalar, from
         0)."""
+        if self.decay_scheme == NOAM:
+            return self._noam(tf.cast(step + 1, tf.float32))
         step = tf.cast(step, tf.int32)
         rate = tf.constant(self.learning_rate, tf.float32)
         if self.warmup_steps:
@@ -74,6 +90,10 @@ class Schedule:
         if self.warmup_scheme == "linear":
             return self.warmup_start + (self.learning_rate - self.warmup_start) * progress
         return self.learning_rate * tf.pow(0.01, 1.0 - progress)
+
+    def _noam(self, step: tf.Tensor) -> tf.Tensor:
+        factor = self.learning_rate * self.num_units**-0.5
+        return factor * tf.minimum(step**-0.5, step * self.warmup_steps**-1.5)
 
     def _halvings(self, step: tf.Tensor) -> tf.Tensor:
         share, times = _DECAYS[self.decay_scheme]

@@ -503,6 +503,7 @@ def case_learning_rates() -> None:
         found, [0.1 * 0.5**k * (1 + (np.sqrt(size) - 1) * min(k / 4, 1)) for k in range(6)], rtol=1e-6
     )
     assert scale_learning_rate(0.1, "sqrt") == 0.1 * np.sqrt(size)
+    np.testing.assert_allclose(tfdist.schedules.scaled(0.1, warmup_steps=4)(3), 0.1 * (1 + (size - 1) * 3 / 4))
     again = type(schedule).from_config(schedule.get_config())
     assert float(again(3)) == found[3]
 

@@ -8,6 +8,7 @@ starts from the rate of one process. The square root is the rule that keeps the 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 Rule = Literal["linear", "sqrt"]
@@ -27,6 +28,18 @@ def factor(size: int, rule: Rule, warmup_steps: int) -> float:
     return _FACTORS[rule](size)
 
 
+def warmed(scale: float, step: Any, warmup_steps: int, minimum: Callable[[Any, float], Any] = min) -> Any:
+    """What the rate is multiplied by at a step, from 0: 1 at first, and ``scale`` after ``warmup_steps``.
+
+    Args:
+      scale: the factor in the end.
+      step: a number, or a tensor, whose ``minimum`` is given.
+      warmup_steps: 0 for none.
+      minimum: of a number like ``step`` and 1.
+    """
+    return 1.0 + (scale - 1.0) * minimum(step / warmup_steps, 1.0) if warmup_steps else scale
+
+
 def scaled(learning_rate: Any, size: int, rule: Rule, warmup_steps: int) -> Any:
     """See ``tfdist.scale_learning_rate``."""
     scale = factor(size, rule, warmup_steps)
@@ -35,4 +48,4 @@ def scaled(learning_rate: Any, size: int, rule: Rule, warmup_steps: int) -> Any:
     import tensorflow as tf
 
     step = tf.cast(tf.compat.v1.train.get_or_create_global_step(), tf.float32)
-    return learning_rate * (1.0 + (scale - 1.0) * tf.minimum(step / warmup_steps, 1.0))
+    return learning_rate * warmed(scale, step, warmup_steps, tf.minimum)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nmt.core.errors import InputError
 from nmt.model.session import multiplies_in_bfloat16, session_config
 from nmt.options import derived_settings
 from nmt.options.option import make
@@ -37,11 +38,33 @@ def test_scaled_rates_and_their_warmup(scaling: str, scheme: str | None, size: i
     assert rates(schedule, [0, 5, 10, 99]) == pytest.approx(expected)
 
 
+def test_noam_takes_the_model_and_the_ranks() -> None:
+    """sqrt(4) * 3 * 16 ** -0.5 * s / 4 ** 1.5, and 1 / sqrt(s) of that after step 4."""
+    given = {"decay_scheme": "noam", "learning_rate": 3.0, "num_units": 16, "warmup_steps": 4}
+    config = resolve(NEEDED | given | {"learning_rate_scaling": "sqrt"})
+    schedule = derived_settings.optimization(config, 4).schedule
+    assert rates(schedule, [0, 3, 15]) == pytest.approx([1.5 / 8, 1.5 / 2, 1.5 / 4])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"decay_scheme": "noam"}, "--decay_scheme=noam needs .* --warmup_steps"),
+        ({"decay_scheme": "noam", "warmup_steps": 4, "warmup_scheme": "t2t"}, "--warmup_scheme=t2t contradicts .*noam"),
+    ],
+)
+def test_noam_is_refused_without_its_warmup(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        resolve(NEEDED | given)
+
+
 def test_the_log_tells_rate_and_warmup(toy: Any) -> None:
     config = resolve(NEEDED | {"learning_rate_scaling": "sqrt", "warmup_steps": 10})
     feed = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, make(FeedSettings, config), 0, 4)
     told = opening_lines(config, feed, 0, 4)
     assert "# sgd, learning rate 2 (scaling: sqrt), linear warm-up over 10 steps" in told
+    config = resolve(NEEDED | {"decay_scheme": "noam", "num_units": 16, "warmup_steps": 4})
+    assert "# sgd, learning rate 1 (scaling: none), noam, at most 0.125 at step 4" in opening_lines(config, feed, 0, 4)
     config = resolve(NEEDED)
     assert "# sgd, learning rate 1 (scaling: none), no warm-up" in opening_lines(config, feed, 0, 4)
 

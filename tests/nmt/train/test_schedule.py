@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from nmt.train.schedule import Schedule
+from tfdist import schedules
 
 
 def rates(schedule: Schedule, steps: list[int]) -> list[float]:
@@ -50,12 +51,22 @@ def test_warmup_linear() -> None:
     assert rates(schedule, [0, 1, 2, 4, 5]) == pytest.approx([1.0, 1.75, 2.5, 4.0, 4.0])
 
 
+def test_noam() -> None:
+    """Up to 1 / sqrt(16 * 4) by equal steps, then by the root; the same as anybody's schedule of this name."""
+    schedule = Schedule(2.0, 100, warmup_steps=4, decay_scheme="noam", num_units=16)
+    steps = [0, 1, 3, 15, 99]
+    assert rates(schedule, steps) == pytest.approx([0.0625, 0.125, 0.25, 0.125, 0.05])
+    assert schedule.noam_peak == 0.25
+    assert rates(schedule, steps) == pytest.approx([schedules.noam(16, 4, 2.0)(step) for step in steps])
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         (dict(warmup_scheme="t3t"), "warmup_scheme is 't3t'"),
         (dict(decay_scheme="luong7"), "decay_scheme is 'luong7'"),
         (dict(warmup_steps=-1), "warmup_steps is -1"),
+        (dict(decay_scheme="noam"), "decay_scheme is 'noam' and warmup_steps is 0"),
     ],
 )
 def test_refuses(changes: dict[str, object], message: str) -> None:

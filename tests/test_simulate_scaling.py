@@ -1,0 +1,143 @@
+"""``scripts/simulate_scaling``: the model against sums by hand, and against the steps that it was not fitted on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch import ROOT, run
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from scaling_model import Cluster, Job, Machine, fitted, ring_bytes  # noqa: E402
+
+# 100 bytes a second in a node, 10 between nodes; 0.02 s a byte at each rank.
+PLAIN = Cluster(2, 100.0, 10.0, latency=0.0, staging=0.02)
+
+
+def simulated(*arguments: str) -> tuple[int | None, str]:
+    done = run([sys.executable, "scripts/simulate_scaling", *arguments], 60)
+    return done.code, done.output + done.errors
+
+
+def test_the_ring() -> None:
+    assert [ring_bytes(60.0, n) for n in (1, 2, 3, 4)] == [0.0, 60.0, 80.0, 90.0]
+    assert PLAIN.all_reduce(60.0, 2) == pytest.approx(60 * (0.02 + 0.01))
+    assert PLAIN.all_reduce(60.0, 4) == pytest.approx(90 * (0.02 + 0.1))
+    # Two turns of log2(4) messages, half of the rate.
+    slow = Cluster(2, 100.0, 10.0, latency=0.5, efficiency=0.5)
+    assert slow.all_reduce(60.0, 4) == pytest.approx(90 / 5 + 2 * 2 * 0.5)
+    assert slow.all_gather(60.0, 3) == pytest.approx(2 * 60 / 5 + 2 * 0.5)
+
+
+def test_buckets_hide_behind_the_backward_pass() -> None:
+    one = Job(compute=9.0, gradients=60.0)
+    assert one.seconds(PLAIN, 1) == 9.0
+    assert one.seconds(PLAIN, 2) == pytest.approx(9 + 1.8)
+    # Three buckets are ready at 5, 7 and 9 s, and take 0.6 each: the last one shows.
+    assert Job(9.0, 60.0, bucket=20.0).seconds(PLAIN, 2) == pytest.approx(9.6)
+    # Between nodes 3.6 s each, one after the other from 5 s on.
+    assert Job(9.0, 60.0, bucket=20.0).seconds(PLAIN, 4) == pytest.approx(5 + 3 * 3.6)
+    assert Job(9.0, 60.0, bucket=20.0, backward=0.0).seconds(PLAIN, 4) == pytest.approx(9 + 3 * 3.6)
+
+
+def test_bf16_and_rows_send_less() -> None:
+    assert Job(9.0, 60.0, wire=0.5).seconds(PLAIN, 4) == pytest.approx(9 + 45 * 0.12)
+    # 20 of the 60 bytes are tables, of which each rank has a tenth: 3 * 2 bytes come from the others.
+    rows = Job(9.0, 60.0, tables=20.0, touched=0.1, rows=True)
+    assert rows.seconds(PLAIN, 4) == pytest.approx(9 + (ring_bytes(40, 4) + 6) * 0.12)
+    # All ranks' rows would be more than the tables.
+    dense = Job(9.0, 60.0, tables=20.0, touched=0.9, rows=True)
+    assert dense.seconds(PLAIN, 4) == pytest.approx(9 + 90 * 0.12)
+
+
+def test_blocks() -> None:
+    job = Job(compute=9.0, gradients=60.0)
+    assert job.block_seconds(PLAIN, 4, 20) == pytest.approx(9 + 90 * 0.12 / 20)
+    assert job.block_seconds(PLAIN, 4, 1) == job.seconds(PLAIN, 4)
+    assert job.block_seconds(PLAIN, 1, 20) == 9.0
+
+
+def test_the_fit_goes_through_its_steps() -> None:
+    seconds = {n: Job(9.0, 60.0).seconds(PLAIN, n) for n in (1, 2, 6)}
+    cluster, job = fitted(Cluster(2, 100.0, 20.0, latency=0.0), 60.0, seconds)
+    assert (cluster.staging, cluster.efficiency) == pytest.approx((0.02, 0.5))
+    assert {n: job.seconds(cluster, n) for n in seconds} == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "message"),
+    [
+        ({1: 9.0, 2: 10.0}, r"steps of \[1, 2\] ranks"),
+        ({1: 9.0, 2: 10.0, 3: 11.0, 4: 12.0}, "up to 2"),
+        ({1: 9.0, 3: 10.0, 4: 11.0}, r"steps of \[1, 3, 4\]"),
+        ({1: 9.0, 2: 9.1, 4: 30.0}, "shorter than the links"),
+        ({1: 9.0, 2: 10.8, 4: 11.0}, "shorter than the links"),
+    ],
+)
+def test_what_cannot_be_fitted(seconds: dict[int, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fitted(PLAIN, 60.0, seconds)
+
+
+def test_a_machine() -> None:
+    """Two cores: 6 s alone, 8 s beside another; 2 s for an exchange of two."""
+    machine = Machine(cores=2, alone=6.0, beside=8.0, floor=2.0)
+    assert [machine.seconds(n) for n in (1, 2, 3, 4)] == [6.0, 10.0, 15.0, 20.0]
+    assert Machine(4, 6.0, 9.0, 2.0).seconds(3) == pytest.approx(8 + 1.5)
+    assert Machine(1, 6.0, 6.0, 2.0).seconds(2) == pytest.approx(12 + 4)
+
+
+def test_the_article_is_predicted_and_goes_on_to_4096(tmp_path: Path) -> None:
+    code, said = simulated("--json", str(tmp_path / "x"))
+    assert code == 0, said
+    found = json.loads((tmp_path / "x").read_text())
+    errors = {int(n): row["error"] for n, row in found["article"].items()}
+    assert [n for n, row in found["article"].items() if row["fitted"]] == ["1", "2", "8"]
+    assert max(abs(errors[n]) for n in (1, 2, 8)) < 1e-9
+    assert max(abs(errors[n]) for n in (4, 12, 16)) < 0.15
+    settings = {name: by["4096"] for name, by in found["settings"].items()}
+    assert settings.keys() == {"one exchange", "buckets", "bf16", "rows", "all three"}
+    assert settings["all three"] < settings["buckets"] < settings["one exchange"]
+
+
+def test_the_article_on_another_network(tmp_path: Path) -> None:
+    """The fit stays; what goes over the network takes ten times as long."""
+    code, said = simulated("--network-gbit=10", "--latency-us=0", "--ranks", "1", "4", "8", "--json", f"{tmp_path}/x")
+    assert code == 0, said
+    found = json.loads((tmp_path / "x").read_text())
+    times = found["settings"]["one exchange"]
+    assert times["4"] == pytest.approx(found["article"]["4"]["model"], rel=1e-3)
+    network = 717e6 * 1.75 * 8 / 100e9 / found["fit"]["efficiency"] * 1e3
+    assert times["8"] == pytest.approx(680 + 9 * network, rel=1e-3)
+
+
+def test_another_job_and_its_blocks(tmp_path: Path) -> None:
+    """30 MB over 90 % of 1 Gbit/s take 267 ms on 2 ranks."""
+    job = ("--compute-ms=250", "--gradient-mb=30", "--per-node=1", "--network-gbit=1", "--latency-us=0")
+    code, said = simulated(*job, "--bmuf=20", "--ranks", "2", "4", "--json", str(tmp_path / "x"))
+    assert code == 0, said
+    two = json.loads((tmp_path / "x").read_text())["bmuf"]["2"]
+    assert two == pytest.approx({"mb": 30, "block_mb": 1.5, "ms": 250 + 266.667, "block_ms": 250 + 13.3333})
+
+
+def test_a_measured_machine(tmp_path: Path) -> None:
+    seconds = {"alone": 0.5, "beside": 0.6, "floor": 0.05, "ranks 1": 0.5, "ranks 2": 0.65, "ranks 4": 1.0}
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps({"measured": {"cores": 2, "seconds": {"dense, 1 + 1 threads": seconds}}}))
+    code, said = simulated("--machine", str(path), "--json", str(tmp_path / "x"))
+    assert code == 0, said
+    rows = json.loads((tmp_path / "x").read_text())["machine"]["dense, 1 + 1 threads"]
+    assert [rows[n]["model"] for n in ("1", "2", "4")] == pytest.approx([500, 650, 1300])
+    assert "+30.0%" in said
+
+
+def test_bad_input() -> None:
+    for arguments in (["--bmuf=0"], ["--per-node=0"], ["--network-gbit=-1"], ["--ranks", "2", "0"]):
+        code, said = simulated(*arguments)
+        assert code == 1 and "it is more than 0" in said and arguments[0].split("=")[0] in said, arguments
+    code, said = simulated("--tables-mb=-1")
+    assert code == 1 and "--tables-mb=-1.0; it is at least 0" in said

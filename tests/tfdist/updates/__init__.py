@@ -1,0 +1,1 @@
+"""What becomes of gradients between a training step and its next."""
