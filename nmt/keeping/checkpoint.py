@@ -97,12 +97,27 @@ class Checkpoints:
             if unfinished is not None:
                 shutil.rmtree(unfinished, ignore_errors=True)
         kept = [other for other in listed(self.directory) if other != name and step_of(other) < step] + [name]
-        stale = [other for other in listed(self.directory) if other not in kept] + kept[: -self._keep]
-        self._list(kept[-self._keep :])
+        self._keep_only(kept[-self._keep :])
+        return os.fspath(final)
+
+    def forget_after(self, step: int) -> int | None:
+        """Removes the checkpoints of later steps.
+
+        Returns:
+            The step of the newest that is left; None where none would be: then all stay.
+        """
+        kept = [name for name in listed(self.directory) if step_of(name) <= step]
+        if not kept:
+            return None
+        self._keep_only(kept)
+        return step_of(kept[-1])
+
+    def _keep_only(self, names: list[str]) -> None:
+        stale = [other for other in listed(self.directory) if other not in names]
+        self._list(names)
         for other in stale:
             for part in reversed(_files_of(self.directory / other)):
                 part.unlink(missing_ok=True)
-        return os.fspath(final)
 
     def _list(self, names: list[str]) -> None:
         with replace_atomically(self.directory / _STATE) as file:

@@ -11,6 +11,7 @@ from nmt.model.session import session_config
 from nmt.options.model_options import ModelOptions
 from nmt.options.option import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
 from nmt.scoring.perplexity import LikelihoodSettings
+from nmt.train.divergence import ACTIONS
 from nmt.train.feed import FeedSettings
 from nmt.train.loop import Cadence
 from nmt.train.schedule import DECAY_SCHEMES, NOAM, WARMUP_SCHEMES, Schedule
@@ -62,6 +63,12 @@ class TrainingOptions(ModelOptions):
     )
     colocate_gradients_with_ops: bool = option(
         True, "gradients on the device of what they are of", makes=[Optimization]
+    )
+    divergence: str = option(
+        "off",
+        "if the loss rises where it should fall: a warning; the end of training; or, from the last checkpoint before "
+        "that, half the learning rate",
+        allowed=ACTIONS,
     )
     random_seed: int | None = option(
         None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -14,18 +15,20 @@ from nmt.core.files import replace_atomically
 from nmt.core.lock import hold_for_all
 from nmt.core.ranks import OneProcess, Ranks, check_equal, from_root, together
 from nmt.keeping import checkpoint
+from nmt.keeping.checkpoint import Checkpoints
 from nmt.keeping.run_directory import NoStore, Store
 from nmt.model.architecture import Architecture
 from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer
 from nmt.options import derived_settings
 from nmt.options.config import FIELDS, Config
-from nmt.options.hparams_file import HPARAMS
+from nmt.options.hparams_file import HPARAMS, read_saved
 from nmt.options.option import make
 from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
 from nmt.runs import inputs
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from nmt.text.corpus import ParallelCorpus
+from nmt.train.divergence import DivergedError, Guard, LossGuard, NoGuard
 from nmt.train.evaluation import Evaluation, Evaluator, NoEvaluation
 from nmt.train.feed import Feed, FeedSettings
 from nmt.train.loop import train
@@ -36,6 +39,8 @@ from nmt.translate.translation_model import SearchSettings, TranslationModel
 
 _DATA = "data"  # its entry that tells where in the training text a run is
 _HELD_OUT = "held_out"  # that of the texts it is evaluated on
+_REWINDS = "rewinds"  # how often it went back, and halved its learning rate, because it diverged
+_MOST_REWINDS = 10
 _LOCK = "run.lock"  # in out_dir, while a run trains there
 
 
@@ -60,7 +65,40 @@ def train_model(
     out_dir = str(config.out_dir)
     with hold_for_all(ranks, os.path.join(out_dir, _LOCK), out_dir, "choose another out_dir", job) as taken_over:
         from_root(ranks, lambda: check_options_kept(config, saved))
-        _train(config, saved, ranks, untouched, [taken_over])
+        notices = [taken_over]
+        while True:
+            try:
+                _train(config, saved, ranks, untouched, notices)
+                return
+            except DivergedError as error:
+                if config.divergence != "rewind":
+                    raise
+                saved, told = from_root(ranks, functools.partial(_rewound, config, error))
+                notices = [told]
+
+
+def _rewound(config: Config, error: DivergedError) -> tuple[dict[str, Any], str]:
+    """Goes back to the last checkpoint from before a divergence.
+
+    Returns:
+        What is now in the `hparams` file, with one more rewind, which halves the rate; and what is to be said.
+
+    Raises:
+        InputError: there is no such checkpoint, or the rate has been halved too often.
+    """
+    path = os.path.join(str(config.out_dir), HPARAMS)
+    with open(path, encoding="utf-8") as file:
+        saved = read_saved(file.read(), path)
+    rewinds = saved.get(_REWINDS, 0) + 1
+    if rewinds > _MOST_REWINDS:
+        raise InputError(f"{error}. The learning rate was halved {_MOST_REWINDS} times, to no avail")
+    step = Checkpoints(str(config.out_dir)).forget_after(error.good_step)
+    if step is None:
+        raise InputError(
+            f"{error}. No checkpoint from step {error.good_step} or before is left to go back to: keep more "
+            "(--num_keep_ckpts)"
+        )
+    return saved | {_REWINDS: rewinds}, f"{error}. Going back to step {step} with 1/{2**rewinds} of the learning rate"
 
 
 def check_options_kept(config: Config, saved: Mapping[str, Any]) -> None:
@@ -104,7 +142,10 @@ def _train(
     with tf.Graph().as_default() as graph:
         initial = initial_weights(config, shape, vectors)
         step = TrainStep(
-            shape, initial, derived_settings.optimization(config, ranks.size), derived_settings.gpus(config)
+            shape,
+            initial,
+            derived_settings.optimization(config, ranks.size, saved.get(_REWINDS, 0)),
+            derived_settings.gpus(config),
         )
         initialise = tf.compat.v1.global_variables_initializer()
         saver = tf.compat.v1.train.Saver(max_to_keep=None)
@@ -124,6 +165,7 @@ def _train(
             **inputs.vocabulary_record(vocabularies),
             **vectors.record,
             _DATA: feed.record(),
+            _REWINDS: saved.get(_REWINDS, 0),
             _HELD_OUT: inputs.text_record(held_out),
         }
         with together(ranks), untouched():
@@ -131,7 +173,7 @@ def _train(
             outputs, evaluation = evaluators(config, held_out, record, vocabularies, shape, saver, first_step, ranks)
         for notice in filter(None, notices):
             outputs.say(f"# {notice}")
-        for line in opening_lines(config, feed, first_step, ranks.size):
+        for line in opening_lines(config, feed, first_step, ranks.size, saved.get(_REWINDS, 0)):
             outputs.say(line)
         train(
             step,
@@ -144,7 +186,14 @@ def _train(
             evaluation=evaluation,
             outputs=outputs,
             stop=stop,
+            guard=_guard(config, ranks, first_step, outputs),
         )
+
+
+def _guard(config: Config, ranks: Ranks, first_step: int, outputs: RunOutputs) -> Guard:
+    if config.divergence == "off":
+        return NoGuard()
+    return LossGuard(ranks, first_step, outputs.say if config.divergence == "warn" else None)
 
 
 def initial_weights(config: Config, shape: Architecture, vectors: inputs.Vectors) -> Initializer:
@@ -207,9 +256,9 @@ def restore_latest(session: Any, saver: Any, out_dir: str) -> int:
     return checkpoint.step_of(path)
 
 
-def opening_lines(config: Config, feed: Feed, first_step: int, size: int) -> list[str]:
+def opening_lines(config: Config, feed: Feed, first_step: int, size: int, rewinds: int) -> list[str]:
     """What the log begins with."""
-    schedule = derived_settings.optimization(config, size).schedule
+    schedule = derived_settings.optimization(config, size, rewinds).schedule
     rate = f"learning rate {schedule.learning_rate:g} (scaling: {config.learning_rate_scaling})"
     steps = schedule.warmup_steps
     warmup = f"{schedule.warmup_scheme} warm-up over {steps} steps" if steps else "no warm-up"

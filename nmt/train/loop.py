@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from nmt.core.ranks import AgreedError, Ranks
+from nmt.core.ranks import Ranks
 from nmt.model.session import memory_for
 from nmt.reporting.outputs import RunOutputs, Stats
 from nmt.scoring.perplexity import perplexity
+from nmt.train.divergence import CAUSES, DivergedError, Guard
 from nmt.train.evaluation import Evaluation
 from nmt.train.feed import Feed
 from nmt.train.step import StepResult, TrainStep, dropout_seed
@@ -92,7 +93,7 @@ class Window:
         Collective: every rank calls.
 
         Raises:
-            AgreedError: on every rank, if training has diverged.
+            DivergedError: on every rank, if training has.
         """
         if self._last is None:
             raise ValueError("no step since the last statistics")
@@ -108,11 +109,12 @@ class Window:
             loss=loss / sentences,
         )
         if not (stats.perplexity <= _HOPELESS_PERPLEXITY and math.isfinite(stats.grad_norm)):
-            raise AgreedError(
+            raise DivergedError(
                 f"training diverged by step {stats.step}: perplexity {stats.perplexity:g}, gradient norm "
-                f"{stats.grad_norm:g}. These weights are not saved; lower --learning_rate or "
-                "--max_gradient_norm, or warm up, and start again to go on from the last checkpoint",
+                f"{stats.grad_norm:g}. These weights are not saved: the same command goes on from the last checkpoint; "
+                f"{CAUSES}",
                 self._ranks.rank == 0,
+                stats.step - self._steps,
             )
         return stats
 
@@ -150,6 +152,7 @@ def train(
     evaluation: Evaluation,
     outputs: RunOutputs,
     stop: Stop,
+    guard: Guard,
 ) -> None:
     """Trains from `first_step` to the last step, with everything due in between and at the end.
 
@@ -158,7 +161,7 @@ def train(
     Collective: every rank calls, with the same cadence, first step and seed.
 
     Raises:
-        AgreedError: on every rank, if training has diverged.
+        DivergedError: on every rank, if training has.
         InputError: on one rank, if its memory does not suffice, or a file cannot be written.
     """
     window = Window(ranks)
@@ -182,6 +185,7 @@ def train(
         now += 1
         if result.global_step != now:
             raise RuntimeError(f"rank {ranks.rank} has done step {result.global_step} where {now} was due")
+        guard.see(result)
         outputs.stepped(now)
         at_end = now == cadence.num_train_steps  # where everything is evaluated anyway
         epoch = feed.epoch_ended(now)

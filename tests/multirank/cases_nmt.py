@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
 import tfdist
-from nmt.keeping.checkpoint import Checkpoints, restore
+from nmt import nmt
+from nmt.keeping.checkpoint import Checkpoints, latest, restore
 from nmt.model.inference_model import TrainedModel
 from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.parts.embedding_tables import given_vectors
@@ -19,9 +23,10 @@ from nmt.runs.tfdist_ranks import Processes
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
+from nmt.train.divergence import LossGuard
 from nmt.train.feed import Feed, FeedSettings
 from nmt.train.schedule import Schedule
-from nmt.train.step import Optimization, TrainStep, dropout_seed
+from nmt.train.step import Optimization, StepResult, TrainStep, dropout_seed
 from nmt.translate.translate_file import translate_file
 from nmt.translate.translation_model import SearchSettings, TranslationModel
 from tests.multirank.oracle import assert_close, one_process, v1
@@ -157,3 +162,41 @@ def case_nmt_shares_translation_and_perplexity() -> None:
             assert written == "".join(found + "\n" for all_found in model.translate(lines) for found in all_found)
             assert (directory / "out").exists() == (ranks.rank == 0)
     np.testing.assert_allclose(likelihood.perplexity(corpus, ranks), likelihood.perplexity(corpus), rtol=1e-9)
+
+
+def case_nmt_goes_back_together() -> None:
+    """A run whose loss rises on one rank only, and ends where one with half the rate does."""
+    corpus, _ = text()
+    folder = Path(corpus.src.path).parent
+    write_vocabulary(str(folder / "vocab.en"), WORDS)
+    write_vocabulary(str(folder / "vocab.de"), WORDS)
+    shared = Path(tfdist.broadcast(tempfile.mkdtemp()))
+    ranks = Processes()
+
+    def run(name: str, *more: str) -> dict[str, np.ndarray]:
+        flags = [
+            "--src=en", "--tgt=de", f"--train_prefix={folder}/train", f"--dev_prefix={folder}/train",
+            f"--vocab_prefix={folder}/vocab", f"--out_dir={shared / name}", "--num_units=8", "--num_layers=1",
+            "--batch_size=8", "--num_train_steps=24", "--random_seed=1", "--noevaluate_epochs", "--beam_width=0",
+            "--tgt_max_len_infer=2", *more,
+        ]  # fmt: skip
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            nmt.run(flags, ranks)
+        if ranks.rank == 0 and "rewind" in more[0]:
+            assert "Going back to step 0 with 1/2 of the learning rate" in said.getvalue()
+        path = tfdist.broadcast(latest(str(shared / name)) if ranks.rank == 0 else None)
+        reader = tf.train.load_checkpoint(path)
+        return {variable: reader.get_tensor(variable) for variable in reader.get_variable_to_shape_map()}
+
+    run_once = LossGuard.see
+
+    def broken(guard: LossGuard, result: StepResult) -> None:
+        first = ranks.rank == ranks.size - 1 and result.global_step == 21 and result.learning_rate == 1.0
+        run_once(guard, result._replace(loss_sum=float("nan")) if first else result)
+
+    with mock.patch.object(LossGuard, "see", broken):
+        found = run("rewound", "--divergence=rewind")
+    expected = run("half", "--learning_rate=0.5")
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, expected[name], name)

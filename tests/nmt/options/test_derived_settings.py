@@ -61,12 +61,12 @@ def test_noam_is_refused_without_its_warmup(given: dict[str, Any], message: str)
 def test_the_log_tells_rate_and_warmup(toy: Any) -> None:
     config = resolve(NEEDED | {"learning_rate_scaling": "sqrt", "warmup_steps": 10})
     feed = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, make(FeedSettings, config), 0, 4)
-    told = opening_lines(config, feed, 0, 4)
+    told = opening_lines(config, feed, 0, 4, 0)
     assert "# sgd, learning rate 2 (scaling: sqrt), linear warm-up over 10 steps" in told
     config = resolve(NEEDED | {"decay_scheme": "noam", "num_units": 16, "warmup_steps": 4})
     assert "# sgd, learning rate 1 (scaling: none), noam, at most 0.125 at step 4" in opening_lines(config, feed, 0, 4)
     config = resolve(NEEDED)
-    assert "# sgd, learning rate 1 (scaling: none), no warm-up" in opening_lines(config, feed, 0, 4)
+    assert "# sgd, learning rate 1 (scaling: none), no warm-up" in opening_lines(config, feed, 0, 4, 0)
 
 
 def test_bfloat16_is_said_to_have_no_effect_where_it_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,12 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "sampling_temperature": (search, "sampling_temperature", 0.5, 0.5, {}),
     "num_translations_per_input": (search, "translations_per_input", 2, 2, {"beam_width": 3}),
 }  # fmt: skip
-ELSEWHERE = {"init_op": "test_initial_weights", "init_weight": "test_initial_weights", "precision": "test_precision"}
+ELSEWHERE = {
+    "init_op": "test_initial_weights",
+    "init_weight": "test_initial_weights",
+    "precision": "test_precision",
+    "divergence": "test_a_run_that_diverges_goes_back",
+}
 
 
 @pytest.fixture(autouse=True)

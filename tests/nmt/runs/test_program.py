@@ -124,6 +124,50 @@ def test_diverged_training_saves_nothing(toy: Any, capsys: pytest.CaptureFixture
     assert latest(toy.directory / "out") == str(toy.directory / "out" / "translate.ckpt-0")
 
 
+def test_a_run_that_diverges_goes_back(
+    toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To where the same run with half the rate would be, bit for bit, also if it is stopped afterwards."""
+    found = ["it rises"]
+    monkeypatch.setattr("nmt.train.divergence.Rise.see", lambda self, step, loss: found.pop() if found else "")
+    assert main(toy.flags("--divergence=rewind")) == 0
+    text = capsys.readouterr().out
+    assert "# training diverged: it rises; gradient norm " in text
+    assert "Going back to step 0 with 1/2 of the learning rate" in text and "learning rate 0.5 (" in text
+    out, other = toy.directory / "out", toy.directory / "other"
+    assert main(toy.flags("--learning_rate=0.5", f"--out_dir={other}")) == 0
+    assert main(toy.flags("--num_train_steps=8")) == 0
+    assert "learning rate 0.5 (" in capsys.readouterr().out
+    assert main(toy.flags("--learning_rate=0.5", f"--out_dir={other}", "--num_train_steps=8")) == 0
+    ours, theirs = values(f"{out}/translate.ckpt-8"), values(f"{other}/translate.ckpt-8")
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name], name)
+
+
+def test_a_run_that_diverges_always_ends(
+    toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nmt.runs.training_run._MOST_REWINDS", 1)
+    flags = toy.flags("--learning_rate=1e38", "--max_gradient_norm=1e30", "--divergence=rewind")
+    told = refused(flags, capsys)
+    assert "halved 1 times, to no avail" in told and "perplexity" in told
+
+
+def test_a_divergence_that_no_checkpoint_was_before(
+    toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(toy.flags("--num_train_steps=2", "--num_keep_ckpts=1")) == 0
+    before = tree(toy.directory / "out")
+    monkeypatch.setattr("nmt.train.divergence.Rise.see", lambda self, step, loss: "it rises")
+    monkeypatch.setattr("nmt.train.divergence.Rise.good_step", 1, raising=False)
+    monkeypatch.setattr("nmt.train.divergence.Rise.__init__", lambda self, first_step: None)
+    told = refused(toy.flags("--divergence=rewind", "--num_keep_ckpts=1"), capsys)
+    assert "No checkpoint from step 1 or before is left" in told and "--num_keep_ckpts" in told
+    kept = tree(toy.directory / "out")
+    assert all(kept[name] == data for name, data in before.items() if "translate.ckpt" in name)
+
+
 @pytest.mark.parametrize(
     ("file", "content", "flags", "message"),
     [

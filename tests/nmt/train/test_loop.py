@@ -12,6 +12,7 @@ import tensorflow as tf
 from nmt.core.errors import InputError
 from nmt.core.ranks import AgreedError, OneProcess
 from nmt.reporting.outputs import NoOutputs, Stats
+from nmt.train.divergence import NoGuard
 from nmt.train.evaluation import NoEvaluation
 from nmt.train.loop import Cadence, Window, train
 from nmt.train.step import StepResult
@@ -102,6 +103,7 @@ def run(
         evaluation=recorder,
         outputs=recorder,
         stop=stop or NoStop(),
+        guard=NoGuard(),
     )
     return recorder, step
 
@@ -194,7 +196,7 @@ def test_broken_weights_are_not_saved(bad_step: int) -> None:
     with pytest.raises(AgreedError):
         train(
             step, None, feed, cadence, first_step=0, seed=1, ranks=OneProcess(),
-            evaluation=recorder, outputs=recorder, stop=NoStop(),
+            evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NoGuard(),
         )  # fmt: skip
     saved = [call[1] for call in recorder.calls if call[0] in ("milestone", "end")]
     assert all(step < bad_step for step in saved)
@@ -235,7 +237,7 @@ def test_memory_that_does_not_suffice_is_told_with_the_batch() -> None:
     with pytest.raises(InputError, match=told):
         train(
             step, None, feed, Cadence(9, 3, 3), first_step=0, seed=1, ranks=OneProcess(),
-            evaluation=recorder, outputs=recorder, stop=NoStop(),
+            evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NoGuard(),
         )  # fmt: skip
 
 
@@ -246,5 +248,5 @@ def test_a_step_that_did_not_count_is_an_error() -> None:
         recorder = Recorder()
         train(
             step, None, feed, Cadence(9, 3, 3), first_step=3, seed=1, ranks=OneProcess(),
-            evaluation=recorder, outputs=recorder, stop=NoStop(),
+            evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NoGuard(),
         )  # fmt: skip

@@ -1,0 +1,136 @@
+"""Divergence guard: whether the loss rises where it should fall, and what is done then.
+
+The loss per word is looked at in windows of steps. Training has diverged if it gives back, for some windows in
+succession, a quarter of what it had gained since the first step, or a twentieth of the first loss if that is more: a
+measure that depends neither on the loss's unit nor on where it ends. A loss that is not finite needs no patience.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from nmt.core.ranks import AgreedError, Ranks
+from nmt.train.step import StepResult
+
+ACTIONS = ("off", "warn", "stop", "rewind")
+_WINDOW_STEPS = 20
+_REMEMBERED = 10  # windows whose lowest loss is compared with
+_PATIENCE = 3  # windows in succession
+_GIVEN_BACK = 0.25  # of what has been gained
+_NOISE = 0.05  # of the first loss
+CAUSES = (
+    "usual causes: a learning rate that is too high for this batch and these ranks (lower --learning_rate, or warm up "
+    "over more steps: --warmup_steps), --max_gradient_norm too high, sentences that are not each other's translations"
+)
+
+
+class DivergedError(AgreedError):
+    """Training has diverged, as every rank knows.
+
+    Attributes:
+        good_step: after which it had not yet.
+    """
+
+    def __init__(self, message: str, is_mine: bool, good_step: int) -> None:
+        super().__init__(message, is_mine)
+        self.good_step = good_step
+
+
+class Rise:
+    """Finds a loss that rises.
+
+    Args:
+        first_step: steps done before.
+    """
+
+    def __init__(self, first_step: int = 0) -> None:
+        self.good_step = first_step
+        self._step = first_step
+        self._first: float | None = None
+        self._recent: deque[float] = deque(maxlen=_REMEMBERED)
+        self._above: list[float] = []
+
+    def see(self, step: int, loss: float) -> str:
+        """What is wrong, in words, or nothing.
+
+        Args:
+            step: the last of a window.
+            loss: its mean.
+        """
+        before, self._step = self._step, step
+        if not math.isfinite(loss):
+            return f"the loss is {loss:g} a word in step {step} or up to {step - before - 1} steps before"
+        if self._first is None:
+            self._first = loss
+        lowest = min(self._recent, default=loss)
+        room = max(_GIVEN_BACK * (self._first - lowest), _NOISE * abs(self._first))
+        if loss <= lowest + room:
+            self._recent.append(loss)
+            self._above.clear()
+            self.good_step = step
+            return ""
+        self._above.append(loss)
+        if len(self._above) < _PATIENCE:
+            return ""
+        rose = ", ".join(f"{value:.3g}" for value in self._above)
+        self._above.clear()
+        return (
+            f"the loss has risen to {rose} a word in the windows of {step - before} steps up to step {step}, from "
+            f"{lowest:.3g} at the lowest (and {self._first:.3g} in the beginning)"
+        )
+
+
+class Guard(Protocol):
+    """Looks at each step."""
+
+    def see(self, result: StepResult) -> None:
+        """After a step. Collective: every rank calls.
+
+        Raises:
+            DivergedError: on every rank, if that ends training.
+        """
+
+
+class NoGuard:
+    """Looks at nothing."""
+
+    def see(self, result: StepResult) -> None:
+        """Nothing."""
+
+
+class LossGuard:
+    """Adds up the ranks' losses after the first step and then every 20 steps, and looks at their means.
+
+    Args:
+        ranks: who agrees.
+        first_step: steps done before.
+        say: what is told of a divergence that does not end training; None: it does.
+    """
+
+    def __init__(self, ranks: Ranks, first_step: int, say: Callable[[str], None] | None = None) -> None:
+        self._ranks, self._say = ranks, say
+        self._rise = Rise(first_step)
+        self._next = first_step + 1
+        self._sums = np.zeros(4)  # loss, words, gradient norms, steps of all ranks
+
+    def see(self, result: StepResult) -> None:
+        """See `Guard`."""
+        self._sums += [result.loss_sum, result.target_words, result.grad_norm, 1]
+        if result.global_step < self._next:
+            return
+        self._next = result.global_step + _WINDOW_STEPS
+        loss, words, norms, steps = self._ranks.sum(self._sums).tolist()
+        self._sums[:] = 0
+        wrong = self._rise.see(result.global_step, loss / words)
+        if not wrong:
+            return
+        told = f"{wrong}; gradient norm {norms / steps:.3g}, learning rate {result.learning_rate:g}. {CAUSES}"
+        if self._say:
+            self._say(f"# Training seems to diverge: {told}.")
+            return
+        raise DivergedError(f"training diverged: {told}", self._ranks.rank == 0, self._rise.good_step)

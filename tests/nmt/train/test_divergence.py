@@ -1,0 +1,81 @@
+"""When a loss that rises is taken for divergence."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from nmt.core.ranks import OneProcess
+from nmt.train.divergence import DivergedError, LossGuard, Rise
+from nmt.train.step import StepResult
+
+
+def seen(losses: list[float], first_step: int = 0) -> tuple[list[str], Rise]:
+    rise = Rise(first_step)
+    return [rise.see(first_step + 20 * (number + 1), loss) for number, loss in enumerate(losses)], rise
+
+
+def test_a_loss_that_falls_with_noise_is_none() -> None:
+    random = np.random.RandomState(1)
+    losses = [2 + 7 * math.exp(-step / 30) + random.normal(0, 0.1) for step in range(300)]
+    assert not any(seen(losses)[0])
+    assert not any(seen([value - 5 for value in losses])[0])  # whatever its unit
+
+
+def test_a_loss_that_stays_is_none() -> None:
+    assert not any(seen([6.0] * 50)[0])
+
+
+def test_one_bad_window_is_none() -> None:
+    assert not any(seen([9, 8, 7, 6, 5, 8, 8, 5, 5, 8, 8, 5])[0])
+
+
+def test_a_loss_that_rises() -> None:
+    said, rise = seen([9, 8, 7, 6, 5, 5.5, 6.1, 7, 8], first_step=100)
+    assert [bool(words) for words in said] == [False] * 8 + [True]
+    assert "6.1, 7, 8" in said[-1] and "5 at the lowest" in said[-1] and "9 in the beginning" in said[-1]
+    assert rise.good_step == 100 + 20 * 6
+
+
+def test_a_loss_that_never_fell() -> None:
+    said, rise = seen([9, 12, 14, 13])
+    assert said[-1] and not any(said[:-1]) and rise.good_step == 20
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite(loss: float) -> None:
+    said, rise = seen([9, 8, loss])
+    assert said[-1] and rise.good_step == 40
+
+
+class Two(OneProcess):
+    """Another rank has twice the loss in as many words."""
+
+    size = 2
+
+    def sum(self, value: np.ndarray) -> np.ndarray:
+        return value + value * [2, 1, 1, 1]
+
+
+def results(losses: list[float]) -> list[StepResult]:
+    return [StepResult(10 * loss, 10, 8, 2.0, 1.5, 0.5, step + 1) for step, loss in enumerate(losses)]
+
+
+def test_ranks_look_at_their_mean_together() -> None:
+    guard = LossGuard(Two(), 0)
+    with pytest.raises(
+        DivergedError, match=r"12, 12, 12 a word .* 3 at the lowest .*gradient norm 2, .*rate 0.5"
+    ) as error:
+        for result in results([6.0] + [2.0] * 40 + [8.0] * 60):
+            guard.see(result)
+    assert error.value.good_step == 41
+
+
+def test_a_warning_lets_training_go_on() -> None:
+    said: list[str] = []
+    guard = LossGuard(OneProcess(), 0, said.append)
+    for result in results([6.0] + [2.0] * 40 + [8.0] * 120):
+        guard.see(result)
+    assert len(said) == 2 and all("seems to diverge" in line and "--learning_rate" in line for line in said)
