@@ -101,7 +101,7 @@ def configure(
         default keeps slices, because optimizers with momentum treat the two differently.
       sparse_ways: by variable name (with ``:0`` or without), how the rows of its gradient travel: ``auto``, ``dense``
         or ``gather``, with the same result; or ``unmerged``: all ranks' rows one after the other.
-      **settings: ``bucket_mb``, ``compression``, ``sparse``, as in the environment.
+      **settings: ``bucket_mb``, ``compression``, ``sparse``, ``accumulate_steps``, as in the environment.
 
     Raises:
       SettingsError: an unknown setting, a value out of its range, or a setting that only the environment has.
@@ -113,6 +113,8 @@ def configure(
         switches.settings.configured(sparse=way)  # checks it
         switches.sparse_ways[name.removesuffix(":0")] = way
     switches.settings = switches.settings.configured(**settings)
+    if _world.size == 1:
+        _process.install_as_needed()
 
 
 def join() -> int:

@@ -32,29 +32,28 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
             variables.applied_by(optimizer)
 
     def update(
-        optimizer: Any, pairs: Sequence[tuple[Any, Any]], call: Callable[[Any], Any], name: str | None = None
+        optimizer: Any, pairs: Sequence[tuple[Any, Any]], call: Callable[..., Any], name: str | None = None
     ) -> Any:
-        """Have ``call`` apply the averages of these gradients, when it is time."""
+        """Have ``call`` apply the averages of these gradients, under this name, when it is time."""
         held = accumulations.of(optimizer, pairs)
         if not job.switches.alone_depth:
             gradient_rewrite.check_replicas(tf.distribute.get_strategy())
             eagerly = tf.executing_eagerly()
             pairs = steps.eager.applied(pairs) if eagerly else gradient_rewrite.averaged(pairs, job, held)
         with variables.setting():
-            result = call(pairs) if held is None else held.apply(lambda: call(pairs), name)
+            result = call(pairs, name) if held is None else held.apply(lambda: call(pairs, f"{name}/update"), name)
         applied(optimizer)
         return result
 
     def apply_gradients(original: Callable[..., Any], self: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
         def wrapper() -> Any:
-            name = kwargs.get("name")
+            given = kwargs.get("name")
 
-            def plain(averages: Sequence[tuple[Any, Any]]) -> Any:
-                if name is not None and job.switches.settings.accumulate_steps > 1:
-                    kwargs["name"] = f"{name}/update"  # the operation that is returned has the name
-                return original(self, tuple(averages), *args, **kwargs)
+            def plain(averages: Sequence[tuple[Any, Any]], name: str | None) -> Any:
+                named = {} if given is None else {"name": name}
+                return original(self, tuple(averages), *args, **kwargs | named)
 
-            return update(self, tuple(pairs), plain, name)
+            return update(self, tuple(pairs), plain, given)
 
         return outermost.call(wrapper, lambda: original(self, pairs, *args, **kwargs))
 
@@ -81,7 +80,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
                 if eagerly:
                     variables.share_new("the building of an optimizer")
 
-            def plain(pairs: Sequence[tuple[Any, Any]]) -> Any:
+            def plain(pairs: Sequence[tuple[Any, Any]], name: str | None) -> Any:
                 return original(self, [gradient for gradient, _ in pairs], trainable_variables, *args, **kwargs)
 
             return update(self, tuple(zip(gradients, known, strict=True)), plain)

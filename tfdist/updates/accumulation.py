@@ -23,7 +23,7 @@ from tfdist.engine.exchange import Exchange
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import make_state, state_of
 from tfdist.graph.job import Job, LastSteps
-from tfdist.graph.markers import Marker, variable_key, variable_name
+from tfdist.graph.markers import Marker, variable_key
 from tfdist.updates._sums import sum_of
 
 Pairs = Sequence[tuple[Any, Any]]
@@ -69,19 +69,8 @@ class Accumulations:
             )
         keys = [variable_key(variable) for gradient, variable in pairs if gradient is not None]
         if not function_state.in_session():
-            self._check_known(keys, pairs, steps)
+            function_state.accumulate(keys)
         return Accumulated(self._job, steps, self._known.setdefault(optimizer, {}), tuple(keys))
-
-    @staticmethod
-    def _check_known(keys: Sequence[Hashable | None], pairs: Pairs, steps: int) -> None:
-        """One function may be called with one variable now and another later: their steps would be mixed."""
-        for key, (_, variable) in zip(keys, [p for p in pairs if p[0] is not None], strict=True):
-            if isinstance(key, ops.Operation):
-                raise RuntimeError(
-                    f"accumulate_steps={steps}, and {variable_name(variable)} is an argument of the tf.function that "
-                    "trains it, which may be another variable in the next call: let the function use it from outside "
-                    "(a closure, an attribute), or leave TFDIST_ACCUMULATE_STEPS out"
-                )
 
 
 class Accumulated:
