@@ -18,7 +18,7 @@ from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
 
 _TRAINING = (gradients, functions, optimizers, moving_averages, keras_fit, batch_normalization, sessions)
-_FAILING = (exceptions, exit_code)
+_TABLE = (*_TRAINING, exceptions, exit_code)
 
 
 def install(job: Job, steps: Steps) -> Patches:
@@ -29,7 +29,7 @@ def install(job: Job, steps: Steps) -> Patches:
     """
     patches = Patches()
     try:
-        for point in _TRAINING if job.world.size == 1 else (*_TRAINING, *_FAILING):
+        for point in _TRAINING if job.world.size == 1 else _TABLE:
             point.hook(patches, job, steps)
     except BaseException:
         patches.undo()

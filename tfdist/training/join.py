@@ -19,10 +19,10 @@ def join(job: Job, sessions: SessionSteps) -> int:
       job: the ranks.
       sessions: know which session trains.
     """
-    steps = job.switches.settings.accumulate_steps
-    if steps > 1:
+    accumulated = job.switches.settings.accumulate_steps
+    if accumulated > 1:
         raise RuntimeError(
-            f"tfdist.join cannot stand in for a rank in the midst of the accumulate_steps={steps} that are added up: "
+            f"tfdist.join cannot stand in for a rank in the midst of steps that are added up, accumulate_steps={accumulated}: "
             "have all ranks train the same number of steps, or leave TFDIST_ACCUMULATE_STEPS out"
         )
     session = sessions.trained
