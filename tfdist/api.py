@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -197,6 +198,26 @@ def alone(reason: str) -> AbstractContextManager[None]:
                 evaluate()
     """
     return job.alone(_job, reason)
+
+
+@contextlib.contextmanager
+def last_step() -> Iterator[None]:
+    """Mark the last step of an epoch where steps are accumulated: it is applied with those that are held, as few as
+    they are, weighted by what they hold. ``model.fit`` does so by itself.
+
+    Collective: all ranks, at the same step.
+
+    ::
+
+        with tfdist.last_step():
+            session.run(train_op)  # or step(batch)
+    """
+    switches = _job.switches
+    kept, switches.last_steps = switches.last_steps, job.LastSteps(1)
+    try:
+        yield
+    finally:
+        switches.last_steps = kept
 
 
 def scale_learning_rate(learning_rate: Any, rule: Rule = "linear", warmup_steps: int = 0) -> Any:

@@ -212,6 +212,44 @@ def case_models_of_the_same_names_are_kept_apart() -> None:
         assert_steps_are_one(run, 2)
 
 
+def trained_in_session(feeds: list[Feed], last: Sequence[int] = ()) -> Variables:
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.set_random_seed(0)
+        step = v1.train.AdamOptimizer(0.05, epsilon=1e-3).minimize(model()[0])
+        session.run(v1.global_variables_initializer())
+        for k, feed in enumerate(feeds):
+            with tfdist.last_step() if k in last else contextlib.nullcontext():
+                session.run(step, {f"{n}:0": v for n, v in feed.items()})
+        return dict(zip("wbse", session.run(v1.trainable_variables()), strict=True))
+
+
+def trained_in_function(feeds: list[Feed], last: Sequence[int] = ()) -> Variables:
+    w, optimizer = tf.Variable(tf.ones([5, 3])), keras.optimizers.Adam(0.05, epsilon=1e-3)
+
+    @tf.function(reduce_retracing=True)
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ w - y) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+
+    for k, feed in enumerate(feeds):
+        with tfdist.last_step() if k in last else contextlib.nullcontext():
+            step(feed["x"], feed["y"])
+    return {"w": w.numpy()}
+
+
+def case_the_last_step_of_a_script() -> None:
+    """It is applied with what is held: with one before it, and by itself, where three are usual."""
+    (feed,) = data(steps=1)
+    updates = [{n: v[part] for n, v in feed.items()} for part in (slice(0, 36), slice(36, 60), slice(60, 72))]
+    steps = [mine({n: v[k : k + 12] for n, v in feed.items()}) for k in range(0, 72, 12)]
+    for run in (trained_in_session, trained_in_function):
+        with turn(run):
+            expected = one_process(functools.partial(run, updates))
+            with accumulating():
+                assert_close(run(steps, last=(4, 5)), expected, 1e-5)
+
+
 def batches(epoch_steps: int, rows: int = 6) -> tuple[np.ndarray, np.ndarray]:
     """What all ranks have in each step of an epoch: x [steps, ranks, rows, 5], y [steps, ranks, rows, 3]."""
     random = np.random.RandomState(5)

@@ -22,7 +22,7 @@ def join(job: Job, sessions: SessionSteps) -> int:
     accumulated = job.switches.settings.accumulate_steps
     if accumulated > 1:
         raise RuntimeError(
-            f"tfdist.join cannot stand in for a rank in the midst of steps that are added up, accumulate_steps={accumulated}: "
+            f"tfdist.join cannot stand in for a rank whose steps are added up (accumulate_steps={accumulated}): "
             "have all ranks train the same number of steps, or leave TFDIST_ACCUMULATE_STEPS out"
         )
     session = sessions.trained
