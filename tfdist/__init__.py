@@ -2,7 +2,7 @@
 
 Importing this package rewrites training graphs: every variable starts with rank 0's value, and every gradient is
 averaged over the ranks before anything else looks at it. Evaluation and inference graphs stay as they are. Started
-without a launcher, it does nothing at all.
+without a launcher, it does nothing at all, unless it is to accumulate steps.
 """
 
 from tfdist.api import (
