@@ -96,6 +96,29 @@ def case_sessions_with_reference_variables() -> None:
         assert_steps_are_one(session(functools.partial(clipped, make, use_resource=False)))
 
 
+def case_steps_inside_a_condition() -> None:
+    """Of the script's: gradients and all, or their application alone."""
+
+    def build(inside: bool) -> Any:
+        inputs, optimizer = placeholders(), v1.train.MomentumOptimizer(0.1, 0.9)
+        w, b = v1.get_variable("w", [5, 3]), v1.get_variable("b", [3])
+
+        def pairs() -> Any:
+            return optimizer.compute_gradients(tf.reduce_mean((tf.tanh(inputs["x"] @ w + b) - inputs["y"]) ** 2))
+
+        count, made = v1.train.get_or_create_global_step(), None if inside else pairs()
+        return tf.cond(
+            v1.placeholder_with_default(True, []),
+            lambda: tf.group(optimizer.apply_gradients(made or pairs(), global_step=count)),
+            tf.group,
+        )
+
+    with accumulating():
+        for inside in (True, False):
+            with turn(inside):
+                assert_steps_are_one(session(functools.partial(build, inside)))
+
+
 def case_rows_that_stay_unmerged() -> None:
     """RMSProp sees each row of all steps and ranks, as one process has them, and so does their norm."""
     make = functools.partial(v1.train.RMSPropOptimizer, 0.05, momentum=0.5, epsilon=1e-2)

@@ -114,7 +114,17 @@ _LAUNCHES = (
             *_of("programs", "collectives"),
             "cases_accumulation.",
         ),
-        long=_of("accumulation", "variations", "sessions_with", "rows", "two", "models", "configuring", "what"),
+        long=_of(
+            "accumulation",
+            "variations",
+            "sessions_with",
+            "steps_inside",
+            "rows",
+            "two",
+            "models",
+            "configuring",
+            "what",
+        ),
         meaningless=(*_of("values", "barrier"), *_of("accumulation", "other_numbers")),
     ),
     Launch(

@@ -150,7 +150,9 @@ def if_due(due: tf.Tensor, call: Callable[[], Any], name: str | None = None) -> 
     returned: list[Any] = []
 
     def build() -> tf.Tensor:
-        with tf.name_scope(f"{scope}/"):  # variables are named as without a condition
+        with ops.get_default_graph().name_scope(
+            f"{scope}/" if scope else None
+        ):  # variables are named as without a condition
             returned.append(call())
         built = [returned[0]] if isinstance(returned[0], tf.Operation | tf.Tensor) else []
         with tf.control_dependencies(built):
