@@ -5,6 +5,7 @@ Trains a translation model, or, with --inference_input_file, translates a file w
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 
@@ -45,6 +46,9 @@ def run(arguments: Sequence[str], ranks: Processes) -> None:
     if config.is_inference:
         infer(config, saved, ranks, ranks.untouched)
     else:
+        steps = from_root(ranks, lambda: ranks.accumulated(config.accumulate_steps))
+        ranks.accumulate(steps)
+        config = dataclasses.replace(config, accumulate_steps=steps)
         train_model(config, saved, ranks, ranks.untouched, ranks.job)
 
 

@@ -2,7 +2,7 @@
 
 Importing this package rewrites training graphs: every variable starts with rank 0's value, and every gradient is
 averaged over the ranks before anything else looks at it. Evaluation and inference graphs stay as they are. Started
-without a launcher, it does nothing at all.
+without a launcher, it does nothing at all, unless it is to accumulate steps.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tfdist.api import (
     join,
     larc,
     larc_gradients,
+    last_step,
     local_rank,
     local_size,
     rank,
@@ -81,6 +82,7 @@ __all__ = [
     "join",
     "larc",
     "larc_gradients",
+    "last_step",
     "local_rank",
     "local_size",
     "new_group",

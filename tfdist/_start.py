@@ -62,6 +62,13 @@ class Process:
 
         self._patches = install(self.job, self.steps)
 
+    def install_as_needed(self) -> None:
+        """One process alone needs what several do as long as it is to accumulate steps."""
+        if self.job.switches.settings.accumulate_steps == 1:
+            self.uninstall()
+        elif self._patches is None:
+            self.install()
+
     def uninstall(self) -> None:
         """Undo ``install``; does nothing the second time."""
         if self._patches is not None:
@@ -112,7 +119,10 @@ def _write_timeline(job: Job) -> None:
 
 @functools.cache
 def process() -> Process:
-    """Begin, once. One process alone gets nothing installed, nor does a rank's child. Collective: all ranks."""
+    """Begin, once. Collective: all ranks.
+
+    One process alone gets nothing installed, nor does a rank's child, unless it is to accumulate steps.
+    """
     started = launch()
     parent = parent_rank()
     try:
@@ -139,4 +149,6 @@ def process() -> Process:
         devices.take_share(world.local_rank, world.local_size, world.local_affinities)
         begun.install()
         atexit.register(begun.end)  # also after uninstall: the others may still wait for it
+    else:
+        begun.install_as_needed()
     return begun

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,7 @@ def configure(
         default keeps slices, because optimizers with momentum treat the two differently.
       sparse_ways: by variable name (with ``:0`` or without), how the rows of its gradient travel: ``auto``, ``dense``
         or ``gather``, with the same result; or ``unmerged``: all ranks' rows one after the other.
-      **settings: ``bucket_mb``, ``compression``, ``sparse``, as in the environment.
+      **settings: ``bucket_mb``, ``compression``, ``sparse``, ``accumulate_steps``, as in the environment.
 
     Raises:
       SettingsError: an unknown setting, a value out of its range, or a setting that only the environment has.
@@ -117,6 +118,8 @@ def configure(
         switches.settings.configured(sparse=way)  # checks it
         switches.sparse_ways[name.removesuffix(":0")] = way
     switches.settings = switches.settings.configured(**settings)
+    if _world.size == 1:
+        _process.install_as_needed()
 
 
 def join() -> int:
@@ -199,6 +202,26 @@ def alone(reason: str) -> AbstractContextManager[None]:
                 evaluate()
     """
     return job.alone(_job, reason)
+
+
+@contextlib.contextmanager
+def last_step() -> Iterator[None]:
+    """Mark the last step of an epoch where steps are accumulated: it is applied with those that are held, as few as
+    they are, weighted by what they hold. ``model.fit`` does so by itself.
+
+    Collective: all ranks, at the same step.
+
+    ::
+
+        with tfdist.last_step():
+            session.run(train_op)  # or step(batch)
+    """
+    switches = _job.switches
+    kept, switches.last_steps = switches.last_steps, job.LastSteps(1)
+    try:
+        yield
+    finally:
+        switches.last_steps = kept
 
 
 def scale_learning_rate(learning_rate: Any, rule: Rule = "linear", warmup_steps: int = 0) -> Any:

@@ -61,12 +61,15 @@ def architecture(
 
 
 def optimization(config: Config, size: int, rewinds: int = 0) -> Optimization:
-    """How weights are updated by `size` ranks, with a rate that was halved so often.
+    """How weights are updated by `size` ranks, each of which counts once for each of the batches that make a step.
+
+    The rate has been halved as often as the run went back (`rewinds`).
 
     A scaled rate rises linearly from that of one rank (Goyal et al. 2017, section 2.2). Where scaling changes nothing,
     it rises from 0, as the linear warm-up of an unscaled rate does: a warm-up that was asked for never vanishes.
     """
     rate, scaled = config.learning_rate * 0.5**rewinds, config.learning_rate_scaling != "none"
+    size *= config.accumulate_steps or 1
     factor = {"none": 1.0, "linear": size, "sqrt": math.sqrt(size)}[config.learning_rate_scaling]
     schedule = make(
         Schedule,

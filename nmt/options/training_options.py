@@ -29,7 +29,7 @@ class TrainingOptions(ModelOptions):
     learning_rate: float = option(1.0, "learning rate of one rank", within=POSITIVE)
     learning_rate_scaling: str = option(
         "none",
-        "factor of the learning rate: 1, ranks, or their root; warm-up is then linear",
+        "factor of the learning rate: 1, ranks times accumulated steps, or the root of that; warm-up is then linear",
         allowed=("none", "linear", "sqrt"),
     )
     warmup_steps: int = option(0, "steps of warm-up", within=NOT_NEGATIVE, makes=[Schedule])
@@ -48,6 +48,12 @@ class TrainingOptions(ModelOptions):
     )
     batch_size: int = option(
         128, "sentences a step on each rank", within=POSITIVE, makes=[FeedSettings, LikelihoodSettings]
+    )
+    accumulate_steps: int | None = option(
+        None,
+        "batches of each rank that make one step; unset: TFDIST_ACCUMULATE_STEPS, or 1",
+        within=POSITIVE,
+        makes=[FeedSettings],
     )
     max_batch_tokens: int | None = option(
         None,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 import tfdist
+from nmt.core.errors import InputError
 from tfdist.core.settings import Settings
 
 Value = TypeVar("Value")
@@ -54,6 +55,27 @@ class Processes:
     def abort(self, message: str) -> None:
         """Ends all ranks with a message. Not collective."""
         tfdist.abort(message)
+
+    def accumulated(self, asked: int | None) -> int:
+        """How many batches make a step: as asked, or else as the environment has it.
+
+        Raises:
+            InputError: the two contradict each other.
+        """
+        settings = Settings.from_environment()
+        if asked is None or "accumulate_steps" not in settings.origins:
+            return asked or settings.accumulate_steps
+        if asked != settings.accumulate_steps:
+            raise InputError(
+                f"--accumulate_steps={asked} contradicts {settings.origins['accumulate_steps']}, where it is "
+                f"{settings.accumulate_steps}: leave one of them out"
+            )
+        return asked
+
+    def accumulate(self, steps: int) -> None:
+        """The gradients of so many runs of a training graph are one update. The same on all ranks."""
+        if steps > 1:
+            tfdist.configure(accumulate_steps=steps)
 
     def untouched(self) -> contextlib.AbstractContextManager[Any]:
         """In such a block graphs are built as they are, without broadcasts of initial values."""

@@ -37,12 +37,13 @@ class FeedSettings:
     """How batches are cut.
 
     Attributes:
-        batch_size: sentences of one rank in a step.
+        batch_size: sentences of one rank in a step, or in each part of it.
         num_buckets: length classes.
         src_max_len: tokens kept of a source; 0 or None for all.
         tgt_max_len: the same for the target.
         seed: of the order.
         max_batch_tokens: most tokens of a rank's batch, padding counted, on its longer side; None for `token_limit`.
+        accumulate_steps: parts of a step that a rank does one after the other, each as another rank would; None for 1.
     """
 
     batch_size: int
@@ -51,6 +52,7 @@ class FeedSettings:
     tgt_max_len: int | None
     seed: int
     max_batch_tokens: int | None = None
+    accumulate_steps: int | None = None
 
 
 class Feed:
@@ -63,6 +65,9 @@ class Feed:
         settings: how batches are cut; the same on all ranks.
         rank: this rank.
         size: number of ranks.
+
+    Attributes:
+        parts: of a step, that a rank does one after the other.
 
     Raises:
         InputError: there are fewer usable sentence pairs than ranks.
@@ -79,6 +84,7 @@ class Feed:
     ) -> None:
         self._corpus, self._src_vocab, self._tgt_vocab = corpus, src_vocab, tgt_vocab
         self._settings, self._rank, self._size = settings, rank, size
+        self.parts = settings.accumulate_steps or 1
         self._origin = Origin()
         self._epoch = -1
         self._plan: list[np.ndarray] = []
@@ -99,7 +105,7 @@ class Feed:
     @property
     def global_batch_size(self) -> int:
         """Sentences of a step over all ranks."""
-        return self._settings.batch_size * self._size
+        return self._settings.batch_size * self._size * self.parts
 
     def continue_after(self, step: int, record: Mapping[str, Any]) -> str:
         """Go on where a run has stopped: exactly, or with the next epoch if its plan was another one.
@@ -166,7 +172,7 @@ class Feed:
         settings, corpus = self._settings, self._corpus
         most = token_limit(settings.batch_size, settings.max_batch_tokens, settings.src_max_len, settings.tgt_max_len)
         sentences, longest, pair = widest_batch(corpus.src.lengths, corpus.tgt.lengths, **self._cut)
-        sentences = -(-sentences // self._size)
+        sentences = -(-sentences // (self._size * self.parts))
         if sentences * longest <= most:
             return
         raise InputError(
@@ -192,22 +198,22 @@ class Feed:
         done, rest = divmod(step - self._origin.step, self.steps_per_epoch)
         return 0 if rest or not done else self._origin.epoch + done
 
-    def batch(self, step: int) -> Batch:
-        """This rank's part of the global batch that follows `step` steps."""
+    def batch(self, step: int, part: int = 0) -> Batch:
+        """Of the global batch that follows `step` steps, this rank's sentences, or a part of these."""
         epoch, position = divmod(step - self._origin.step, self.steps_per_epoch)
         epoch += self._origin.epoch
         if epoch != self._epoch:
             self._plan, self._epoch = self._plan_of(epoch), epoch
         sentences = self._plan[position]
         return make_batch(
-            rank_slice(sentences, self._rank, self._size),
+            rank_slice(sentences, self._rank + part * self._size, self._size * self.parts),
             self._corpus,
             self._src_vocab,
             self._tgt_vocab,
             self._settings.src_max_len,
             self._settings.tgt_max_len,
             len(sentences),
-            self._size,
+            self._size * self.parts,
         )
 
     def _plan_of(self, epoch: int) -> list[np.ndarray]:

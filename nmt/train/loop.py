@@ -140,6 +140,25 @@ def _is_over(step: int, cadence: Cadence, evaluation: Evaluation, outputs: RunOu
     return over
 
 
+def _step(step: TrainStep, session: Any, feed: Feed, done: int, seed: int, ranks: Ranks) -> tuple[StepResult, float]:
+    """The step that follows those that are done, in its parts, and its sentences."""
+    results, sentences = [], 0.0
+    for part in range(feed.parts):
+        batch = feed.batch(done, part)
+        with memory_for(
+            f"step {done + 1}", batch.source, batch.target_in, "--batch_size, --src_max_len, --tgt_max_len"
+        ):
+            # A part has the random numbers of the rank that it would be.
+            results.append(step.run(session, batch, dropout_seed(seed, ranks.rank + part * ranks.size, done)))
+        sentences += batch.sentences_per_rank
+    together = results[-1]._replace(
+        loss_sum=sum(one.loss_sum for one in results),
+        target_words=sum(one.target_words for one in results),
+        source_words=sum(one.source_words for one in results),
+    )
+    return together, sentences
+
+
 def train(
     step: TrainStep,
     session: Any,
@@ -178,10 +197,8 @@ def train(
     now = first_step
     while now < cadence.num_train_steps and not over:
         started = time.perf_counter()
-        batch = feed.batch(now)
-        with memory_for(f"step {now + 1}", batch.source, batch.target_in, "--batch_size, --src_max_len, --tgt_max_len"):
-            result = step.run(session, batch, dropout_seed(seed, ranks.rank, now))
-        window.add(result, batch.sentences_per_rank, time.perf_counter() - started)
+        result, sentences = _step(step, session, feed, now, seed, ranks)
+        window.add(result, sentences, time.perf_counter() - started)
         now += 1
         if result.global_step != now:
             raise RuntimeError(f"rank {ranks.rank} has done step {result.global_step} where {now} was due")

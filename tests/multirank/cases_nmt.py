@@ -29,6 +29,7 @@ from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, StepResult, TrainStep, dropout_seed
 from nmt.translate.translate_file import translate_file
 from nmt.translate.translation_model import SearchSettings, TranslationModel
+from tests.multirank import inside
 from tests.multirank.oracle import assert_close, one_process, v1
 from tests.named import turn
 
@@ -50,14 +51,17 @@ def text() -> tuple[ParallelCorpus, Vocabulary]:
     return open_parallel(str(directory / "train.en"), str(directory / "train.de")), vocabulary
 
 
-def feed(rank: int, size: int) -> Feed:
+def feed(rank: int, size: int, parts: int = 1) -> Feed:
     """The last batches of an epoch are short and of odd sizes."""
     corpus, vocabulary = text()
-    return Feed(corpus, vocabulary, vocabulary, FeedSettings(GLOBAL_BATCH // size, 5, 50, 50, 1), rank, size)
+    settings = FeedSettings(GLOBAL_BATCH // (size * parts), 5, 50, 50, 1, accumulate_steps=parts)
+    return Feed(corpus, vocabulary, vocabulary, settings, rank, size)
 
 
-def trained(optimizer: str, attention: str, rank: int, size: int, seed: int, **changes: Any) -> dict[str, np.ndarray]:
-    batches = feed(rank, size)
+def trained(
+    optimizer: str, attention: str, rank: int, size: int, seed: int, parts: int = 1, **changes: Any
+) -> dict[str, np.ndarray]:
+    batches = feed(rank, size, parts)
     with tf.Graph().as_default(), v1.Session() as session:
         shape = LSTMArchitecture(63, 63, 20, 2, 2, encoder_type="bi", attention=attention, **changes)
         rate = {"sgd": 0.3, "adam": 0.001}[optimizer]  # greater rates multiply float32 rounding: 1 and 0.01 give 2e-5
@@ -67,7 +71,8 @@ def trained(optimizer: str, attention: str, rank: int, size: int, seed: int, **c
         step = TrainStep(shape, initial, Optimization(optimizer, schedule, 5.0))
         session.run(v1.global_variables_initializer())
         for number in range(STEPS):
-            step.run(session, batches.batch(number), dropout_seed(0, rank, number))
+            for part in range(parts):
+                step.run(session, batches.batch(number, part), dropout_seed(0, rank, number))
         variables = v1.global_variables()
         return dict(zip([v.name for v in variables], session.run(variables), strict=True))
 
@@ -82,6 +87,17 @@ def compare(optimizer: str, attention: str, **changes: Any) -> None:
 
 def case_nmt_with_sgd() -> None:
     compare("sgd", "normed_bahdanau")
+
+
+def case_nmt_with_accumulated_steps() -> None:
+    expected = one_process(lambda: trained("adam", "scaled_luong", 0, 1, seed=1))
+    with inside.settings():
+        Processes().accumulate(4)
+        try:
+            found = trained("adam", "scaled_luong", tfdist.rank(), tfdist.size(), seed=1 + tfdist.rank(), parts=4)
+        finally:
+            tfdist.configure(accumulate_steps=1)
+    assert_close(found, expected, 1e-5)
 
 
 def case_nmt_with_variations() -> None:

@@ -53,6 +53,8 @@ def install() -> None:
     """Hook into TensorFlow again, after ``tfdist.uninstall``."""
     if tfdist.size() > 1:
         process().install()
+    else:
+        process().install_as_needed()
 
 
 def job() -> Job:

@@ -65,6 +65,7 @@ _VARIATIONS = (
     *_of("keras", "variations", "reduced_precision", "embeddings_unmerged"),
     *_of("tf_keras", "mixed", "fit_functional", "fit_several"),
     *_of("batch_normalization", "variations", "fit"),
+    *_of("accumulation", "variations"),
     *_of("nmt", "nmt_with_variations", "nmt_with_sgd", "nmt_with_one", "nmt_with_pretrained"),
 )
 _DIRECT = ("TFDIST_OPTIONS", "engine=direct")
@@ -79,6 +80,7 @@ _LAUNCHES = (
             *(f"cases_{module}." for module in ("engine", "law", "values", "variables", "programs", "configured")),
             *(f"cases_{module}." for module in ("batch_normalization", "average_loss", "derivatives")),
             *_of("keras", "uneven", "logs", "embeddings_stay"),
+            *_of("accumulation", "sessions", "models", "other_numbers"),
         ),
         # What a rank holds hangs little on their number, and the rest less than its neighbours.
         long=(
@@ -101,7 +103,8 @@ _LAUNCHES = (
         long=_of("engine", "every", "many", "random"),
         more=("cases_",),
     ),
-    # One rank has nothing to exchange, and nothing is installed: the public calls, and that graphs stay as they are.
+    # One rank has nothing to exchange, and nothing is installed: the public calls, and that graphs stay as they are;
+    # but it accumulates as several do.
     Launch(
         "1",
         1,
@@ -109,16 +112,28 @@ _LAUNCHES = (
             "cases_values.",
             *_of("variables", "one_fused", "number_of_nodes", "graphs_without"),
             *_of("programs", "collectives"),
+            "cases_accumulation.",
         ),
-        meaningless=_of("values", "barrier"),
+        long=_of(
+            "accumulation",
+            "variations",
+            "sessions_with",
+            "steps_inside",
+            "rows",
+            "two",
+            "models",
+            "configuring",
+            "what",
+        ),
+        meaningless=(*_of("values", "barrier"), *_of("accumulation", "other_numbers")),
     ),
     Launch(
         "two nodes of two",
         4,
-        (*_ADDING, *_of("law", "large", "clipped")),
+        (*_ADDING, *_of("law", "large", "clipped"), *_of("accumulation", "two", "rows")),
         long=_of("engine", "every", "many", "random"),
         settings=(("TFDIST_NODE_SIZE", "2"), ("TFDIST_OPTIONS", "engine=direct,bucket_mb=0.001")),
-        more=(*_SPARSE, "cases_law."),
+        more=(*_SPARSE, "cases_law.", "cases_accumulation."),
     ),
     Launch(
         "nodes of two and one",

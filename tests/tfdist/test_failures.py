@@ -242,6 +242,13 @@ def test_settings_that_differ_between_ranks(tmp_path: Path) -> None:
     assert "Traceback" not in finished.errors
 
 
+def test_numbers_of_accumulated_steps_that_differ_between_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    own = "os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))"
+    script.write_text(f"import os\nos.environ['TFDIST_ACCUMULATE_STEPS'] = str(2 + int({own}))\nimport tfdist\n")
+    assert_ended(mpirun(2, [str(script)], 60), "TFDIST_ACCUMULATE_STEPS is 2 on rank 0, but 3 on rank 1")
+
+
 def test_configuring_ranks_differently(tmp_path: Path) -> None:
     finished = job(tmp_path, "tfdist.configure(bucket_mb=1 + rank)\nstart()\nsession.run(step)")
     assert_ended(finished, "TFDIST_BUCKET_MB is 1.0 on rank 0, but 2.0 on rank 1")

@@ -38,6 +38,13 @@ def _count(text: str) -> int:
     return value
 
 
+def _from_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
 def _switch(text: str) -> bool:
     if text not in ("0", "1", "False", "True"):
         raise ValueError
@@ -102,6 +109,9 @@ class Settings:
     compression: str = _choice("none", ("none", "bf16", "fp16"), "dtype in which float32 gradients travel")
     sparse: str = _choice(
         "auto", ("auto", "dense", "gather", "unmerged"), "how rows of IndexedSlices travel; auto counts bytes"
+    )
+    accumulate_steps: int = _setting(
+        1, _from_one, "a whole number from 1 on", "steps whose gradients are added up, exchanged and applied as one"
     )
     autoshard: bool = _setting(False, _switch, "0 or 1", "each rank takes its share of what model.fit is given")
     node_size: int = _setting(0, _count, "a whole number", "ranks taken for one node (tests); 0: as the machines are")
@@ -173,7 +183,7 @@ class Settings:
 
 CONFIGURE = "tfdist.configure"  # an origin
 # What graphs are built by: the rest is read once, when tfdist is imported.
-CONFIGURABLE = ("bucket_mb", "compression", "sparse")
+CONFIGURABLE = ("bucket_mb", "compression", "sparse", "accumulate_steps")
 # What each rank may have in its own way.
 _OWN = {"stall_seconds", "stall_abort_seconds", "timeline", "trace_folder"}
 

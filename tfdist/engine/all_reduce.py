@@ -40,6 +40,11 @@ class AllReduce:
         self.engine, self._opened = turn.choice.open(self._bucket, turn.channel, self._tuned)
 
     @property
+    def dtype(self) -> np.dtype:
+        """Of its tensors."""
+        return self._bucket.dtype
+
+    @property
     def memory_bytes(self) -> int:
         """What its buffers hold."""
         return self._buffers.size_bytes

@@ -97,6 +97,7 @@ class Rows:
       lines: of their slices.
 
     Attributes:
+      tables: as given.
       received_bytes: by this rank in the last step, for each table.
       ways: that were chosen in the last step.
     """
@@ -109,7 +110,7 @@ class Rows:
             *lines,
             *map(str, tables),
         ]
-        self._tables = tables
+        self.tables = tables
         self.received_bytes: list[int] = []
         self.ways: list[Way] = []
 
@@ -119,12 +120,12 @@ class Rows:
     def load(self, arrays: Sequence[np.ndarray]) -> None:
         """Take (indices [rows], values [rows, …]) of each table; rows occur once, unless they stay unmerged."""
         self._indices = list(arrays[::2])
-        self._values = [a.reshape(len(a), table.width) for a, table in zip(arrays[1::2], self._tables, strict=True)]
+        self._values = [a.reshape(len(a), table.width) for a, table in zip(arrays[1::2], self.tables, strict=True)]
 
     def load_nothing(self) -> None:
         """No rows."""
-        self._indices = [np.empty(0, t.index_dtype) for t in self._tables]
-        self._values = [np.empty((0, t.width), t.dtype) for t in self._tables]
+        self._indices = [np.empty(0, t.index_dtype) for t in self.tables]
+        self._values = [np.empty((0, t.width), t.dtype) for t in self.tables]
 
     def communicate(self, turn: Turn) -> None:
         """Arrive, count, choose, exchange."""
@@ -134,7 +135,7 @@ class Rows:
             if not turn.contributes:
                 self.load_nothing()
             counts = self._counts(turn)
-            tables = list(enumerate(self._tables))
+            tables = list(enumerate(self.tables))
             self.ways = [
                 choose(t.way, int(counts[:, i].sum()), t.vocabulary, t.width, t.dtype.itemsize, t.index_dtype.itemsize)
                 for i, t in tables
@@ -149,7 +150,7 @@ class Rows:
     def results(self) -> list[np.ndarray]:
         """(indices, values) of each table: ascending rows, each once; unmerged, as all ranks have brought them."""
         results = []
-        for table, indices, values in zip(self._tables, self._indices, self._values, strict=True):
+        for table, indices, values in zip(self.tables, self._indices, self._values, strict=True):
             results += [indices, values.reshape(len(indices), *table.row_shape)]
         return results
 
@@ -175,8 +176,8 @@ class Rows:
         """One rank's (indices, values) of each table: first all indices, then all values, as they were packed."""
         start, arrays = 0, []
         for dtypes, widths in (
-            ([self._tables[i].index_dtype for i in chosen], [1] * len(chosen)),
-            ([self._tables[i].dtype for i in chosen], [self._tables[i].width for i in chosen]),
+            ([self.tables[i].index_dtype for i in chosen], [1] * len(chosen)),
+            ([self.tables[i].dtype for i in chosen], [self.tables[i].width for i in chosen]),
         ):
             for i, dtype, width in zip(chosen, dtypes, widths, strict=True):
                 stop = start + int(rows[i]) * width * dtype.itemsize
@@ -184,11 +185,11 @@ class Rows:
                 start = stop
         indices, values = arrays[: len(chosen)], arrays[len(chosen) :]
         return {
-            i: (a, b.reshape(len(a), self._tables[i].width)) for i, a, b in zip(chosen, indices, values, strict=True)
+            i: (a, b.reshape(len(a), self.tables[i].width)) for i, a, b in zip(chosen, indices, values, strict=True)
         }
 
     def _reduce(self, turn: Turn, i: int) -> None:
-        table, indices = self._tables[i], self._indices[i]
+        table, indices = self.tables[i], self._indices[i]
         rows = table.vocabulary or 0
         whole = np.zeros(rows * (table.width + 1), table.dtype)
         marks, values = whole[:rows], whole[rows:].reshape(rows, table.width)

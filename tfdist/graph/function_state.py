@@ -35,6 +35,7 @@ class FunctionState:
       last: the operations after which the next collective may begin.
       marks: gradients with respect to variables.
       applied: the variables that gradients are applied to, by their keys (``markers.variable_key``).
+      accumulated: those of them whose gradients are added up over several calls.
       alone: it was traced inside ``tfdist.alone``: its gradients are nobody's average.
       leaves: what it returns is made of averages, of which there are no derivatives.
       counts: how often each collective stands in this very graph.
@@ -48,6 +49,7 @@ class FunctionState:
         self.last: list[ops.Operation] = []
         self.marks: list[Marker] = []
         self.applied: set[Hashable] = set()
+        self.accumulated: set[Hashable] = set()
         self.alone = self.leaves = False
         self.counts: Counter[str] = Counter()
         self.callbacks: list[Any] = []
@@ -116,6 +118,7 @@ def include(
         state.callbacks += inner.callbacks
         state.marks += [m for m in inner.marks if m not in again]
         state.applied |= {key for k in inner.applied if (key := outside.get(k, k)) is not None}
+        state.accumulated |= inner.accumulated
 
 
 @contextlib.contextmanager
@@ -142,6 +145,13 @@ def apply_to(keys: Iterable[Hashable | None]) -> None:
     known = {key for key in keys if key is not None}
     for state in around(ops.get_default_graph()):
         state.applied |= known
+
+
+def accumulate(keys: Iterable[Hashable | None]) -> None:
+    """Gradients of these variables are added up over several calls of the function under construction."""
+    known = {key for key in keys if key is not None}
+    for state in around(ops.get_default_graph()):
+        state.accumulated |= known
 
 
 def made_alone() -> None:

@@ -25,6 +25,7 @@ from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import Gradient, numberless
 from tfdist.graph.op_builder import Part, build, signature
+from tfdist.graph.step_sums import Accumulation
 from tfdist.transport.interfaces import Group
 
 _COMPRESSED = {"none": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
@@ -35,10 +36,12 @@ class Average:
 
     Args:
       job: the ranks and settings.
+      accumulation: of several steps' gradients, before they travel; None: each step's do.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, accumulation: Accumulation | None = None) -> None:
         self._job = job
+        self._accumulation = accumulation
 
     def reduce(self, gradients: Sequence[Gradient], names: Sequence[str], group: Group) -> list[Gradient]:
         """Build one fused, ordered average where TensorFlow is building now, or execute it. See ``job.Reducer``.
@@ -59,10 +62,10 @@ class Average:
         for number, of_bucket in enumerate(members):
             what = f"bucket {number} ({_few([names[i] for i in of_bucket])})"
             tensors = [wire[i] for i in of_bucket]
-            lines = [signature("gradient", names[i], gradients[i]) for i in of_bucket]
-            parts.append(
-                Part(all_reduce(what, "mean", tensors, lines, tuned=True), tensors, [_spec(t) for t in tensors])
-            )
+            lines = [signature("gradient", names[i], gradients[i]) for i in of_bucket] + self._sums()
+            exchange = all_reduce(what, "mean", tensors, lines, tuned=True)
+            own = tensors if self._accumulation is None else [gradients[i] for i in of_bucket]
+            parts.append(Part(exchange, own, [_spec(t) for t in tensors]))
         if sparse:
             parts.append(self._rows([gradients[i] for i in sparse], [names[i] for i in sparse]))
 
@@ -70,7 +73,7 @@ class Average:
         everyone = group is job.world
         collective = Collective(self._name(names), exchanges, group, job.recorder, everyone, averages=True)
         made_by = functools.partial(_made_by, job, [names[i] for i in sparse], job.switches.sparse_as_dense)
-        built = build(collective, parts, job, job.switches.shares, made_by, full_names)
+        built = build(collective, parts, job, job.switches.shares, made_by, full_names, self._accumulation)
         results: dict[int, Gradient] = {}
         for of_bucket, averages in zip(members, built, strict=False):
             results.update({i: tf.cast(t, gradients[i].dtype) for i, t in zip(of_bucket, averages, strict=True)})
@@ -88,7 +91,13 @@ class Average:
         ]
         # The number of rows differs between ranks, their shape must not.
         lines = [signature("slices for", name, _unknown_rows(s.values)) for name, s in zip(names, slices, strict=True)]
-        return Part(Rows(f"rows of {_few(names)}", tables, lines), flat, [_unknown_rows(t) for t in flat])
+        exchange = Rows(f"rows of {_few(names)}", tables, lines + self._sums())
+        given = flat if self._accumulation is None else [t for s in own for t in (s.indices, s.values)]
+        return Part(exchange, given, [_unknown_rows(t) for t in flat])
+
+    def _sums(self) -> list[str]:
+        """How many steps are added up, as a part of the plan."""
+        return [] if self._accumulation is None else [f"sums of {self._accumulation.steps} steps"]
 
     def _name(self, names: Sequence[str]) -> str:
         """Unique in a session's graph; functions are traced again, and find the same."""
@@ -97,9 +106,18 @@ class Average:
         return f"average of gradients ({_few(names)})"
 
 
-def reducer_of(job: Job) -> Reducer:
-    """What becomes of gradients now."""
-    return job.switches.reducer or Average(job)
+def reducer_of(job: Job, accumulation: Accumulation | None = None) -> Reducer:
+    """What becomes of gradients now.
+
+    Raises:
+      RuntimeError: they are accumulated, and the job has chosen a reducer, which does not know how.
+    """
+    if accumulation is not None and job.switches.reducer is not None:
+        raise RuntimeError(
+            f"accumulate_steps={accumulation.steps}, but gradients go through the job's reducer "
+            f"{type(job.switches.reducer).__name__}, which takes each step by itself: leave one of them out"
+        )
+    return job.switches.reducer or Average(job, accumulation)
 
 
 def all_reduce(what: str, op: Op, tensors: Sequence[tf.Tensor], lines: Sequence[str], tuned: bool = False) -> AllReduce:
@@ -138,7 +156,8 @@ def _table(name: str, way: Way, slices: tf.IndexedSlices, values: tf.Tensor) -> 
 def _made_by(job: Job, tables: Sequence[str], made_dense: bool) -> dict[str, object]:
     """The settings that an average with slices for these variables follows from, as they are now."""
     switches = job.switches
-    made: dict[str, object] = {"bucket_mb": switches.settings.bucket_mb, "compression": switches.settings.compression}
+    names = ("bucket_mb", "compression", "accumulate_steps")
+    made: dict[str, object] = {name: getattr(switches.settings, name) for name in names}
     made.update({f"sparse for {name}": _way(name, job) for name in tables})
     return made | {"sparse_as_dense": switches.sparse_as_dense} if tables or made_dense else made
 

@@ -41,6 +41,17 @@ class Reducer(Protocol):
         """
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class LastSteps:
+    """The steps after which gradients that are accumulated are applied, though there are fewer than usual.
+
+    Attributes:
+      number: of them: 1, if the next step is the last.
+    """
+
+    number: int
+
+
 _EAGER = 64  # collectives that are kept for the next eager step, at most
 
 
@@ -58,6 +69,7 @@ class Switches:
       broadcasts: whether variables get rank 0's initial values.
       sparse_as_dense: whether averages of slices are handed out as dense tensors.
       sparse_ways: how rows travel, by variable name, where it is not as the settings say.
+      last_steps: that are about to run, of an epoch; None: the end is not in sight.
     """
 
     settings: Settings
@@ -65,6 +77,7 @@ class Switches:
     broadcasts: bool = True
     sparse_as_dense: bool = False
     sparse_ways: dict[str, Way] = dataclasses.field(default_factory=dict)
+    last_steps: LastSteps | None = None
     _alone: _Alone = dataclasses.field(default_factory=lambda: _Alone())
 
     @property

@@ -35,6 +35,7 @@ class Marker:
         made of them is averaged where it is applied.
       differentiated: another gradient has been computed through it, as in an inner step of meta-learning.
       averaged: its input has been replaced by the average.
+      due: a bool tensor, whether this step's average is to be applied; None: every step's is.
     """
 
     variable: Hashable
@@ -47,6 +48,7 @@ class Marker:
     each: bool = False
     differentiated: bool = False
     averaged: bool = False
+    due: tf.Tensor | None = None
 
     @property
     def gradient(self) -> Gradient:

@@ -21,6 +21,7 @@ from tfdist.engine.exchange import Exchange
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.job import Job
+from tfdist.graph.step_sums import Accumulation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +49,7 @@ def build(
     broadcasts: bool = False,
     made_by: Callable[[], Made] = dict,
     names: Sequence[str] = (),
+    accumulation: Accumulation | None = None,
 ) -> list[list[tf.Tensor]]:
     """Build a collective where TensorFlow is building now, or execute it.
 
@@ -58,11 +60,12 @@ def build(
       broadcasts: the variables that its results train are to begin with rank 0's values.
       made_by: the settings that the parts follow from, as they are when it is called.
       names: in full, of what it exchanges: the same names must stand in the same order on all ranks.
+      accumulation: adds up what several steps bring; None: each step is exchanged.
 
     Returns:
       The results of each part.
     """
-    return _Builder(collective, parts, job, broadcasts, made_by, names).build()
+    return _Builder(collective, parts, job, broadcasts, made_by, names, accumulation).build()
 
 
 class _Site(Protocol):
@@ -178,6 +181,7 @@ class _Builder:
         broadcasts: bool,
         made_by: Callable[[], Made],
         names: Sequence[str],
+        accumulation: Accumulation | None,
     ) -> None:
         self._site: _Site = (
             _InSession(collective, broadcasts)
@@ -188,11 +192,15 @@ class _Builder:
         self._parts = parts
         self._device = job.engines.device
         self._span = job.recorder.spans(self._collective)
+        self._accumulation = accumulation
+        self._sums = None if accumulation is None else accumulation.sums(self._collective)
 
     def build(self) -> list[list[tf.Tensor]]:
         with tf.device(self._device), tf.control_dependencies(self._site.before()):
             results = self._fused() if len(self._parts) == 1 else self._split()
         self._site.built([of_one[0] for of_one in results if of_one])
+        if self._accumulation is not None:
+            self._accumulation.built(results[0].pop())
         return results
 
     def _fused(self) -> list[list[tf.Tensor]]:
@@ -200,11 +208,11 @@ class _Builder:
 
         def call(*arrays: np.ndarray) -> list[np.ndarray]:
             with self._guarded():
-                exchange.load(arrays)
-                self._collective.communicate(0)
-                return exchange.results()
+                if self._loaded(0, arrays):
+                    self._collective.communicate(0)
+                return self._results(0)
 
-        return [self._operation(call, self._parts[0].tensors, self._parts[0].outputs)]
+        return [self._operation(call, self._parts[0].tensors, self._outputs(0))]
 
     def _split(self) -> list[list[tf.Tensor]]:
         starts: list[tf.Tensor] = []
@@ -212,16 +220,36 @@ class _Builder:
             with tf.control_dependencies(starts[-1:]):
                 starts += self._operation(self._start(number), part.tensors, [tf.TensorSpec([], tf.bool)])
         with tf.control_dependencies(starts):
-            return [self._operation(self._finish(n), [], part.outputs) for n, part in enumerate(self._parts)]
+            return [self._operation(self._finish(n), [], self._outputs(n)) for n in range(len(self._parts))]
+
+    def _outputs(self, number: int) -> Sequence[tf.TensorSpec]:
+        """Of one exchange; the first one's operation tells, too, whether this step is to be applied."""
+        outputs = self._parts[number].outputs
+        return outputs if self._sums is None or number else [*outputs, tf.TensorSpec([], tf.bool)]
+
+    def _loaded(self, number: int, arrays: Sequence[np.ndarray]) -> bool:
+        """Whether one exchange has got its arguments, and is to be carried out in this step."""
+        brought = arrays if self._sums is None else self._sums.bring(number, arrays)
+        if brought is not None:
+            self._collective.exchanges[number].load(brought)
+        return brought is not None
+
+    def _results(self, number: int) -> list[np.ndarray]:
+        exchange, sums = self._collective.exchanges[number], self._sums
+        if sums is None:
+            return exchange.results()
+        nothing = sums.nothing(number)
+        results = exchange.results() if nothing is None else nothing
+        return results if number else [*results, np.array(sums.due)]
 
     def _start(self, number: int) -> Callable[..., list[np.ndarray]]:
-        exchange, worker = self._collective.exchanges[number], self._collective.worker
+        worker = self._collective.worker
 
         def call(*arrays: np.ndarray) -> list[np.ndarray]:
             with self._guarded():
                 worker.wait_for(number)  # of a step that was given up between start and finish
-                exchange.load(arrays)
-                worker.submit(number, functools.partial(self._collective.communicate, number))
+                if self._loaded(number, arrays):
+                    worker.submit(number, functools.partial(self._collective.communicate, number))
                 return [np.array(True)]
 
         return call
@@ -233,7 +261,7 @@ class _Builder:
             with self._guarded():
                 with self._span("held up", exchange.what):
                     worker.wait_for(number)
-                return exchange.results()
+                return self._results(number)
 
         return call
 

@@ -10,24 +10,26 @@ from tfdist.hooks import (
     functions,
     gradients,
     keras_fit,
+    moving_averages,
     optimizers,
     sessions,
 )
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
 
-_TABLE = (gradients, functions, optimizers, keras_fit, batch_normalization, sessions, exceptions, exit_code)
+_TRAINING = (gradients, functions, optimizers, moving_averages, keras_fit, batch_normalization, sessions)
+_TABLE = (*_TRAINING, exceptions, exit_code)
 
 
 def install(job: Job, steps: Steps) -> Patches:
-    """Hook into TensorFlow, Keras and uncaught exceptions; ``undo`` of the result undoes it.
+    """Hook into TensorFlow, Keras and, of several ranks, uncaught exceptions; ``undo`` of the result undoes it.
 
     Raises:
       HookError: this TensorFlow does not have the expected functions.
     """
     patches = Patches()
     try:
-        for point in _TABLE:
+        for point in _TRAINING if job.world.size == 1 else _TABLE:
             point.hook(patches, job, steps)
     except BaseException:
         patches.undo()

@@ -14,6 +14,7 @@ from tfdist.graph.job import Job
 from tfdist.hooks.patches import Outermost, Patches
 from tfdist.training import gradient_rewrite
 from tfdist.training.steps import Steps
+from tfdist.updates.accumulation import Accumulations
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
@@ -24,24 +25,35 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """
     variables = steps.variables
     outermost = Outermost()
+    accumulations = Accumulations(job)
 
     def applied(optimizer: Any) -> None:
         if not (function_state.in_session() or job.switches.alone_depth):
             variables.applied_by(optimizer)
 
-    def averaged(pairs: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
-        if job.switches.alone_depth:
-            return pairs
-        gradient_rewrite.check_replicas(tf.distribute.get_strategy())
-        return steps.eager.applied(pairs) if tf.executing_eagerly() else gradient_rewrite.averaged(pairs, job)
+    def update(
+        optimizer: Any, pairs: Sequence[tuple[Any, Any]], call: Callable[..., Any], name: str | None = None
+    ) -> Any:
+        """Have ``call`` apply the averages of these gradients, under this name, when it is time."""
+        held = accumulations.of(optimizer, pairs)
+        if not job.switches.alone_depth:
+            gradient_rewrite.check_replicas(tf.distribute.get_strategy())
+            eagerly = tf.executing_eagerly()
+            pairs = steps.eager.applied(pairs) if eagerly else gradient_rewrite.averaged(pairs, job, held)
+        with variables.setting():
+            result = call(pairs, name) if held is None else held.apply(lambda: call(pairs, f"{name}/update"), name)
+        applied(optimizer)
+        return result
 
     def apply_gradients(original: Callable[..., Any], self: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
         def wrapper() -> Any:
-            averages = tuple(averaged(tuple(pairs)))
-            with variables.setting():
-                result = original(self, averages, *args, **kwargs)
-            applied(self)
-            return result
+            given = kwargs.get("name")
+
+            def plain(averages: Sequence[tuple[Any, Any]], name: str | None) -> Any:
+                named = {} if given is None else {"name": name}
+                return original(self, tuple(averages), *args, **kwargs | named)
+
+            return update(self, tuple(pairs), plain, given)
 
         return outermost.call(wrapper, lambda: original(self, pairs, *args, **kwargs))
 
@@ -59,16 +71,19 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
             gradients, known = list(grads), list(known)
             if len(gradients) != len(known):  # Keras says so
                 return original(self, gradients, trainable_variables, *args, **kwargs)
-            if tf.executing_eagerly() and not self.built and not job.switches.alone_depth:
+            eagerly = tf.executing_eagerly()
+            accumulated = job.switches.settings.accumulate_steps > 1
+            if (eagerly or accumulated) and not self.built and not job.switches.alone_depth:
                 with backend.name_scope(self.name, caller=self):
                     self.build(known)  # now, so that what a checkpoint makes of its variables on rank 0 is shared
                 self.built = True
-                variables.share_new("the building of an optimizer")
-            averages = [gradient for gradient, _ in averaged(tuple(zip(gradients, known, strict=True)))]
-            with variables.setting():
-                result = original(self, averages, trainable_variables, *args, **kwargs)
-            applied(self)
-            return result
+                if eagerly:
+                    variables.share_new("the building of an optimizer")
+
+            def plain(pairs: Sequence[tuple[Any, Any]], name: str | None) -> Any:
+                return original(self, [gradient for gradient, _ in pairs], trainable_variables, *args, **kwargs)
+
+            return update(self, tuple(zip(gradients, known, strict=True)), plain)
 
         return outermost.call(wrapper, lambda: original(self, grads, trainable_variables, *args, **kwargs))
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
-from tfdist.graph.job import Job
+from tfdist.graph.job import Job, LastSteps
 from tfdist.transport.interfaces import Channel
 
 _START = "the beginning of model.fit, where the ranks compare their data"
@@ -62,7 +62,7 @@ class EqualBatches:
         if None not in digests:  # Keras may shuffle arrays: the batches differ though the data do not
             first.compared(digests)
         if any(n is None for n in numbers) and not all(facts.infinite for facts in ranks):
-            iterator._get_iterator = functools.partial(_Agreeing, dataset, first)  # a rank may have less each time
+            iterator._get_iterator = functools.partial(_agreeing, dataset, first)  # a rank may have less each time
             return
         known = [n for n in numbers if n is not None]
         if len(set(known)) > 1:
@@ -144,12 +144,17 @@ class _FirstBatch:
         """What all ranks have is known."""
         self._compared = True
         first = digests[0]
-        if len(set(digests)) == 1 and first is not None and first not in self._told:
+        if len(digests) > 1 and len(set(digests)) == 1 and first is not None and first not in self._told:
             self._told.add(first)
             announce(
                 "all ranks feed model.fit the same first batch, and so probably the same data: give each its own, "
                 "by tfdist.shard(x) and tfdist.shard(y), or tfdist.shard(dataset); or set TFDIST_AUTOSHARD=1"
             )
+
+
+def _agreeing(dataset: Any, first: _FirstBatch) -> _Agreeing:
+    accumulates = first.job.switches.settings.accumulate_steps > 1
+    return _Ahead(dataset, first) if accumulates else _Agreeing(dataset, first)
 
 
 class _Agreeing:
@@ -174,6 +179,34 @@ class _Agreeing:
         leaves = [x for x in tf.nest.flatten(element, expand_composites=True) if _has_bytes(x)]
         self._first.compare(*[x.numpy() for x in leaves])
         return element
+
+
+class _Ahead(_Agreeing):
+    """Such elements, of which it is known which one is the last: what has been accumulated is applied with it."""
+
+    def __init__(self, dataset: Any, first: _FirstBatch) -> None:
+        super().__init__(dataset, first)
+        self._ahead: list[Any] = []
+        self._ended: tf.errors.OutOfRangeError | None = None
+
+    def __next__(self) -> Any:
+        """Collective: all ranks."""
+        if not self._ahead:
+            self._ahead.append(self._following())
+        element = self._ahead.pop()
+        if self._ended is not None:
+            raise self._ended
+        self._ahead.append(self._following())
+        if self._ended is not None:
+            self._first.job.switches.last_steps = LastSteps(1)
+        return element
+
+    def _following(self) -> Any:
+        try:
+            return super().__next__()
+        except tf.errors.OutOfRangeError as error:
+            self._ended = error
+            return None
 
 
 def _has_bytes(tensor: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.core.log import announce
-from tfdist.graph.job import Job
+from tfdist.graph.job import Job, LastSteps
 from tfdist.training import gradient_rewrite
 from tfdist.training._fit_batches import EqualBatches
 from tfdist.training.data_shard import shard
@@ -63,6 +64,7 @@ class FitSteps:
             return self._functions.failing_plainly(lambda: original(*bound.args, **bound.kwargs))
         finally:
             self._awaiting = False
+            self._job.switches.last_steps = None
 
     def one_voice(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Around ``evaluate`` and ``predict``, which are each rank's own."""
@@ -106,16 +108,16 @@ class FitSteps:
     def _around(self, callbacks: Any, model: Any) -> Any:
         """The callbacks of this rank, between those that make the ranks agree."""
         package = importlib.import_module(_package(model)).callbacks
-        begin, end = _agreeing(package.Callback)
+        begin, end, last = _agreeing(package.Callback)
         if isinstance(callbacks, package.CallbackList):
             inside = callbacks.callbacks
             if not any(isinstance(c, begin) for c in inside):
-                inside[:] = self._surrounded(inside, begin, end, package)
+                inside[:] = self._surrounded(inside, begin, end, last, package)
                 callbacks.set_model(model)
             return callbacks
-        return self._surrounded(_flat(callbacks), begin, end, package)
+        return self._surrounded(_flat(callbacks), begin, end, last, package)
 
-    def _surrounded(self, callbacks: Sequence[Any], begin: Any, end: Any, package: Any) -> list[Any]:
+    def _surrounded(self, callbacks: Sequence[Any], begin: Any, end: Any, last: Any, package: Any) -> list[Any]:
         own = list(callbacks)
         if self._job.world.rank:
             writing = tuple(getattr(package, name) for name in _ON_RANK_0 if hasattr(package, name))
@@ -123,7 +125,8 @@ class FitSteps:
             for callback in own:
                 if getattr(callback, "verbose", 0):
                     callback.verbose = 0
-        return [begin(self._job), *own, end(self._job, self._variables)]
+        accumulated = [last(self._job)] if self._job.switches.settings.accumulate_steps > 1 else []
+        return [begin(self._job), *own, end(self._job, self._variables), *accumulated]
 
 
 def _flat(callbacks: Any) -> list[Any]:
@@ -194,8 +197,8 @@ def _build_where_another_has(optimizer: Any, model: Any, job: Job) -> None:
 
 
 @functools.cache
-def _agreeing(callback: Any) -> tuple[Any, Any]:
-    """Two classes of callbacks: that before all others, and that after them."""
+def _agreeing(callback: Any) -> tuple[Any, Any, Any]:
+    """Classes of callbacks: that before all others, that after them, and that for steps that are accumulated."""
 
     class Begin(callback):  # type: ignore[misc]
         """What is logged at the end of an epoch is the mean over the ranks before anybody looks at it."""
@@ -233,4 +236,19 @@ def _agreeing(callback: Any) -> tuple[Any, Any]:
             )
             self.model.stop_training = any(stops)
 
-    return Begin, End
+    class Last(callback):  # type: ignore[misc]
+        """Tells which steps are the last of an epoch, where their number is known beforehand."""
+
+        def __init__(self, job: Job) -> None:
+            super().__init__()
+            self._job = job
+
+        def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+            left = (self.params.get("steps") or math.inf) - batch
+            if left <= getattr(self.model, "steps_per_execution", 1):
+                self._job.switches.last_steps = LastSteps(int(left))
+
+        def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+            self._job.switches.last_steps = None
+
+    return Begin, End, Last

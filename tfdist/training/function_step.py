@@ -61,6 +61,7 @@ class FunctionSteps:
         # What it hands on, and the variables that were its arguments when it was prepared.
         handed_on, set_inside, prepared = state.prepared or ({}, [], ())
         if (given := tuple(v.handle._id for v in arguments)) not in prepared:
+            _check_accumulated(graph, state, _outside(graph, state, inputs))
             handed_on = self._prepare(graph, state, inputs, arguments)
             set_inside = self._set_inside(graph, state) if handed_on or state.leaves else []
             state.prepared = handed_on, set_inside, {*prepared, given}
@@ -130,6 +131,7 @@ class FunctionSteps:
         """It is called in another function: after the exchanges before it, and before those after it."""
         handed_on = variable_writes.returned(graph)
         outside = _outside(graph, state, inputs)
+        _check_accumulated(graph, state, outside)
         function_state.include(state, outside, except_for=[one.marker for one in handed_on.values()])
         outer = function_state.current()
         assert outer is not None
@@ -183,6 +185,22 @@ class FunctionSteps:
             if failure is not None:
                 raise failure from None
             raise
+
+
+def _check_accumulated(
+    graph: Any, state: function_state.FunctionState, outside: Mapping[Hashable | None, Hashable | None]
+) -> None:
+    """The steps of two variables would be mixed.
+
+    Raises:
+      RuntimeError: a function that accumulates is called with another variable than it was traced with.
+    """
+    if any(outside.get(key, key) != key for key in state.accumulated):
+        raise RuntimeError(
+            f"the function {graph.name} adds the gradients of several steps up (accumulate_steps) for a variable that "
+            "is its argument, and is called with another one: make a tf.function of it for each variable, or let it "
+            "use the variable from outside, as a closure or an attribute"
+        )
 
 
 def _captured(graph: Any) -> list[Any]:

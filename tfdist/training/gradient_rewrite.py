@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 from tensorflow.python.framework import ops
@@ -20,7 +20,14 @@ from tfdist.graph.gradient_average import reducer_of
 from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import REFERENCES, Gradient, Marker, variable_key, variable_name
+from tfdist.graph.step_sums import Accumulation
 from tfdist.graph.traversal import ancestors, is_symbolic, unconstrained
+
+_NOT_ACCUMULATED = (
+    "gradients of {} are to be averaged here in each step, but accumulate_steps={}: gradients are accumulated where an "
+    "optimizer of TensorFlow or Keras applies them, in a session's graph or in a tf.function. Compute and apply them "
+    "there (not eagerly, by assign, or outside the function that computes them), or leave TFDIST_ACCUMULATE_STEPS out"
+)
 
 
 def average_now(gradients: Sequence[Gradient], names: Sequence[str], job: Job) -> list[Gradient]:
@@ -42,12 +49,26 @@ def check_replicas(strategy: Any) -> None:
         )
 
 
-def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[Any, Any]]:
+class Application(Accumulation, Protocol):
+    """What one optimizer applies once in several steps."""
+
+    @property
+    def due(self) -> tf.Tensor | None:
+        """Whether what has been built last is to be applied in this step; None: nothing has been built."""
+
+    def applies(self, marker: Marker) -> None:
+        """It applies a gradient whose average has been built."""
+
+
+def averaged(
+    grads_and_vars: Sequence[tuple[Any, Any]], job: Job, application: Application | None = None
+) -> list[tuple[Any, Any]]:
     """What an optimizer is to apply instead, after the average has been put behind the marks.
 
     Args:
       grads_and_vars: as given to ``apply_gradients``.
       job: the ranks and settings.
+      application: adds several steps up; None: each step is applied.
     """
     grads_and_vars = [(_tensor(gradient), variable) for gradient, variable in grads_and_vars]
     in_function = not function_state.in_session()
@@ -73,7 +94,10 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
         )
         direct = [i for i, (gradient, _) in enumerate(grads_and_vars) if gradient is not None]
     else:
-        _rewire(pending, state, job)
+        _rewire(pending, state, job, application)
+        if application is not None:
+            for marker in behind:
+                application.applies(marker)
     applied = [g for g, _ in grads_and_vars]
     if direct:
         late = {variable_key(grads_and_vars[i][1]) for i in direct}
@@ -82,7 +106,7 @@ def averaged(grads_and_vars: Sequence[tuple[Any, Any]], job: Job) -> list[tuple[
             _warn_of_late_average()
         names = [variable_name(grads_and_vars[i][1]) for i in direct]
         own = [marking.dense_if_asked(applied[i], job) for i in direct]
-        for i, gradient in zip(direct, _build(own, names, job), strict=True):
+        for i, gradient in zip(direct, _build(own, names, job, application=application), strict=True):
             applied[i] = gradient
         if not in_function:
             state.late += [t for gradient in own for t in _components(gradient) if is_symbolic(t)]
@@ -176,7 +200,7 @@ def _obstacle(pending: Sequence[Marker], state: GraphState) -> str | None:
     return None
 
 
-def _rewire(markers: Sequence[Marker], state: GraphState, job: Job) -> None:
+def _rewire(markers: Sequence[Marker], state: GraphState, job: Job, application: Application | None = None) -> None:
     # What gradients are computed from, other gradients among them, is this rank's own.
     before = set(ancestors([t.op.inputs[0].op for m in markers for t in m.tensors]))
     # An average stands where its gradients do, which may be outside the cond that applies it.
@@ -190,9 +214,11 @@ def _rewire(markers: Sequence[Marker], state: GraphState, job: Job) -> None:
             members.sort(key=lambda m: m.tensors[0].op.inputs[0].op._id)
             names = [m.name for m in members]
             beside = members[0].tensors[0].op
-            results = _build([m.gradient for m in members], names, job, beside, _others_of(members, beside, state))
+            after = _others_of(members, beside, state)
+            results = _build([m.gradient for m in members], names, job, beside, after, application)
         for marker, result in zip(members, results, strict=True):
             marker.replace(result, before)
+            marker.due = None if application is None else application.due
 
 
 def _others_of(markers: Sequence[Marker], beside: ops.Operation, state: GraphState) -> list[ops.Operation]:
@@ -213,8 +239,12 @@ def _build(
     job: Job,
     beside: ops.Operation | None = None,
     after: Sequence[ops.Operation] = (),
+    application: Application | None = None,
 ) -> list[Gradient]:
-    reducer = reducer_of(job)
+    steps = job.switches.settings.accumulate_steps
+    if steps > 1 and application is None:
+        raise RuntimeError(_NOT_ACCUMULATED.format(", ".join(names[:3]), steps))
+    reducer = reducer_of(job, application)
     if tf.executing_eagerly():
         return reducer.reduce(gradients, names, job.world)
     graph = ops.get_default_graph()

@@ -19,6 +19,12 @@ def join(job: Job, sessions: SessionSteps) -> int:
       job: the ranks.
       sessions: know which session trains.
     """
+    accumulated = job.switches.settings.accumulate_steps
+    if accumulated > 1:
+        raise RuntimeError(
+            f"tfdist.join cannot stand in for a rank whose steps are added up (accumulate_steps={accumulated}): "
+            "have all ranks train the same number of steps, or leave TFDIST_ACCUMULATE_STEPS out"
+        )
     session = sessions.trained
     if session is None:
         raise RuntimeError("tfdist.join stands for a rank in the steps of a training session; run one step before it")

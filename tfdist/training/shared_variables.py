@@ -271,7 +271,9 @@ def _existing() -> list[Any]:
         kinds.update(new)
         new = [below for kind in new for below in kind.__subclasses__()]
     # Not isinstance, which takes long for so many, and some lazy modules are imported when asked for their class.
-    found = [o for o in gc.get_objects() if type(o) in kinds and getattr(o, "_handle", None) is not None]
+    found = [o for o in gc.get_objects() if type(o) in kinds]
+    # Those of graphs are not of this process.
+    found = [o for o in found if (handle := getattr(o, "_handle", None)) is not None and not is_symbolic(handle)]
     return sorted(found, key=lambda v: int(v._unique_id.rpartition("_")[2]))
 
 

@@ -22,17 +22,25 @@ from tests.nmt.train.test_schedule import rates
 
 
 @pytest.mark.parametrize(
-    ("scaling", "scheme", "size", "expected"),
+    ("scaling", "scheme", "size", "accumulated", "expected"),
     [
-        ("none", "t2t", 4, [0.02, 0.2, 2, 2]),
-        ("none", "linear", 4, [0, 1, 2, 2]),
-        ("linear", None, 4, [2, 5, 8, 8]),
-        ("sqrt", "linear", 4, [2, 3, 4, 4]),
-        ("linear", None, 1, [0, 1, 2, 2]),  # alone: nothing to scale, and yet a warm-up
+        ("none", "t2t", 4, 1, [0.02, 0.2, 2, 2]),
+        ("none", "linear", 4, 2, [0, 1, 2, 2]),
+        ("linear", None, 4, 1, [2, 5, 8, 8]),
+        ("sqrt", "linear", 4, 1, [2, 3, 4, 4]),
+        ("sqrt", "linear", 2, 2, [2, 3, 4, 4]),  # so many sentences make a step
+        ("linear", None, 1, 1, [0, 1, 2, 2]),  # alone: nothing to scale, and yet a warm-up
     ],
 )
-def test_scaled_rates_and_their_warmup(scaling: str, scheme: str | None, size: int, expected: list[float]) -> None:
-    given = {"learning_rate": 2.0, "learning_rate_scaling": scaling, "warmup_steps": 10}
+def test_scaled_rates_and_their_warmup(
+    scaling: str, scheme: str | None, size: int, accumulated: int, expected: list[float]
+) -> None:
+    given = {
+        "learning_rate": 2.0,
+        "learning_rate_scaling": scaling,
+        "warmup_steps": 10,
+        "accumulate_steps": accumulated,
+    }
     config = resolve(NEEDED | given | ({"warmup_scheme": scheme} if scheme else {}))
     schedule = derived_settings.optimization(config, size).schedule
     assert rates(schedule, [0, 5, 10, 99]) == pytest.approx(expected)
@@ -64,7 +72,7 @@ def test_the_log_tells_rate_and_warmup(toy: Any) -> None:
     told = opening_lines(config, feed, 0, 4, 0)
     assert "# sgd, learning rate 2 (scaling: sqrt), linear warm-up over 10 steps" in told
     config = resolve(NEEDED | {"decay_scheme": "noam", "num_units": 16, "warmup_steps": 4})
-    assert "# sgd, learning rate 1 (scaling: none), noam, at most 0.125 at step 4" in opening_lines(config, feed, 0, 4)
+    assert "# sgd, learning rate 1 (scaling: none), noam, at most 0.125 at step 4" in opening_lines(config, feed, 0, 4, 0)
     config = resolve(NEEDED)
     assert "# sgd, learning rate 1 (scaling: none), no warm-up" in opening_lines(config, feed, 0, 4, 0)
 

@@ -94,6 +94,7 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "tgt_max_len": (feed, "tgt_max_len", 7, 7, {}),
     "num_buckets": (feed, "num_buckets", 3, 3, {}),
     "batch_size": (feed, "batch_size", 7, 7, {}),
+    "accumulate_steps": (feed, "accumulate_steps", 7, 7, {}),
     "max_batch_tokens": (feed, "max_batch_tokens", 7, 7, {}),
     "random_seed": (feed, "seed", 7, 7, {}),
     "num_units": (architecture, "num_units", 7, 7, {}),

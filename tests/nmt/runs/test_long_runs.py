@@ -51,10 +51,10 @@ from nmt.nmt import main
 from nmt.train.feed import Feed
 batch = Feed.batch
 number, when = [(signal.SIGKILL, 16), (signal.SIGTERM, 18)][int(os.environ["TFDIST_RESTARTS"])]
-def signalled(self, step):
-    if step == when and tfdist.rank() == tfdist.size() - 1:
+def signalled(self, step, part):
+    if step == when and part == self.parts - 1 and tfdist.rank() == tfdist.size() - 1:
         os.kill(os.getpid(), number)
-    return batch(self, step)
+    return batch(self, step, part)
 Feed.batch = signalled
 sys.exit(main(sys.argv[1:]))
 """
@@ -68,14 +68,14 @@ import tfdist
 from nmt.nmt import main
 from nmt.train.feed import Feed
 batch = Feed.batch
-def unseen(self, step):
+def unseen(self, step, part):
     if step == 18 and tfdist.rank() == tfdist.size() - 1:
         parent = os.getppid()
         grandparent = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(parent, signal.SIGKILL)
         os.kill(grandparent, signal.SIGKILL)
         time.sleep(4)
-    return batch(self, step)
+    return batch(self, step, part)
 Feed.batch = unseen
 code = main(sys.argv[2:])
 Path(sys.argv[1], f"code{tfdist.rank()}").write_text(str(code))
@@ -83,11 +83,13 @@ sys.exit(code)
 """
 
 
-def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(toy: Any) -> None:
-    """Killed, started again by tfdist-run and asked to stop, and continued to the end."""
+@pytest.mark.parametrize("accumulated", [2, pytest.param(1, marks=pytest.mark.long("a step of two parts says more"))])
+def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(toy: Any, accumulated: int) -> None:
+    """Killed in the midst of a step, started again by tfdist-run and asked to stop, and continued to the end."""
     flags = toy.flags(
         "--num_train_steps=40", "--num_intra_threads=1", "--num_inter_threads=1", "--noevaluate_epochs",
         "--steps_per_external_eval=14", "--optimizer=adam", "--learning_rate=0.01",
+        f"--accumulate_steps={accumulated}",
     )  # fmt: skip
     straight, out = toy.directory / "straight", toy.directory / "out"
     assert program(2, [*flags, f"--out_dir={straight}"]).code == 0

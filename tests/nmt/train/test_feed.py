@@ -35,6 +35,18 @@ def test_ranks_share_the_batches_of_one_process(toy: Any, size: int, batch_size:
         assert {part.sentences_per_rank for part in parts} == {alone.batch(step).sentences_per_rank / size}, step
 
 
+def test_parts_of_a_step_are_those_of_other_ranks(toy: Any) -> None:
+    settings = FeedSettings(2, 5, 50, 50, 1, accumulate_steps=2)
+    two = [Feed(toy.train, toy.src_vocab, toy.tgt_vocab, settings, rank, 2) for rank in range(2)]
+    four = [feed(toy, rank, 4, 2) for rank in range(4)]
+    assert {one.steps_per_epoch for one in two} == {one.steps_per_epoch for one in four}
+    for step in range(four[0].steps_per_epoch):
+        for number, other in enumerate(four):
+            part, wanted = two[number % 2].batch(step, number // 2), other.batch(step)
+            assert sentences(part) == sentences(wanted)
+            assert part.sentences_per_rank == wanted.sentences_per_rank
+
+
 def test_an_epoch_has_each_sentence_once(toy: Any) -> None:
     one = feed(toy)
     seen = [sentence for step in range(one.steps_per_epoch) for sentence in sentences(one.batch(step))]

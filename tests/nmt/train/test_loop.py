@@ -36,10 +36,12 @@ class FakeStep:
 class FakeFeed:
     """An epoch of 7 steps."""
 
+    parts = 1
+
     def epoch_ended(self, step: int) -> int:
         return 0 if step % 7 else step // 7
 
-    def batch(self, step: int) -> Any:
+    def batch(self, step: int, part: int = 0) -> Any:
         class Batch:
             sentences_per_rank = 4.0
             source = target_in = np.zeros([3, 4], np.int32)
@@ -225,7 +227,7 @@ def test_memory_that_does_not_suffice_is_told_with_the_batch() -> None:
             raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9]")
 
     class Wide(FakeFeed):
-        def batch(self, step: int) -> Any:
+        def batch(self, step: int, part: int = 0) -> Any:
             return SimpleNamespace(source=np.zeros([3000, 64, 50]), target_in=np.zeros([7, 64]), sentences_per_rank=64)
 
     step: Any = Greedy()

@@ -1,0 +1,27 @@
+"""Hook of ``tf.train.ExponentialMovingAverage``: where steps are accumulated, averages move with the updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.training import moving_averages
+
+from tfdist.graph.job import Job
+from tfdist.hooks.patches import Patches
+from tfdist.training.steps import Steps
+from tfdist.updates.accumulation import due_of, if_due
+
+
+def hook(patches: Patches, job: Job, steps: Steps) -> None:
+    """tensorflow/python/training/moving_averages.py."""
+
+    def apply(original: Callable[..., Any], self: Any, var_list: Any = None) -> Any:
+        averaged = tf.compat.v1.trainable_variables() if var_list is None else var_list
+        due = None if tf.executing_eagerly() else due_of(averaged)
+        if due is None:
+            return original(self, var_list)
+        return if_due(due, lambda: original(self, var_list))
+
+    patches.replace(moving_averages.ExponentialMovingAverage, "apply", apply, ("self", "var_list"))

@@ -1,0 +1,268 @@
+"""Accumulation: the gradients of k steps are added up on each rank, exchanged once, and applied once.
+
+The exchange counts the steps. In all but the last it keeps what it is given, and returns zeros; in the last the sums
+travel as they come, beside what is still computed of the backward pass, and their mean over the steps and the ranks
+stands behind the marks: what is clipped is that of one process with the batch of all of them. What an optimizer does
+stands in a condition that is true in the last step alone, so that its slots, its step and its averages see one update.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import control_flow_ops
+
+from tfdist.core.settings import SettingsError
+from tfdist.engine.collective import Collective
+from tfdist.engine.exchange import Exchange
+from tfdist.graph import function_state
+from tfdist.graph.graph_state import make_state, state_of
+from tfdist.graph.job import Job, LastSteps
+from tfdist.graph.markers import Marker, variable_key
+from tfdist.updates._sums import sum_of
+
+Pairs = Sequence[tuple[Any, Any]]
+
+
+class Accumulations:
+    """Those of this process's optimizers.
+
+    Args:
+      job: the ranks and settings.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._known: weakref.WeakKeyDictionary[Any, dict[Hashable, StepSums]] = weakref.WeakKeyDictionary()
+
+    def of(self, optimizer: Any, pairs: Pairs) -> Accumulated | None:
+        """What an optimizer is about to apply in a graph; None: it applies every step.
+
+        Args:
+          optimizer: of TensorFlow, Keras or tf_keras.
+          pairs: gradients and variables, as given to ``apply_gradients``.
+
+        Raises:
+          SettingsError: it accumulates by itself.
+          RuntimeError: its steps cannot be added up.
+        """
+        steps = self._job.switches.settings.accumulate_steps
+        if steps == 1 or self._job.switches.alone_depth:
+            return None
+        for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+            own = getattr(one, "gradient_accumulation_steps", None)
+            if own is not None:
+                raise SettingsError(
+                    f"accumulate_steps={steps}, and {type(one).__name__} has gradient_accumulation_steps={own}: leave "
+                    "one of them out (TFDIST_ACCUMULATE_STEPS exchanges once in so many steps, Keras's in each)"
+                )
+        if tf.executing_eagerly():
+            raise RuntimeError(
+                f"accumulate_steps={steps}, and {type(optimizer).__name__} applies gradients eagerly, where they have "
+                "travelled already: put the training step into a tf.function (for model.fit: leave run_eagerly out), "
+                "or leave TFDIST_ACCUMULATE_STEPS out"
+            )
+        keys = [variable_key(variable) for gradient, variable in pairs if gradient is not None]
+        if not function_state.in_session():
+            function_state.accumulate(keys)
+        return Accumulated(self._job, steps, self._known.setdefault(optimizer, {}), tuple(keys))
+
+
+class Accumulated:
+    """What one optimizer applies, once in several steps. See ``gradient_rewrite.Application``.
+
+    Args:
+      job: the ranks and settings.
+      steps: how many.
+      known: the sums of this optimizer in functions.
+      keys: of the variables.
+
+    Attributes:
+      steps: how many.
+      due: whether what has been built last is to be applied.
+    """
+
+    def __init__(
+        self, job: Job, steps: int, known: dict[Hashable, StepSums], keys: tuple[Hashable | None, ...]
+    ) -> None:
+        self.steps = steps
+        self.due: tf.Tensor | None = None
+        self._job = job
+        self._known = known
+        self._keys = keys
+        self._all_due: dict[int, tf.Tensor] = {}
+
+    def sums(self, collective: Collective) -> StepSums:
+        """See ``step_sums.Accumulation``. A function that is traced again goes on with what has been added up."""
+        sums = StepSums(collective.name, collective.exchanges, self.steps, self._job)
+        if function_state.in_session():
+            return sums
+        return self._known.setdefault((self._keys, *collective.plan), sums)
+
+    def built(self, due: tf.Tensor) -> None:
+        """See ``step_sums.Accumulation``."""
+        self.due = due
+        self._all_due[id(due)] = due
+
+    def applies(self, marker: Marker) -> None:
+        """See ``gradient_rewrite.Application``."""
+        if marker.due is not None:
+            self._all_due[id(marker.due)] = marker.due
+
+    def apply(self, call: Callable[[], Any], name: str | None = None) -> Any:
+        """What ``call`` applies, in the steps in which it is due.
+
+        Args:
+          call: builds it.
+          name: of the operation that is returned.
+
+        Returns:
+          What ``call`` returns; in its place, if it is of a graph, an operation that stands for it.
+        """
+        dues = list(self._all_due.values())
+        if not dues:
+            return call()
+        due = dues[0] if len(dues) == 1 else _all_alike(dues)
+        state = make_state(ops.get_default_graph())
+        state.due.update({key: due for key in self._keys if key is not None})
+        return if_due(due, call, name)
+
+
+def if_due(due: tf.Tensor, call: Callable[[], Any], name: str | None = None) -> Any:
+    """Have what ``call`` builds done when a condition is true. See ``Accumulated.apply``."""
+    graph = ops.get_default_graph()
+    scope = graph.get_name_scope()
+    context = due.op._get_control_flow_context()
+    here = graph._get_control_flow_context()
+    while here is not None and here is not context:
+        here = here.outer_context
+    if due.graph is graph and here is not context:
+        raise RuntimeError(
+            "gradients are computed inside a condition or a loop of TensorFlow and applied outside, where it is not "
+            "known whether they have been added up: compute and apply them in one place, or leave "
+            "TFDIST_ACCUMULATE_STEPS out"
+        )
+    returned: list[Any] = []
+
+    def build() -> tf.Tensor:
+        with ops.get_default_graph().name_scope(
+            f"{scope}/" if scope else None
+        ):  # variables are named as without a condition
+            returned.append(call())
+        built = [returned[0]] if isinstance(returned[0], tf.Operation | tf.Tensor) else []
+        with tf.control_dependencies(built):
+            return tf.constant(True)
+
+    train_ops = graph.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP)
+    known = list(train_ops)
+    if function_state.in_session() and not graph.building_function:
+        done = _reference_cond(due, build)
+    else:
+        done = tf.cond(due, build, lambda: tf.constant(False))
+    if not isinstance(returned[0], tf.Operation | tf.Tensor):
+        return returned[0]
+    with tf.control_dependencies([done]):
+        result = tf.no_op(name=name)
+    if len(train_ops) > len(known) or graph.building_function:
+        train_ops[:] = [*known, result]  # what stands in the condition cannot be fetched
+    return result
+
+
+def _reference_cond(condition: tf.Tensor, build: Callable[[], tf.Tensor]) -> tf.Tensor:
+    """A condition as TensorFlow 1 has it (tensorflow/python/ops/cond.py), which can assign to reference variables.
+
+    ``tf.cond`` builds the other kind in a session's graph too, unless the script has switched it off.
+    """
+    with tf.name_scope("tfdist/update"):
+        otherwise, then = control_flow_ops.switch(condition, condition)
+        pivots = tf.identity(then), tf.identity(otherwise)
+        condition = tf.identity(condition)
+        for tensor in (otherwise, then, *pivots, condition):
+            tensor.graph.prevent_fetching(tensor.op)
+        results = []
+        for branch, pivot, function in ((1, pivots[0], build), (0, pivots[1], lambda: tf.constant(False))):
+            context = control_flow_ops.CondContext(condition, pivot, branch=branch)
+            try:
+                context.Enter()
+                _, (result,) = context.BuildCondBranch(function)
+                context.ExitResult([result])
+            finally:
+                context.Exit()
+            results.append(result)
+            if context.outer_context is None:
+                tf.compat.v1.add_to_collection(ops.GraphKeys.COND_CONTEXT, context)
+        return control_flow_ops.merge(results)[0]
+
+
+def _all_alike(dues: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Of several averages that are applied together, which must have come in the same steps."""
+    stacked = tf.stack(list(dues))
+    same = tf.equal(tf.reduce_all(stacked), tf.reduce_any(stacked))
+    message = "gradients that are applied together are made in different steps, and cannot be accumulated together"
+    with tf.control_dependencies([tf.debugging.Assert(same, [message])]):
+        return tf.reduce_all(stacked)
+
+
+def due_of(variables: Sequence[Any]) -> tf.Tensor | None:
+    """Whether the variables are updated in this step of the graph under construction; None: in each."""
+    state = state_of(ops.get_default_graph())
+    if state is None or not state.due:
+        return None
+    return next((state.due[key] for v in variables if (key := variable_key(v)) in state.due), None)
+
+
+class StepSums:
+    """What the steps have brought to one collective. See ``step_sums.Sums``.
+
+    Args:
+      name: of the collective.
+      exchanges: its own.
+      steps: after which it is exchanged.
+      job: knows when an epoch ends.
+
+    Attributes:
+      held: the steps that have been added up and not been applied.
+      due: whether this step is exchanged.
+    """
+
+    def __init__(self, name: str, exchanges: Sequence[Exchange], steps: int, job: Job) -> None:
+        self._name = name
+        self._steps = steps
+        self._job = job
+        self._sums = [sum_of(exchange) for exchange in exchanges]
+        self._next = len(self._sums)  # the exchange that is brought next
+        self._last: LastSteps | None = None
+        self._of_last = 0
+        self.held = 0
+        self.due = False
+
+    def bring(self, number: int, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
+        """See ``step_sums.Sums``."""
+        if number == 0 and self._next == len(self._sums):
+            self._begin()
+        elif number != self._next:
+            raise RuntimeError(
+                f"{self._name}: step {self.held} of {self._steps} that are added up was given up halfway, so that its "
+                "gradients are held for some variables only: go on from the last checkpoint, or leave "
+                "TFDIST_ACCUMULATE_STEPS out"
+            )
+        self._next = number + 1
+        self._sums[number].add(arrays, first=self.held == 1)
+        return self._sums[number].mean(self.held) if self.due else None
+
+    def _begin(self) -> None:
+        self.held = 1 if self.due else self.held + 1
+        self._next = 0
+        last = self._job.switches.last_steps
+        self._of_last = self._of_last + 1 if last is self._last else 1
+        self._last = last
+        self.due = self.held >= self._steps or (last is not None and self._of_last >= last.number)
+
+    def nothing(self, number: int) -> list[np.ndarray] | None:
+        """See ``step_sums.Sums``."""
+        return None if self.due else self._sums[number].nothing()
