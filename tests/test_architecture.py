@@ -17,7 +17,7 @@ MODULES = {
 
 # From the ground up: what stands in a line may import the lines before it, and itself.
 ROOMS = {
-    "tfdist": "core, transport, mpi engine, graph, training, hooks, _start, api api_collectives, __init__, "
+    "tfdist": "core, transport, mpi engine, graph, training, updates, hooks, _start, api api_collectives, __init__, "
     "keras __main__",
     "nmt": "core, text demo, model, reporting scoring, keeping translate, train, options, runs, "
     "nmt prepare phrasebook datasets",

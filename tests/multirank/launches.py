@@ -79,6 +79,7 @@ _LAUNCHES = (
             *(f"cases_{module}." for module in ("engine", "law", "values", "variables", "programs", "configured")),
             *(f"cases_{module}." for module in ("batch_normalization", "average_loss", "derivatives")),
             *_of("keras", "uneven", "logs", "embeddings_stay"),
+            *_of("blocks", "three", "a_block_that_is_cut_off"),
         ),
         # What a rank holds hangs little on their number, and the rest less than its neighbours.
         long=(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tfdist.graph.job import Job
 from tfdist.hooks import (
     batch_normalization,
+    checkpoints,
     exceptions,
     exit_code,
     functions,
@@ -16,7 +17,17 @@ from tfdist.hooks import (
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
 
-_TABLE = (gradients, functions, optimizers, keras_fit, batch_normalization, sessions, exceptions, exit_code)
+_TABLE = (
+    gradients,
+    functions,
+    optimizers,
+    keras_fit,
+    batch_normalization,
+    sessions,
+    checkpoints,
+    exceptions,
+    exit_code,
+)
 
 
 def install(job: Job, steps: Steps) -> Patches:

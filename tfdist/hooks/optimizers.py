@@ -14,6 +14,7 @@ from tfdist.graph.job import Job
 from tfdist.hooks.patches import Outermost, Patches
 from tfdist.training import gradient_rewrite
 from tfdist.training.steps import Steps
+from tfdist.updates.blocks import blocks_of
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
@@ -22,8 +23,8 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     TensorFlow's: tensorflow/python/training/optimizer.py; Keras's: keras/src/optimizers/base_optimizer.py; those of
     tf_keras: tf_keras/src/optimizers/optimizer.py, .../legacy/optimizer_v2.py.
     """
-    variables = steps.variables
-    outermost = Outermost()
+    variables, blocks = steps.variables, blocks_of(steps)
+    outermost, outermost_build = Outermost(), Outermost()
 
     def applied(optimizer: Any) -> None:
         if not (function_state.in_session() or job.switches.alone_depth):
@@ -37,9 +38,11 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
 
     def apply_gradients(original: Callable[..., Any], self: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
         def wrapper() -> Any:
-            averages = tuple(averaged(tuple(pairs)))
-            with variables.setting():
-                result = original(self, averages, *args, **kwargs)
+            def apply(averages: Sequence[tuple[Any, Any]]) -> Any:
+                with variables.setting():
+                    return original(self, tuple(averages), *args, **kwargs)
+
+            result = blocks.step(self, tuple(pairs), averaged, apply)
             applied(self)
             return result
 
@@ -64,20 +67,32 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
                     self.build(known)  # now, so that what a checkpoint makes of its variables on rank 0 is shared
                 self.built = True
                 variables.share_new("the building of an optimizer")
-            averages = [gradient for gradient, _ in averaged(tuple(zip(gradients, known, strict=True)))]
-            with variables.setting():
-                result = original(self, averages, trainable_variables, *args, **kwargs)
+
+            def apply_pairs(averages: Sequence[tuple[Any, Any]]) -> Any:
+                with variables.setting():
+                    return original(self, [gradient for gradient, _ in averages], trainable_variables, *args, **kwargs)
+
+            result = blocks.step(self, tuple(zip(gradients, known, strict=True)), averaged, apply_pairs)
             applied(self)
             return result
 
         return outermost.call(wrapper, lambda: original(self, grads, trainable_variables, *args, **kwargs))
 
+    def build(original: Callable[..., Any], self: Any, trained: Any, *args: Any, **kwargs: Any) -> Any:
+        def wrapper() -> Any:
+            result = original(self, trained, *args, **kwargs)
+            blocks.built(self, list(trained))
+            return result
+
+        return outermost_build.call(wrapper, lambda: original(self, trained, *args, **kwargs))
+
+    def keras(module: Any) -> None:
+        patches.replace_in_tree(module.BaseOptimizer, "apply", apply, ("self", "grads", "trainable_variables"))
+        patches.replace_in_tree(module.BaseOptimizer, "build", build, ("self", "variables"))
+
     first = ("self", "grads_and_vars")
     patches.replace_in_tree(tf_optimizer.Optimizer, "apply_gradients", apply_gradients, first)
-    patches.when_imported(
-        "keras.src.optimizers.base_optimizer",
-        lambda m: patches.replace_in_tree(m.BaseOptimizer, "apply", apply, ("self", "grads", "trainable_variables")),
-    )
+    patches.when_imported("keras.src.optimizers.base_optimizer", keras)
     patches.when_imported(
         "tf_keras.src.optimizers.optimizer",
         lambda m: patches.replace_in_tree(m._BaseOptimizer, "apply_gradients", apply_gradients, first),
