@@ -28,8 +28,10 @@ class Config(InferenceOptions):
         Raises:
             InputError: naming the options and the remedy.
         """
-        for message in (*self.file_contradictions(), *self.model_contradictions(), *self.search_contradictions()):
-            raise InputError(message)
+        of_groups = (self.file_contradictions, self.model_contradictions, self.block_contradictions)
+        for contradictions in (*of_groups, self.search_contradictions):
+            for message in contradictions():
+                raise InputError(message)
 
     def check_given(self, given: Mapping[str, Any]) -> None:
         """Checks that what was asked for, and is not the default, has an effect.

@@ -300,6 +300,16 @@ def case_a_warm_up() -> None:
             assert_same(blocks(make(), steps=11, warmup=3), expected(asked, steps=11))
 
 
+def case_conditions_of_tensorflow_1() -> None:
+    asked = Filter(nesterov=True, warmup=3)
+    v1.disable_control_flow_v2()
+    try:
+        with asked.set():
+            assert_same(blocks(InSession(), steps=11, warmup=3), expected(asked, steps=11))
+    finally:
+        v1.enable_control_flow_v2()
+
+
 def case_two_optimizers() -> None:
     for make in (InSession, InFunction):
         with turn(make.__name__), Filter().set():

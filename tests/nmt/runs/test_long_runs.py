@@ -83,9 +83,21 @@ sys.exit(code)
 """
 
 
-def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(toy: Any) -> None:
+# (It is asked to stop after step 19, where a block ends that began after the evaluation of step 14.)
+@pytest.mark.parametrize(
+    "sync",
+    [
+        pytest.param([], id="gradients"),
+        pytest.param(
+            ["--sync=bmuf", "--block_steps=5", "--block_state=average", "--block_nesterov"],
+            id="blocks",
+            marks=pytest.mark.long("cases_blocks continues from a checkpoint, and cases_nmt saves at the end of a block"),
+        ),
+    ],
+)
+def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(toy: Any, sync: list[str]) -> None:
     """Killed, started again by tfdist-run and asked to stop, and continued to the end."""
-    flags = toy.flags(
+    flags = sync + toy.flags(
         "--num_train_steps=40", "--num_intra_threads=1", "--num_inter_threads=1", "--noevaluate_epochs",
         "--steps_per_external_eval=14", "--optimizer=adam", "--learning_rate=0.01",
     )  # fmt: skip
