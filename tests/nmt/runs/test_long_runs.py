@@ -91,7 +91,7 @@ sys.exit(code)
         pytest.param(
             ["--sync=bmuf", "--block_steps=5", "--block_state=average", "--block_nesterov"],
             id="blocks",
-            marks=pytest.mark.long("cases_blocks continues from a checkpoint, and cases_nmt saves at the end of a block"),
+            marks=pytest.mark.long("cases_blocks goes on from a checkpoint, cases_nmt saves at a block's end"),
         ),
     ],
 )
