@@ -15,10 +15,12 @@ from nmt.core.ranks import from_root
 from nmt.options.command import exit_code
 from nmt.options.config import Config
 from nmt.options.flags import asks_for_help, help_text
+from nmt.options.option import make
 from nmt.options.resolve import configure
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.training_run import train_model
 from nmt.runs.translation_run import infer
+from nmt.train.synchronisation import Synchronisation
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,6 +51,7 @@ def run(arguments: Sequence[str], ranks: Processes) -> None:
         steps = from_root(ranks, lambda: ranks.accumulated(config.accumulate_steps))
         ranks.accumulate(steps)
         config = dataclasses.replace(config, accumulate_steps=steps)
+        ranks.synchronise(make(Synchronisation, config))
         train_model(config, saved, ranks, ranks.untouched, ranks.job)
 
 

@@ -143,6 +143,8 @@ def process() -> Process:
     if parent is not None and multiprocessing.current_process().name.rpartition("-")[2] in _FIRST_CHILDREN:
         announce(_CHILD.format(os.getpid(), parent))
     switches = Switches(settings.between_machines() if len(world.topology.nodes) > 1 else settings)
+    if world.size > 1 and (line := settings.without_effect()):
+        announce(line)
     engines = Engines(world, lambda: switches.settings)
     begun = Process(Job(world, engines, switches))
     if world.size > 1:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdist._start import process
 from tfdist.core.learning_rate import Rule
 from tfdist.core.learning_rate import scaled as learning_rate_of_all
+from tfdist.core.log import announce
 from tfdist.graph import job
 from tfdist.hooks.abort import abort as abort_job
 from tfdist.training import data_shard
@@ -106,10 +107,12 @@ def configure(
         default keeps slices, because optimizers with momentum treat the two differently.
       sparse_ways: by variable name (with ``:0`` or without), how the rows of its gradient travel: ``auto``, ``dense``
         or ``gather``, with the same result; or ``unmerged``: all ranks' rows one after the other.
-      **settings: ``bucket_mb``, ``compression``, ``sparse``, ``accumulate_steps``, as in the environment.
+      **settings: ``bucket_mb``, ``compression``, ``sparse``, ``accumulate_steps``, ``sync``, ``block_...``, as in the
+        environment.
 
     Raises:
-      SettingsError: an unknown setting, a value out of its range, or a setting that only the environment has.
+      SettingsError: an unknown setting, a value out of its range, a setting that only the environment has, or
+        settings that contradict each other.
     """
     switches = _job.switches
     if sparse_as_dense is not None:
@@ -118,8 +121,25 @@ def configure(
         switches.settings.configured(sparse=way)  # checks it
         switches.sparse_ways[name.removesuffix(":0")] = way
     switches.settings = switches.settings.configured(**settings)
+    if line := switches.settings.without_effect():
+        announce(line)
+
     if _world.size == 1:
         _process.install_as_needed()
+
+
+def end_block() -> None:
+    """Average now what the ranks have trained since the last block's end (``TFDIST_SYNC=average`` and ``bmuf``).
+
+    A block that the end of ``fit``, of its epochs or of a monitored session cuts off is ended by itself; this is for
+    other loops, before variables are evaluated or saved. Nothing happens where no block is open.
+
+    Collective: all ranks, between two steps.
+    """
+    if _world.size > 1:
+        from tfdist.updates.blocks import blocks_of
+
+        blocks_of(_process.steps).end()
 
 
 def join() -> int:
@@ -134,10 +154,16 @@ def join() -> int:
       The lowest of the ranks that trained longest.
 
     Raises:
-      RuntimeError: a graph communicates in a way that needs this rank's data (a broadcast in a step, say).
+      RuntimeError: a graph communicates in a way that needs this rank's data (a broadcast in a step, say), or the
+        ranks train by blocks.
     """
     if _world.size == 1:
         return 0
+    if (sync := _job.switches.settings.sync) != "gradients":
+        raise RuntimeError(
+            f"tfdist.join on rank {_world.rank}: with TFDIST_SYNC={sync} a rank without data cannot stand in for what "
+            "it has trained in its block: give all ranks the same number of steps (tfdist.shard)"
+        )
     from tfdist.training.join import join
 
     return join(_job, _process.steps.sessions)

@@ -42,6 +42,9 @@ class Ranks(Protocol):
     def barrier(self) -> None:
         """Returns when all have called it. Collective."""
 
+    def end_block(self) -> None:
+        """Gives all ranks the same weights, if each has trained by itself since the last time. Collective."""
+
 
 class OneProcess:
     """The ranks of a run of one process: every call is trivial."""
@@ -67,6 +70,9 @@ class OneProcess:
 
     def barrier(self) -> None:
         """Returns at once."""
+
+    def end_block(self) -> None:
+        """The weights are one process's."""
 
 
 ONE_PROCESS = OneProcess()

@@ -9,14 +9,18 @@ from typing import Any, ClassVar
 from nmt.model.parts.initializers import Initializer
 from nmt.model.session import session_config
 from nmt.options.model_options import ModelOptions
-from nmt.options.option import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
+from nmt.options.option import BELOW_ONE, NOT_NEGATIVE, POSITIVE, Condition, option
 from nmt.scoring.perplexity import LikelihoodSettings
 from nmt.train.divergence import ACTIONS
 from nmt.train.feed import FeedSettings
 from nmt.train.loop import Cadence
 from nmt.train.schedule import DECAY_SCHEMES, NOAM, WARMUP_SCHEMES, Schedule
 from nmt.train.step import Optimization
+from nmt.train.synchronisation import BLOCK_STATES, SYNCS, Synchronisation
 from nmt.translate.translation_model import SearchSettings
+
+_BLOCKS = Condition("--sync=average or --sync=bmuf", lambda options: options.sync != "gradients")
+_FILTER = Condition("--sync=bmuf", lambda options: options.sync == "bmuf")
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,47 @@ class TrainingOptions(ModelOptions):
     precision: str = option(
         "float32", "format of the matrix products", allowed=("float32", "bfloat16"), makes=[session_config]
     )
+
+    sync: str = option(
+        "gradients",
+        "what the ranks exchange: gradients in each step, or weights after blocks of steps",
+        allowed=SYNCS,
+        makes=[Synchronisation],
+        fixed=True,
+    )
+    block_steps: int = option(0, "steps of a block", within=NOT_NEGATIVE, needs=_BLOCKS, makes=[Synchronisation])
+    block_momentum: float | None = option(
+        None,
+        "what is left of the last block's change; unset: 1 - 1/ranks",
+        within=BELOW_ONE,
+        needs=_FILTER,
+        makes=[Synchronisation],
+    )
+    block_learning_rate: float = option(
+        1.0, "what a block's own change counts", within=POSITIVE, needs=_FILTER, makes=[Synchronisation]
+    )
+    block_nesterov: bool = option(
+        False, "a block begins where the momentum leads", needs=_FILTER, makes=[Synchronisation]
+    )
+    block_state: str = option(
+        "reset",
+        "the optimizer's own state at a block's end",
+        allowed=BLOCK_STATES,
+        needs=_BLOCKS,
+        makes=[Synchronisation],
+    )
+    block_warmup: int = option(
+        0,
+        "steps with averaged gradients before the first block",
+        within=NOT_NEGATIVE,
+        needs=_BLOCKS,
+        makes=[Synchronisation],
+    )
+
+    def block_contradictions(self) -> Iterator[str]:
+        """Blocks without a length."""
+        if self.sync != "gradients" and not self.block_steps:
+            yield f"--sync={self.sync} contradicts --block_steps=0: say after how many steps weights are averaged"
 
     def warmup_contradiction(self, given: Mapping[str, Any]) -> Iterator[str]:
         """The default scheme of an unscaled rate, where it was asked for with one whose warm-up is linear."""

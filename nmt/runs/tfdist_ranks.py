@@ -6,6 +6,7 @@ This module alone knows `tfdist`, whose import makes the ranks start from equal 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pickle
 from typing import Any, TypeVar
 
@@ -13,6 +14,8 @@ import numpy as np
 
 import tfdist
 from nmt.core.errors import InputError
+from nmt.core.ranks import AgreedError
+from nmt.train.synchronisation import Synchronisation
 from tfdist.core.settings import Settings
 
 Value = TypeVar("Value")
@@ -51,6 +54,24 @@ class Processes:
     def barrier(self) -> None:
         """Returns when all have called it. Collective."""
         tfdist.barrier()
+
+    def end_block(self) -> None:
+        """Averages what the ranks have trained since the last block's end. Collective."""
+        tfdist.end_block()
+
+    def synchronise(self, how: Synchronisation) -> None:
+        """Keeps weights together so in the training graphs built from now on; the default is what TFDIST_SYNC says.
+
+        Raises:
+            AgreedError: on every rank, if settings contradict each other.
+        """
+        if how == Synchronisation():
+            return
+        given = {name: value for name, value in dataclasses.asdict(how).items() if value is not None}
+        try:
+            tfdist.configure(**given)
+        except tfdist.SettingsError as error:
+            raise AgreedError(str(error), self.rank == 0) from None
 
     def abort(self, message: str) -> None:
         """Ends all ranks with a message. Not collective."""

@@ -175,7 +175,8 @@ def train(
 ) -> None:
     """Trains from `first_step` to the last step, with everything due in between and at the end.
 
-    Asked to stop, it saves after the step that is being done and returns.
+    Asked to stop, it saves after the step that is being done and returns. What is evaluated and saved is at the end of
+    a block, if the ranks train by blocks.
 
     Collective: every rank calls, with the same cadence, first step and seed.
 
@@ -212,6 +213,8 @@ def train(
         asked = stop.asked()
         if stats_due or eval_due or external_due or at_end or asked:
             stats = window.stats()  # before anything is saved: broken weights must not be
+        if eval_due or external_due or at_end or asked:
+            ranks.end_block()
         if stats_due:
             outputs.stats(stats, evaluation.best)
             window.clear()

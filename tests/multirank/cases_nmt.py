@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,17 +20,23 @@ from nmt.model.inference_model import TrainedModel
 from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer, initializer
+from nmt.reporting.outputs import NoOutputs
 from nmt.runs.tfdist_ranks import Processes
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
-from nmt.train.divergence import LossGuard
+from nmt.train.divergence import LossGuard, NoGuard
+from nmt.train.evaluation import NoEvaluation
 from nmt.train.feed import Feed, FeedSettings
+from nmt.train.loop import Cadence, train
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, StepResult, TrainStep, dropout_seed
+from nmt.train.synchronisation import Synchronisation
 from nmt.translate.translate_file import translate_file
 from nmt.translate.translation_model import SearchSettings, TranslationModel
 from tests.multirank import inside
+from tests.multirank.cases_programs import refusal
+from tests.multirank.inside import everywhere, through_mpi
 from tests.multirank.oracle import assert_close, one_process, v1
 from tests.named import turn
 
@@ -140,6 +147,44 @@ def case_nmt_evaluates_and_translates_without_communication() -> None:
         assert all(translation.translate(["w1 w2", "w3"]))
     for model in (likelihood, translation):
         assert not communication(model.session.graph)
+
+
+def case_nmt_evaluates_and_saves_at_the_end_of_a_block() -> None:
+    """Blocks of 4 steps: evaluated after 3, 6 …, and asked to stop in the middle of one."""
+    seen: list[tuple[int, np.ndarray]] = []
+
+    class Looking(NoEvaluation):
+        def milestone(self, session: Any, step: int, **due: bool) -> None:
+            self.save(session, step)
+
+        def save(self, session: Any, step: int) -> None:
+            seen.append((step, np.concatenate([w.ravel() for w in session.run(weights)])))
+
+    class StopAfter5:
+        left = 5
+
+        def asked(self) -> bool:
+            self.left -= 1
+            return not self.left
+
+    ranks, shape = Processes(), LSTMArchitecture(63, 63, 20, 2, 2)
+    with inside.settings(through_mpi()), tf.Graph().as_default(), v1.Session() as session:
+        ranks.synchronise(Synchronisation("bmuf", block_steps=4))
+        schedule = Schedule(0.3, num_train_steps=STEPS)
+        step = TrainStep(shape, initializer("uniform", INIT_WEIGHT, 1 + ranks.rank), Optimization("sgd", schedule, 5.0))
+        weights = v1.trainable_variables()
+        session.run(v1.global_variables_initializer())
+        train(
+            step, session, feed(ranks.rank, ranks.size), Cadence(STEPS, 100, 3, False), first_step=0, seed=1,
+            ranks=ranks, evaluation=Looking(), outputs=NoOutputs(), stop=StopAfter5(), guard=NoGuard(),
+        )  # fmt: skip
+        assert [n for n, _ in seen] == [0, 3, 5]
+        for number, values in enumerate(everywhere(seen)):
+            for (_, own), (done, other) in zip(seen, values, strict=True):
+                np.testing.assert_array_equal(own, other, err_msg=f"rank {number} after step {done}")
+        assert all(np.abs(b - a).max() > 1e-3 for (_, a), (_, b) in pairwise(seen))
+    told = refusal(lambda: ranks.synchronise(Synchronisation("average", block_steps=4, block_nesterov=True)))
+    assert "TFDIST_BLOCK_NESTEROV is True" in told, told
 
 
 def case_nmt_gathers_values_in_the_order_of_ranks() -> None:

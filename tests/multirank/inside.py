@@ -213,6 +213,13 @@ def said_in_fit() -> Iterator[list[str]]:
         logging.getLogger("tfdist").removeHandler(handler)
 
 
+def job_blocks() -> Any:
+    """What this process knows of blocks of local steps."""
+    from tfdist.updates.blocks import blocks_of
+
+    return blocks_of(process().steps)
+
+
 def broadcasts() -> bool:
     """Whether graphs that are built now get rank 0's initial values."""
     return process().job.switches.broadcasts

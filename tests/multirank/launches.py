@@ -81,6 +81,7 @@ _LAUNCHES = (
             *(f"cases_{module}." for module in ("batch_normalization", "average_loss", "derivatives")),
             *_of("keras", "uneven", "logs", "embeddings_stay"),
             *_of("accumulation", "sessions", "models", "other_numbers"),
+            *_of("blocks", "three", "a_block_that_is_cut_off"),
         ),
         # What a rank holds hangs little on their number, and the rest less than its neighbours.
         long=(

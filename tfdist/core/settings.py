@@ -63,6 +63,12 @@ def _size_or_nothing(text: str) -> str:
     return text
 
 
+def _momentum_or_nothing(text: str) -> str:
+    if text and not 0 <= float(text) < 1:
+        raise ValueError
+    return text
+
+
 def _one_of(allowed: Sequence[str]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in allowed:
@@ -115,6 +121,13 @@ class Settings:
     )
     autoshard: bool = _setting(False, _switch, "0 or 1", "each rank takes its share of what model.fit is given")
     node_size: int = _setting(0, _count, "a whole number", "ranks taken for one node (tests); 0: as the machines are")
+    sync: str = _choice("gradients", ("gradients", "average", "bmuf"), "what the ranks exchange, and how often")
+    block_steps: int = _setting(0, _count, "a whole number", "local steps between two averages of the variables")
+    block_momentum: str = _setting("", _momentum_or_nothing, "a number from 0 to below 1", "of BMUF; 1 - 1/ranks")
+    block_learning_rate: float = _setting(1.0, _positive, "a number above 0", "of BMUF: what a block's change counts")
+    block_nesterov: bool = _setting(False, _switch, "0 or 1", "BMUF: a block begins where the momentum leads")
+    block_state: str = _choice("reset", ("reset", "average", "keep"), "an optimizer's own state at a block's end")
+    block_warmup: int = _setting(0, _count, "a whole number", "steps with averaged gradients before the first block")
     timeline: str = _setting("", str, "a file name", "Chrome trace of waits, copies and reductions, written at exit")
     trace_folder: str = _setting("", str, "a folder", "for what each rank did last, kept after a failure")
     stall_seconds: float = _seconds(60.0, "wait after which the missing ranks are named")
@@ -178,12 +191,58 @@ class Settings:
             except ValueError:
                 takes = allowed(fields[name])
                 raise SettingsError(f"{shown}={text!r} is out of range; it takes {takes}") from None
-        return dataclasses.replace(self, **values, origins={**self.origins, **origins})
+        settings = dataclasses.replace(self, **values, origins={**self.origins, **origins})
+        settings._check()
+        return settings
+
+    def _check(self) -> None:
+        """Refuse settings that contradict each other."""
+        if self.sync == "gradients":
+            return
+        if not self.block_steps:
+            raise SettingsError(
+                f"{self._named('sync')}, but {self._named('block_steps')}: say after how many steps the ranks' "
+                "variables are averaged, or leave the former at 'gradients'"
+            )
+        if self.accumulate_steps > 1:
+            raise SettingsError(
+                f"{self._named('sync')}, where each step is applied, but {self._named('accumulate_steps')}: leave one "
+                "of them out"
+            )
+        wanted = {"block_momentum": 0.0, "block_learning_rate": 1.0, "block_nesterov": False}
+        for name, value in wanted.items() if self.sync == "average" else ():
+            if float(getattr(self, name) or 0) != value:
+                raise SettingsError(
+                    f"{self._named('sync')}, which is momentum 0 and rate 1, but {self._named(name)}: choose "
+                    f"{_PREFIX}SYNC=bmuf, or leave the latter out"
+                )
+        for name in ("compression", "sparse") if not self.block_warmup else ():
+            if getattr(self, name) != self.fields()[name].default:
+                raise SettingsError(
+                    f"{self._named(name)} is how gradients travel, but {self._named('sync')} exchanges variables, as "
+                    f"they are: leave the former out (it has a meaning in the steps of {_PREFIX}BLOCK_WARMUP)"
+                )
+
+    def _named(self, name: str) -> str:
+        return f"{_PREFIX}{name.upper()} is {getattr(self, name)!r}"
+
+    def without_effect(self) -> str:
+        """What is set and has no effect, in words; empty if nothing is."""
+        idle = sorted(n for n in self.origins if n.startswith("block_")) if self.sync == "gradients" else []
+        names = ", ".join(map(self._named, idle))
+        return f"{names}: without effect, as {self._named('sync')} (bmuf and average have blocks)" if idle else ""
 
 
 CONFIGURE = "tfdist.configure"  # an origin
 # What graphs are built by: the rest is read once, when tfdist is imported.
-CONFIGURABLE = ("bucket_mb", "compression", "sparse", "accumulate_steps")
+CONFIGURABLE = (
+    "bucket_mb",
+    "compression",
+    "sparse",
+    "accumulate_steps",
+    "sync",
+    *("block_steps", "block_momentum", "block_learning_rate", "block_nesterov", "block_state", "block_warmup"),
+)
 # What each rank may have in its own way.
 _OWN = {"stall_seconds", "stall_abort_seconds", "timeline", "trace_folder"}
 

@@ -55,17 +55,10 @@ class Average:
         dense = [i for i, g in enumerate(gradients) if isinstance(g, tf.Tensor)]
         sparse = [i for i, g in enumerate(gradients) if not isinstance(g, tf.Tensor)]
         wire = {i: _to_wire(gradients[i], job) for i in dense}
-        items = [buckets.Item(wire[i].dtype.name, _size_bytes(wire[i])) for i in dense]
-        bucket_bytes = int(job.switches.settings.bucket_mb * 2**20)
-        members = [[dense[i] for i in b] for b in buckets.plan(items, bucket_bytes)]
-        parts = []
-        for number, of_bucket in enumerate(members):
-            what = f"bucket {number} ({_few([names[i] for i in of_bucket])})"
-            tensors = [wire[i] for i in of_bucket]
-            lines = [signature("gradient", names[i], gradients[i]) for i in of_bucket] + self._sums()
-            exchange = all_reduce(what, "mean", tensors, lines, tuned=True)
-            own = tensors if self._accumulation is None else [gradients[i] for i in of_bucket]
-            parts.append(Part(exchange, own, [_spec(t) for t in tensors]))
+        lines = [signature("gradient", names[i], gradients[i]) for i in dense]
+        given = None if self._accumulation is None else [gradients[i] for i in dense]
+        found, parts = fused([wire[i] for i in dense], [names[i] for i in dense], lines, job, self._sums(), given)
+        members = [[dense[i] for i in b] for b in found]
         if sparse:
             parts.append(self._rows([gradients[i] for i in sparse], [names[i] for i in sparse]))
 
@@ -91,7 +84,7 @@ class Average:
         ]
         # The number of rows differs between ranks, their shape must not.
         lines = [signature("slices for", name, _unknown_rows(s.values)) for name, s in zip(names, slices, strict=True)]
-        exchange = Rows(f"rows of {_few(names)}", tables, lines + self._sums())
+        exchange = Rows(f"rows of {few(names)}", tables, lines + self._sums())
         given = flat if self._accumulation is None else [t for s in own for t in (s.indices, s.values)]
         return Part(exchange, given, [_unknown_rows(t) for t in flat])
 
@@ -103,7 +96,39 @@ class Average:
         """Unique in a session's graph; functions are traced again, and find the same."""
         if function_state.in_session():
             return f"average of gradients {len(make_state(tf.compat.v1.get_default_graph()).world_collectives)}"
-        return f"average of gradients ({_few(names)})"
+        return f"average of gradients ({few(names)})"
+
+
+def fused(
+    tensors: Sequence[tf.Tensor],
+    names: Sequence[str],
+    lines: Sequence[str],
+    job: Job,
+    more: Sequence[str] = (),
+    given: Sequence[tf.Tensor] | None = None,
+) -> tuple[list[list[int]], list[Part]]:
+    """The exchanges that average dense tensors, in buckets.
+
+    Args:
+      tensors: as they travel.
+      names: of their variables.
+      lines: that describe them.
+      job: the ranks and settings.
+      more: what else belongs to the plan.
+      given: what is handed over, if not the tensors as they travel.
+
+    Returns:
+      The positions of the tensors of each bucket, and what it exchanges.
+    """
+    items = [buckets.Item(t.dtype.name, _size_bytes(t)) for t in tensors]
+    members = buckets.plan(items, int(job.switches.settings.bucket_mb * 2**20))
+    parts = []
+    for number, of_bucket in enumerate(members):
+        what = f"bucket {number} ({few([names[i] for i in of_bucket])})"
+        own = [tensors[i] for i in of_bucket]
+        exchange = all_reduce(what, "mean", own, [*(lines[i] for i in of_bucket), *more], tuned=True)
+        parts.append(Part(exchange, [(given or tensors)[i] for i in of_bucket], [_spec(t) for t in own]))
+    return members, parts
 
 
 def reducer_of(job: Job, accumulation: Accumulation | None = None) -> Reducer:
@@ -156,8 +181,10 @@ def _table(name: str, way: Way, slices: tf.IndexedSlices, values: tf.Tensor) -> 
 def _made_by(job: Job, tables: Sequence[str], made_dense: bool) -> dict[str, object]:
     """The settings that an average with slices for these variables follows from, as they are now."""
     switches = job.switches
-    names = ("bucket_mb", "compression", "accumulate_steps")
-    made: dict[str, object] = {name: getattr(switches.settings, name) for name in names}
+    settings = switches.settings
+    made: dict[str, object] = {
+        n: getattr(settings, n) for n in ("bucket_mb", "compression", "accumulate_steps", "sync")
+    }
     made.update({f"sparse for {name}": _way(name, job) for name in tables})
     return made | {"sparse_as_dense": switches.sparse_as_dense} if tables or made_dense else made
 
@@ -194,6 +221,6 @@ def _size_bytes(tensor: tf.Tensor) -> int:
     return (tensor.shape.num_elements() or 0) * tensor.dtype.size
 
 
-def _few(names: Sequence[str]) -> str:
+def few(names: Sequence[str]) -> str:
     """So many names as a message can hold."""
     return ", ".join(names) if len(names) <= 3 else f"{names[0]}, …, {names[-1]}"

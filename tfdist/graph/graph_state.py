@@ -154,7 +154,12 @@ class GraphState:
         for op, collective in self._by_op.items():
             if collective in ops_of:
                 ops_of[collective].append(op)
-        behind = {c: {self._by_op.get(op) for op in ancestors(own)} for c, own in ops_of.items()}
+        behind: dict[Collective, set[Collective | None]] = {}
+        for collective, own in ops_of.items():
+            before = list(ancestors(own))
+            behind[collective] = {self._by_op.get(op) for op in before}
+            for name in (n for op in before for n in called_functions(op)) if self._by_function else ():
+                behind[collective].update(self._by_function.get(name, ()))
         for number, first in enumerate(collectives):
             for second in collectives[number + 1 :]:
                 if first not in behind[second] and second not in behind[first]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tfdist.graph.job import Job
 from tfdist.hooks import (
     batch_normalization,
+    checkpoints,
     exceptions,
     exit_code,
     functions,
@@ -18,7 +19,7 @@ from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
 
 _TRAINING = (gradients, functions, optimizers, moving_averages, keras_fit, batch_normalization, sessions)
-_TABLE = (*_TRAINING, exceptions, exit_code)
+_TABLE = (*_TRAINING, checkpoints, exceptions, exit_code)
 
 
 def install(job: Job, steps: Steps) -> Patches:

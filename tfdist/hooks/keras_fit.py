@@ -10,12 +10,14 @@ from tfdist.graph.job import BroadcastSwitch, Job
 from tfdist.hooks.patches import Patches
 from tfdist.training.fit import FitSteps
 from tfdist.training.steps import Steps
+from tfdist.updates.blocks import Blocks, blocks_of
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """See the module."""
+    steps.fit.pauses.append(blocks_of(steps).end)
     _keras(patches, steps.fit)
-    _tf_keras(patches, job)
+    _tf_keras(patches, job, blocks_of(steps))
 
 
 def _keras(patches: Patches, fit: FitSteps) -> None:
@@ -32,7 +34,7 @@ def _keras(patches: Patches, fit: FitSteps) -> None:
     patches.when_imported("keras.src.backend.tensorflow.trainer", trainer)
 
 
-def _tf_keras(patches: Patches, job: Job) -> None:
+def _tf_keras(patches: Patches, job: Job, blocks: Blocks) -> None:
     """How models of tf_keras train: tf_keras/src/engine/training.py; in a session: tf_keras/src/backend.py."""
 
     def make_train_function(original: Callable[..., Any], self: Any, force: bool = False) -> Any:
@@ -50,11 +52,18 @@ def _tf_keras(patches: Patches, job: Job) -> None:
         with BroadcastSwitch(job.switches, False):
             original(session)
 
+    def fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        if not job.switches.alone_depth:
+            blocks.end()
+        return result
+
+    def trainer(module: Any) -> None:
+        patches.replace(module.Model, "make_train_function", make_train_function, ("self", "force"))
+        patches.replace(module.Model, "fit", fit, ("self", "x", "y"))
+
     patches.when_imported(
         "tf_keras.src.backend",
         lambda m: patches.replace(m, "_initialize_variables", initialize_variables, ("session",)),
     )
-    patches.when_imported(
-        "tf_keras.src.engine.training",
-        lambda m: patches.replace(m.Model, "make_train_function", make_train_function, ("self", "force")),
-    )
+    patches.when_imported("tf_keras.src.engine.training", trainer)

@@ -15,6 +15,7 @@ from tfdist.hooks.patches import Outermost, Patches
 from tfdist.training import gradient_rewrite
 from tfdist.training.steps import Steps
 from tfdist.updates.accumulation import Accumulations
+from tfdist.updates.blocks import blocks_of
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
@@ -23,8 +24,8 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     TensorFlow's: tensorflow/python/training/optimizer.py; Keras's: keras/src/optimizers/base_optimizer.py; those of
     tf_keras: tf_keras/src/optimizers/optimizer.py, .../legacy/optimizer_v2.py.
     """
-    variables = steps.variables
-    outermost = Outermost()
+    variables, blocks = steps.variables, blocks_of(steps)
+    outermost, outermost_build = Outermost(), Outermost()
     accumulations = Accumulations(job)
 
     def applied(optimizer: Any) -> None:
@@ -36,12 +37,20 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     ) -> Any:
         """Have ``call`` apply the averages of these gradients, under this name, when it is time."""
         held = accumulations.of(optimizer, pairs)
-        if not job.switches.alone_depth:
+
+        def averaged(own: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
+            if job.switches.alone_depth:
+                return own
             gradient_rewrite.check_replicas(tf.distribute.get_strategy())
-            eagerly = tf.executing_eagerly()
-            pairs = steps.eager.applied(pairs) if eagerly else gradient_rewrite.averaged(pairs, job, held)
-        with variables.setting():
-            result = call(pairs, name) if held is None else held.apply(lambda: call(pairs, f"{name}/update"), name)
+            return steps.eager.applied(own) if tf.executing_eagerly() else gradient_rewrite.averaged(own, job, held)
+
+        def apply(averages: Sequence[tuple[Any, Any]]) -> Any:
+            with variables.setting():
+                if held is None:
+                    return call(averages, name)
+                return held.apply(lambda: call(averages, f"{name}/update"), name)
+
+        result = blocks.step(optimizer, pairs, averaged, apply)
         applied(optimizer)
         return result
 
@@ -87,12 +96,21 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
 
         return outermost.call(wrapper, lambda: original(self, grads, trainable_variables, *args, **kwargs))
 
+    def build(original: Callable[..., Any], self: Any, trained: Any, *args: Any, **kwargs: Any) -> Any:
+        def wrapper() -> Any:
+            result = original(self, trained, *args, **kwargs)
+            blocks.built(self, list(trained))
+            return result
+
+        return outermost_build.call(wrapper, lambda: original(self, trained, *args, **kwargs))
+
+    def keras(module: Any) -> None:
+        patches.replace_in_tree(module.BaseOptimizer, "apply", apply, ("self", "grads", "trainable_variables"))
+        patches.replace_in_tree(module.BaseOptimizer, "build", build, ("self", "variables"))
+
     first = ("self", "grads_and_vars")
     patches.replace_in_tree(tf_optimizer.Optimizer, "apply_gradients", apply_gradients, first)
-    patches.when_imported(
-        "keras.src.optimizers.base_optimizer",
-        lambda m: patches.replace_in_tree(m.BaseOptimizer, "apply", apply, ("self", "grads", "trainable_variables")),
-    )
+    patches.when_imported("keras.src.optimizers.base_optimizer", keras)
     patches.when_imported(
         "tf_keras.src.optimizers.optimizer",
         lambda m: patches.replace_in_tree(m._BaseOptimizer, "apply_gradients", apply_gradients, first),

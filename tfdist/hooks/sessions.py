@@ -15,12 +15,13 @@ from tfdist.hooks.patches import Patches
 from tfdist.training.initial_broadcast import broadcast_behind
 from tfdist.training.session_step import SessionSteps
 from tfdist.training.steps import Steps
+from tfdist.updates.blocks import Blocks, blocks_of
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """See the module."""
     _initializers(patches, job)
-    _sessions(patches, steps.sessions)
+    _sessions(patches, steps.sessions, blocks_of(steps))
 
 
 def _initializers(patches: Patches, job: Job) -> None:
@@ -33,7 +34,7 @@ def _initializers(patches: Patches, job: Job) -> None:
     patches.replace_everywhere(tf_variables, "variables_initializer", initializer, ("var_list", "name"))
 
 
-def _sessions(patches: Patches, sessions: SessionSteps) -> None:
+def _sessions(patches: Patches, sessions: SessionSteps, blocks: Blocks) -> None:
     """Sessions, plain and monitored: tensorflow/python/client/session.py, …/training/monitored_session.py."""
     base = tf_session.BaseSession
 
@@ -56,8 +57,14 @@ def _sessions(patches: Patches, sessions: SessionSteps) -> None:
         sessions.created(session)
         return session
 
+    def close(original: Callable[..., Any], self: Any, exception_type: Any = None) -> Any:
+        if exception_type is None and (session := self._tf_sess()) is not None:
+            blocks.end_in(session)  # before the hooks save
+        return original(self, exception_type)
+
     patches.replace(base, "run", run, ("self", "fetches", "feed_dict"))
     patches.replace(base, "make_callable", make_callable, ("self", "fetches", "feed_list"))
     patches.replace(base, "_make_callable_from_options", make_from_options, ("self", "callable_options"))
     for creator in (monitored_session.ChiefSessionCreator, monitored_session.WorkerSessionCreator):
         patches.replace(creator, "create_session", create_session, ("self",))
+    patches.replace(monitored_session._MonitoredSession, "_close_internal", close, ("self", "exception_type"))

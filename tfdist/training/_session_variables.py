@@ -40,6 +40,12 @@ class SessionVariables:
             return values
         return {name: array(value) for name, value in zip(self._by_name, read, strict=True)}
 
+    def value(self, variable: Any) -> np.ndarray | None:
+        """Of one variable; None if it has none."""
+        with contextlib.suppress(tf.errors.FailedPreconditionError):
+            return array(self._run(self._session, variable))
+        return None
+
     def load(self, values: Values) -> None:
         """Set variables through their initialisers, which adds nothing to a graph that may be finalised."""
         variables = self._by_name

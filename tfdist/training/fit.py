@@ -37,9 +37,14 @@ class FitSteps:
       job: the ranks and settings.
       functions: says what has gone wrong.
       variables: gives them rank 0's values.
+
+    Attributes:
+      pauses: called on all ranks where a training is looked at: at its beginning and its end, at that of each epoch,
+        and before its validation.
     """
 
     def __init__(self, job: Job, functions: FunctionSteps, variables: SharedVariables) -> None:
+        self.pauses: list[Callable[[], None]] = []
         self._job = job
         self._functions = functions
         self._variables = variables
@@ -117,6 +122,10 @@ class FitSteps:
             return callbacks
         return self._surrounded(_flat(callbacks), begin, end, last, package)
 
+    def _pause(self) -> None:
+        for action in self.pauses:
+            action()
+
     def _surrounded(self, callbacks: Sequence[Any], begin: Any, end: Any, last: Any, package: Any) -> list[Any]:
         own = list(callbacks)
         if self._job.world.rank:
@@ -126,7 +135,7 @@ class FitSteps:
                 if getattr(callback, "verbose", 0):
                     callback.verbose = 0
         accumulated = [last(self._job)] if self._job.switches.settings.accumulate_steps > 1 else []
-        return [begin(self._job), *own, end(self._job, self._variables), *accumulated]
+        return [begin(self._job, self._pause), *own, end(self._job, self._variables), *accumulated]
 
 
 def _flat(callbacks: Any) -> list[Any]:
@@ -201,13 +210,24 @@ def _agreeing(callback: Any) -> tuple[Any, Any, Any]:
     """Classes of callbacks: that before all others, that after them, and that for steps that are accumulated."""
 
     class Begin(callback):  # type: ignore[misc]
-        """What is logged at the end of an epoch is the mean over the ranks before anybody looks at it."""
+        """A training pauses, and what is logged of an epoch is the mean over the ranks, before anybody looks at it."""
 
-        def __init__(self, job: Job) -> None:
+        def __init__(self, job: Job, pause: Callable[[], None]) -> None:
             super().__init__()
             self._job = job
+            self._pause = pause
+
+        def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+            self._pause()
+
+        def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+            self._pause()
+
+        def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+            self._pause()
 
         def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+            self._pause()
             if logs is not None:
                 logs.update(averaged_logs(dict(logs), f"the end of epoch {epoch + 1} of model.fit", self._job))
 

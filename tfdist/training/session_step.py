@@ -72,6 +72,8 @@ class SessionSteps:
             self.variables(session),
         )
         self._job.open(state.world_collectives)
+        for collective in state.world_collectives:
+            collective.root_only = False  # one that is not run in each step would say so until its next
         state.synchronised.add(session)
         state.overwritten.discard(session)
 

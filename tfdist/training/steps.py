@@ -19,6 +19,7 @@ class Steps:
       job: the ranks and settings.
 
     Attributes:
+      job: the ranks and settings.
       sessions: TensorFlow 1.
       variables: of this process, outside sessions.
       eager: tapes and what is executed eagerly.
@@ -27,6 +28,7 @@ class Steps:
     """
 
     def __init__(self, job: Job) -> None:
+        self.job = job
         self.sessions = SessionSteps(tf_session.BaseSession.run, job)  # before it is hooked
         self.variables = SharedVariables(job)
         self.eager = EagerSteps(job, self.variables)

@@ -35,6 +35,9 @@ class Thread:
     def alone(self, reason: str) -> AbstractContextManager[Any]:
         return nullcontext()
 
+    def end_block(self) -> None:
+        """They train together in each step."""
+
     def barrier(self) -> None:
         self.gather(None)
 

@@ -72,7 +72,9 @@ def test_the_log_tells_rate_and_warmup(toy: Any) -> None:
     told = opening_lines(config, feed, 0, 4, 0)
     assert "# sgd, learning rate 2 (scaling: sqrt), linear warm-up over 10 steps" in told
     config = resolve(NEEDED | {"decay_scheme": "noam", "num_units": 16, "warmup_steps": 4})
-    assert "# sgd, learning rate 1 (scaling: none), noam, at most 0.125 at step 4" in opening_lines(config, feed, 0, 4, 0)
+    assert "# sgd, learning rate 1 (scaling: none), noam, at most 0.125 at step 4" in opening_lines(
+        config, feed, 0, 4, 0
+    )
     config = resolve(NEEDED)
     assert "# sgd, learning rate 1 (scaling: none), no warm-up" in opening_lines(config, feed, 0, 4, 0)
 

@@ -16,6 +16,7 @@ from nmt.options.resolve import resolve
 from nmt.runs import inputs
 from nmt.text.vocabulary import write_vocabulary
 from nmt.train.feed import FeedSettings
+from nmt.train.synchronisation import Synchronisation
 from nmt.translate.translation_model import SearchSettings
 from tests.nmt.options.test_configuration import NEEDED
 from tests.nmt.options.test_flags import WITHOUT_EFFECT
@@ -83,10 +84,15 @@ def cadence(**given: Any) -> Any:
     return derived_settings.cadence(resolve(NEEDED | given))
 
 
+def synchronisation(**given: Any) -> Any:
+    return make(Synchronisation, resolve(NEEDED | given))
+
+
 def feed(**given: Any) -> Any:
     return make(FeedSettings, resolve(NEEDED | given))
 
 
+BMUF = {"sync": "bmuf", "block_steps": 5}
 # (maker, its attribute, the option's value, what the attribute then is, other options needed)
 PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "subword_option": (search, "subword_option", "spm", "spm", {}),
@@ -117,6 +123,13 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "warmup_steps": (schedule, "warmup_steps", 5, 5, {}),
     "warmup_scheme": (schedule, "warmup_scheme", "linear", "linear", {}),
     "decay_scheme": (schedule, "decay_scheme", "luong5", "luong5", {}),
+    "sync": (synchronisation, "sync", "average", "average", {"block_steps": 5}),
+    "block_steps": (synchronisation, "block_steps", 7, 7, {"sync": "bmuf", "block_steps": 5}),
+    "block_momentum": (synchronisation, "block_momentum", 0.5, 0.5, BMUF),
+    "block_learning_rate": (synchronisation, "block_learning_rate", 0.5, 0.5, BMUF),
+    "block_nesterov": (synchronisation, "block_nesterov", True, True, BMUF),
+    "block_state": (synchronisation, "block_state", "keep", "keep", BMUF),
+    "block_warmup": (synchronisation, "block_warmup", 5, 5, BMUF),
     "num_train_steps": (cadence, "num_train_steps", 5, 5, {}),
     "steps_per_stats": (cadence, "steps_per_external_eval", 5, 250, {}),
     "steps_per_external_eval": (cadence, "steps_per_external_eval", 5, 5, {}),
@@ -162,8 +175,9 @@ def test_no_option_is_left_out() -> None:
 @pytest.mark.parametrize("name", PASSED_ON)
 def test_options_reach_their_parts(name: str) -> None:
     make, attribute, value, wanted, others = PASSED_ON[name]
-    assert getattr(make(**others), attribute) != wanted or FIELDS[name].default == value
-    assert getattr(make(**others, **{name: value}), attribute) == wanted
+    without = {"sync": {}}.get(name, others)
+    assert getattr(make(**without), attribute) != wanted or FIELDS[name].default == value
+    assert getattr(make(**{**others, name: value}), attribute) == wanted
 
 
 def test_depths() -> None:

@@ -83,13 +83,24 @@ sys.exit(code)
 """
 
 
-@pytest.mark.parametrize("accumulated", [2, pytest.param(1, marks=pytest.mark.long("a step of two parts says more"))])
-def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(toy: Any, accumulated: int) -> None:
+# (It is asked to stop after step 19, where a block ends that began after the evaluation of step 14.)
+@pytest.mark.parametrize(
+    "ways",
+    [
+        pytest.param(["--accumulate_steps=2"], id="accumulated"),
+        pytest.param([], id="gradients", marks=pytest.mark.long("a step of two parts says more")),
+        pytest.param(
+            ["--sync=bmuf", "--block_steps=5", "--block_state=average", "--block_nesterov"],
+            id="blocks",
+            marks=pytest.mark.long("cases_blocks goes on from a checkpoint, cases_nmt saves at a block's end"),
+        ),
+    ],
+)
+def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(toy: Any, ways: list[str]) -> None:
     """Killed in the midst of a step, started again by tfdist-run and asked to stop, and continued to the end."""
-    flags = toy.flags(
+    flags = ways + toy.flags(
         "--num_train_steps=40", "--num_intra_threads=1", "--num_inter_threads=1", "--noevaluate_epochs",
         "--steps_per_external_eval=14", "--optimizer=adam", "--learning_rate=0.01",
-        f"--accumulate_steps={accumulated}",
     )  # fmt: skip
     straight, out = toy.directory / "straight", toy.directory / "out"
     assert program(2, [*flags, f"--out_dir={straight}"]).code == 0

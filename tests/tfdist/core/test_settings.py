@@ -74,3 +74,41 @@ class TestOptions:
             Settings().configured(nonsense=1)
         with pytest.raises(SettingsError, match="stall_seconds is read when tfdist is imported"):
             Settings().configured(stall_seconds=1)
+
+
+class TestBlocks:
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ("sync=bmuf", ("TFDIST_SYNC is 'bmuf'", "TFDIST_BLOCK_STEPS is 0")),
+            ("sync=average block_steps=0", ("TFDIST_SYNC is 'average'", "TFDIST_BLOCK_STEPS is 0")),
+            ("sync=average block_steps=8 block_momentum=0.9", ("'average'", "TFDIST_BLOCK_MOMENTUM is '0.9'")),
+            ("sync=average block_steps=8 block_learning_rate=2", ("'average'", "TFDIST_BLOCK_LEARNING_RATE is 2.0")),
+            ("sync=average block_steps=8 block_nesterov=1", ("'average'", "TFDIST_BLOCK_NESTEROV is True")),
+            ("sync=bmuf block_steps=8 compression=bf16", ("TFDIST_COMPRESSION is 'bf16'", "TFDIST_SYNC is 'bmuf'")),
+            ("sync=bmuf block_steps=8 sparse=gather", ("TFDIST_SPARSE is 'gather'", "TFDIST_SYNC is 'bmuf'")),
+            ("sync=bmuf block_steps=8 block_momentum=1", ("block_momentum='1' is out of range", "below 1")),
+            ("sync=bmuf block_steps=-1", ("block_steps='-1' is out of range",)),
+            ("sync=bmuf block_steps=8 block_learning_rate=0", ("block_learning_rate='0' is out of range",)),
+            ("sync=often", ("gradients | average | bmuf",)),
+        ],
+    )
+    def test_refusals(self, options: str, said: tuple[str, ...]) -> None:
+        with pytest.raises(SettingsError) as error:
+            Settings.from_environment({"TFDIST_OPTIONS": options})
+        assert all(words in str(error.value) for words in said), error.value
+
+    def test_compression_has_a_meaning_in_a_warm_up(self) -> None:
+        options = "sync=bmuf block_steps=8 compression=bf16 block_warmup=3"
+        assert Settings.from_environment({"TFDIST_OPTIONS": options}).block_warmup == 3
+
+    def test_configured(self) -> None:
+        assert Settings().configured(sync="bmuf", block_steps=4).block_steps == 4
+        with pytest.raises(SettingsError, match="TFDIST_SYNC is 'bmuf', but TFDIST_BLOCK_STEPS is 0"):
+            Settings().configured(sync="bmuf")
+
+    def test_what_has_no_effect(self) -> None:
+        settings = Settings.from_environment({"TFDIST_BLOCK_STEPS": "8", "TFDIST_BLOCK_NESTEROV": "1"})
+        assert "TFDIST_BLOCK_NESTEROV is True, TFDIST_BLOCK_STEPS is 8: without effect" in settings.without_effect()
+        assert not settings.configured(sync="bmuf").without_effect()
+        assert not Settings().without_effect()

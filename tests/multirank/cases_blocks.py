@@ -1,0 +1,487 @@
+"""Blocks of local steps: BMUF and plain averaging against a computation in NumPy, with other data on each rank."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tests.multirank.cases_programs import refusal
+from tests.multirank.inside import everywhere, job_blocks, said_in_fit, settings, state_of, through_mpi
+from tests.multirank.oracle import v1
+from tests.named import turn
+
+RANK, SIZE = tfdist.rank(), tfdist.size()
+STEPS, BLOCK, RATE, MOMENTUM = 12, 4, 0.2, 0.9
+ROWS = 5
+_RANDOM = np.random.RandomState(5)
+TARGETS = _RANDOM.randn(4, STEPS, 3).astype(np.float32)
+LOOKED_UP = _RANDOM.randint(0, ROWS, (4, STEPS, 2))  # some rows twice
+FIRST = {"w": np.array([1, -2, 3], np.float32), "e": _RANDOM.randn(ROWS, 2).astype(np.float32)}
+Values = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Filter:
+    """What is asked for, and the oracle's figures of it."""
+
+    sync: str = "bmuf"
+    momentum: float = 1 - 1 / SIZE
+    rate: float = 1.0
+    nesterov: bool = False
+    state: str = "reset"
+    warmup: int = 0
+
+    @contextlib.contextmanager
+    def set(self) -> Iterator[None]:
+        more: dict[str, Any] = {}
+        if self.sync == "bmuf":
+            more = {"block_learning_rate": self.rate, "block_nesterov": self.nesterov}
+            if self.momentum != 1 - 1 / SIZE:  # the default
+                more["block_momentum"] = self.momentum
+        with settings(through_mpi()):
+            tfdist.configure(
+                sync=self.sync, block_steps=BLOCK, block_state=self.state, block_warmup=self.warmup, **more
+            )
+            yield
+
+
+PLAIN = Filter("average", momentum=0)
+FILTERS = (Filter(), Filter(nesterov=True), Filter(momentum=0.3, rate=0.7), PLAIN)
+
+
+def gradients(rank: int, step: int, values: Values) -> Values:
+    """Of ``loss``."""
+    of_e = np.zeros_like(values["e"])
+    for row in LOOKED_UP[rank, step]:
+        of_e[row] += values["e"][row] + TARGETS[rank, step, :2]
+    return {"w": values["w"] - TARGETS[rank, step], "e": of_e}
+
+
+def loss(w: Any, e: Any, target: Any, rows: Any) -> Any:
+    found = tf.nn.embedding_lookup(e, rows)
+    return 0.5 * tf.reduce_sum((w - target) ** 2) + tf.reduce_sum(found * target[:2] + 0.5 * found**2)
+
+
+def expected(asked: Filter, momentum: float = 0.0, steps: int = STEPS, ends: tuple[int, ...] = ()) -> list[Values]:
+    """What all ranks have at the end of each block, and of the warm-up; ``ends``: steps after which one is cut off."""
+    ranks = [{n: v.astype(np.float64) for n, v in FIRST.items()} for _ in range(SIZE)]
+    slots = [{n: np.zeros_like(v) for n, v in ranks[0].items()} for _ in range(SIZE)]
+    change = {n: np.zeros_like(v) for n, v in ranks[0].items()}
+    start, filtered = dict(ranks[0]), dict(ranks[0])
+    found: list[Values] = []
+    done = -asked.warmup
+    for step in range(steps):
+        own = [gradients(rank, step, ranks[rank]) for rank in range(SIZE)]
+        if done < 0:
+            own = [{n: np.mean([g[n] for g in own], axis=0) for n in own[0]}] * SIZE
+        for rank in range(SIZE):
+            for n in ("w", "e"):
+                slots[rank][n] = momentum * slots[rank][n] + own[rank][n]
+                ranks[rank][n] = ranks[rank][n] - RATE * slots[rank][n]
+        done += 1
+        if done == 0:
+            start, filtered = dict(ranks[0]), dict(ranks[0])
+            found.append(dict(start))
+        if done != BLOCK and not (done > 0 and step + 1 in ends):
+            continue
+        done = 0
+        for n in ("w", "e"):
+            mean = np.mean([values[n] for values in ranks], axis=0)
+            change[n] = asked.momentum * change[n] + asked.rate * (mean - start[n])
+            filtered[n] = filtered[n] + change[n]
+            start[n] = filtered[n] + asked.momentum * change[n] * asked.nesterov
+            average = np.mean([of[n] for of in slots], axis=0)
+            for rank in range(SIZE):
+                ranks[rank][n] = start[n]
+                slots[rank][n] = {"reset": 0 * average, "average": average, "keep": slots[rank][n]}[asked.state]
+        found.append(dict(start))
+    return found
+
+
+def assert_same(found: list[Values], wanted: list[Values]) -> None:
+    """On all ranks, to the bit between them."""
+    assert len(found) == len(wanted), (len(found), len(wanted))
+    for block, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        for name, value in other.items():
+            np.testing.assert_allclose(one[name], value, 2e-5, 2e-5, err_msg=f"{name} after block {block}")
+    for block, ranks in enumerate(zip(*everywhere(found), strict=True)):
+        for name in found[0]:
+            assert all(np.array_equal(one[name], ranks[0][name]) for one in ranks), (block, name)
+
+
+class InSession:
+    """A graph of TensorFlow 1, and a session."""
+
+    def __init__(self, momentum: float = 0.0, resource: bool = True, separate: bool = False) -> None:
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            values = {n: v if RANK == 0 else 7 + v for n, v in FIRST.items()}  # rank 0's are taken
+            self.variables = {n: v1.get_variable(n, initializer=v, use_resource=resource) for n, v in values.items()}
+            self.target = v1.placeholder(tf.float32, [3])
+            self.rows = v1.placeholder(tf.int32, [2])
+            total = loss(self.variables["w"], self.variables["e"], self.target, self.rows)
+            steps = v1.train.get_or_create_global_step()
+            if separate:
+                first = sgd(0).minimize(total, var_list=[self.variables["w"]])
+                with tf.control_dependencies([first]):
+                    self.step = sgd(momentum).minimize(total, steps, [self.variables["e"]])
+            else:
+                self.step = sgd(momentum).minimize(total, steps)
+            self.saver = v1.train.Saver()
+            self.session = v1.Session()
+            self.session.run(v1.global_variables_initializer())
+
+    def run(self, step: int) -> None:
+        self.session.run(self.step, {self.target: TARGETS[RANK, step], self.rows: LOOKED_UP[RANK, step]})
+
+    def values(self) -> Values:
+        return self.session.run(self.variables)
+
+    def save(self, path: str) -> str:
+        with self.graph.as_default():
+            return self.saver.save(self.session, path)
+
+    def restore(self, path: str) -> None:
+        with self.graph.as_default():
+            self.saver.restore(self.session, path)
+
+
+def sgd(momentum: float) -> Any:
+    # (Momentum's update of slices leaves rows alone that they do not have.)
+    return v1.train.MomentumOptimizer(RATE, momentum) if momentum else v1.train.GradientDescentOptimizer(RATE)
+
+
+class InFit:
+    """Keras's fit, a block of steps an epoch."""
+
+    def __init__(self, momentum: float = 0.0) -> None:
+        self.optimizer = keras.optimizers.SGD(RATE, momentum=momentum)
+        self.model = Both()
+        self.model.compile(optimizer=self.optimizer)
+        self.at_ends: list[Values] = []
+
+    def values(self) -> Values:
+        return {"w": self.model.w.numpy(), "e": self.model.e.numpy()}
+
+    def run(self, first: int, steps: int, **options: Any) -> None:
+        """An epoch a block."""
+        own = slice(first, first + steps)
+        data = tf.data.Dataset.from_tensor_slices((TARGETS[RANK, own], LOOKED_UP[RANK, own].astype(np.int32)))
+        note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: self.at_ends.append(self.values()))
+        self.model.fit(data, callbacks=[note], verbose=0, **options)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Both(keras.Model):
+    """The loss of all programs as a model."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, value in FIRST.items():
+            first = value if RANK == 0 else 7 + value
+            setattr(self, name, self.add_weight(shape=value.shape, initializer=lambda *a, v=first, **k: v, name=name))
+        self.built = True
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            total = loss(self.w.value, self.e.value, *data)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(total, variables), variables, strict=True))
+        return {"loss": total}
+
+    def test_step(self, data: Any) -> Any:
+        return {"loss": loss(self.w.value, self.e.value, *data)}
+
+
+class InFunction:
+    """A tape in a function, with an optimizer of Keras."""
+
+    def __init__(self, momentum: float = 0.0, separate: bool = False) -> None:
+        self.variables = {n: tf.Variable(v if RANK == 0 else 7 + v, name=n) for n, v in FIRST.items()}
+        self.optimizer = keras.optimizers.SGD(RATE, momentum=momentum)
+        self.other = keras.optimizers.SGD(RATE) if separate else None
+        self.checkpoint = tf.train.Checkpoint(optimizer=self.optimizer, **self.variables)
+
+        @tf.function
+        def train(target: Any, rows: Any) -> None:
+            w, e = self.variables["w"], self.variables["e"]
+            with tf.GradientTape() as tape:
+                total = loss(w, e, target, rows)
+            of_w, of_e = tape.gradient(total, [w, e])
+            if self.other is None:
+                self.optimizer.apply_gradients([(of_w, w), (of_e, e)])
+            else:
+                self.optimizer.apply_gradients([(of_w, w)])
+                self.other.apply_gradients([(of_e, e)])
+
+        self.train = train
+
+    def run(self, step: int) -> None:
+        self.train(tf.constant(TARGETS[RANK, step]), tf.constant(LOOKED_UP[RANK, step], tf.int32))
+
+    def values(self) -> Values:
+        return {n: v.numpy() for n, v in self.variables.items()}
+
+    def save(self, path: str) -> str:
+        return self.checkpoint.write(path)
+
+    def restore(self, path: str) -> None:
+        self.checkpoint.restore(path)
+
+
+Program = Any
+
+
+def blocks(program: Program, first: int = 0, steps: int = STEPS, warmup: int = 0) -> list[Values]:
+    """The values at each block's end, and at that of a warm-up."""
+    found = []
+    for step in range(first, steps):
+        program.run(step)
+        if step + 1 >= warmup and (step + 1 - warmup) % BLOCK == 0:
+            found.append(program.values())
+        elif step + 1 > warmup and SIZE > 1:
+            own = everywhere(program.values()["w"])
+            assert not np.array_equal(own[0], own[1]), "the ranks train on their own inside a block"
+    return found
+
+
+def case_three_blocks() -> None:
+    for make in (InSession, InFunction):
+        for asked in FILTERS:
+            with turn(make.__name__, asked), asked.set():
+                assert_same(blocks(make()), expected(asked))
+
+
+def case_the_state_of_an_optimizer() -> None:
+    for make in (InSession, InFunction):
+        for state in ("reset", "average", "keep"):
+            asked = Filter(state=state)
+            with turn(make.__name__, state), asked.set():
+                found, wanted = blocks(make(MOMENTUM)), expected(asked, MOMENTUM)
+                # (Momentum leaves rows of slices alone that have no gradient, which the oracle does not.)
+                assert_same([{"w": values["w"]} for values in found], [{"w": values["w"]} for values in wanted])
+
+
+def case_blocks_in_fit() -> None:
+    for asked, momentum in ((Filter(nesterov=True), 0.0), (PLAIN, 0.0), (Filter(state="average"), MOMENTUM)):
+        with turn(asked), asked.set():
+            program = InFit(momentum)
+            for first in range(0, STEPS, BLOCK):
+                program.run(first, BLOCK)
+            names = ("w",) if momentum else ("w", "e")
+            wanted = [{n: values[n] for n in names} for values in expected(asked, momentum)]
+            assert_same([{n: values[n] for n in names} for values in program.at_ends], wanted)
+
+
+def case_an_epoch_of_fit_ends_a_block() -> None:
+    """After six steps of blocks of four: what is validated, logged and saved is the same everywhere."""
+    asked = Filter(nesterov=True)
+    with asked.set():
+        program = InFit()
+        program.run(0, 6)
+        program.run(6, 6)
+        wanted = expected(asked, ends=(6, 12))
+        assert_same(program.at_ends, [wanted[1], wanted[3]])
+
+
+def case_a_warm_up() -> None:
+    asked = Filter(nesterov=True, warmup=3)
+    for make in (InSession, InFunction):
+        with turn(make.__name__), asked.set():
+            assert_same(blocks(make(), steps=11, warmup=3), expected(asked, steps=11))
+
+
+def case_conditions_of_tensorflow_1() -> None:
+    asked = Filter(nesterov=True, warmup=3)
+    v1.disable_control_flow_v2()
+    try:
+        with asked.set():
+            assert_same(blocks(InSession(), steps=11, warmup=3), expected(asked, steps=11))
+    finally:
+        v1.enable_control_flow_v2()
+
+
+def case_two_optimizers() -> None:
+    for make in (InSession, InFunction):
+        with turn(make.__name__), Filter().set():
+            assert_same(blocks(make(separate=True)), expected(Filter()))
+
+
+def case_reference_variables() -> None:
+    with Filter().set():
+        assert_same(blocks(InSession(resource=False)), expected(Filter()))
+
+
+def case_a_block_that_is_cut_off() -> None:
+    asked = Filter(nesterov=True, state="average")
+    for make in (InSession, InFunction):
+        with turn(make.__name__), asked.set():
+            program, found = make(MOMENTUM), []
+            for step in range(10):
+                program.run(step)
+                if step in (5, 9):
+                    tfdist.end_block()
+                    tfdist.end_block()  # nothing is open
+                if step in (3, 5, 9):
+                    found.append({"w": program.values()["w"]})
+            wanted = expected(asked, MOMENTUM, steps=10, ends=(6,))
+            assert_same(found, [{"w": values["w"]} for values in wanted])
+
+
+def case_a_monitored_session_ends_a_block() -> None:
+    asked = Filter(nesterov=True)
+    with asked.set(), tempfile.TemporaryDirectory() as folder:
+        program = InSession()
+        last = v1.train.StopAtStepHook(last_step=6)
+        own = str(Path(folder) / "checkpoints")
+        with (
+            program.graph.as_default(),
+            v1.train.MonitoredTrainingSession(
+                checkpoint_dir=own, save_checkpoint_steps=100, hooks=[last], log_step_count_steps=None
+            ) as session,
+        ):
+            for step in range(6):
+                session.run(program.step, {program.target: TARGETS[RANK, step], program.rows: LOOKED_UP[RANK, step]})
+        saved = {n: tf.train.load_variable(own, n) for n in FIRST}
+        assert_same([saved], [expected(asked, steps=6, ends=(6,))[-1]])
+
+
+def case_a_checkpoint_goes_on_bit_for_bit() -> None:
+    """Saved by rank 0 after two blocks, and read by it alone into a program that has begun anew."""
+    asked = Filter(nesterov=True, state="average")
+    for make in (InSession, InFunction):
+        with turn(make.__name__), asked.set(), tempfile.TemporaryDirectory() as folder:
+            program, again = make(MOMENTUM), None
+            assert len(blocks(program, steps=2 * BLOCK)) == 2
+            path = program.save(str(Path(folder) / "c")) if RANK == 0 else ""
+            straight = blocks(program, first=2 * BLOCK)
+            again = make(MOMENTUM)
+            if RANK == 0:
+                again.restore(path)
+            found = blocks(again, first=2 * BLOCK)
+            np.testing.assert_array_equal(found[0]["w"], straight[0]["w"])
+            assert_same([{"w": found[0]["w"]}], [{"w": expected(asked, MOMENTUM)[2]["w"]}])
+
+
+def case_a_model_that_is_saved_goes_on() -> None:
+    asked = Filter(nesterov=True, state="average")
+    with asked.set(), tempfile.TemporaryDirectory() as folder:
+        program, own = InFit(MOMENTUM), str(Path(folder) / "own.keras")
+        program.run(0, BLOCK)
+        program.model.save(own)
+        program.run(BLOCK, BLOCK)
+        again = InFit(MOMENTUM)
+        again.model = keras.saving.load_model(own, compile=True)
+        again.run(BLOCK, BLOCK)
+        np.testing.assert_array_equal(again.at_ends[0]["w"], program.at_ends[1]["w"])
+        assert_same([{"w": again.at_ends[0]["w"]}], [{"w": expected(asked, MOMENTUM)[1]["w"]}])
+
+
+def case_one_exchange_a_block() -> None:
+    for warmup in (0, 2):
+        with turn(warmup), Filter(warmup=warmup).set():
+            program = InSession()
+            blocks(program, steps=8 + warmup, warmup=warmup)
+            exchanged = [(c.name, c.step) for c in state_of(program.graph).collectives]
+            assert [n for _, n in exchanged] == [2] * (len(exchanged)), exchanged
+            assert len(exchanged) == 1 + (warmup > 0), exchanged
+
+
+def case_moving_statistics_are_averaged() -> None:
+    with PLAIN.set():
+        model = keras.Sequential([keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        x = (np.arange(2 * BLOCK, dtype=np.float32).reshape(-1, 1) + 10) * (RANK + 1)
+        model.fit(x, x, batch_size=2, shuffle=False, verbose=0)
+        mean = model.layers[0].moving_mean.numpy()
+        alone = np.zeros(1)
+        for step in range(BLOCK):
+            alone = 0.5 * alone + 0.5 * x[2 * step : 2 * step + 2].mean()
+        np.testing.assert_allclose(mean, np.mean(everywhere(alone)), rtol=1e-5)
+
+
+def case_adam_that_is_reset_is_told() -> None:
+    with Filter().set(), said_in_fit() as lines:
+        w = tf.Variable([1.0])
+        optimizer = keras.optimizers.Adam(0.1)
+        tf.function(lambda: optimizer.apply_gradients([(w * (RANK + 1), w)]))()
+    told = [line for line in lines if "up to three times" in line]
+    assert len(told) == (RANK == 0), lines
+
+
+def case_a_checkpoint_inside_a_block_is_told() -> None:
+    for make in (InSession, InFunction, InFit):
+        with turn(make.__name__), PLAIN.set(), tempfile.TemporaryDirectory() as folder:
+            job_blocks()._told = False
+            program, found = make(), []
+            with said_in_fit() as lines:
+                if isinstance(program, InFit):
+                    save = keras.callbacks.LambdaCallback(
+                        on_train_batch_end=lambda batch, logs, p=program: p.model.save(f"{folder}/own.keras")
+                    )
+                    data = tf.data.Dataset.from_tensor_slices((TARGETS[RANK, :2], LOOKED_UP[RANK, :2].astype(np.int32)))
+                    program.model.fit(data, callbacks=[save], verbose=0)
+                else:
+                    program.run(0)
+                    program.save(str(Path(folder) / "c"))
+                found = [line for line in lines if "after 1 of the 4 steps of a block" in line]
+            assert len(found) == (RANK == 0), lines
+            tfdist.end_block()
+
+
+def case_what_blocks_cannot_do_is_refused() -> None:
+    w, v = tf.Variable([1.0]), tf.Variable([1.0])
+
+    def train(optimizer: Any, *variables: Any) -> Any:
+        def step() -> None:
+            optimizer.apply_gradients([(x * (RANK + 1), x) for x in variables])
+
+        return tf.function(step)
+
+    with Filter().set():
+        told = refusal(lambda: keras.optimizers.SGD(0.1).apply_gradients([(tf.constant([1.0]), w)]))
+        assert "applies gradients eagerly" in told and "tf.function" in told, told
+        first, second = train(keras.optimizers.SGD(0.1), w), train(keras.optimizers.SGD(0.1), w)
+        first()
+        assert "after 1 steps of another optimizer's block" in refusal(second)
+        tfdist.end_block()
+        train(keras.optimizers.SGD(0.1), w)()
+        tfdist.end_block()
+        assert "another optimizer has begun to train" in refusal(first)
+        assert "give all ranks the same number of steps" in refusal(tfdist.join)
+        own = v1.train.GradientDescentOptimizer(0.1)
+        train(own, w)()
+        assert "an optimizer for each set of variables" in refusal(train(own, w, v))
+        tfdist.end_block()
+        with tfdist.disable_broadcast():
+            assert "lets each rank begin" in refusal(train(keras.optimizers.SGD(0.1), v))
+        with tf.Graph().as_default():
+            a, b = v1.get_variable("a", initializer=1.0), v1.get_variable("b", initializer=1.0)
+            sgd(0).minimize(a * b)
+            told = refusal(lambda: sgd(0).minimize(a * a, var_list=[a]))
+            assert "a is trained in two places of this graph" in told, told
+    function = train(keras.optimizers.SGD(0.1), v)
+    with Filter().set():
+        for _ in range(BLOCK - 1):
+            function()
+    with settings():
+        tfdist.configure(sync="average", block_steps=BLOCK)
+        told = refusal(function)
+        assert "has made sync 'average'" in told, told
+
+
+def case_what_one_rank_does_alone_has_no_blocks() -> None:
+    with Filter().set():
+        w = tf.Variable([1.0])
+        with tfdist.alone("its own"):
+            keras.optimizers.SGD(0.5).apply_gradients([(tf.constant([RANK + 1.0]), w)])
+        np.testing.assert_allclose(w.numpy(), [1 - 0.5 * (RANK + 1)])

@@ -1,0 +1,37 @@
+"""Hooks where checkpoints are written: by TensorFlow 1's Saver, ``tf.train.Checkpoint`` and Keras 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.checkpoint import checkpoint
+from tensorflow.python.training import saver
+
+from tfdist.graph.job import Job
+from tfdist.hooks.patches import Patches
+from tfdist.training.steps import Steps
+from tfdist.updates.blocks import blocks_of
+
+
+def hook(patches: Patches, job: Job, steps: Steps) -> None:
+    """tensorflow/python/training/saver.py, …/checkpoint/checkpoint.py, keras/src/saving/saving_lib.py."""
+    blocks = blocks_of(steps)
+
+    def save(original: Callable[..., Any], self: Any, sess: Any, *args: Any, **kwargs: Any) -> Any:
+        blocks.before_saving(sess)
+        return original(self, sess, *args, **kwargs)
+
+    def write(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if tf.executing_eagerly():
+            blocks.before_saving()
+        return original(*args, **kwargs)
+
+    def keras(module: Any) -> None:
+        for name in ("save_model", "save_weights_only"):
+            patches.replace_everywhere(module, name, write, ("model",))
+
+    patches.replace(saver.Saver, "save", save, ("self", "sess"))
+    patches.replace(checkpoint.TrackableSaver, "save", write, ("self", "file_prefix"))
+    patches.when_imported("keras.src.saving.saving_lib", keras)

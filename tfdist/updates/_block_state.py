@@ -1,0 +1,126 @@
+"""Block state: the variables that blocks need beside those that are trained; an optimizer's checkpoint holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.graph import function_state
+from tfdist.graph.markers import variable_key, variable_name
+from tfdist.training.eager_variables import native
+from tfdist.updates._optimizer_state import Slot
+from tfdist.updates.block_filter import Rule
+
+_FOR_EVER = 2**40
+Make = Callable[[str, Sequence[int], Any, float], Any]
+
+
+class BlockState:
+    """What the blocks of some variables have come to.
+
+    Args:
+      variables: that are trained.
+      rule: how.
+      make: a variable: of a name, shape, dtype and first value.
+
+    Attributes:
+      variables: that are trained, of TensorFlow.
+      names: of them.
+      keys: of them (``markers.variable_key``).
+      position: local steps that this block has done; below 0: minus the steps of the warm-up that are left.
+      lookahead: with which this block began.
+      starts: what this block began with, and
+      changes: the last block's, of each variable; none if the mean alone counts.
+      statistics: variables that the mean of the ranks is set to, at a block's end.
+      slots: an optimizer's own.
+    """
+
+    def __init__(self, variables: Sequence[Any], rule: Rule, make: Make) -> None:
+        self.variables = [native(v) for v in variables]
+        self.names = [variable_name(v) for v in variables]
+        self.keys = [variable_key(v) for v in self.variables]
+        self.made: list[Any] = []
+
+        def own(name: str, shape: Sequence[int], dtype: Any, value: float = 0) -> Any:
+            self.made.append(make(name, shape, dtype, value))
+            return native(self.made[-1])
+
+        self.position = own("block_position", [], tf.int64, -rule.warmup)
+        filtered = [] if rule.plain else list(zip(self.names, self.variables, strict=True))
+        self.lookahead = own("block_lookahead", [], tf.float32) if filtered else None
+        kinds = {
+            kind: [own(f"{n.removesuffix(':0')}/{kind}", v.shape, v.dtype.base_dtype) for n, v in filtered]
+            for kind in ("block_start", "block_change")
+        }
+        self.starts, self.changes = kinds["block_start"], kinds["block_change"]
+        self.statistics: list[Any] = []
+        self.slots: list[Slot] = []
+        self.taken_over = False
+
+    @property
+    def all(self) -> list[Any]:
+        """Every variable that a block's end reads or sets."""
+        own = [self.position, *([] if self.lookahead is None else [self.lookahead]), *self.starts, *self.changes]
+        return [*self.variables, *self.statistics, *(slot.variable for slot in self.slots), *own]
+
+    def take_over(self) -> None:
+        """Another optimizer trains these variables from now on."""
+        self.taken_over = True
+        self.position.assign(-_FOR_EVER)
+
+    @staticmethod
+    def check_not_taken_over(position: tf.Tensor, name: str) -> Any:
+        """An operation that fails where a function still trains by the optimizer before."""
+        told = f"another optimizer has begun to train {name}: with blocks, one optimizer trains a variable"
+        return tf.debugging.assert_greater(position, tf.constant(-_FOR_EVER // 2, tf.int64), message=told)
+
+
+def of_keras(optimizer: Any, variables: Sequence[Any], rule: Rule) -> BlockState:
+    """Its variables are the optimizer's, of Keras 3, which saves them."""
+
+    def make(name: str, shape: Sequence[int], dtype: Any, value: float) -> Any:
+        def filled(shape: Any, dtype: Any = None) -> Any:
+            return tf.fill(shape, tf.cast(value, dtype))
+
+        with tf.init_scope():
+            return optimizer.add_variable(shape, initializer=filled, dtype=dtype.name, name=name.replace("/", "_"))
+
+    return BlockState(variables, rule, make)
+
+
+def of_graph(variables: Sequence[Any], rule: Rule) -> BlockState:
+    """Its variables are a graph's, of which a Saver that is made later takes all."""
+
+    def make(name: str, shape: Sequence[int], dtype: Any, value: float) -> Any:
+        with tf.init_scope(), tf.compat.v1.name_scope(None):
+            first = tf.fill(shape, tf.constant(value, dtype))
+            return tf.compat.v1.Variable(first, trainable=False, use_resource=True, name=name)
+
+    return BlockState(variables, rule, make)
+
+
+def of_optimizer(optimizer: Any, variables: Sequence[Any], rule: Rule) -> BlockState:
+    """Its variables are tracked by an optimizer, of which ``tf.train.Checkpoint`` saves all."""
+    holder = tf.Module()
+    holder.made = []
+
+    def make(name: str, shape: Sequence[int], dtype: Any, value: float) -> Any:
+        with tf.init_scope():
+            holder.made.append(tf.Variable(tf.fill(shape, tf.constant(value, dtype)), trainable=False, name=name))
+        return holder.made[-1]
+
+    state = BlockState(variables, rule, make)
+    if hasattr(optimizer, "_track_trackable"):
+        optimizer._track_trackable(holder, "tfdist_blocks", overwrite=True)
+    return state
+
+
+def make_for(optimizer: Any, variables: Sequence[Any], rule: Rule) -> BlockState:
+    """Where TensorFlow is building now."""
+    if function_state.in_session():
+        return of_graph(variables, rule)
+    if hasattr(optimizer, "stateless_apply"):
+        return of_keras(optimizer, variables, rule)
+    return of_optimizer(optimizer, variables, rule)

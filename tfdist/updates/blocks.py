@@ -1,0 +1,249 @@
+"""Blocks of local steps: variables are averaged and filtered once a block, in place of gradients in each step.
+
+What a block's end computes: ``block_filter``. Here is where blocks are: around an optimizer's application in a
+session's graph and in a function; and what ends one that is cut off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from tfdist.core.log import announce
+from tfdist.core.settings import SettingsError
+from tfdist.graph import function_state
+from tfdist.graph.gradient_average import reducer_of
+from tfdist.graph.markers import variable_key, variable_name
+from tfdist.training.eager_variables import native
+from tfdist.training.steps import Steps
+from tfdist.updates import _block_state, _optimizer_state
+from tfdist.updates._block_state import BlockState
+from tfdist.updates._block_step import BlockStep, OwnGradients
+from tfdist.updates.block_filter import Rule
+
+_ATTRIBUTE = "_tfdist_blocks"  # of a session's graph: its states
+_PLACE = "the end of a block that is cut off"
+Pairs = Sequence[tuple[Any, Any]]
+
+
+class Blocks:
+    """The blocks of all optimizers of this process.
+
+    Args:
+      steps: of this process.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._job = steps.job
+        self._steps = steps
+        self._states: weakref.WeakKeyDictionary[Any, BlockState] = weakref.WeakKeyDictionary()
+        self._building_for_nothing = False
+        self._told = False
+
+    def step(
+        self, optimizer: Any, pairs: Pairs, average: Callable[[Pairs], Pairs], apply: Callable[[Pairs], Any]
+    ) -> Any:
+        """An optimizer is to apply gradients.
+
+        Args:
+          optimizer: that applies.
+          pairs: of this rank's gradients and their variables.
+          average: makes what is applied of them, by the job's reducer.
+          apply: applies that, and returns what stands for it.
+
+        Raises:
+          RuntimeError: it is executed eagerly, or its variables are another optimizer's.
+        """
+        rule = self._rule()
+        if rule is None or all(gradient is None for gradient, _ in pairs):
+            return apply(average(pairs))
+        settings = self._job.switches.settings
+        if tf.executing_eagerly():
+            raise RuntimeError(
+                f"TFDIST_SYNC is {settings.sync!r}, and {type(optimizer).__name__} applies gradients eagerly on rank "
+                f"{self._job.world.rank}: put the training step into a tf.function, or use TFDIST_SYNC=gradients"
+            )
+        if not self._job.switches.broadcasts:
+            raise SettingsError(
+                f"TFDIST_SYNC is {settings.sync!r}, and tfdist.disable_broadcast lets each rank begin with its own "
+                "variables: blocks filter the change of variables that all ranks began with"
+            )
+        state = self._state(optimizer, pairs, rule)
+        with self._own_gradients(state, rule):
+            own = average(pairs)
+        block = BlockStep(self._job, self._steps.variables, state, rule)
+
+        def built() -> None:
+            state.slots = _optimizer_state.slots(optimizer, rule.state, state.made)
+
+        with self._quietly():
+            return block.around(lambda: apply(own), built)
+
+    def built(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        """An optimizer of Keras 3 has made its variables: those of its blocks belong to them, for a checkpoint."""
+        rule = self._rule()
+        if rule is not None and len(variables) and not self._building_for_nothing and optimizer not in self._states:
+            self._add(optimizer, variables, rule)
+
+    def end(self) -> None:
+        """Average what has been trained since the last block's end. Collective: all ranks."""
+        session = self._steps.sessions.trained
+        if session is not None and not session._closed:
+            self.end_in(session)
+        for state in list(self._states.values()):
+            if state.position.numpy() > 0 and not state.taken_over:
+                every = {id(v): v for v in state.all}
+                new = self._ended(state, {key: v.numpy() for key, v in every.items()}, id)
+                with self._steps.variables.setting():
+                    for key, value in new.items():
+                        every[key].assign(value)
+
+    def end_in(self, session: Any) -> None:
+        """The same in a session. Collective: all ranks."""
+        for state in _states_of(session.graph):
+            variables = self._steps.sessions.variables(session)
+            if _open(variables.value(state.position)):
+                variables.load(self._ended(state, variables.read(), lambda v: v.name))
+
+    def before_saving(self, session: Any = None) -> None:
+        """A checkpoint is about to be written: of one rank's variables, if a block is open."""
+        if session is None:
+            positions = [(state, state.position.numpy()) for state in self._states.values() if not state.taken_over]
+        else:
+            read = self._steps.sessions.variables(session).value
+            positions = [(state, read(state.position)) for state in _states_of(session.graph)]
+        done = next((int(position) for _, position in positions if _open(position)), 0)
+        if done and not self._told and not self._job.switches.alone_depth:
+            self._told = True
+            steps = self._job.switches.settings.block_steps
+            announce(
+                f"a checkpoint is written after {done} of the {steps} steps of a block: it holds what this rank alone "
+                "has trained there. Call tfdist.end_block() on all ranks before, or save after whole blocks"
+            )
+
+    def _rule(self) -> Rule | None:
+        switches = self._job.switches
+        return None if switches.alone_depth else Rule.of(switches.settings, self._job.world.size)
+
+    def _state(self, optimizer: Any, pairs: Pairs, rule: Rule) -> BlockState:
+        variables = [variable for gradient, variable in pairs if gradient is not None]
+        if function_state.in_session():
+            return _of_graph(variables, rule)
+        if optimizer not in self._states:
+            if hasattr(optimizer, "stateless_apply") and not optimizer.built:  # Keras 3: ``built`` comes of it
+                optimizer.build([variable for _, variable in pairs])
+                optimizer.built = True
+            if optimizer not in self._states:
+                self._add(optimizer, getattr(optimizer, "_trainable_variables", None) or variables, rule)
+        state = self._states[optimizer]
+        keys = {variable_key(native(v)) for v in variables}
+        if state.taken_over or not keys <= set(state.keys):
+            new = next(
+                (variable_name(v) for v in variables if variable_key(native(v)) not in state.keys), "its variables"
+            )
+            raise RuntimeError(
+                f"{type(optimizer).__name__} is to train {new} too, or again after another optimizer has: with "
+                f"TFDIST_SYNC={self._job.switches.settings.sync} an optimizer trains the same variables from its first "
+                "step on, and no other one does: make an optimizer for each set of variables"
+            )
+        return state
+
+    def _add(self, optimizer: Any, variables: Sequence[Any], rule: Rule) -> None:
+        keys = {variable_key(native(v)) for v in variables}
+        for other in self._states.values():
+            if other.taken_over or keys.isdisjoint(other.keys):
+                continue
+            with tf.init_scope(), self._steps.variables.setting():
+                if other.position.numpy() > 0:
+                    raise RuntimeError(
+                        f"{type(optimizer).__name__} is to train {other.names[0]} after {int(other.position.numpy())} "
+                        "steps of another optimizer's block: call tfdist.end_block() on all ranks before"
+                    )
+                other.take_over()
+        self._states[optimizer] = _block_state.make_for(optimizer, variables, rule)
+
+    @contextlib.contextmanager
+    def _own_gradients(self, state: BlockState, rule: Rule) -> Iterator[None]:
+        switches = self._job.switches
+        previous = switches.reducer
+        switches.reducer = OwnGradients(state, rule, reducer_of(self._job))
+        try:
+            yield
+        finally:
+            switches.reducer = previous
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        self._building_for_nothing = True
+        try:
+            yield
+        finally:
+            self._building_for_nothing = False
+
+    def _ended(self, state: BlockState, values: Any, key: Callable[[Any], Any]) -> dict[Any, np.ndarray]:
+        """What a block's end makes of these values, by the same keys."""
+        rule = self._rule()
+        if rule is None:
+            raise SettingsError(f"{_PLACE}: TFDIST_SYNC is 'gradients' now, and was not when the block began")
+        new: dict[Any, Any] = {}
+        averaged = [*state.variables, *state.statistics]
+        averaged += [slot.variable for slot in state.slots if rule.state == "average"]
+        for variable in averaged:
+            new[key(variable)] = self._mean(np.asarray(values[key(variable)]))
+        for variable, start, change in zip(state.variables, state.starts, state.changes, strict=False):
+            begun, last = values[key(start)], values[key(change)]
+            lookahead = np.asarray(values[key(state.lookahead)]).astype(begun.dtype)
+            filtered = rule.filtered(new[key(variable)], begun, last, lookahead)
+            new[key(variable)], new[key(change)] = (np.asarray(x, begun.dtype) for x in filtered)
+        for variable, initial in state.slots if rule.state == "reset" else ():
+            new[key(variable)] = np.full_like(values[key(variable)], initial)
+        if state.lookahead is not None:
+            new[key(state.lookahead)] = np.float32(rule.lookahead)
+        new[key(state.position)] = np.int64(0)
+        return {name: np.asarray(value) for name, value in new.items()}
+
+    def _mean(self, value: np.ndarray) -> np.ndarray:
+        wide = value.astype(np.float32 if value.itemsize < 4 else value.dtype, order="C").reshape(-1)
+        self._job.world.control.all_reduce(wide, "mean", self._job.world.size)
+        return wide.reshape(value.shape).astype(value.dtype)
+
+
+def _states_of(graph: Any) -> list[BlockState]:
+    return list(getattr(graph, _ATTRIBUTE, ()))
+
+
+def _open(position: Any) -> bool:
+    return position is not None and position > 0
+
+
+def _of_graph(variables: Sequence[Any], rule: Rule) -> BlockState:
+    """Those of a session's graph: training the same variables in two places counts as one."""
+    with tf.init_scope():
+        graph = ops.get_default_graph()
+    known = getattr(graph, _ATTRIBUTE, [])
+    setattr(graph, _ATTRIBUTE, known)
+    keys = [variable_key(v) for v in variables]
+    for state in known:
+        if state.keys == keys:
+            return state
+        if not set(keys).isdisjoint(state.keys):
+            both = next(name for name, key in zip(state.names, state.keys, strict=True) if key in keys)
+            raise RuntimeError(
+                f"{both} is trained in two places of this graph, together with other variables in each, and a block "
+                "has one beginning: apply the gradients of the same variables in both, or use TFDIST_SYNC=gradients"
+            )
+    known.append(_block_state.of_graph(variables, rule))
+    return known[-1]
+
+
+@functools.cache
+def blocks_of(steps: Steps) -> Blocks:
+    """The blocks of this process."""
+    return Blocks(steps)
