@@ -411,6 +411,27 @@ def case_a_write_in_a_session_is_refused() -> None:
         assert "accumulate_steps=3" in told and "gradients of w" in told, told
 
 
+def case_what_would_not_see_updates_is_refused() -> None:
+    """Moving averages that are built before the optimizer; gradients from inside a condition of TensorFlow 1."""
+    with accumulating():
+        with tf.Graph().as_default():
+            w = v1.get_variable("w", [2])
+            tf.train.ExponentialMovingAverage(0.9).apply([w])
+            optimizer = v1.train.GradientDescentOptimizer(0.1)
+            told = refusal(lambda: optimizer.minimize(tf.reduce_sum(w**2)))
+            assert "accumulate_steps=3" in told and "moving averages" in told, told
+        v1.disable_control_flow_v2()
+        try:
+            with tf.Graph().as_default():
+                w = v1.get_variable("w", [2])
+                condition = v1.placeholder_with_default(True, [])
+                g = tf.cond(condition, lambda: tf.gradients(tf.reduce_sum(w**2), w)[0], lambda: tf.zeros([2]))
+                told = refusal(lambda: v1.train.GradientDescentOptimizer(0.1).apply_gradients([(g, w)]))
+                assert "inside a condition" in told and "TFDIST_ACCUMULATE_STEPS" in told, told
+        finally:
+            v1.enable_control_flow_v2()
+
+
 def case_other_numbers_of_steps_are_told() -> None:
     with settings():
         tfdist.configure(accumulate_steps=2 + RANK)
