@@ -16,7 +16,19 @@ from tests.multirank.cases_keras import Subclassed, functional
 from tests.multirank.cases_programs import Model, refusal
 from tests.multirank.cases_toy_reducer import Clipped
 from tests.multirank.inside import everywhere, settings
-from tests.multirank.oracle import Feed, assert_close, data, merged, mine, model, one_process, placeholders, train, v1
+from tests.multirank.oracle import (
+    BATCH,
+    Feed,
+    assert_close,
+    data,
+    merged,
+    mine,
+    model,
+    one_process,
+    placeholders,
+    train,
+    v1,
+)
 from tests.named import turn
 
 STEPS = 3
@@ -50,7 +62,8 @@ def assert_steps_are_one(run: Run, steps: int = STEPS, tolerance: float = 1e-5) 
       steps: that are one.
       tolerance: of the greatest entry of a variable.
     """
-    feeds = data(steps=UPDATES)
+    rows = BATCH // (SIZE * steps) * SIZE * steps
+    feeds = [{n: v[:rows] for n, v in feed.items()} for feed in data(steps=UPDATES)]
     expected, others = one_process(lambda: (run(feeds), run([{n: v[:6] for n, v in f.items()} for f in feeds])))
     assert any(np.abs(others[n] - v).max() > 3 * tolerance * np.abs(v).max() for n, v in expected.items())
     found = run(pieces(feeds, steps))
@@ -398,13 +411,40 @@ def case_a_write_in_a_session_is_refused() -> None:
         assert "accumulate_steps=3" in told and "gradients of w" in told, told
 
 
+def case_what_would_not_see_updates_is_refused() -> None:
+    """Moving averages that are built before the optimizer; gradients from inside a condition of TensorFlow 1."""
+    with accumulating():
+        with tf.Graph().as_default():
+            w = v1.get_variable("w", [2])
+            tf.train.ExponentialMovingAverage(0.9).apply([w])
+            optimizer = v1.train.GradientDescentOptimizer(0.1)
+            told = refusal(lambda: optimizer.minimize(tf.reduce_sum(w**2)))
+            assert "accumulate_steps=3" in told and "moving averages" in told, told
+        v1.disable_control_flow_v2()
+        try:
+            with tf.Graph().as_default():
+                w = v1.get_variable("w", [2])
+                condition = v1.placeholder_with_default(True, [])
+                g = tf.cond(condition, lambda: tf.gradients(tf.reduce_sum(w**2), w)[0], lambda: tf.zeros([2]))
+                told = refusal(lambda: v1.train.GradientDescentOptimizer(0.1).apply_gradients([(g, w)]))
+                assert "inside a condition" in told and "TFDIST_ACCUMULATE_STEPS" in told, told
+        finally:
+            v1.enable_control_flow_v2()
+
+
 def case_other_numbers_of_steps_are_told() -> None:
     with settings():
         tfdist.configure(accumulate_steps=2 + RANK)
-        w = tf.Variable(tf.ones([2]), name="of_other_steps")
-        told = refusal(lambda: in_functions(FUNCTION_OPTIMIZERS["v1 momentum"])(pieces(data(steps=1))))
+        w, optimizer = tf.Variable(tf.ones([2]), name="of_other_steps"), v1.train.GradientDescentOptimizer(0.1)
+
+        @tf.function
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(w**2)
+            optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+
+        told = refusal(step)
         assert told.startswith("DisagreementError") and "sums of 2 steps" in told and "sums of 3 steps" in told, told
-        del w
 
 
 def case_configuring_another_number_is_refused_or_takes_effect() -> None:

@@ -1,8 +1,9 @@
-"""Without a launcher: nothing is installed, nothing of MPI is loaded, and every call works."""
+"""Without a launcher: nothing is installed unless steps are accumulated, nothing of MPI is loaded, and calls work."""
 
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 from typing import Any
@@ -55,3 +56,27 @@ with tf.Graph().as_default() as graph:
     assert not [op for op in graph.get_operations() if "PyFunc" in op.type or "tfdist" in op.name]
 """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+
+
+def test_steps_are_accumulated_as_by_several_processes() -> None:
+    program = """
+import numpy as np
+import tensorflow as tf
+import tfdist
+v1 = tf.compat.v1
+with tf.Graph().as_default(), v1.Session() as session:
+    x = v1.placeholder(tf.float32, [])
+    w = v1.get_variable("w", [], initializer=v1.zeros_initializer())
+    count = v1.train.get_or_create_global_step()
+    step = v1.train.GradientDescentOptimizer(1.0).minimize(w * x, global_step=count)
+    session.run(v1.global_variables_initializer())
+    for number, expected in ((1.0, 0.0), (3.0, -2.0), (5.0, -2.0)):
+        session.run(step, {x: number})
+        np.testing.assert_allclose(session.run(w), expected)
+    assert session.run(count) == 1
+raise ValueError("at the end")
+"""
+    environment = {**os.environ, "TFDIST_ACCUMULATE_STEPS": "2"}
+    command = [sys.executable, "-c", program]
+    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 1 and finished.stderr.endswith("\nValueError: at the end\n"), finished.stderr

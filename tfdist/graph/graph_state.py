@@ -57,6 +57,7 @@ class GraphState:
         those that this rank has assigned to since.
       overwritten: synchronised sessions in which this rank alone may have got other values since.
       failures: inside communication operations.
+      moved: variables that are not known to be updated in some steps only, and whose moving averages move in each.
       due: by variables that are not updated in each step: a bool tensor, whether they are in this one.
       warned_of_own: the script has been told that it gets this rank's own gradients.
     """
@@ -74,6 +75,7 @@ class GraphState:
         self.own: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
         self.overwritten: weakref.WeakSet[Any] = weakref.WeakSet()
         self.failures = Failures()
+        self.moved: set[Any] = set()
         self.due: dict[Any, Any] = {}
         self.warned_of_own = False
         self._averaged = 0  # of the markers

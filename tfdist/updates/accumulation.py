@@ -129,6 +129,12 @@ class Accumulated:
             return call()
         due = dues[0] if len(dues) == 1 else _all_alike(dues)
         state = make_state(ops.get_default_graph())
+        if state.moved.intersection(self._keys):
+            raise RuntimeError(
+                f"accumulate_steps={self.steps}, and moving averages (tf.train.ExponentialMovingAverage) of what is "
+                "trained here were built before: they would move with each step, instead of each update. Build them "
+                "after the optimizer, under tf.control_dependencies([train_op])"
+            )
         state.due.update({key: due for key in self._keys if key is not None})
         return if_due(due, call, name)
 
@@ -214,6 +220,11 @@ def due_of(variables: Sequence[Any]) -> tf.Tensor | None:
     if state is None or not state.due:
         return None
     return next((state.due[key] for v in variables if (key := variable_key(v)) in state.due), None)
+
+
+def move_each_step(variables: Sequence[Any]) -> None:
+    """Moving averages of variables are built in the graph under construction, of which no update is known."""
+    make_state(ops.get_default_graph()).moved.update(key for v in variables if (key := variable_key(v)) is not None)
 
 
 class StepSums:

@@ -79,9 +79,8 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
         patch.setattr(variable_writes, "may_write", lambda op_type: False)
         patch.setattr(gradients, "variable_key", lambda variable: None)
         patch.setattr(FitSteps, "_around", lambda self, callbacks, model: callbacks)
-        switches = types.SimpleNamespace(
-            alone_depth=0, broadcasts=True, shares=True, settings=types.SimpleNamespace(autoshard=False)
-        )
+        settings = types.SimpleNamespace(autoshard=False, accumulate_steps=1)
+        switches = types.SimpleNamespace(alone_depth=0, broadcasts=True, shares=True, settings=settings)
         job: Any = types.SimpleNamespace(switches=switches, world=types.SimpleNamespace(rank=0, size=1))
         functions: Any = Functions()
         sessions = types.SimpleNamespace(around=lambda session, fetches, call: call(), created=lambda session: None)

@@ -85,7 +85,7 @@ def test_rows_of_several_steps(way: Way, expected: list[int]) -> None:
     np.testing.assert_array_equal(indices, expected)
     total = np.zeros([9, 2])
     np.add.at(total, indices, values)
-    np.testing.assert_allclose(total[[1, 4, 7]], np.array([[0.5] * 2, [2] * 2, [1.5] * 2]))
+    np.testing.assert_allclose(total[[1, 4, 7]], np.array([[0.5] * 2, [2.0] * 2, [1.5] * 2]))
 
 
 def test_a_step_that_was_given_up_halfway_is_told() -> None:
