@@ -295,6 +295,7 @@ SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/bench_nmt": _help,
     "scripts/bench_step": _help,
     "scripts/conformance": _help,
+    "scripts/compare_bmuf": _help,
     "scripts/crash_nmt": _help,
     "scripts/faults": _help,
     "scripts/simulate_ranks": _help,

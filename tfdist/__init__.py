@@ -20,15 +20,10 @@ from tfdist.api import (
     disable_broadcast,
     enable_bcast,
     enable_broadcast,
-    end_block,
     join,
-    larc,
-    larc_gradients,
-    last_step,
     local_rank,
     local_size,
     rank,
-    scale_learning_rate,
     shard,
     size,
     uninstall,
@@ -44,6 +39,7 @@ from tfdist.api_collectives import (
     new_group,
     reduce_scatter,
 )
+from tfdist.api_updates import end_block, larc, larc_gradients, last_step, scale_learning_rate
 from tfdist.core.settings import SettingsError
 from tfdist.transport.interfaces import DisagreementError, PeerError
 

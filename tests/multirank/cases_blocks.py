@@ -282,6 +282,53 @@ def case_blocks_in_fit() -> None:
             assert_same([{n: values[n] for n in names} for values in program.at_ends], wanted)
 
 
+def case_several_steps_an_execution_and_tf_keras() -> None:
+    """Blocks of 4 in calls of 6 steps; and the block that the end of ``fit`` cuts off in tf_keras."""
+    import tf_keras
+
+    x = np.ones([6, 1], np.float32) * (RANK + 1)
+
+    def plain(steps: int) -> float:
+        own = np.ones(SIZE)
+        for step in range(steps):
+            own = own - 0.1 * 2 * np.arange(1, SIZE + 1) * (own * np.arange(1, SIZE + 1) - 1)
+            if (step + 1) % BLOCK == 0 or step + 1 == steps:
+                own[:] = own.mean()
+        return float(own[0])
+
+    for package in (keras, tf_keras):
+        with turn(package.__name__), PLAIN.set():
+            layer = package.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+            model = package.Sequential([package.layers.Input([1]), layer])
+            options = {"steps_per_execution": 6} if package is keras else {}
+            model.compile(package.optimizers.SGD(0.1), "mse", **options)
+            model.fit(x, np.ones_like(x), batch_size=1, shuffle=False, verbose=0)
+            np.testing.assert_allclose(np.squeeze(layer.get_weights()[0]), plain(6), rtol=1e-5)
+
+
+def case_what_is_set_inside_a_block_and_gradients_without_an_optimizer() -> None:
+    with PLAIN.set():
+        w, other = tf.Variable([1.0]), tf.Variable([1.0])
+        optimizer = keras.optimizers.SGD(1.0)
+
+        @tf.function
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                total = tf.reduce_sum(w * (RANK + 1) + other * (RANK + 1))
+            of_w, of_other = tape.gradient(total, [w, other])
+            optimizer.apply_gradients([(of_w, w)])
+            other.assign_sub(of_other)
+
+        step()
+        np.testing.assert_allclose(w.numpy(), [-RANK])  # its own
+        np.testing.assert_allclose(other.numpy(), [1 - (SIZE + 1) / 2])  # the average
+        w.assign([10.0 + RANK])
+        step()
+        np.testing.assert_allclose(w.numpy(), [10 - (RANK + 1.0)])  # from rank 0's
+        tfdist.end_block()
+        np.testing.assert_allclose(w.numpy(), [10 - (SIZE + 1) / 2])
+
+
 def case_an_epoch_of_fit_ends_a_block() -> None:
     """After six steps of blocks of four: what is validated, logged and saved is the same everywhere."""
     asked = Filter(nesterov=True)

@@ -31,12 +31,13 @@ class Slot(NamedTuple):
     initial: Any
 
 
-def slots(optimizer: Any, state: str, others: Sequence[Any]) -> list[Slot]:
+def slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[Any]) -> list[Slot]:
     """What is to be reset or averaged at a block's end.
 
     Args:
       optimizer: that has been built.
       state: ``reset``, ``average`` or ``keep``.
+      trained: the variables that it was built for.
       others: variables that the blocks have given it.
 
     Raises:
@@ -56,7 +57,7 @@ def slots(optimizer: Any, state: str, others: Sequence[Any]) -> list[Slot]:
         beginnings = {n: _constant(every[n].initial_value.op) for n in chosen}
     else:
         _say_biased(optimizer)
-        beginnings = dict(enumerate(_of_a_new_one(optimizer)))
+        beginnings = dict(enumerate(_of_a_new_one(optimizer, trained)))
     return [Slot(every[n], _uniform(beginnings.get(n), every[n], optimizer)) for n in chosen]
 
 
@@ -76,14 +77,14 @@ def _not_state(optimizer: Any) -> set[int]:
     return {id(native(v)) for v in [*one, *several] if v is not None}
 
 
-def _of_a_new_one(optimizer: Any) -> list[Any]:
+def _of_a_new_one(optimizer: Any, trained: Sequence[Any]) -> list[Any]:
     """The values of all variables of an optimizer of the same configuration, built for variables of one entry."""
     name = type(optimizer).__name__
-    trained = getattr(optimizer, "_trainable_variables", None)
-    if not (hasattr(optimizer, "from_config") and hasattr(optimizer, "build") and trained):
+    trained = getattr(optimizer, "_trainable_variables", None) or trained
+    if not (hasattr(optimizer, "from_config") and hasattr(optimizer, "build")):
         raise RuntimeError(
             f"TFDIST_BLOCK_STATE=reset: how the state of {name} began is not known in a tf.function: use an optimizer "
-            "of Keras 3, or TFDIST_BLOCK_STATE=keep or average"
+            "of Keras, or TFDIST_BLOCK_STATE=keep or average"
         )
     kind = type(trained[0]) if hasattr(trained[0], "path") else tf.Variable
 

@@ -81,7 +81,7 @@ class Blocks:
         block = BlockStep(self._job, self._steps.variables, state, rule)
 
         def built() -> None:
-            state.slots = _optimizer_state.slots(optimizer, rule.state, state.made)
+            state.slots = _optimizer_state.slots(optimizer, rule.state, state.variables, state.made)
 
         with self._quietly():
             return block.around(lambda: apply(own), built)
