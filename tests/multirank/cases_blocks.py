@@ -531,4 +531,5 @@ def case_what_one_rank_does_alone_has_no_blocks() -> None:
         w = tf.Variable([1.0])
         with tfdist.alone("its own"):
             keras.optimizers.SGD(0.5).apply_gradients([(tf.constant([RANK + 1.0]), w)])
+            assert "all ranks end it" in refusal(tfdist.end_block)
         np.testing.assert_allclose(w.numpy(), [1 - 0.5 * (RANK + 1)])
