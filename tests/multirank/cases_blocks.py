@@ -419,6 +419,25 @@ def case_a_checkpoint_goes_on_bit_for_bit() -> None:
             assert_same([{"w": found[0]["w"]}], [{"w": expected(asked, MOMENTUM)[2]["w"]}])
 
 
+def case_a_checkpoint_that_rank_0_reads_in_the_middle() -> None:
+    """The block's end is rank 0's, and the ranks are together again from the next step on: once, and not in each."""
+    with Filter().set(), tempfile.TemporaryDirectory() as folder:
+        program = InSession()
+        blocks(program, steps=BLOCK)
+        if RANK == 0:
+            program.restore(program.save(str(Path(folder) / "c")))
+        for step in range(BLOCK, 2 * BLOCK + 1):
+            program.run(step)
+        program.run(2 * BLOCK + 1)
+        own = everywhere(program.values()["w"])
+        apart = RATE * ((1 - RATE) * (TARGETS[1] - TARGETS[0])[2 * BLOCK] + (TARGETS[1] - TARGETS[0])[2 * BLOCK + 1])
+        np.testing.assert_allclose(own[1] - own[0], apart, rtol=1e-4, err_msg="two steps, each rank by itself")
+        program.run(2 * BLOCK + 2)
+        program.run(2 * BLOCK + 3)
+        ends = everywhere(program.values()["w"])
+        assert all(np.array_equal(end, ends[0]) for end in ends), ends
+
+
 def case_a_model_that_is_saved_goes_on() -> None:
     asked = Filter(nesterov=True, state="average")
     with asked.set(), tempfile.TemporaryDirectory() as folder:
@@ -531,4 +550,5 @@ def case_what_one_rank_does_alone_has_no_blocks() -> None:
         w = tf.Variable([1.0])
         with tfdist.alone("its own"):
             keras.optimizers.SGD(0.5).apply_gradients([(tf.constant([RANK + 1.0]), w)])
+            assert "all ranks end it" in refusal(tfdist.end_block)
         np.testing.assert_allclose(w.numpy(), [1 - 0.5 * (RANK + 1)])

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.checkpoint import checkpoint
+from tensorflow.python.client import session
 from tensorflow.python.training import saver
 
 from tfdist.graph.job import Job
@@ -20,7 +21,8 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     blocks = blocks_of(steps)
 
     def save(original: Callable[..., Any], self: Any, sess: Any, *args: Any, **kwargs: Any) -> Any:
-        blocks.before_saving(sess)
+        if isinstance(sess, session.BaseSession):
+            blocks.before_saving(sess)
         return original(self, sess, *args, **kwargs)
 
     def write(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

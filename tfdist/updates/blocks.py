@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
 from tfdist.core.log import announce
@@ -93,16 +94,26 @@ class Blocks:
             self._add(optimizer, variables, rule)
 
     def end(self) -> None:
-        """Average what has been trained since the last block's end. Collective: all ranks."""
+        """Average what has been trained since the last block's end.
+
+        Collective: all ranks.
+
+        Raises:
+          RuntimeError: it is called inside ``tfdist.alone``.
+        """
+        if self._job.switches.alone_depth:
+            raise RuntimeError(
+                f"the end of a block on rank {self._job.world.rank} inside tfdist.alone: all ranks end it, so call "
+                "tfdist.end_block() outside"
+            )
         session = self._steps.sessions.trained
         if session is not None and not session._closed:
             self.end_in(session)
-        for state in list(self._states.values()):
-            if state.position.numpy() > 0 and not state.taken_over:
-                every = {id(v): v for v in state.all}
-                new = self._ended(state, {key: v.numpy() for key, v in every.items()}, id)
-                with self._steps.variables.setting():
-                    for key, value in new.items():
+        with context.eager_mode(), self._steps.variables.setting():  # also where a graph is the default
+            for state in list(self._states.values()):
+                if state.position.numpy() > 0 and not state.taken_over:
+                    every = {id(v): v for v in state.all}
+                    for key, value in self._ended(state, {k: v.numpy() for k, v in every.items()}, id).items():
                         every[key].assign(value)
 
     def end_in(self, session: Any) -> None:
@@ -115,11 +126,12 @@ class Blocks:
     def before_saving(self, session: Any = None) -> None:
         """A checkpoint is about to be written: of one rank's variables, if a block is open."""
         if session is None:
-            positions = [(state, state.position.numpy()) for state in self._states.values() if not state.taken_over]
+            with context.eager_mode():
+                positions = [state.position.numpy() for state in self._states.values() if not state.taken_over]
         else:
             read = self._steps.sessions.variables(session).value
-            positions = [(state, read(state.position)) for state in _states_of(session.graph)]
-        done = next((int(position) for _, position in positions if _open(position)), 0)
+            positions = [read(state.position) for state in _states_of(session.graph)]
+        done = next((int(position) for position in positions if _open(position)), 0)
         if done and not self._told and not self._job.switches.alone_depth:
             self._told = True
             steps = self._job.switches.settings.block_steps
