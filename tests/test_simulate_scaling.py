@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
+import runpy
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,6 +138,29 @@ def test_a_measured_machine(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "x").read_text())["machine"]["dense, 1 + 1 threads"]
     assert [rows[n]["model"] for n in ("1", "2", "4")] == pytest.approx([500, 650, 1300])
     assert "+30.0%" in said
+
+
+def test_what_is_taken_from_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs are of processes that exchange nothing; the median of rounds counts."""
+    script = runpy.run_path(str(ROOT / "scripts" / "simulate_scaling"))
+    runs: list[int] = []
+
+    def bench_step(command: list[str], **more: Any) -> None:
+        n = int(command[command.index("--ranks") + 1])
+        runs.append(n)
+        slower = 1.5 if len(runs) <= 3 else 1.0  # the first of three rounds
+        # Of all processes together: each takes 0.5 s alone, 0.6 s beside others; ranks 0.1 s more.
+        speeds = {"one process": 1 / 0.5, "independent": n / 0.6, "ranks": n / (0.6 + 0.1 * (n > 1)) / slower}
+        found = {"steps_per_second": {"dense": speeds}, "floor_s": {"dense": n / 100}}
+        Path(command[command.index("--json") + 1]).write_text(json.dumps(found))
+
+    monkeypatch.setattr(subprocess, "run", bench_step)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    found = script["measured"](argparse.Namespace(rounds=3, seconds=1.0))
+    assert runs == [1, 2, 4] * 3 and found["cores"] == 2
+    seconds = found["seconds"]["dense"]
+    inputs = {"alone": 0.5, "beside": 0.6, "floor": 0.02}
+    assert seconds == pytest.approx(inputs | {"ranks 1": 0.6, "ranks 2": 0.7, "ranks 4": 0.7})
 
 
 def test_bad_input() -> None:
