@@ -90,6 +90,7 @@ class TestBlocks:
             ("sync=bmuf block_steps=8 block_momentum=1", ("block_momentum='1' is out of range", "below 1")),
             ("sync=bmuf block_steps=-1", ("block_steps='-1' is out of range",)),
             ("sync=bmuf block_steps=8 block_learning_rate=0", ("block_learning_rate='0' is out of range",)),
+            ("sync=bmuf block_steps=8 accumulate_steps=4", ("TFDIST_ACCUMULATE_STEPS is 4", "TFDIST_SYNC is 'bmuf'")),
             ("sync=often", ("gradients | average | bmuf",)),
         ],
     )
