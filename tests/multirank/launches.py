@@ -16,6 +16,8 @@ from tests.launch import ROOT, Finished, mpirun
 
 # So much would mean a rank that computes for ever: a wait for another one gives up after a minute.
 TIMEOUT_SECONDS = 1800
+# Where other jobs have the processors, too, Keras's tracing of a training step has taken one rank a minute.
+_ABORT_SECONDS = "150"
 LOGS = ROOT / "build" / "test-logs"  # all that a launch has printed that failed as a whole
 
 
@@ -210,7 +212,7 @@ def results(launch: Launch, cases: tuple[str, ...]) -> tuple[dict[str, Any], str
     """What the runner reports of each case, and how the job ended."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report"
-        settings = {"TFDIST_STALL_SECONDS": "10", "TFDIST_STALL_ABORT_SECONDS": "60", **dict(launch.settings)}
+        settings = {"TFDIST_STALL_SECONDS": "10", "TFDIST_STALL_ABORT_SECONDS": _ABORT_SECONDS, **dict(launch.settings)}
         arguments = ["-m", "tests.multirank.runner", str(report), *cases]
         job = (
             _on_hosts(launch, arguments, settings)
