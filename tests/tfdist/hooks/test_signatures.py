@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.named import turn
+from tfdist.core.settings import Settings
 from tfdist.graph import marking
 from tfdist.hooks import gradients, install
 from tfdist.hooks.patches import Patches
@@ -71,6 +72,16 @@ class Argument(list[Any]):
     built, jit_compile, synchronized, name = True, False, False, "an argument"
     _tfdist_sources: tuple[Any, ...] = ()
 
+    def _tf_sess(self) -> None:
+        return None
+
+
+class Parts:
+    """Something with these attributes."""
+
+    def __init__(self, **parts: Any) -> None:
+        vars(self).update(parts)
+
 
 @pytest.fixture(scope="module")
 def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
@@ -79,14 +90,15 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
         patch.setattr(variable_writes, "may_write", lambda op_type: False)
         patch.setattr(gradients, "variable_key", lambda variable: None)
         patch.setattr(FitSteps, "_around", lambda self, callbacks, model: callbacks)
-        settings = types.SimpleNamespace(autoshard=False, accumulate_steps=1)
-        switches = types.SimpleNamespace(alone_depth=0, broadcasts=True, shares=True, settings=settings)
+        switches = types.SimpleNamespace(alone_depth=0, broadcasts=True, shares=True, settings=Settings())
         job: Any = types.SimpleNamespace(switches=switches, world=types.SimpleNamespace(rank=0, size=1))
         functions: Any = Functions()
-        sessions = types.SimpleNamespace(around=lambda session, fetches, call: call(), created=lambda session: None)
+        sessions = types.SimpleNamespace(
+            around=lambda session, fetches, call: call(), created=lambda session: None, trained=None
+        )
         fit = FitSteps(job, functions, functions)
-        steps: Any = types.SimpleNamespace(
-            functions=functions, eager=functions, variables=functions, sessions=sessions, fit=fit
+        steps: Any = Parts(
+            job=job, functions=functions, eager=functions, variables=functions, sessions=sessions, fit=fit
         )
         recorded = Recorded()
         for point in install._TABLE[:-2]:  # the last are Python's: uncaught exceptions, and exit codes
