@@ -100,8 +100,8 @@ def configure(
         default keeps slices, because optimizers with momentum treat the two differently.
       sparse_ways: by variable name (with ``:0`` or without), how the rows of its gradient travel: ``auto``, ``dense``
         or ``gather``, with the same result; or ``unmerged``: all ranks' rows one after the other.
-      **settings: ``bucket_mb``, ``compression``, ``sparse``, ``accumulate_steps``, ``sync``, ``block_...``, as in the
-        environment.
+      **settings: ``bucket_mb``, ``compression``, ``sparse``, ``accumulate_steps``, ``divergence``, ``sync``,
+        ``block_...``, as in the environment.
 
     Raises:
       SettingsError: an unknown setting, a value out of its range, a setting that only the environment has, or

@@ -128,6 +128,7 @@ class Settings:
     block_nesterov: bool = _setting(False, _switch, "0 or 1", "BMUF: a block begins where the momentum leads")
     block_state: str = _choice("reset", ("reset", "average", "keep"), "an optimizer's own state at a block's end")
     block_warmup: int = _setting(0, _count, "a whole number", "steps with averaged gradients before the first block")
+    divergence: str = _choice("off", ("off", "warn", "stop"), "where gradients are not finite, or grow without end")
     timeline: str = _setting("", str, "a file name", "Chrome trace of waits, copies and reductions, written at exit")
     trace_folder: str = _setting("", str, "a folder", "for what each rank did last, kept after a failure")
     stall_seconds: float = _seconds(60.0, "wait after which the missing ranks are named")
@@ -241,6 +242,7 @@ CONFIGURABLE = (
     "sparse",
     "accumulate_steps",
     "sync",
+    "divergence",
     *("block_steps", "block_momentum", "block_learning_rate", "block_nesterov", "block_state", "block_warmup"),
 )
 # What each rank may have in its own way.

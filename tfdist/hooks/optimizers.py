@@ -16,6 +16,7 @@ from tfdist.training import gradient_rewrite
 from tfdist.training.steps import Steps
 from tfdist.updates.accumulation import Accumulations
 from tfdist.updates.blocks import blocks_of
+from tfdist.updates.divergence import DivergenceGuard
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
@@ -26,7 +27,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """
     variables, blocks = steps.variables, blocks_of(steps)
     outermost, outermost_build = Outermost(), Outermost()
-    accumulations = Accumulations(job)
+    accumulations, guard = Accumulations(job), DivergenceGuard(job)
 
     def applied(optimizer: Any) -> None:
         if not (function_state.in_session() or job.switches.alone_depth):
@@ -47,8 +48,8 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         def apply(averages: Sequence[tuple[Any, Any]]) -> Any:
             with variables.setting():
                 if held is None:
-                    return call(averages, name)
-                return held.apply(lambda: call(averages, f"{name}/update"), name)
+                    return call(guard.watched(optimizer, averages), name)
+                return held.apply(lambda: call(guard.watched(optimizer, averages), f"{name}/update"), name)
 
         result = blocks.step(optimizer, pairs, averaged, apply)
         applied(optimizer)

@@ -1,0 +1,119 @@
+"""Divergence guard: whether the norm of the averaged gradients is finite, and does not grow beyond what it was.
+
+All ranks look at the same averages, and so come to the same end in the same step without a message. The norm is that of
+what an optimizer is about to apply, after whatever the script does to gradients.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.core.log import announce
+from tfdist.graph.job import Job
+
+_WINDOW_STEPS = 20
+_REMEMBERED = 10  # windows whose median is compared with
+_PATIENCE = 3  # windows in succession
+_TIMES = 10.0
+_CAUSES = (
+    "usual causes: a learning rate that is too high for the batch of all ranks (lower it, warm up over more steps, or "
+    "clip), or data that are not numbers"
+)
+Pairs = Sequence[tuple[Any, Any]]
+
+
+class Growth:
+    """Finds a norm that grows, in windows of steps."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._window: list[float] = []
+        self._known: deque[float] = deque(maxlen=_REMEMBERED)
+        self._above: list[float] = []
+
+    def see(self, norm: float) -> str:
+        """What is wrong, in words, or nothing.
+
+        Args:
+          norm: of the next step.
+        """
+        self._step += 1
+        if not math.isfinite(norm):
+            return f"the norm of the averaged gradients is {norm:g} in update {self._step}"
+        self._window.append(norm)
+        if len(self._window) < _WINDOW_STEPS:
+            return ""
+        mean = statistics.fmean(self._window)
+        self._window.clear()
+        usual = statistics.median(self._known) if self._known else mean
+        if mean <= _TIMES * usual:
+            self._known.append(mean)
+            self._above.clear()
+            return ""
+        self._above.append(mean)
+        if len(self._above) < _PATIENCE:
+            return ""
+        grown = ", ".join(f"{value:.3g}" for value in self._above)
+        self._above.clear()
+        return (
+            f"the norm of the averaged gradients has grown to {grown} in the windows of {_WINDOW_STEPS} updates up to "
+            f"update {self._step}, from {usual:.3g}"
+        )
+
+
+class DivergenceGuard:
+    """Looks at what each optimizer is about to apply.
+
+    Args:
+      job: the settings.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._growths: weakref.WeakKeyDictionary[Any, Growth] = weakref.WeakKeyDictionary()
+
+    def watched(self, optimizer: Any, pairs: Pairs) -> Pairs:
+        """The same gradients, which are there when they have been looked at.
+
+        Raises:
+          FloatingPointError: ``TFDIST_DIVERGENCE`` is ``stop``, and training has diverged; on all ranks. In a graph or
+            a function TensorFlow's own error has its words.
+        """
+        action = self._job.switches.settings.divergence
+        given = [gradient for gradient, _ in pairs if gradient is not None]
+        if action == "off" or not given or self._job.switches.alone_depth:
+            return pairs
+        growth = self._growths.setdefault(optimizer, Growth())
+
+        def look(norm: np.ndarray) -> np.ndarray:
+            wrong = growth.see(float(norm))
+            if wrong and action == "stop":
+                raise FloatingPointError(f"training has diverged: {wrong}; {_CAUSES}. Go on from an earlier checkpoint")
+            if wrong:
+                announce(f"training seems to diverge: {wrong}; {_CAUSES}")
+            return np.array(True)
+
+        norm = tf.linalg.global_norm([tf.cast(_values(gradient), tf.float32) for gradient in given])
+        if tf.executing_eagerly():
+            look(norm.numpy())
+            return pairs
+        with tf.control_dependencies([tf.numpy_function(look, [norm], tf.bool, stateful=True)]):
+            return [(None if gradient is None else _same(gradient), variable) for gradient, variable in pairs]
+
+
+def _values(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _same(gradient: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(tf.identity(gradient.values), gradient.indices, gradient.dense_shape)
+    return tf.identity(gradient)
