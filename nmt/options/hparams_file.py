@@ -13,13 +13,17 @@ from nmt.options.config import FIELDS, TYPES
 HPARAMS = "hparams"  # beside the checkpoints of a run
 
 
-def read_saved(text: str, path: str) -> dict[str, Any]:
+def read_saved(path: str) -> dict[str, Any]:
     """The contents of an `hparams` file (more keys than options may be there).
 
     Raises:
-        InputError: the text is not a JSON object, or an option in it has a value of a wrong type.
+        InputError: the file cannot be read, is not a JSON object, or an option in it has a value of a wrong type.
     """
-    return _read_json(text, path, "restore the file, or choose another out_dir")
+    remedy = "restore the file, or choose another out_dir"
+    try:
+        return _read_json(Path(path).read_text("utf-8"), path, remedy)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}): {remedy}") from None
 
 
 def read_file(path: str) -> dict[str, Any]:

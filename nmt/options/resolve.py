@@ -35,11 +35,7 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
     for directory in ((os.path.dirname(ckpt) or ".") if ckpt else "", explicit.get("out_dir", "")):
         path = os.path.join(directory, HPARAMS)
         if directory and os.path.isfile(path):
-            try:
-                with open(path, encoding="utf-8") as file:
-                    saved = read_saved(file.read(), path)
-            except (OSError, UnicodeDecodeError) as error:
-                raise InputError(f"{path} cannot be read ({error}): restore it or choose another out_dir") from None
+            saved = read_saved(path)
             break
     first = read_file(explicit["hparams_path"]) if explicit.get("hparams_path") else {}
     for name in sorted(explicit.keys() & first.keys()):

@@ -31,7 +31,8 @@ class Processes:
     def __init__(self) -> None:
         self.rank: int = tfdist.rank()
         self.size: int = tfdist.size()
-        self.job = Settings.from_environment().job
+        self._settings = Settings.from_environment()
+        self.job = self._settings.job
 
     def sum(self, value: np.ndarray) -> np.ndarray:
         """The sum over all ranks. Collective."""
@@ -83,7 +84,7 @@ class Processes:
         Raises:
             InputError: the two contradict each other.
         """
-        settings = Settings.from_environment()
+        settings = self._settings
         if asked is None or "accumulate_steps" not in settings.origins:
             return asked or settings.accumulate_steps
         if asked != settings.accumulate_steps:

@@ -86,9 +86,7 @@ def _rewound(config: Config, error: DivergedError) -> tuple[dict[str, Any], str]
     Raises:
         InputError: there is no such checkpoint, or the rate has been halved too often.
     """
-    path = os.path.join(str(config.out_dir), HPARAMS)
-    with open(path, encoding="utf-8") as file:
-        saved = read_saved(file.read(), path)
+    saved = read_saved(os.path.join(str(config.out_dir), HPARAMS))
     rewinds = saved.get(_REWINDS, 0) + 1
     if rewinds > _MOST_REWINDS:
         raise InputError(f"{error}. The learning rate was halved {_MOST_REWINDS} times, to no avail")
@@ -175,19 +173,23 @@ def _train(
             outputs.say(f"# {notice}")
         for line in opening_lines(config, feed, first_step, ranks.size, saved.get(_REWINDS, 0)):
             outputs.say(line)
-        train(
-            step,
-            session,
-            feed,
-            derived_settings.cadence(config),
-            first_step=first_step,
-            seed=int(config.random_seed or 0),
-            ranks=ranks,
-            evaluation=evaluation,
-            outputs=outputs,
-            stop=stop,
-            guard=_guard(config, ranks, first_step, outputs),
-        )
+        try:
+            train(
+                step,
+                session,
+                feed,
+                derived_settings.cadence(config),
+                first_step=first_step,
+                seed=int(config.random_seed or 0),
+                ranks=ranks,
+                evaluation=evaluation,
+                outputs=outputs,
+                stop=stop,
+                guard=_guard(config, ranks, first_step, outputs),
+            )
+        except DivergedError:
+            outputs.close()  # a run that goes back opens them anew
+            raise
 
 
 def _guard(config: Config, ranks: Ranks, first_step: int, outputs: RunOutputs) -> Guard:

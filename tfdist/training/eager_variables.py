@@ -63,14 +63,16 @@ def take_values(wanted: Sequence[Any], root: int, job: Job) -> None:
 def average_values(wanted: Sequence[Any], job: Job) -> None:
     """The mean over the ranks of floating-point variables, in place of each rank's. Collective: all ranks."""
     wanted = [v for v in wanted if v.dtype.is_floating]
-    plan = [described(v) for v in wanted]
-    control = job.world.control
-    agreement.agree(control, plan, "the averaging of variables")
+    agreement.agree(job.world.control, [described(v) for v in wanted], "the averaging of variables")
     for variable in wanted:
-        value = np.array(variable.numpy(), order="C")
-        wide = value.astype(np.float32 if value.itemsize < 4 else value.dtype).reshape(-1)
-        control.all_reduce(wide, "mean", job.world.size)
-        variable.assign(wide.reshape(value.shape).astype(value.dtype))
+        variable.assign(mean_of_ranks(variable.numpy(), job))
+
+
+def mean_of_ranks(value: np.ndarray, job: Job) -> np.ndarray:
+    """The mean over the ranks, computed in float32 at least. Collective: all ranks, with the same dtype and shape."""
+    wide = np.array(value, np.float32 if value.itemsize < 4 else value.dtype, order="C").reshape(-1)
+    job.world.control.all_reduce(wide, "mean", job.world.size)
+    return wide.reshape(value.shape).astype(value.dtype)
 
 
 def variables_of(given: Any, attribute: str = "weights") -> list[Any]:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph, ops
 
 from tfdist.graph import function_state
+from tfdist.graph.conditions import do_if
 from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import Gradient, variable_name
 from tfdist.graph.variable_average import means
@@ -118,26 +119,14 @@ class BlockStep:
             with tf.control_dependencies([_assign(start, _copy(v)) for start, v in pairs]):
                 return tf.constant(True)
 
-        return [self._cond(tf.equal(state.position.read_value(), 0), keep)]
+        return [do_if(tf.equal(state.position.read_value(), 0), keep)]
 
     def _after(self) -> tf.Tensor:
         """Count the step, and end the block that it completes."""
         position = self._state.position
         with tf.control_dependencies([position.assign_add(1, read_value=False)]):
             done = position.read_value()
-        return self._cond(done >= self._rule.steps, lambda: self._end(done))
-
-    def _cond(self, condition: tf.Tensor, then: Callable[[], tf.Tensor]) -> tf.Tensor:
-        """``tf.cond``; of TensorFlow 1's kind where it is to set reference variables, which no function can."""
-        v1 = tf.compat.v1
-        old = v1.control_flow_v2_enabled() and not all(hasattr(v, "handle") for v in self._state.all)
-        if old:
-            v1.disable_control_flow_v2()
-        try:
-            return tf.cond(condition, then, lambda: tf.constant(False))
-        finally:
-            if old:
-                v1.enable_control_flow_v2()
+        return do_if(done >= self._rule.steps, lambda: self._end(done))
 
     def _end(self, done: tf.Tensor) -> tf.Tensor:
         state, rule = self._state, self._rule

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
-from tensorflow.python.ops import control_flow_ops
 
 from tfdist.core.settings import SettingsError
 from tfdist.engine.collective import Collective
 from tfdist.engine.exchange import Exchange
 from tfdist.graph import function_state
+from tfdist.graph.conditions import do_if
 from tfdist.graph.graph_state import make_state, state_of
 from tfdist.graph.job import Job, LastSteps
 from tfdist.graph.markers import Marker, variable_key
@@ -166,10 +166,8 @@ def if_due(due: tf.Tensor, call: Callable[[], Any], name: str | None = None) -> 
 
     train_ops = graph.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP)
     known = list(train_ops)
-    if function_state.in_session() and not graph.building_function:
-        done = _reference_cond(due, build)
-    else:
-        done = tf.cond(due, build, lambda: tf.constant(False))
+    with tf.name_scope("tfdist/update"):
+        done = do_if(due, build)
     if not isinstance(returned[0], tf.Operation | tf.Tensor):
         return returned[0]
     with tf.control_dependencies([done]):
@@ -177,32 +175,6 @@ def if_due(due: tf.Tensor, call: Callable[[], Any], name: str | None = None) -> 
     if len(train_ops) > len(known) or graph.building_function:
         train_ops[:] = [*known, result]  # what stands in the condition cannot be fetched
     return result
-
-
-def _reference_cond(condition: tf.Tensor, build: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """A condition as TensorFlow 1 has it (tensorflow/python/ops/cond.py), which can assign to reference variables.
-
-    ``tf.cond`` builds the other kind in a session's graph too, unless the script has switched it off.
-    """
-    with tf.name_scope("tfdist/update"):
-        otherwise, then = control_flow_ops.switch(condition, condition)
-        pivots = tf.identity(then), tf.identity(otherwise)
-        condition = tf.identity(condition)
-        for tensor in (otherwise, then, *pivots, condition):
-            tensor.graph.prevent_fetching(tensor.op)
-        results = []
-        for branch, pivot, function in ((1, pivots[0], build), (0, pivots[1], lambda: tf.constant(False))):
-            context = control_flow_ops.CondContext(condition, pivot, branch=branch)
-            try:
-                context.Enter()
-                _, (result,) = context.BuildCondBranch(function)
-                context.ExitResult([result])
-            finally:
-                context.Exit()
-            results.append(result)
-            if context.outer_context is None:
-                tf.compat.v1.add_to_collection(ops.GraphKeys.COND_CONTEXT, context)
-        return control_flow_ops.merge(results)[0]
 
 
 def _all_alike(dues: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -22,7 +22,7 @@ from tfdist.core.settings import SettingsError
 from tfdist.graph import function_state
 from tfdist.graph.gradient_average import reducer_of
 from tfdist.graph.markers import variable_key, variable_name
-from tfdist.training.eager_variables import native
+from tfdist.training.eager_variables import mean_of_ranks, native
 from tfdist.training.steps import Steps
 from tfdist.updates import _block_state, _optimizer_state
 from tfdist.updates._block_state import BlockState
@@ -208,7 +208,7 @@ class Blocks:
         averaged = [*state.variables, *state.statistics]
         averaged += [slot.variable for slot in state.slots if rule.state == "average"]
         for variable in averaged:
-            new[key(variable)] = self._mean(np.asarray(values[key(variable)]))
+            new[key(variable)] = mean_of_ranks(np.asarray(values[key(variable)]), self._job)
         for variable, start, change in zip(state.variables, state.starts, state.changes, strict=False):
             begun, last = values[key(start)], values[key(change)]
             lookahead = np.asarray(values[key(state.lookahead)]).astype(begun.dtype)
@@ -220,11 +220,6 @@ class Blocks:
             new[key(state.lookahead)] = np.float32(rule.lookahead)
         new[key(state.position)] = np.int64(0)
         return {name: np.asarray(value) for name, value in new.items()}
-
-    def _mean(self, value: np.ndarray) -> np.ndarray:
-        wide = value.astype(np.float32 if value.itemsize < 4 else value.dtype, order="C").reshape(-1)
-        self._job.world.control.all_reduce(wide, "mean", self._job.world.size)
-        return wide.reshape(value.shape).astype(value.dtype)
 
 
 def _states_of(graph: Any) -> list[BlockState]:

@@ -25,6 +25,8 @@ from typing import Any, Literal, get_args
 import tensorflow as tf
 from tensorflow.python.training import optimizer as tf_optimizer
 
+from tfdist.graph.gradient_average import merge
+
 Mode = Literal["clip", "scale"]
 
 
@@ -73,7 +75,7 @@ class Larc:
         return [gradient if gradient is None else self._scaled(gradient, v, learning_rate) for gradient, v in pairs]
 
     def _scaled(self, gradient: Any, variable: Any, learning_rate: Any) -> Any:
-        weight_norm, gradient_norm = _norm(tf.convert_to_tensor(variable)), _norm(_merged(gradient))
+        weight_norm, gradient_norm = _norm(tf.convert_to_tensor(variable)), _norm(_entries(gradient))
         factor = self.eta * weight_norm / (gradient_norm + tf.cast(self.epsilon, gradient_norm.dtype))
         if self.mode == "clip":
             factor = tf.minimum(factor / tf.cast(learning_rate, factor.dtype), 1.0)
@@ -85,12 +87,9 @@ class Larc:
         return gradient * tf.cast(factor, gradient.dtype)
 
 
-def _merged(gradient: Any) -> tf.Tensor:
-    """All entries, of slices the sums of equal rows."""
-    if not isinstance(gradient, tf.IndexedSlices):
-        return tf.convert_to_tensor(gradient)
-    rows, place = tf.unique(gradient.indices)
-    return tf.math.unsorted_segment_sum(gradient.values, place, tf.size(rows))
+def _entries(gradient: Any) -> tf.Tensor:
+    """All, of slices the sums of equal rows."""
+    return merge(gradient).values if isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)
 
 
 def _norm(values: tf.Tensor) -> tf.Tensor:

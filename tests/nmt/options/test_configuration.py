@@ -201,9 +201,10 @@ def test_resolve_refuses(given: dict[str, object], message: str) -> None:
     assert message in str(error.value)
 
 
-def test_saved_values_stand_unless_given() -> None:
+def test_saved_values_stand_unless_given(tmp_path: Path) -> None:
     first = resolve(NEEDED | {"num_units": 7, "subword_option": "bpe", "num_layers": 4})
-    saved = read_saved(first.to_json(src_vocab_size=3), "hparams")
+    (tmp_path / "hparams").write_text(first.to_json(src_vocab_size=3))
+    saved = read_saved(f"{tmp_path}/hparams")
     assert saved["src_vocab_size"] == 3
     assert "out_dir" not in saved
     again = resolve({"out_dir": "o", "batch_size": 9, "num_layers": 4}, saved)
@@ -217,10 +218,16 @@ def test_architecture_and_vocabulary_stay(flag: dict[str, object]) -> None:
         resolve({"out_dir": "out"} | flag, saved, "out/hparams")
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"num_units": "8"}', '{"num_units": null}', '{"residual": 1}'])
-def test_damaged_hparams(text: str) -> None:
-    with pytest.raises(InputError, match="out/hparams"):
-        read_saved(text, "out/hparams")
+@pytest.mark.parametrize("text", ["", "[]", '{"num_units": "8"}', '{"num_units": null}', '{"residual": 1}', "\xff"])
+def test_damaged_hparams(text: str, tmp_path: Path) -> None:
+    (tmp_path / "hparams").write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match="/hparams.*choose another out_dir"):
+        read_saved(f"{tmp_path}/hparams")
+
+
+def test_hparams_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="/hparams cannot be read.*choose another out_dir"):
+        read_saved(f"{tmp_path}/hparams")
 
 
 def test_json_is_sorted_and_complete() -> None:

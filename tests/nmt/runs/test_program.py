@@ -134,6 +134,7 @@ def test_a_run_that_diverges_goes_back(
     text = capsys.readouterr().out
     assert "# training diverged: it rises; gradient norm " in text
     assert "Going back to step 0 with 1/2 of the learning rate" in text and "learning rate 0.5 (" in text
+    assert text.count("earning curve: ") == 2  # each attempt has closed what it wrote to
     out, other = toy.directory / "out", toy.directory / "other"
     assert main(toy.flags("--learning_rate=0.5", f"--out_dir={other}")) == 0
     assert main(toy.flags("--num_train_steps=8")) == 0
