@@ -63,8 +63,8 @@ class Process:
         self._patches = install(self.job, self.steps)
 
     def install_as_needed(self) -> None:
-        """One process alone needs what several do as long as it is to accumulate steps."""
-        if self.job.switches.settings.accumulate_steps == 1:
+        """One process alone needs what several do as long as its settings change how it trains."""
+        if not self.job.switches.settings.of_use_alone:
             self.uninstall()
         elif self._patches is None:
             self.install()
@@ -121,7 +121,7 @@ def _write_timeline(job: Job) -> None:
 def process() -> Process:
     """Begin, once. Collective: all ranks.
 
-    One process alone gets nothing installed, nor does a rank's child, unless it is to accumulate steps.
+    One process alone gets nothing installed, nor does a rank's child, unless its settings change how it trains.
     """
     started = launch()
     parent = parent_rank()
@@ -143,7 +143,7 @@ def process() -> Process:
     if parent is not None and multiprocessing.current_process().name.rpartition("-")[2] in _FIRST_CHILDREN:
         announce(_CHILD.format(os.getpid(), parent))
     switches = Switches(settings.between_machines() if len(world.topology.nodes) > 1 else settings)
-    if world.size > 1 and (line := settings.without_effect()):
+    for line in settings.without_effect() if world.size > 1 else ():
         announce(line)
     engines = Engines(world, lambda: switches.settings)
     begun = Process(Job(world, engines, switches))

@@ -100,8 +100,8 @@ def configure(
         default keeps slices, because optimizers with momentum treat the two differently.
       sparse_ways: by variable name (with ``:0`` or without), how the rows of its gradient travel: ``auto``, ``dense``
         or ``gather``, with the same result; or ``unmerged``: all ranks' rows one after the other.
-      **settings: ``bucket_mb``, ``compression``, ``sparse``, ``accumulate_steps``, ``divergence``, ``sync``,
-        ``block_...``, as in the environment.
+      **settings: ``bucket_mb``, ``compression``, ``sparse``, ``accumulate_steps``, ``mixed_precision``,
+        ``loss_scale...``, ``divergence``, ``sync``, ``block_...``, as in the environment.
 
     Raises:
       SettingsError: an unknown setting, a value out of its range, a setting that only the environment has, or
@@ -114,7 +114,7 @@ def configure(
         switches.settings.configured(sparse=way)  # checks it
         switches.sparse_ways[name.removesuffix(":0")] = way
     switches.settings = switches.settings.configured(**settings)
-    if line := switches.settings.without_effect():
+    for line in switches.settings.without_effect():
         announce(line)
 
     if _world.size == 1:

@@ -83,6 +83,7 @@ _LAUNCHES = (
             *(f"cases_{module}." for module in ("batch_normalization", "average_loss", "derivatives")),
             *_of("keras", "uneven", "logs", "embeddings_stay"),
             *_of("accumulation", "sessions", "models", "other_numbers"),
+            *_of("loss_scale", "an_overflow_is_left_out_in_functions", "products"),
             *_of("blocks", "three", "a_block_that_is_cut_off"),
         ),
         # What a rank holds hangs little on their number, and the rest less than its neighbours.
@@ -107,7 +108,7 @@ _LAUNCHES = (
         more=("cases_",),
     ),
     # One rank has nothing to exchange, and nothing is installed: the public calls, and that graphs stay as they are;
-    # but it accumulates as several do.
+    # but it accumulates, and scales losses, as several do.
     Launch(
         "1",
         1,
@@ -116,6 +117,7 @@ _LAUNCHES = (
             *_of("variables", "one_fused", "number_of_nodes", "graphs_without"),
             *_of("programs", "collectives"),
             "cases_accumulation.",
+            *_of("loss_scale", "an_overflow_in_fit", "small", "a_checkpoint_has"),
         ),
         long=_of(
             "accumulation",

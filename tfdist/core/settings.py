@@ -16,6 +16,9 @@ _OPTIONS = "TFDIST_OPTIONS"
 # There a bucket must be brought while the next gradients are made: at 1 Gbit/s this takes a seventh of a second.
 _BETWEEN_MACHINES_MB = 8.0
 
+# Loss scales that follow what they see; beside them there are numbers.
+_SCALES = "none", "backoff", "logmax", "window"
+
 # Beside "auto" the engines there are; the table of ``tfdist.engine.engines`` adds its names.
 ENGINES = ["auto"]
 
@@ -67,6 +70,19 @@ def _momentum_or_nothing(text: str) -> str:
     if text and not 0 <= float(text) < 1:
         raise ValueError
     return text
+
+
+def _scale(text: str) -> str:
+    if text not in _SCALES:
+        _positive(text)
+    return text
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ValueError
+    return value
 
 
 def _one_of(allowed: Sequence[str]) -> Callable[[str], str]:
@@ -128,6 +144,16 @@ class Settings:
     block_nesterov: bool = _setting(False, _switch, "0 or 1", "BMUF: a block begins where the momentum leads")
     block_state: str = _choice("reset", ("reset", "average", "keep"), "an optimizer's own state at a block's end")
     block_warmup: int = _setting(0, _count, "a whole number", "steps with averaged gradients before the first block")
+    mixed_precision: str = _choice("none", ("none", "bf16", "fp16"), "dtype in which products are computed")
+    loss_scale: str = _setting(
+        "none",
+        _scale,
+        " | ".join((*_SCALES, "a number above 0")),
+        "what losses are multiplied by; overflows are left out",
+    )
+    loss_scale_tolerance: float = _setting(
+        0.0, _share, "a number from 0 to 1", "window: share of updates that may overflow before the scale shrinks"
+    )
     divergence: str = _choice("off", ("off", "warn", "stop"), "where gradients are not finite, or grow without end")
     timeline: str = _setting("", str, "a file name", "Chrome trace of waits, copies and reductions, written at exit")
     trace_folder: str = _setting("", str, "a folder", "for what each rank did last, kept after a failure")
@@ -210,6 +236,11 @@ class Settings:
                 f"{self._named('sync')}, where each step is applied, but {self._named('accumulate_steps')}: leave one "
                 "of them out"
             )
+        if self.loss_scale in _SCALES[1:]:
+            raise SettingsError(
+                f"{self._named('loss_scale')}, which follows the ranks' averages, but {self._named('sync')}, which has "
+                "none: leave one of them out, or choose a number for the former"
+            )
         wanted = {"block_momentum": 0.0, "block_learning_rate": 1.0, "block_nesterov": False}
         for name, value in wanted.items() if self.sync == "average" else ():
             if float(getattr(self, name) or 0) != value:
@@ -227,11 +258,32 @@ class Settings:
     def _named(self, name: str) -> str:
         return f"{_PREFIX}{name.upper()} is {getattr(self, name)!r}"
 
-    def without_effect(self) -> str:
-        """What is set and has no effect, in words; empty if nothing is."""
-        idle = sorted(n for n in self.origins if n.startswith("block_")) if self.sync == "gradients" else []
-        names = ", ".join(map(self._named, idle))
-        return f"{names}: without effect, as {self._named('sync')} (bmuf and average have blocks)" if idle else ""
+    @property
+    def not_each_step(self) -> str:
+        """Why not every step is an update, in words; empty if each is."""
+        why = [f"accumulate_steps={self.accumulate_steps}"] if self.accumulate_steps > 1 else []
+        why += [f"loss_scale={self.loss_scale}"] if self.loss_scale != "none" else []
+        return ", ".join(why)
+
+    @property
+    def of_use_alone(self) -> bool:
+        """Whether one process trains otherwise by them."""
+        return bool(self.not_each_step) or self.mixed_precision != "none"
+
+    def without_effect(self) -> list[str]:
+        """What is set and has no effect, in words."""
+        told = []
+        if self.sync == "gradients" and (idle := sorted(n for n in self.origins if n.startswith("block_"))):
+            names = ", ".join(map(self._named, idle))
+            told.append(f"{names}: without effect, as {self._named('sync')} (bmuf and average have blocks)")
+        if self.loss_scale != "none" and self.mixed_precision == "none":
+            told.append(
+                f"{self._named('loss_scale')}, but {self._named('mixed_precision')}: of use where the script itself "
+                "computes in half precision, and else without effect"
+            )
+        if self.loss_scale != "window" and "loss_scale_tolerance" in self.origins:
+            told.append(f"{self._named('loss_scale_tolerance')}: without effect, as {self._named('loss_scale')}")
+        return told
 
 
 CONFIGURE = "tfdist.configure"  # an origin
@@ -243,6 +295,7 @@ CONFIGURABLE = (
     "accumulate_steps",
     "sync",
     "divergence",
+    *("mixed_precision", "loss_scale", "loss_scale_tolerance"),
     *("block_steps", "block_momentum", "block_learning_rate", "block_nesterov", "block_state", "block_warmup"),
 )
 # What each rank may have in its own way.

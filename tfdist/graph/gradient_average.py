@@ -28,6 +28,7 @@ from tfdist.graph.op_builder import Part, build, signature
 from tfdist.graph.step_sums import Accumulation
 from tfdist.transport.interfaces import Group
 
+_BUILT_BY = "bucket_mb", "compression", "accumulate_steps", "sync", "loss_scale", "mixed_precision"
 _COMPRESSED = {"none": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 
 
@@ -182,9 +183,7 @@ def _made_by(job: Job, tables: Sequence[str], made_dense: bool) -> dict[str, obj
     """The settings that an average with slices for these variables follows from, as they are now."""
     switches = job.switches
     settings = switches.settings
-    made: dict[str, object] = {
-        n: getattr(settings, n) for n in ("bucket_mb", "compression", "accumulate_steps", "sync")
-    }
+    made: dict[str, object] = {n: getattr(settings, n) for n in _BUILT_BY}
     made.update({f"sparse for {name}": _way(name, job) for name in tables})
     return made | {"sparse_as_dense": switches.sparse_as_dense} if tables or made_dense else made
 

@@ -1,4 +1,4 @@
-"""Hooks where checkpoints are written: by TensorFlow 1's Saver, ``tf.train.Checkpoint`` and Keras 3."""
+"""Hooks where checkpoints are written and read: by TensorFlow 1's Saver, ``tf.train.Checkpoint`` and Keras 3."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
 from tfdist.updates.blocks import blocks_of
 
+# Variables that a setting adds to graphs.
+_MADE_BY = {"loss_scale_state": "loss_scale", "block_position": "sync"}
+_OTHER_SETTING = (
+    "{} has no {}: it was written without TFDIST_{}, which is {!r} now. Go on without it; or initialise all variables, "
+    "and restore the others by a Saver of them (var_list=)"
+)
+
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """tensorflow/python/training/saver.py, …/checkpoint/checkpoint.py, keras/src/saving/saving_lib.py."""
@@ -24,6 +31,18 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         if isinstance(sess, session.BaseSession):
             blocks.before_saving(sess)
         return original(self, sess, *args, **kwargs)
+
+    def restore(original: Callable[..., Any], self: Any, sess: Any, save_path: Any) -> Any:
+        try:
+            return original(self, sess, save_path)
+        except tf.errors.NotFoundError as error:
+            for name, setting in _MADE_BY.items():
+                if name in str(error):
+                    now = getattr(job.switches.settings, setting)
+                    raise tf.errors.NotFoundError(
+                        error.node_def, error.op, _OTHER_SETTING.format(save_path, name, setting.upper(), now)
+                    ) from error
+            raise
 
     def write(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if tf.executing_eagerly():
@@ -35,5 +54,6 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
             patches.replace_everywhere(module, name, write, ("model",))
 
     patches.replace(saver.Saver, "save", save, ("self", "sess"))
+    patches.replace(saver.Saver, "restore", restore, ("self", "sess", "save_path"))
     patches.replace(checkpoint.TrackableSaver, "save", write, ("self", "file_prefix"))
     patches.when_imported("keras.src.saving.saving_lib", keras)

@@ -15,29 +15,48 @@ from tfdist.graph.markers import variable_key
 from tfdist.hooks.patches import Outermost, Patches
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.steps import Steps
+from tfdist.updates.loss_scaling import LossScaling, loss_scaling_of, seeds, unscaled
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """See the module."""
-    _tf_gradients(patches, job)
-    _tapes(patches, job, steps.eager)
+    scaling = loss_scaling_of(steps)
+    _tf_gradients(patches, job, scaling)
+    _tapes(patches, job, steps.eager, scaling)
     _forward(patches, job, steps.eager)
 
 
-def _tf_gradients(patches: Patches, job: Job) -> None:
+def _tf_gradients(patches: Patches, job: Job, scaling: LossScaling) -> None:
     """``tf.gradients`` (v1 and v2), ``compute_gradients`` and ``tf.hessians``, which takes them in a loop:
     tensorflow/python/ops/gradients_util.py, …/gradients_impl.py."""
     outermost = Outermost()
 
-    def helper(original: Callable[..., Any], ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
+    def helper(original: Callable[..., Any], ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kwargs: Any) -> Any:
         def wrapper() -> Any:
-            derivatives = original(ys, xs, *args, **kwargs)
-            return marking.marked(xs if isinstance(xs, (list, tuple)) else [xs], derivatives, job, ys)
+            targets, variables = _list(ys), _list(xs)
+            trained = any(variable_key(x) is not None for x in variables)
+            scale = scaling.scale(targets) if trained and kwargs.get("src_graph") is None else None
+            if scale is None:
+                derivatives = original(ys, xs, grad_ys, *args, **kwargs)
+            else:
+                given = seeds(scale, targets, None if grad_ys is None else _list(grad_ys))
+                derivatives = unscaled(original(targets, xs, given, *args, **kwargs), scale)
+            return marking.marked(variables, derivatives, job, ys)
+
+        return outermost.call(wrapper, lambda: original(ys, xs, grad_ys, *args, **kwargs))
+
+    def hessians(original: Callable[..., Any], ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
+        def wrapper() -> Any:
+            return marking.marked(_list(xs), original(ys, xs, *args, **kwargs), job, ys)
 
         return outermost.call(wrapper, lambda: original(ys, xs, *args, **kwargs))
 
     patches.replace(gradients_util, "_GradientsHelper", helper, ("ys", "xs", "grad_ys"))
-    patches.replace_everywhere(gradients_impl, "hessians", helper, ("ys", "xs"))
+    patches.replace_everywhere(gradients_impl, "hessians", hessians, ("ys", "xs"))
+
+
+def _list(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, (list, tuple)) else [given]
 
 
 def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
@@ -66,7 +85,7 @@ def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
     patches.replace(forwardprop.ForwardAccumulator, "jvp", jvp, ("self", "primals"))
 
 
-def _tapes(patches: Patches, job: Job, eager: EagerSteps) -> None:
+def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling) -> None:
     """What a tape differentiates, and where it begins: tensorflow/python/eager/backprop.py."""
     outermost = Outermost()
 
@@ -80,29 +99,50 @@ def _tapes(patches: Patches, job: Job, eager: EagerSteps) -> None:
             eager.tape_closed(self)
         original(self, *args, **kwargs)
 
-    def derivative(each: bool) -> Callable[..., Any]:
-        def wrapper(
-            original: Callable[..., Any], self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
-        ) -> Any:
-            def hooked() -> Any:
-                derivatives = original(self, target, sources, *args, **kwargs)
-                if job.switches.alone_depth:
-                    function_state.made_alone()
-                    return derivatives
-                flat = tf.nest.flatten(sources), tf.nest.flatten(derivatives)
-                if tf.executing_eagerly():
-                    new = eager.of_tape(self, target, *flat, each)
-                else:
-                    new = marking.marked(*flat, job, target, each)
-                return tf.nest.pack_sequence_as(derivatives, new)
+    def handed_out(tape: Any, target: Any, sources: Any, derivatives: Any, each: bool = False) -> Any:
+        if job.switches.alone_depth:
+            function_state.made_alone()
+            return derivatives
+        flat = tf.nest.flatten(sources), tf.nest.flatten(derivatives)
+        if tf.executing_eagerly():
+            new = eager.of_tape(tape, target, *flat, each)
+        else:
+            new = marking.marked(*flat, job, target, each)
+        return tf.nest.pack_sequence_as(derivatives, new)
 
-            # A Jacobian is made of gradients.
-            return outermost.call(hooked, lambda: original(self, target, sources, *args, **kwargs))
+    def gradient(
+        original: Callable[..., Any],
+        self: Any,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        def hooked() -> Any:
+            targets = tf.nest.flatten(target)
+            trained = any(variable_key(source) is not None for source in tf.nest.flatten(sources))
+            scale = scaling.scale(targets) if trained else None
+            if scale is None:
+                derivatives = original(self, target, sources, output_gradients, *args, **kwargs)
+            else:
+                given = seeds(scale, targets, None if output_gradients is None else tf.nest.flatten(output_gradients))
+                derivatives = original(self, target, sources, given, *args, **kwargs)
+                new = unscaled(tf.nest.flatten(derivatives), scale)
+                derivatives = tf.nest.pack_sequence_as(derivatives, new)
+            return handed_out(self, target, sources, derivatives)
 
-        return wrapper
+        return outermost.call(hooked, lambda: original(self, target, sources, output_gradients, *args, **kwargs))
+
+    def jacobian(original: Callable[..., Any], self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        def hooked() -> Any:
+            return handed_out(self, target, sources, original(self, target, sources, *args, **kwargs), each=True)
+
+        # It is made of gradients.
+        return outermost.call(hooked, lambda: original(self, target, sources, *args, **kwargs))
 
     patches.replace(backprop.GradientTape, "__enter__", enter, ("self",))
     patches.replace(backprop.GradientTape, "__exit__", leave, ("self",))
-    patches.replace(backprop.GradientTape, "gradient", derivative(each=False), ("self", "target", "sources"))
-    patches.replace(backprop.GradientTape, "jacobian", derivative(each=True), ("self", "target", "sources"))
-    patches.replace(backprop.GradientTape, "batch_jacobian", derivative(each=True), ("self", "target", "source"))
+    patches.replace(backprop.GradientTape, "gradient", gradient, ("self", "target", "sources", "output_gradients"))
+    patches.replace(backprop.GradientTape, "jacobian", jacobian, ("self", "target", "sources"))
+    patches.replace(backprop.GradientTape, "batch_jacobian", jacobian, ("self", "target", "source"))

@@ -13,12 +13,13 @@ from tfdist.hooks import (
     keras_fit,
     moving_averages,
     optimizers,
+    products,
     sessions,
 )
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
 
-_TRAINING = (gradients, functions, optimizers, moving_averages, keras_fit, batch_normalization, sessions)
+_TRAINING = (gradients, functions, optimizers, moving_averages, keras_fit, batch_normalization, sessions, products)
 _TABLE = (*_TRAINING, checkpoints, exceptions, exit_code)
 
 

@@ -11,14 +11,14 @@ from tensorflow.python.training import moving_averages
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
-from tfdist.updates.accumulation import due_of, if_due, move_each_step
+from tfdist.updates.conditional import due_of, if_due, move_each_step
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """tensorflow/python/training/moving_averages.py."""
 
     def apply(original: Callable[..., Any], self: Any, var_list: Any = None) -> Any:
-        if tf.executing_eagerly() or job.switches.settings.accumulate_steps == 1:
+        if tf.executing_eagerly() or not job.switches.settings.not_each_step:
             return original(self, var_list)
         averaged = tf.compat.v1.trainable_variables() if var_list is None else var_list
         due = due_of(averaged)

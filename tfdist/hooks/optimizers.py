@@ -11,12 +11,15 @@ from tensorflow.python.training import optimizer as tf_optimizer
 
 from tfdist.graph import function_state
 from tfdist.graph.job import Job
+from tfdist.graph.markers import variable_key
 from tfdist.hooks.patches import Outermost, Patches
 from tfdist.training import gradient_rewrite
 from tfdist.training.steps import Steps
 from tfdist.updates.accumulation import Accumulations
 from tfdist.updates.blocks import blocks_of
+from tfdist.updates.conditional import update_if
 from tfdist.updates.divergence import DivergenceGuard
+from tfdist.updates.loss_scaling import loss_scaling_of
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
@@ -27,7 +30,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """
     variables, blocks = steps.variables, blocks_of(steps)
     outermost, outermost_build = Outermost(), Outermost()
-    accumulations, guard = Accumulations(job), DivergenceGuard(job)
+    accumulations, guard, scaling = Accumulations(job), DivergenceGuard(job), loss_scaling_of(steps)
 
     def applied(optimizer: Any) -> None:
         if not (function_state.in_session() or job.switches.alone_depth):
@@ -46,10 +49,15 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
             return steps.eager.applied(own) if tf.executing_eagerly() else gradient_rewrite.averaged(own, job, held)
 
         def apply(averages: Sequence[tuple[Any, Any]]) -> Any:
+            def now(as_name: str | None) -> Any:
+                return call(guard.watched(optimizer, averages), as_name)
+
             with variables.setting():
-                if held is None:
-                    return call(guard.watched(optimizer, averages), name)
-                return held.apply(lambda: call(guard.watched(optimizer, averages), f"{name}/update"), name)
+                due = scaling.finite(optimizer, averages, None if held is None else held.all_due())
+                if due is None:
+                    return now(name)
+                keys = [variable_key(variable) for gradient, variable in averages if gradient is not None]
+                return update_if(due, keys, lambda: now(f"{name}/update"), name, job.switches.settings.not_each_step)
 
         result = blocks.step(optimizer, pairs, averaged, apply)
         applied(optimizer)
@@ -82,8 +90,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
             if len(gradients) != len(known):  # Keras says so
                 return original(self, gradients, trainable_variables, *args, **kwargs)
             eagerly = tf.executing_eagerly()
-            accumulated = job.switches.settings.accumulate_steps > 1
-            if (eagerly or accumulated) and not self.built and not job.switches.alone_depth:
+            if (eagerly or job.switches.settings.not_each_step) and not self.built and not job.switches.alone_depth:
                 with backend.name_scope(self.name, caller=self):
                     self.build(known)  # now, so that what a checkpoint makes of its variables on rank 0 is shared
                 self.built = True
@@ -101,6 +108,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         def wrapper() -> Any:
             result = original(self, trained, *args, **kwargs)
             blocks.built(self, list(trained))
+            scaling.built(self)
             return result
 
         return outermost_build.call(wrapper, lambda: original(self, trained, *args, **kwargs))

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdist.graph import function_state
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.training.eager_variables import native
+from tfdist.updates._checkpointed import graph_variable
 from tfdist.updates._optimizer_state import Slot
 from tfdist.updates.block_filter import Rule
 
@@ -94,9 +95,7 @@ def of_graph(variables: Sequence[Any], rule: Rule) -> BlockState:
     """Its variables are a graph's, of which a Saver that is made later takes all."""
 
     def make(name: str, shape: Sequence[int], dtype: Any, value: float) -> Any:
-        with tf.init_scope(), tf.compat.v1.name_scope(None):
-            first = tf.fill(shape, tf.constant(value, dtype))
-            return tf.compat.v1.Variable(first, trainable=False, use_resource=True, name=name)
+        return graph_variable(name, lambda: tf.fill(shape, tf.constant(value, dtype)))
 
     return BlockState(variables, rule, make)
 

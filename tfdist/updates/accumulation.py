@@ -9,19 +9,16 @@ stands in a condition that is true in the last step alone, so that its slots, it
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
 from tfdist.core.settings import SettingsError
 from tfdist.engine.collective import Collective
 from tfdist.engine.exchange import Exchange
 from tfdist.graph import function_state
-from tfdist.graph.conditions import do_if
-from tfdist.graph.graph_state import make_state, state_of
 from tfdist.graph.job import Job, LastSteps
 from tfdist.graph.markers import Marker, variable_key
 from tfdist.updates._sums import sum_of
@@ -114,67 +111,10 @@ class Accumulated:
         if marker.due is not None:
             self._all_due[id(marker.due)] = marker.due
 
-    def apply(self, call: Callable[[], Any], name: str | None = None) -> Any:
-        """What ``call`` applies, in the steps in which it is due.
-
-        Args:
-          call: builds it.
-          name: of the operation that is returned.
-
-        Returns:
-          What ``call`` returns; in its place, if it is of a graph, an operation that stands for it.
-        """
+    def all_due(self) -> tf.Tensor | None:
+        """Whether what is applied is to be in this step; None: nothing is added up."""
         dues = list(self._all_due.values())
-        if not dues:
-            return call()
-        due = dues[0] if len(dues) == 1 else _all_alike(dues)
-        state = make_state(ops.get_default_graph())
-        if state.moved.intersection(self._keys):
-            raise RuntimeError(
-                f"accumulate_steps={self.steps}, and moving averages (tf.train.ExponentialMovingAverage) of what is "
-                "trained here were built before: they would move with each step, instead of each update. Build them "
-                "after the optimizer, under tf.control_dependencies([train_op])"
-            )
-        state.due.update({key: due for key in self._keys if key is not None})
-        return if_due(due, call, name)
-
-
-def if_due(due: tf.Tensor, call: Callable[[], Any], name: str | None = None) -> Any:
-    """Have what ``call`` builds done when a condition is true. See ``Accumulated.apply``."""
-    graph = ops.get_default_graph()
-    scope = graph.get_name_scope()
-    context = due.op._get_control_flow_context()
-    here = graph._get_control_flow_context()
-    while here is not None and here is not context:
-        here = here.outer_context
-    if due.graph is graph and here is not context:
-        raise RuntimeError(
-            "gradients are computed inside a condition or a loop of TensorFlow and applied outside, where it is not "
-            "known whether they have been added up: compute and apply them in one place, or leave "
-            "TFDIST_ACCUMULATE_STEPS out"
-        )
-    returned: list[Any] = []
-
-    def build() -> tf.Tensor:
-        with ops.get_default_graph().name_scope(
-            f"{scope}/" if scope else None
-        ):  # variables are named as without a condition
-            returned.append(call())
-        built = [returned[0]] if isinstance(returned[0], tf.Operation | tf.Tensor) else []
-        with tf.control_dependencies(built):
-            return tf.constant(True)
-
-    train_ops = graph.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP)
-    known = list(train_ops)
-    with tf.name_scope("tfdist/update"):
-        done = do_if(due, build)
-    if not isinstance(returned[0], tf.Operation | tf.Tensor):
-        return returned[0]
-    with tf.control_dependencies([done]):
-        result = tf.no_op(name=name)
-    if len(train_ops) > len(known) or graph.building_function:
-        train_ops[:] = [*known, result]  # what stands in the condition cannot be fetched
-    return result
+        return None if not dues else dues[0] if len(dues) == 1 else _all_alike(dues)
 
 
 def _all_alike(dues: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -184,19 +124,6 @@ def _all_alike(dues: Sequence[tf.Tensor]) -> tf.Tensor:
     message = "gradients that are applied together are made in different steps, and cannot be accumulated together"
     with tf.control_dependencies([tf.debugging.Assert(same, [message])]):
         return tf.reduce_all(stacked)
-
-
-def due_of(variables: Sequence[Any]) -> tf.Tensor | None:
-    """Whether the variables are updated in this step of the graph under construction; None: in each."""
-    state = state_of(ops.get_default_graph())
-    if state is None or not state.due:
-        return None
-    return next((state.due[key] for v in variables if (key := variable_key(v)) in state.due), None)
-
-
-def move_each_step(variables: Sequence[Any]) -> None:
-    """Moving averages of variables are built in the graph under construction, of which no update is known."""
-    make_state(ops.get_default_graph()).moved.update(key for v in variables if (key := variable_key(v)) is not None)
 
 
 class StepSums:

@@ -76,6 +76,38 @@ class TestOptions:
             Settings().configured(stall_seconds=1)
 
 
+class TestLossScale:
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ("loss_scale=0", "loss_scale='0' is out of range; it takes none | backoff | logmax | window | a number"),
+            ("loss_scale=inf", "loss_scale='inf' is out of range"),
+            ("loss_scale=dynamic", "loss_scale='dynamic' is out of range"),
+            ("loss_scale_tolerance=1.5", "loss_scale_tolerance='1.5' is out of range; it takes a number from 0 to 1"),
+            ("mixed_precision=float16", "mixed_precision='float16' is out of range; it takes none | bf16 | fp16"),
+            (
+                "loss_scale=window sync=bmuf block_steps=8",
+                "TFDIST_LOSS_SCALE is 'window', which follows the ranks' averages",
+            ),
+        ],
+    )
+    def test_refusals(self, options: str, said: str) -> None:
+        with pytest.raises(SettingsError) as error:
+            Settings.from_environment({"TFDIST_OPTIONS": options})
+        assert said in str(error.value)
+
+    def test_what_has_no_effect(self) -> None:
+        (line,) = Settings().configured(loss_scale="512").without_effect()
+        assert "TFDIST_LOSS_SCALE is '512', but TFDIST_MIXED_PRECISION is 'none'" in line
+        both = Settings().configured(loss_scale="backoff", mixed_precision="fp16")
+        assert not both.without_effect()
+        (line,) = both.configured(loss_scale_tolerance=0.1).without_effect()
+        assert "TFDIST_LOSS_SCALE_TOLERANCE is 0.1: without effect" in line
+
+    def test_a_number_goes_with_blocks(self) -> None:
+        assert Settings().configured(loss_scale="512", sync="bmuf", block_steps=4).loss_scale == "512"
+
+
 class TestBlocks:
     @pytest.mark.parametrize(
         ("options", "said"),
@@ -110,6 +142,6 @@ class TestBlocks:
 
     def test_what_has_no_effect(self) -> None:
         settings = Settings.from_environment({"TFDIST_BLOCK_STEPS": "8", "TFDIST_BLOCK_NESTEROV": "1"})
-        assert "TFDIST_BLOCK_NESTEROV is True, TFDIST_BLOCK_STEPS is 8: without effect" in settings.without_effect()
+        assert "TFDIST_BLOCK_NESTEROV is True, TFDIST_BLOCK_STEPS is 8: without effect" in settings.without_effect()[0]
         assert not settings.configured(sync="bmuf").without_effect()
         assert not Settings().without_effect()

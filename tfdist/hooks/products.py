@@ -1,0 +1,100 @@
+"""Hook of products: matrix products and convolutions of float32 are computed in half precision, if that is asked for.
+
+Everything else stays as the script has it: variables, sums, softmax and losses in float32. The products of the backward
+pass follow, since the derivative of a conversion is one. TensorFlow's own rewriting (``auto_mixed_precision``) has
+neither sessions and functions under one switch, nor float16 on processors.
+
+Where the device computes such products, the operands are converted, and the result is. Elsewhere operands and result
+are rounded, and the product is float32's: what a device does that adds up in float32, at no gain in speed.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import gen_linalg_ops, gen_math_ops, gen_nn_ops
+
+from tfdist.core.log import announce
+from tfdist.graph.job import Job
+from tfdist.hooks.patches import Patches
+from tfdist.training.steps import Steps
+
+_HALF = {"bf16": tf.bfloat16, "fp16": tf.float16}
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
+# By the functions of tensorflow/python/ops/gen_*_ops.py, and their names in tf.raw_ops: the operands.
+_PRODUCTS = {
+    (gen_math_ops, "mat_mul", "MatMul"): ("a", "b"),
+    (gen_math_ops, "batch_mat_mul", "BatchMatMul"): ("x", "y"),
+    (gen_math_ops, "batch_mat_mul_v2", "BatchMatMulV2"): ("x", "y"),
+    (gen_linalg_ops, "einsum", "Einsum"): ("inputs",),
+    (gen_nn_ops, "conv2d", "Conv2D"): ("input", "filter"),
+    (gen_nn_ops, "conv3d", "Conv3D"): ("input", "filter"),
+    (gen_nn_ops, "conv2d_backprop_input", "Conv2DBackpropInput"): ("filter", "out_backprop"),
+    (gen_nn_ops, "conv3d_backprop_input_v2", "Conv3DBackpropInputV2"): ("filter", "out_backprop"),
+    (gen_nn_ops, "depthwise_conv2d_native", "DepthwiseConv2dNative"): ("input", "filter"),
+}
+
+
+def hook(patches: Patches, job: Job, steps: Steps) -> None:
+    """See the module."""
+    for (module, name, raw), operands in _PRODUCTS.items():
+        patches.replace(module, name, _in_half(getattr(module, name), operands, job))
+        patches.replace(tf.raw_ops, raw, _in_half(getattr(module, raw), operands, job))
+
+
+def _in_half(function: Callable[..., Any], operands: tuple[str, ...], job: Job) -> Callable[..., Any]:
+    names = tuple(inspect.signature(function).parameters)
+
+    def product(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        half = _HALF.get(job.switches.settings.mixed_precision)
+        if half is None:
+            return original(*args, **kwargs)
+        given = dict(zip(names, args, strict=False)) | kwargs
+        own = {name: _tensors(given[name]) for name in operands}
+        if not all(_is_float32(t) for tensors in own.values() for t in tensors):
+            return original(*args, **kwargs)
+        way = _converted if _computes(half) else _rounded
+        ready = {n: [way(t, half) for t in tensors] for n, tensors in own.items()}
+        found = original(**given | {n: t if isinstance(given[n], (list, tuple)) else t[0] for n, t in ready.items()})
+        return tf.cast(found, tf.float32) if way is _converted else _rounded(found, half)
+
+    return product
+
+
+def _tensors(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def _is_float32(value: Any) -> bool:
+    return getattr(value, "dtype", None) == tf.float32
+
+
+def _converted(value: Any, half: tf.DType) -> tf.Tensor:
+    return tf.cast(value, half)
+
+
+def _rounded(value: Any, half: tf.DType) -> tf.Tensor:
+    return tf.cast(tf.cast(value, half), tf.float32)
+
+
+@functools.cache
+def _computes(half: tf.DType) -> bool:
+    """Whether a device of this process computes products of this dtype fast."""
+    if tf.config.get_visible_devices("GPU"):
+        return True
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        flags = set()
+    if half == tf.bfloat16 and _BF16_FLAGS & flags:
+        return True
+    announce(
+        f"this processor computes no products of {half.name}: they are float32's, of operands rounded to {half.name}, "
+        "which trains as if it did, and not faster (TFDIST_MIXED_PRECISION)"
+    )
+    return False

@@ -1,0 +1,178 @@
+"""Loss scales: what a loss is multiplied by, so that its derivatives do not vanish in half precision.
+
+Each is a pure function of what it has seen. An update is good if all averaged gradients are finite; where one is not,
+it overflowed: it is left out, and most scales shrink.
+
+    constant    a number, always
+    backoff     halved by an overflow, doubled after 2,000 good updates in succession, from 1 to 2^24, at first 2^14
+    window      halved by an overflow, if they are more than a share of the updates since the scale last changed;
+                doubled after 2^14 / (ranks * steps) good updates in succession, at first 2^7; below 1e-4 training ends
+    logmax      2^(15 - (mean + 3.09 sigma)), from 1 to 2^14, with mean and sigma of log2 of the largest gradient
+
+Sources: Kuchaiev et al., "OpenSeq2Seq" (2018), section 2.3 (backoff, logmax); Ott et al., "Scaling Neural Machine
+Translation" (2018), section 4.2 (window).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+_LARGEST_HALF = 65504.0  # of float16
+_BACKOFF_UPDATES = 2000
+_BACKOFF_LIMITS = 1.0, 2.0**24
+_WINDOW_BATCHES = 2.0**14
+_WINDOW_FLOOR = 1e-4
+_FAST, _SLOW = 0.99, 0.999
+_DEVIATIONS = 3.09  # of a normal distribution, all but a thousandth
+_LOGMAX_LIMITS = 1.0, 2.0**14
+
+
+class State(NamedTuple):
+    """What a scale has seen.
+
+    Attributes:
+      scale: of the next loss.
+      good: updates in succession without an overflow.
+      updates: all of them.
+      skipped: those with an overflow.
+      since: updates since the scale was last changed, and
+      overflows: those with an overflow among them, since it was last halved.
+      fast: running sum of log2 of the largest gradient, whose weights shrink fast, and
+      slow: slowly;
+      square: of its square.
+    """
+
+    scale: float
+    good: float = 0
+    updates: float = 0
+    skipped: float = 0
+    since: float = 0
+    overflows: float = 0
+    fast: float = 0
+    slow: float = 0
+    square: float = 0
+
+
+class LossScale(Protocol):
+    """One way to choose it."""
+
+    @property
+    def first(self) -> float:
+        """The scale to begin with."""
+
+    def next(self, state: State, largest: float) -> State:
+        """After an update.
+
+        Args:
+          state: before it, in which this update has been counted.
+          largest: absolute value in all averaged gradients, unscaled; infinite if one is not finite.
+
+        Raises:
+          FloatingPointError: no scale is small enough.
+        """
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Always the same."""
+
+    first: float
+
+    def next(self, state: State, largest: float) -> State:
+        """See ``LossScale``."""
+        return state
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Halved by an overflow."""
+
+    first: float = 2.0**14
+
+    def next(self, state: State, largest: float) -> State:
+        """See ``LossScale``."""
+        low, high = _BACKOFF_LIMITS
+        if not math.isfinite(largest):
+            return state._replace(scale=max(state.scale / 2, low))
+        if state.good % _BACKOFF_UPDATES == 0:
+            return state._replace(scale=min(state.scale * 2, high))
+        return state
+
+
+@dataclass(frozen=True)
+class Window:
+    """Halved by overflows, and doubled after fewer updates the more ranks there are.
+
+    Attributes:
+      batches: in an update, of all ranks.
+      tolerance: share of updates with an overflow that the scale stays for.
+    """
+
+    batches: int
+    tolerance: float = 0.0
+    first: float = 2.0**7
+
+    def next(self, state: State, largest: float) -> State:
+        """See ``LossScale``."""
+        if math.isfinite(largest):
+            if state.good % max(1, int(_WINDOW_BATCHES / self.batches)) == 0:
+                return state._replace(scale=state.scale * 2, since=0)
+            return state
+        if state.overflows / state.since < self.tolerance:
+            return state
+        if state.scale / 2 < _WINDOW_FLOOR:
+            raise FloatingPointError(
+                f"gradients overflow with a loss scale of {state.scale:g} still: training has diverged, or the data "
+                "are not numbers (lower the learning rate, clip, or warm up over more steps)"
+            )
+        return state._replace(scale=state.scale / 2, since=0, overflows=0)
+
+
+@dataclass(frozen=True)
+class LogMax:
+    """By the distribution of the largest gradient, so that one in a thousand overflows."""
+
+    first: float = 1.0
+
+    def next(self, state: State, largest: float) -> State:
+        """See ``LossScale``."""
+        found = math.log2(min(max(largest, 2.0**-149), _LARGEST_HALF))
+        fast = _FAST * state.fast + (1 - _FAST) * found
+        slow = _SLOW * state.slow + (1 - _SLOW) * found
+        square = _SLOW * state.square + (1 - _SLOW) * found**2
+        mean = fast / (1 - _FAST**state.updates)
+        weights = 1 - _SLOW**state.updates
+        sigma = math.sqrt(max(0.0, square / weights - (slow / weights) ** 2))
+        low, high = _LOGMAX_LIMITS
+        exponent = 15 - (mean + _DEVIATIONS * sigma)
+        return state._replace(scale=min(max(2.0 ** min(exponent, 100), low), high), fast=fast, slow=slow, square=square)
+
+
+def counted(state: State, largest: float) -> State:
+    """One more update."""
+    if math.isfinite(largest):
+        return state._replace(good=state.good + 1, updates=state.updates + 1, since=state.since + 1)
+    return state._replace(
+        good=0,
+        updates=state.updates + 1,
+        skipped=state.skipped + 1,
+        since=state.since + 1,
+        overflows=state.overflows + 1,
+    )
+
+
+def of(name: str, batches: int, tolerance: float = 0.0) -> LossScale:
+    """The one that a setting names, or a number.
+
+    Args:
+      name: ``backoff``, ``window``, ``logmax``, or a number above 0.
+      batches: in an update, of all ranks.
+      tolerance: see ``Window``.
+    """
+    if name == "window":
+        return Window(batches, tolerance)
+    if name == "backoff":
+        return Backoff()
+    return LogMax() if name == "logmax" else Constant(float(name))

@@ -1,0 +1,186 @@
+"""Loss scaling: losses are multiplied where they are differentiated, and derivatives divided before anything sees them.
+
+Whether gradients are finite is decided on what an optimizer is about to apply, which is the same on all ranks: they
+all leave the update out, or none does. How the scale follows: ``loss_scale``. What it has seen is a variable: of a
+session's graph, or one for all functions and eager steps, which each optimizer's checkpoint holds too.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from tfdist.core.log import announce
+from tfdist.core.settings import SettingsError
+from tfdist.graph import function_state
+from tfdist.graph.job import Job
+from tfdist.training.steps import Steps
+from tfdist.updates import loss_scale
+from tfdist.updates._checkpointed import graph_variable, track
+from tfdist.updates.loss_scale import Constant, LogMax, LossScale, State
+
+_NAME = "loss_scale_state"
+_ATTRIBUTE = "_tfdist_loss_scale"  # of a session's graph: its state
+Pairs = Sequence[tuple[Any, Any]]
+
+
+class LossScaling:
+    """The loss scale of this process.
+
+    Args:
+      job: the ranks and settings.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._state: Any = None  # outside sessions
+        self._tracking: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def scale(self, targets: Sequence[Any]) -> tf.Tensor | None:
+        """What losses that are about to be differentiated are to be multiplied by.
+
+        Args:
+          targets: the losses.
+
+        Returns:
+          A scalar, float32; None: they are taken as they are.
+        """
+        how = self._how()
+        if how is None or not targets or not all(_is_number(target) for target in targets):
+            return None
+        with tf.name_scope("tfdist/loss_scale"):
+            if isinstance(how, Constant):
+                return tf.constant(how.first, tf.float32)
+            return tf.cast(self._variable(how).read_value()[0], tf.float32)
+
+    def finite(self, optimizer: Any, pairs: Pairs, due: tf.Tensor | None) -> tf.Tensor | None:
+        """Whether an optimizer is to apply these averages; the scale follows.
+
+        Args:
+          optimizer: which.
+          pairs: averaged gradients and their variables.
+          due: whether they are to be applied if they are finite; None: they are.
+
+        Returns:
+          A bool; None: in any case.
+
+        Raises:
+          SettingsError: the optimizer scales the loss by itself.
+        """
+        how = self._how()
+        values = [_values(gradient) for gradient, _ in pairs if gradient is not None]
+        if how is None or not values:
+            return due
+        own = next((c.__name__ for c in type(optimizer).__mro__ if c.__name__.endswith("LossScaleOptimizer")), "")
+        if own:
+            raise SettingsError(
+                f"loss_scale={self._job.switches.settings.loss_scale}, and {own} scales the loss by itself: leave one "
+                "of them out"
+            )
+        self.built(optimizer)
+        with tf.name_scope("tfdist/loss_scale"):
+            finite = tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(v)) for v in values]))
+            largest = tf.constant(0.0)
+            if isinstance(how, LogMax):
+                largest = tf.reduce_max(tf.stack([tf.reduce_max(tf.abs(v)) for v in map(_not_empty, values)]))
+            largest = tf.where(finite, largest, tf.constant(np.inf, tf.float32))
+            due = tf.constant(True) if due is None else due
+            variable = self._variable(how)
+            follow = functools.partial(_follow, how)
+            new = tf.numpy_function(follow, [variable.read_value(), due, largest], tf.float64, stateful=True)
+            with tf.control_dependencies([variable.assign(tf.ensure_shape(new, [len(State._fields)]))]):
+                return tf.logical_and(due, finite)
+
+    def built(self, optimizer: Any) -> None:
+        """An optimizer has its variables: its checkpoint is to hold the scale."""
+        how = self._how()
+        if how is not None and not function_state.in_session() and optimizer not in self._tracking:
+            self._tracking.add(optimizer)
+            track(optimizer, "tfdist_loss_scale", self._variable(how))
+
+    def _how(self) -> LossScale | None:
+        switches = self._job.switches
+        settings = switches.settings
+        if settings.loss_scale == "none" or switches.alone_depth:
+            return None
+        batches = self._job.world.size * settings.accumulate_steps
+        return loss_scale.of(settings.loss_scale, batches, settings.loss_scale_tolerance)
+
+    def _variable(self, how: LossScale) -> Any:
+        first = np.array(State(how.first), np.float64)
+        if not function_state.in_session():
+            if self._state is None:
+                with tf.init_scope():
+                    self._state = tf.Variable(first, trainable=False, name=_NAME)
+            return self._state
+        with tf.init_scope():
+            graph = ops.get_default_graph()
+        if not hasattr(graph, _ATTRIBUTE):
+            setattr(graph, _ATTRIBUTE, graph_variable(_NAME, lambda: tf.constant(first)))
+        return getattr(graph, _ATTRIBUTE)
+
+
+@functools.cache
+def loss_scaling_of(steps: Steps) -> LossScaling:
+    """That of this process."""
+    return LossScaling(steps.job)
+
+
+def seeds(scale: tf.Tensor, targets: Sequence[Any], given: Sequence[Any] | None) -> list[tf.Tensor]:
+    """What backpropagation begins with, in place of what was given, or of ones."""
+    given = [None] * len(targets) if given is None else given
+    found = []
+    for target, one in zip(targets, given, strict=True):
+        one = tf.ones_like(target) if one is None else tf.convert_to_tensor(one)
+        found.append(one * tf.cast(scale, one.dtype))
+    return found
+
+
+def unscaled(derivatives: Sequence[Any], scale: tf.Tensor) -> list[Any]:
+    """Derivatives of what has been multiplied, as they are of what has not."""
+    with tf.name_scope("tfdist/loss_scale"):
+        inverse = 1 / scale
+        return [derivative if derivative is None else _times(derivative, inverse) for derivative in derivatives]
+
+
+def _times(gradient: Any, factor: tf.Tensor) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(_times(gradient.values, factor), gradient.indices, gradient.dense_shape)
+    if gradient.dtype in (tf.float16, tf.bfloat16):
+        return tf.cast(tf.cast(gradient, tf.float32) * factor, gradient.dtype)
+    return gradient * tf.cast(factor, gradient.dtype)
+
+
+def _follow(how: LossScale, values: np.ndarray, due: np.ndarray, largest: np.ndarray) -> np.ndarray:
+    """The state after a step, which is not always an update."""
+    state = State(*values.tolist())
+    if not due:
+        return values
+    new = how.next(loss_scale.counted(state, float(largest)), float(largest))
+    skipped = int(new.skipped)
+    if skipped > state.skipped and not skipped & (skipped - 1):  # the first, second, fourth, …
+        announce(
+            f"loss scale: the gradients of update {new.updates:.0f} overflowed, and it was left out, as {skipped} of "
+            f"{new.updates:.0f} were so far; the scale was {state.scale:g} and is {new.scale:g} now"
+        )
+    return np.array(new, np.float64)
+
+
+def _is_number(target: Any) -> bool:
+    return isinstance(target, tf.Tensor | tf.Variable) and target.dtype.is_floating
+
+
+def _values(gradient: Any) -> tf.Tensor:
+    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)
+    return tf.cast(values, tf.float32) if values.dtype in (tf.float16, tf.bfloat16) else values
+
+
+def _not_empty(values: tf.Tensor) -> tf.Tensor:
+    """Slices may have no rows, of which there is no maximum."""
+    return tf.concat([tf.cast(tf.reshape(values, [-1]), tf.float32), [0.0]], 0)
