@@ -45,13 +45,14 @@ def run(arguments: Sequence[str], ranks: Processes) -> None:
         from_root(ranks, lambda: print(help_text("python -m nmt.nmt --name=value ...", Config), end=""))
         return
     config, saved = from_root(ranks, lambda: configure(arguments))
+    ranks.configure(mixed_precision="fp16" if config.precision == "float16" else None)
     if config.is_inference:
         infer(config, saved, ranks, ranks.untouched)
     else:
-        steps = from_root(ranks, lambda: ranks.accumulated(config.accumulate_steps))
-        ranks.accumulate(steps)
-        config = dataclasses.replace(config, accumulate_steps=steps)
-        ranks.synchronise(make(Synchronisation, config))
+        flags = {name: getattr(config, name) for name in ("accumulate_steps", "loss_scale")}
+        asked = from_root(ranks, lambda: {name: ranks.asked(name, flag) for name, flag in flags.items()})
+        ranks.configure(**asked, **dataclasses.asdict(make(Synchronisation, config)))
+        config = dataclasses.replace(config, **asked)
         train_model(config, saved, ranks, ranks.untouched, ranks.job)
 
 

@@ -23,7 +23,7 @@ class BatchInput:
         self.target_in = v1.placeholder(tf.int32, ids, "target_in")
         self.target_out = v1.placeholder(tf.int32, ids, "target_out")
         self.target_lengths = v1.placeholder(tf.int32, lengths, "target_lengths")
-        self.sentences_per_rank = v1.placeholder(tf.float32, [], "sentences_per_rank")
+        self.divisor = v1.placeholder(tf.float32, [], "divisor")
 
     def loss_sum(self, translator: Translator, num_sampled: int = 0) -> tf.Tensor:
         """The translator's summed cross-entropy of the batch, a float32 scalar; see `Translator.loss_sum`."""
@@ -39,5 +39,5 @@ class BatchInput:
             self.target_in: batch.target_in,
             self.target_out: batch.target_out,
             self.target_lengths: batch.target_lengths,
-            self.sentences_per_rank: batch.sentences_per_rank,
+            self.divisor: batch.divisor,
         }

@@ -12,7 +12,7 @@ from nmt.options.model_options import ModelOptions
 from nmt.options.option import BELOW_ONE, NOT_NEGATIVE, POSITIVE, Condition, option
 from nmt.scoring.perplexity import LikelihoodSettings
 from nmt.train.divergence import ACTIONS
-from nmt.train.feed import FeedSettings
+from nmt.train.feed import NORMALIZATIONS, FeedSettings
 from nmt.train.loop import Cadence
 from nmt.train.schedule import DECAY_SCHEMES, NOAM, WARMUP_SCHEMES, Schedule
 from nmt.train.step import Optimization
@@ -87,7 +87,18 @@ class TrainingOptions(ModelOptions):
         makes=[(FeedSettings, "seed"), (SearchSettings, "seed"), (Initializer, "seed")],
     )
     precision: str = option(
-        "float32", "format of the matrix products", allowed=("float32", "bfloat16"), makes=[session_config]
+        "float32", "format of the matrix products", allowed=("float32", "bfloat16", "float16"), makes=[session_config]
+    )
+    loss_scale: str | None = option(
+        None,
+        "what the loss is multiplied by: none, a number, backoff, window, logmax; unset: TFDIST_LOSS_SCALE, or none",
+        makes=[Optimization],
+    )
+    loss_normalization: str = option(
+        "sentences",
+        "what a step's summed loss is divided by: its sentences, or its target words",
+        allowed=NORMALIZATIONS,
+        makes=[FeedSettings],
     )
 
     sync: str = option(

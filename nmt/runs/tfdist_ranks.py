@@ -6,7 +6,6 @@ This module alone knows `tfdist`, whose import makes the ranks start from equal 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import pickle
 from typing import Any, TypeVar
 
@@ -15,7 +14,6 @@ import numpy as np
 import tfdist
 from nmt.core.errors import InputError
 from nmt.core.ranks import AgreedError
-from nmt.train.synchronisation import Synchronisation
 from tfdist.core.settings import Settings
 
 Value = TypeVar("Value")
@@ -60,44 +58,36 @@ class Processes:
         """Averages what the ranks have trained since the last block's end. Collective."""
         tfdist.end_block()
 
-    def synchronise(self, how: Synchronisation) -> None:
-        """Keeps weights together so in the training graphs built from now on; the default is what TFDIST_SYNC says.
+    def asked(self, name: str, flag: Any) -> Any:
+        """A setting as a flag asks for it, or else as the environment has it.
+
+        Raises:
+            InputError: the two contradict each other.
+        """
+        there, origins = getattr(self._settings, name), self._settings.origins
+        if flag is None:
+            return there
+        if name in origins and str(flag) != str(there):
+            raise InputError(f"--{name}={flag} contradicts {origins[name]}, where it is {there}: leave one of them out")
+        return flag
+
+    def configure(self, **given: Any) -> None:
+        """Have training graphs built so from now on; what is at its default stays as the environment has it.
 
         Raises:
             AgreedError: on every rank, if settings contradict each other.
         """
-        if how == Synchronisation():
-            return
-        given = {name: value for name, value in dataclasses.asdict(how).items() if value is not None}
+        fields = Settings.fields()
+        wanted = {name: value for name, value in given.items() if value not in (None, fields[name].default)}
         try:
-            tfdist.configure(**given)
+            if wanted:
+                tfdist.configure(**wanted)
         except tfdist.SettingsError as error:
             raise AgreedError(str(error), self.rank == 0) from None
 
     def abort(self, message: str) -> None:
         """Ends all ranks with a message. Not collective."""
         tfdist.abort(message)
-
-    def accumulated(self, asked: int | None) -> int:
-        """How many batches make a step: as asked, or else as the environment has it.
-
-        Raises:
-            InputError: the two contradict each other.
-        """
-        settings = self._settings
-        if asked is None or "accumulate_steps" not in settings.origins:
-            return asked or settings.accumulate_steps
-        if asked != settings.accumulate_steps:
-            raise InputError(
-                f"--accumulate_steps={asked} contradicts {settings.origins['accumulate_steps']}, where it is "
-                f"{settings.accumulate_steps}: leave one of them out"
-            )
-        return asked
-
-    def accumulate(self, steps: int) -> None:
-        """The gradients of so many runs of a training graph are one update. The same on all ranks."""
-        if steps > 1:
-            tfdist.configure(accumulate_steps=steps)
 
     def untouched(self) -> contextlib.AbstractContextManager[Any]:
         """In such a block graphs are built as they are, without broadcasts of initial values."""

@@ -56,8 +56,10 @@ class Batch:
       target_in: int32 [tgt_time, batch], the start mark and the words: what the decoder reads.
       target_out: int32 [tgt_time, batch], the words and the end mark: what it should predict.
       target_lengths: int32 [batch], words + 1; 0 for a sentence that counts for nothing.
-      sentences_per_rank: what the summed loss is divided by. It is the same on all ranks, so that the mean of their
-        gradients is that of one process with all sentences, however unevenly these were dealt.
+      sentences_per_rank: of this step, by the number of ranks.
+      divisor: what the summed loss is divided by: that, or the step's target words by the number of ranks. It is the
+        same on all ranks, so that the mean of their gradients is that of one process with all sentences, however
+        unevenly these were dealt.
     """
 
     source: np.ndarray
@@ -66,6 +68,7 @@ class Batch:
     target_out: np.ndarray
     target_lengths: np.ndarray
     sentences_per_rank: float
+    divisor: float
 
 
 def make_batch(
@@ -77,6 +80,7 @@ def make_batch(
     tgt_max_len: int | None,
     global_sentences: int,
     ranks: int,
+    global_divisor: int | None = None,
 ) -> Batch:
     """Read and number the sentences of a rank's slice.
 
@@ -92,6 +96,7 @@ def make_batch(
       tgt_max_len: the same for the target, before the end mark is added.
       global_sentences: sentences of this step over all ranks.
       ranks: the number of ranks.
+      global_divisor: what the loss of this step, summed over all ranks, is divided by; None: the sentences.
     """
     sources = [src_vocab.encode(split(corpus.src.line(i))[: src_max_len or None]) for i in sentence_ids]
     targets = [tgt_vocab.encode(split(corpus.tgt.line(i))[: tgt_max_len or None]) for i in sentence_ids]
@@ -104,7 +109,9 @@ def make_batch(
     # The start mark takes the place of the last row: an end mark, in every column.
     target_in = np.roll(target_out, 1, axis=0)
     target_in[0] = tgt_vocab.sos_id
-    return Batch(source, source_lengths, target_in, target_out, target_lengths, global_sentences / ranks)
+    divisor = global_sentences if global_divisor is None else global_divisor
+    numbers = global_sentences / ranks, divisor / ranks
+    return Batch(source, source_lengths, target_in, target_out, target_lengths, *numbers)
 
 
 def eval_batches(
@@ -124,7 +131,7 @@ def eval_batches(
 
     Of `size` ranks, `rank` gets every `size`-th of these batches: together they get all.
 
-    The batches' `sentences_per_rank` is 1: a loss divided by it stays the sum that a perplexity is made from.
+    The batches' `divisor` is 1: a loss divided by it stays the sum that a perplexity is made from.
     """
     pairs = np.flatnonzero((corpus.src.lengths > 0) & (corpus.tgt.lengths > 0))
     pairs = pairs[np.lexsort((corpus.src.lengths[pairs], corpus.tgt.lengths[pairs]))]

@@ -120,12 +120,15 @@ class LossGuard:
 
     def see(self, result: StepResult) -> None:
         """See `Guard`."""
-        self._sums += [result.loss_sum, result.target_words, result.grad_norm, 1]
+        if not result.left_out:
+            self._sums += [result.loss_sum, result.target_words, result.grad_norm, 1]
         if result.global_step < self._next:
             return
         self._next = result.global_step + _WINDOW_STEPS
         loss, words, norms, steps = self._ranks.sum(self._sums).tolist()
         self._sums[:] = 0
+        if not steps:  # their updates were left out
+            return
         wrong = self._rise.see(result.global_step, loss / words)
         if not wrong:
             return

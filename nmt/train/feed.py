@@ -18,6 +18,8 @@ from nmt.text.corpus import ParallelCorpus
 from nmt.text.epoch_plan import epoch_plan, rank_slice, steps_per_epoch, widest_batch
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
+NORMALIZATIONS = ("sentences", "words")
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -44,6 +46,7 @@ class FeedSettings:
         seed: of the order.
         max_batch_tokens: most tokens of a rank's batch, padding counted, on its longer side; None for `token_limit`.
         accumulate_steps: parts of a step that a rank does one after the other, each as another rank would; None for 1.
+        loss_normalization: what a step's summed loss is divided by: its "sentences", or its target "words".
     """
 
     batch_size: int
@@ -53,6 +56,7 @@ class FeedSettings:
     seed: int
     max_batch_tokens: int | None = None
     accumulate_steps: int | None = None
+    loss_normalization: str = "sentences"
 
 
 class Feed:
@@ -214,7 +218,13 @@ class Feed:
             self._settings.tgt_max_len,
             len(sentences),
             self._size * self.parts,
+            self._words(sentences) if self._settings.loss_normalization == "words" else None,
         )
+
+    def _words(self, pairs: np.ndarray) -> int:
+        """Target words of sentence pairs, end marks counted, as far as they are trained on."""
+        lengths = self._corpus.tgt.lengths[pairs]
+        return int((np.minimum(lengths, self._settings.tgt_max_len or lengths.max()) + 1).sum())
 
     def _plan_of(self, epoch: int) -> list[np.ndarray]:
         lengths = self._corpus.src.lengths, self._corpus.tgt.lengths

@@ -68,21 +68,24 @@ class Window:
 
     def clear(self) -> None:
         """Begins anew."""
-        self._totals = np.zeros(6)  # loss, target words, source words, gradient norms, clipped ones, sentences
+        # loss, target words, source words, gradient norms, clipped ones, sentences, updates
+        self._totals = np.zeros(7)
         self._seconds = 0.0
         self._steps = 0
         self._last: StepResult | None = None
 
     def add(self, result: StepResult, sentences: float, seconds: float) -> None:
         """Counts a step of this rank."""
-        self._totals += [
-            result.loss_sum,
-            result.target_words,
-            result.source_words,
-            result.grad_norm,
-            result.clipped_norm,
-            sentences,
-        ]
+        if not result.left_out:
+            self._totals += [
+                result.loss_sum,
+                result.target_words,
+                result.source_words,
+                result.grad_norm,
+                result.clipped_norm,
+                sentences,
+                1,
+            ]
         self._seconds += seconds
         self._steps += 1
         self._last = result
@@ -97,15 +100,18 @@ class Window:
         """
         if self._last is None:
             raise ValueError("no step since the last statistics")
-        loss, target_words, source_words, norms, clipped, sentences = self._ranks.sum(self._totals).tolist()
+        loss, target_words, source_words, norms, clipped, sentences, updates = self._ranks.sum(self._totals).tolist()
+        if not updates:  # all were left out
+            none = {"perplexity": math.nan, "grad_norm": math.nan, "clipped_norm": math.nan, "loss": math.nan}
+            return Stats(self._last.global_step, self._last.learning_rate, self._seconds / self._steps, **none)
         stats = Stats(
             step=self._last.global_step,
             learning_rate=self._last.learning_rate,
             step_seconds=self._seconds / self._steps,
             words_per_second=(source_words + target_words) / self._seconds,
             perplexity=perplexity(loss, target_words),
-            grad_norm=norms / (self._steps * self._ranks.size),
-            clipped_norm=clipped / (self._steps * self._ranks.size),
+            grad_norm=norms / updates,
+            clipped_norm=clipped / updates,
             loss=loss / sentences,
         )
         if not (stats.perplexity <= _HOPELESS_PERPLEXITY and math.isfinite(stats.grad_norm)):
@@ -196,13 +202,18 @@ def train(
             evaluation.milestone(session, first_step, perplexities=True, scores=scored)
         over = scored and _is_over(first_step, cadence, evaluation, outputs, ranks)
     now = first_step
+    left_out = ranks.broadcast(max(0, first_step - step.updates(session)))  # (rank 0 alone has restored them as yet)
     while now < cadence.num_train_steps and not over:
         started = time.perf_counter()
         result, sentences = _step(step, session, feed, now, seed, ranks)
-        window.add(result, sentences, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
         now += 1
-        if result.global_step != now:
-            raise RuntimeError(f"rank {ranks.rank} has done step {result.global_step} where {now} was due")
+        if step.leaves_out and now - result.global_step == left_out + 1:
+            result, left_out = result._replace(left_out=True), left_out + 1
+        if now - result.global_step != left_out:
+            raise RuntimeError(f"rank {ranks.rank} has done update {result.global_step} where {now - left_out} was due")
+        result = result._replace(global_step=now)
+        window.add(result, sentences, seconds)
         guard.see(result)
         outputs.stepped(now)
         at_end = now == cadence.num_train_steps  # where everything is evaluated anyway

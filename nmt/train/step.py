@@ -1,10 +1,10 @@
 """The training step: loss, gradients, clipping, update of the weights, and the figures of the batch.
 
-Loss: cross-entropy summed over the words, divided by the sentences of a rank (Batch.sentences_per_rank), so
-that the mean of the ranks' gradients is the gradient of one process that has all sentences. Gradients are
-merged (one row for each word of an embedding), clipped to a global norm (Pascanu, Mikolov, Bengio 2013), and
-applied. They come from `tf.gradients` and go to a TensorFlow 1 optimizer's `apply_gradients`: between these
-two a library may average them over the ranks.
+Loss: cross-entropy summed over the words, divided by the sentences or words of a rank (Batch.divisor), so that the mean
+of the ranks' gradients is the gradient of one process that has all sentences. Gradients are merged (one row for each
+word of an embedding), clipped to a global norm (Pascanu, Mikolov, Bengio 2013), and applied. They come from
+`tf.gradients` and go to a TensorFlow 1 optimizer's `apply_gradients`: between these two a library may average them over
+the ranks, and leave out what is not finite.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Optimization:
         num_sampled_softmax: words that the softmax is taken over (`nmt.model.parts.sampled_softmax`); 0 for all. The
             loss, and the perplexity printed in training, are then those of the sample.
         colocate_gradients_with_ops: whether gradients are computed on the device of what they are gradients of.
+        loss_scale: what a library multiplies the loss by, which then leaves out updates that overflow; None or "none":
+            nothing.
 
     Raises:
         ValueError: an unknown optimizer.
@@ -48,6 +50,7 @@ class Optimization:
     dropout: float = 0.0
     num_sampled_softmax: int = 0
     colocate_gradients_with_ops: bool = True
+    loss_scale: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
@@ -71,7 +74,8 @@ class StepResult(NamedTuple):
             are clipped.
         clipped_norm: the same after.
         learning_rate: the rate that was used.
-        global_step: steps done, this one counted.
+        global_step: updates done, this one counted.
+        left_out: its update overflowed, and was left out: the losses and norms do not count.
     """
 
     loss_sum: float
@@ -81,10 +85,14 @@ class StepResult(NamedTuple):
     clipped_norm: float
     learning_rate: float
     global_step: int
+    left_out: bool = False
 
 
 class TrainStep:
     """The training graph, built in the current default graph; `run` does one step in a session of it.
+
+    Attributes:
+        leaves_out: whether an update that overflows is left out.
 
     Raises:
         ValueError: the initializer has no vectors for the architecture's pretrained embeddings.
@@ -105,9 +113,11 @@ class TrainStep:
             "global_step", [], tf.int32, v1.zeros_initializer(), trainable=False,
             collections=[v1.GraphKeys.GLOBAL_VARIABLES, v1.GraphKeys.GLOBAL_STEP],
         )  # fmt: skip
+        self._step = step
+        self.leaves_out = optimization.loss_scale not in (None, "none")
         rate = optimization.schedule.rate(step)
         weights = v1.trainable_variables()
-        loss = per_sentence(loss_sum, self._input.sentences_per_rank)
+        loss = normalized(loss_sum, self._input.divisor)
         colocate = optimization.colocate_gradients_with_ops
         gradients = [merged(one) for one in v1.gradients(loss, weights, colocate_gradients_with_ops=colocate)]
         self._max_gradient_norm = optimization.max_gradient_norm
@@ -116,6 +126,10 @@ class TrainStep:
         with tf.control_dependencies([update]):
             done = tf.identity(step.read_value())  # after the update, which fetching the variable would not promise
         self._fetches = (loss_sum, norm, rate, done)
+
+    def updates(self, session: Any) -> int:
+        """How many updates have been done."""
+        return int(session.run(self._step))
 
     def run(self, session: Any, batch: Batch, seed: np.ndarray) -> StepResult:
         """Updates the weights by the batch; `seed`, int32 [2], decides what dropout drops and what is sampled."""
@@ -131,13 +145,13 @@ class TrainStep:
         )
 
 
-def per_sentence(loss_sum: tf.Tensor, sentences: tf.Tensor) -> tf.Tensor:
-    """The training loss: nats summed over target words, divided by the number of sentences (both scalars).
+def normalized(loss_sum: tf.Tensor, divisor: tf.Tensor) -> tf.Tensor:
+    """The training loss: nats summed over target words, divided by the number of sentences or words (both scalars).
 
-    With `sentences` = sentences in the batch of all ranks / number of ranks, the mean of this over the ranks
-    is what one process gets from the whole batch, whether or not the ranks' slices are equally large.
+    With `divisor` = those in the batch of all ranks / number of ranks, the mean of this over the ranks is what one
+    process gets from the whole batch, whether or not the ranks' slices are equally large.
     """
-    return loss_sum / tf.cast(sentences, loss_sum.dtype)
+    return loss_sum / tf.cast(divisor, loss_sum.dtype)
 
 
 def merged(gradient: Any) -> Any:

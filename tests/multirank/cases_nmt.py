@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import tempfile
 from itertools import pairwise
@@ -31,7 +32,6 @@ from nmt.train.feed import Feed, FeedSettings
 from nmt.train.loop import Cadence, train
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, StepResult, TrainStep, dropout_seed
-from nmt.train.synchronisation import Synchronisation
 from nmt.translate.translate_file import translate_file
 from nmt.translate.translation_model import SearchSettings, TranslationModel
 from tests.multirank import inside
@@ -58,17 +58,24 @@ def text() -> tuple[ParallelCorpus, Vocabulary]:
     return open_parallel(str(directory / "train.en"), str(directory / "train.de")), vocabulary
 
 
-def feed(rank: int, size: int, parts: int = 1) -> Feed:
+def feed(rank: int, size: int, parts: int = 1, normalization: str = "sentences") -> Feed:
     """The last batches of an epoch are short and of odd sizes."""
     corpus, vocabulary = text()
-    settings = FeedSettings(GLOBAL_BATCH // (size * parts), 5, 50, 50, 1, accumulate_steps=parts)
+    settings = FeedSettings(GLOBAL_BATCH // (size * parts), 5, 50, 50, 1, None, parts, normalization)
     return Feed(corpus, vocabulary, vocabulary, settings, rank, size)
 
 
 def trained(
-    optimizer: str, attention: str, rank: int, size: int, seed: int, parts: int = 1, **changes: Any
+    optimizer: str,
+    attention: str,
+    rank: int,
+    size: int,
+    seed: int,
+    parts: int = 1,
+    normalization: str = "sentences",
+    **changes: Any,
 ) -> dict[str, np.ndarray]:
-    batches = feed(rank, size, parts)
+    batches = feed(rank, size, parts, normalization)
     with tf.Graph().as_default(), v1.Session() as session:
         shape = LSTMArchitecture(63, 63, 20, 2, 2, encoder_type="bi", attention=attention, **changes)
         rate = {"sgd": 0.3, "adam": 0.001}[optimizer]  # greater rates multiply float32 rounding: 1 and 0.01 give 2e-5
@@ -97,14 +104,21 @@ def case_nmt_with_sgd() -> None:
 
 
 def case_nmt_with_accumulated_steps() -> None:
-    expected = one_process(lambda: trained("adam", "scaled_luong", 0, 1, seed=1))
+    """Also if losses are divided by the words of all ranks and parts."""
+    train = functools.partial(trained, "adam", "scaled_luong")
+    sentences, words = (
+        one_process(functools.partial(train, 0, 1, seed=1, normalization=by)) for by in ("sentences", "words")
+    )
     with inside.settings():
-        Processes().accumulate(4)
+        Processes().configure(accumulate_steps=4)
+        own = functools.partial(train, tfdist.rank(), tfdist.size(), seed=1 + tfdist.rank(), parts=4)
         try:
-            found = trained("adam", "scaled_luong", tfdist.rank(), tfdist.size(), seed=1 + tfdist.rank(), parts=4)
+            by_sentences, by_words = own(), own(normalization="words")
         finally:
             tfdist.configure(accumulate_steps=1)
-    assert_close(found, expected, 1e-5)
+    assert_close(by_sentences, sentences, 1e-5)
+    assert_close(by_words, words, 1e-5)
+    assert any(np.abs(words[name] - value).max() > 1e-3 for name, value in sentences.items())
 
 
 def case_nmt_with_variations() -> None:
@@ -169,7 +183,7 @@ def case_nmt_evaluates_and_saves_at_the_end_of_a_block() -> None:
 
     ranks, shape = Processes(), LSTMArchitecture(63, 63, 20, 2, 2)
     with inside.settings(through_mpi()), tf.Graph().as_default(), v1.Session() as session:
-        ranks.synchronise(Synchronisation("bmuf", block_steps=4))
+        ranks.configure(sync="bmuf", block_steps=4)
         schedule = Schedule(0.3, num_train_steps=STEPS)
         step = TrainStep(shape, initializer("uniform", INIT_WEIGHT, 1 + ranks.rank), Optimization("sgd", schedule, 5.0))
         weights = v1.trainable_variables()
@@ -183,7 +197,7 @@ def case_nmt_evaluates_and_saves_at_the_end_of_a_block() -> None:
             for (_, own), (done, other) in zip(seen, values, strict=True):
                 np.testing.assert_array_equal(own, other, err_msg=f"rank {number} after step {done}")
         assert all(np.abs(b - a).max() > 1e-3 for (_, a), (_, b) in pairwise(seen))
-    told = refusal(lambda: ranks.synchronise(Synchronisation("average", block_steps=4, block_nesterov=True)))
+    told = refusal(lambda: ranks.configure(sync="average", block_steps=4, block_nesterov=True))
     assert "TFDIST_BLOCK_NESTEROV is True" in told, told
 
 

@@ -13,7 +13,7 @@ from nmt.model.parts.dropout import Dropout
 from nmt.model.parts.initializers import initializer
 from nmt.model.parts.softmax_cross_entropy import cross_entropy_sum
 from nmt.scoring.perplexity import perplexity
-from nmt.train.step import per_sentence
+from nmt.train.step import normalized
 from tests.nmt.model.graphs import architecture, v1
 
 
@@ -155,8 +155,8 @@ def test_perplexity() -> None:
     assert math.isnan(perplexity(0.0, 0))
 
 
-def test_loss_per_sentence_adds_up_over_ranks() -> None:
+def test_loss_normalized_adds_up_over_ranks() -> None:
     """Slices of 3 and 2 sentences: the mean over the ranks is the loss of the whole."""
     with tf.Graph().as_default(), v1.Session() as session:
-        ranks = session.run([per_sentence(tf.constant(loss), tf.constant(5 / 2)) for loss in (6.0, 9.0)])
+        ranks = session.run([normalized(tf.constant(loss), tf.constant(5 / 2)) for loss in (6.0, 9.0)])
     assert sum(ranks) / 2 == pytest.approx(15.0 / 5)

@@ -101,6 +101,8 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "num_buckets": (feed, "num_buckets", 3, 3, {}),
     "batch_size": (feed, "batch_size", 7, 7, {}),
     "accumulate_steps": (feed, "accumulate_steps", 7, 7, {}),
+    "loss_normalization": (feed, "loss_normalization", "words", "words", {}),
+    "loss_scale": (optimization, "loss_scale", "logmax", "logmax", {}),
     "max_batch_tokens": (feed, "max_batch_tokens", 7, 7, {}),
     "random_seed": (feed, "seed", 7, 7, {}),
     "num_units": (architecture, "num_units", 7, 7, {}),

@@ -40,8 +40,9 @@ def test_a_step_of_two_batches_is_that_of_one(toy: Any, capsys: pytest.CaptureFi
 
 def test_the_environment_and_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = Processes()
-    assert (ranks.accumulated(None), ranks.accumulated(3)) == (1, 3)
+    assert (ranks.asked("accumulate_steps", None), ranks.asked("accumulate_steps", 3)) == (1, 3)
     monkeypatch.setenv("TFDIST_ACCUMULATE_STEPS", "4")
-    assert (ranks.accumulated(None), ranks.accumulated(4)) == (4, 4)
+    ranks = Processes()
+    assert (ranks.asked("accumulate_steps", None), ranks.asked("accumulate_steps", 4)) == (4, 4)
     with pytest.raises(InputError, match="--accumulate_steps=2 contradicts TFDIST_ACCUMULATE_STEPS, where it is 4"):
-        ranks.accumulated(2)
+        ranks.asked("accumulate_steps", 2)

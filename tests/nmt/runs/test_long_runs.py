@@ -87,7 +87,10 @@ sys.exit(code)
 @pytest.mark.parametrize(
     "ways",
     [
-        pytest.param(["--accumulate_steps=2"], id="accumulated"),
+        pytest.param(
+            ["--accumulate_steps=2", "--precision=float16", "--loss_scale=backoff", "--loss_normalization=words"],
+            id="accumulated",
+        ),
         pytest.param([], id="gradients", marks=pytest.mark.long("a step of two parts says more")),
         pytest.param(
             ["--sync=bmuf", "--block_steps=5", "--block_state=average", "--block_nesterov"],

@@ -47,6 +47,17 @@ def test_parts_of_a_step_are_those_of_other_ranks(toy: Any) -> None:
             assert part.sentences_per_rank == wanted.sentences_per_rank
 
 
+def test_losses_are_divided_by_words(toy: Any) -> None:
+    """Those of all ranks and parts, end marks and what is cut off considered."""
+    settings = FeedSettings(2, 5, 50, 3, 1, accumulate_steps=2, loss_normalization="words")
+    ranks = [Feed(toy.train, toy.src_vocab, toy.tgt_vocab, settings, rank, 2) for rank in range(2)]
+    for step in range(ranks[0].steps_per_epoch):
+        batches = [one.batch(step, part) for one in ranks for part in range(2)]
+        words = sum(int(batch.target_lengths.sum()) for batch in batches)
+        assert {batch.divisor for batch in batches} == {words / 4}
+        assert {batch.sentences_per_rank for batch in batches} != {words / 4}
+
+
 def test_an_epoch_has_each_sentence_once(toy: Any) -> None:
     one = feed(toy)
     seen = [sentence for step in range(one.steps_per_epoch) for sentence in sentences(one.batch(step))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,17 +21,21 @@ from nmt.train.stopping import NoStop, Stop
 
 
 class FakeStep:
-    """Counts, and diverges where it is told to."""
+    """Counts, and diverges where it is told to; or leaves these updates out."""
 
-    def __init__(self, bad_step: int = 0, first_step: int = 0) -> None:
+    def __init__(self, bad_step: int = 0, first_step: int = 0, leaves_out: Sequence[int] = ()) -> None:
         self.seeds: list[tuple[int, ...]] = []
-        self._bad_step, self._step = bad_step, first_step
+        self.leaves_out = bool(leaves_out)
+        self._bad_step, self._step, self._left_out = bad_step, first_step, leaves_out
+
+    def updates(self, session: Any) -> int:
+        return self._step - sum(step <= self._step for step in self._left_out)
 
     def run(self, session: Any, batch: Any, seed: np.ndarray) -> StepResult:
         self.seeds.append(tuple(seed))
         self._step += 1
-        bad = self._step == self._bad_step
-        return StepResult(float("nan") if bad else 20.0, 10, 8, 2.0, 1.5, 0.5, self._step)
+        bad = self._step == self._bad_step or self._step in self._left_out
+        return StepResult(float("nan") if bad else 20.0, 10, 8, 2.0, 1.5, 0.5, self.updates(session))
 
 
 class FakeFeed:
@@ -93,9 +98,14 @@ class StopAfter:
 
 
 def run(
-    cadence: Cadence, first_step: int = 0, bad_step: int = 0, stop: Stop | None = None, best_step: int = 0
+    cadence: Cadence,
+    first_step: int = 0,
+    bad_step: int = 0,
+    stop: Stop | None = None,
+    best_step: int = 0,
+    leaves_out: Sequence[int] = (),
 ) -> tuple[Recorder, FakeStep]:
-    recorder, step = Recorder(best_step), FakeStep(bad_step, first_step)
+    recorder, step = Recorder(best_step), FakeStep(bad_step, first_step, leaves_out)
     arguments: Any = (step, None, FakeFeed(), cadence)
     train(
         *arguments,
@@ -124,6 +134,33 @@ def test_cadence() -> None:
     assert ("stats", 4, "bleu 3.00") in calls
     assert calls[-2:] == [("end", 45), ("close",)]
     assert ("say", "# Finished epoch 2, step 14.") in calls
+
+
+def test_updates_that_were_left_out_count_as_steps() -> None:
+    """What is due in steps comes at the same ones, also in a run that goes on; their figures are nobody's."""
+    recorder, _ = run(Cadence(8, 2, 4, False), first_step=2, leaves_out=(1, 3, 5, 6))
+    found = [call[1] for call in recorder.calls if call[0] == "stats"]
+    assert found == [4, 6, 8]
+    assert recorder.calls[-2:] == [("end", 8), ("close",)]
+
+
+def test_an_update_that_is_missing_is_an_error() -> None:
+    step = FakeStep(leaves_out=(3,))
+    step.leaves_out = False
+    arguments: Any = (step, None, FakeFeed(), Cadence(8, 2, 4, False))
+    silent: Any = {"evaluation": NoEvaluation(), "outputs": NoOutputs(), "stop": NoStop(), "guard": NoGuard()}
+    with pytest.raises(RuntimeError, match="rank 0 has done update 2 where 3 was due"):
+        train(*arguments, first_step=0, seed=1, ranks=OneProcess(), **silent)
+
+
+def test_figures_are_those_of_updates() -> None:
+    window = Window(OneProcess())
+    window.add(StepResult(float("nan"), 10, 8, float("inf"), 1.0, 0.5, 1, left_out=True), 4, 1.0)
+    nothing = window.stats()
+    assert np.isnan(nothing.perplexity) and np.isnan(nothing.grad_norm) and nothing.step_seconds == 1.0
+    window.add(StepResult(20.0, 10, 8, 2.0, 1.5, 0.5, 2), 4, 1.0)
+    stats = window.stats()
+    assert (stats.perplexity, stats.grad_norm, stats.loss) == (pytest.approx(np.exp(2)), 2.0, 5.0)
 
 
 def test_epochs_are_evaluated_too() -> None:
@@ -243,9 +280,9 @@ def test_memory_that_does_not_suffice_is_told_with_the_batch() -> None:
         )  # fmt: skip
 
 
-def test_a_step_that_did_not_count_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="rank 0 has done step 1 where 4 was due"):
-        step: Any = FakeStep()
+def test_an_update_too_many_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="rank 0 has done update 6 where 4 was due"):
+        step: Any = FakeStep(first_step=5)
         feed: Any = FakeFeed()
         recorder = Recorder()
         train(

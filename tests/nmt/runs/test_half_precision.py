@@ -1,0 +1,58 @@
+"""``--precision=float16`` and ``--loss_scale``: products in half precision, and updates that overflow are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfdist
+from nmt.core.errors import InputError
+from nmt.keeping.checkpoint import latest
+from nmt.nmt import main
+from nmt.runs.tfdist_ranks import Processes
+from tests.nmt.runs.test_program import refused, values
+
+
+@pytest.fixture(autouse=True)
+def configured() -> Iterator[None]:
+    """This process trains otherwise afterwards."""
+    yield
+    tfdist.configure(mixed_precision="none", loss_scale="none")
+
+
+def trained(toy: Any, name: str, *flags: str) -> dict[str, np.ndarray]:
+    assert main(toy.flags(f"--out_dir={toy.directory}/{name}", *flags)) == 0
+    return values(str(latest(toy.directory / name)))
+
+
+def test_half_precision_trains_nearly_alike(toy: Any) -> None:
+    whole, half = trained(toy, "whole"), trained(toy, "half", "--precision=float16", "--loss_scale=1024")
+    assert half.keys() - whole.keys() == {"loss_scale_state"}
+    for name, value in whole.items():
+        np.testing.assert_allclose(half[name], value, atol=0.02, err_msg=name)
+    assert any(np.abs(half[name] - value).max() > 1e-6 for name, value in whole.items())
+
+
+def test_updates_that_overflow_are_left_out(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first few, until the scale is small enough; the steps are counted, and a run goes on where it was."""
+    flags = "--steps_per_stats=1", "--loss_scale=1e39", "--num_train_steps=4"
+    found = trained(toy, "all", *flags)
+    assert "ppl nan" in capsys.readouterr().out
+    assert found["global_step"] == 0 and found["loss_scale_state"][3] == 4  # of 1e39, which float32 does not have
+    start = values(f"{toy.directory}/all/translate.ckpt-0")
+    assert all(np.array_equal(start[name], value) for name, value in found.items() if "loss_scale" not in name)
+    tfdist.configure(loss_scale="none")
+    on = trained(toy, "all", "--loss_scale=8", "--num_train_steps=6")
+    assert on["global_step"] == 2 and latest(toy.directory / "all") == f"{toy.directory}/all/translate.ckpt-6"
+
+
+def test_mistakes(toy: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "loss_scale='dynamic' is out of range" in refused(toy.flags("--loss_scale=dynamic"), capsys)
+    monkeypatch.setenv("TFDIST_LOSS_SCALE", "window")
+    ranks = Processes()
+    assert ranks.asked("loss_scale", None) == "window"
+    with pytest.raises(InputError, match="--loss_scale=logmax contradicts TFDIST_LOSS_SCALE, where it is window"):
+        ranks.asked("loss_scale", "logmax")
