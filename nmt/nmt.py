@@ -49,9 +49,10 @@ def run(arguments: Sequence[str], ranks: Processes) -> None:
     if config.is_inference:
         infer(config, saved, ranks, ranks.untouched)
     else:
-        flags = {name: getattr(config, name) for name in ("accumulate_steps", "loss_scale")}
+        flags = {name: getattr(config, name) for name in ("accumulate_steps", "loss_scale", "divergence")}
         asked = from_root(ranks, lambda: {name: ranks.asked(name, flag) for name, flag in flags.items()})
-        ranks.configure(**asked, **dataclasses.asdict(make(Synchronisation, config)))
+        ours = {name: value for name, value in asked.items() if name != "divergence"}
+        ranks.configure(**ours, **dataclasses.asdict(make(Synchronisation, config)))
         config = dataclasses.replace(config, **asked)
         train_model(config, saved, ranks, ranks.untouched, ranks.job)
 

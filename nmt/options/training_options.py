@@ -74,10 +74,10 @@ class TrainingOptions(ModelOptions):
     colocate_gradients_with_ops: bool = option(
         True, "gradients on the device of what they are of", makes=[Optimization]
     )
-    divergence: str = option(
-        "off",
+    divergence: str | None = option(
+        None,
         "if the loss rises where it should fall: a warning; the end of training; or, from the last checkpoint before "
-        "that, half the learning rate",
+        "that, half the learning rate; unset: TFDIST_DIVERGENCE, or off",
         allowed=ACTIONS,
     )
     random_seed: int | None = option(

@@ -31,6 +31,8 @@ class Processes:
         self.size: int = tfdist.size()
         self._settings = Settings.from_environment()
         self.job = self._settings.job
+        if self._settings.divergence != "off":
+            tfdist.configure(divergence="off")  # the program looks at its loss, and does what that asks for
 
     def sum(self, value: np.ndarray) -> np.ndarray:
         """The sum over all ranks. Collective."""

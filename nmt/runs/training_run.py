@@ -193,7 +193,7 @@ def _train(
 
 
 def _guard(config: Config, ranks: Ranks, first_step: int, outputs: RunOutputs) -> Guard:
-    if config.divergence == "off":
+    if config.divergence in (None, "off"):
         return NoGuard()
     return LossGuard(ranks, first_step, outputs.say if config.divergence == "warn" else None)
 

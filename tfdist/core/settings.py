@@ -154,7 +154,9 @@ class Settings:
     loss_scale_tolerance: float = _setting(
         0.0, _share, "a number from 0 to 1", "window: share of updates that may overflow before the scale shrinks"
     )
-    divergence: str = _choice("off", ("off", "warn", "stop"), "where gradients are not finite, or grow without end")
+    divergence: str = _choice(
+        "off", ("off", "warn", "stop", "rewind"), "where gradients are not finite, or grow without end; rewind: nmt"
+    )
     timeline: str = _setting("", str, "a file name", "Chrome trace of waits, copies and reductions, written at exit")
     trace_folder: str = _setting("", str, "a folder", "for what each rank did last, kept after a failure")
     stall_seconds: float = _seconds(60.0, "wait after which the missing ranks are named")

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.core.log import announce
+from tfdist.core.settings import SettingsError
 from tfdist.graph.job import Job
 
 _WINDOW_STEPS = 20
@@ -26,6 +27,10 @@ _TIMES = 10.0
 _CAUSES = (
     "usual causes: a learning rate that is too high for the batch of all ranks (lower it, warm up over more steps, or "
     "clip), or data that are not numbers"
+)
+_REWIND = (
+    "TFDIST_DIVERGENCE is 'rewind', and nmt alone goes back to a checkpoint by itself: use 'stop', and start "
+    "again from a checkpoint with half the learning rate"
 )
 Pairs = Sequence[tuple[Any, Any]]
 
@@ -84,13 +89,16 @@ class DivergenceGuard:
         """The same gradients, which are there when they have been looked at.
 
         Raises:
-          FloatingPointError: ``TFDIST_DIVERGENCE`` is ``stop``, and training has diverged; on all ranks. In a graph or
+          SettingsError: ``TFDIST_DIVERGENCE`` is ``rewind``.
+          FloatingPointError: it is ``stop``, and training has diverged; on all ranks. In a graph or
             a function TensorFlow's own error has its words.
         """
         action = self._job.switches.settings.divergence
         given = [gradient for gradient, _ in pairs if gradient is not None]
         if action == "off" or not given or self._job.switches.alone_depth:
             return pairs
+        if action == "rewind":
+            raise SettingsError(_REWIND)
         growth = self._growths.setdefault(optimizer, Growth())
 
         def look(norm: np.ndarray) -> np.ndarray:

@@ -130,11 +130,13 @@ def test_a_run_that_diverges_goes_back(
     """To where the same run with half the rate would be, bit for bit, also if it is stopped afterwards."""
     found = ["it rises"]
     monkeypatch.setattr("nmt.train.divergence.Rise.see", lambda self, step, loss: found.pop() if found else "")
-    assert main(toy.flags("--divergence=rewind")) == 0
+    monkeypatch.setenv("TFDIST_DIVERGENCE", "rewind")
+    assert main(toy.flags()) == 0
     text = capsys.readouterr().out
     assert "# training diverged: it rises; gradient norm " in text
     assert "Going back to step 0 with 1/2 of the learning rate" in text and "learning rate 0.5 (" in text
     assert text.count("earning curve: ") == 2  # each attempt has closed what it wrote to
+    monkeypatch.delenv("TFDIST_DIVERGENCE")
     out, other = toy.directory / "out", toy.directory / "other"
     assert main(toy.flags("--learning_rate=0.5", f"--out_dir={other}")) == 0
     assert main(toy.flags("--num_train_steps=8")) == 0
