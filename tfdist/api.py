@@ -114,7 +114,7 @@ def configure(
         switches.settings.configured(sparse=way)  # checks it
         switches.sparse_ways[name.removesuffix(":0")] = way
     switches.settings = switches.settings.configured(**settings)
-    for line in switches.settings.without_effect():
+    for line in switches.settings.without_effect(len(_world.topology.nodes)):
         announce(line)
 
     if _world.size == 1:

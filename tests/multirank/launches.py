@@ -135,7 +135,7 @@ _LAUNCHES = (
     Launch(
         "two nodes of two",
         4,
-        (*_ADDING, *_of("law", "large", "clipped"), *_of("accumulation", "two", "rows")),
+        (*_ADDING, *_of("law", "large", "clipped"), *_of("accumulation", "two", "rows"), "cases_int8."),
         long=_of("engine", "every", "many", "random"),
         settings=(("TFDIST_NODE_SIZE", "2"), ("TFDIST_OPTIONS", "engine=direct,bucket_mb=0.001")),
         more=(*_SPARSE, "cases_law.", "cases_accumulation."),
@@ -143,7 +143,7 @@ _LAUNCHES = (
     Launch(
         "nodes of two and one",
         3,
-        _ADDING,
+        (*_ADDING, "cases_int8."),
         settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT),
         more=_SPARSE,
     ),
@@ -167,6 +167,7 @@ _LAUNCHES = (
 )
 _ON_HOSTS = (
     *_ADDING,
+    "cases_int8.",
     *_SPARSE,
     *(f"cases_{module}." for module in ("law", "values", "variables", "programs", "keras", "average_loss")),
 )

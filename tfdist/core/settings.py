@@ -128,7 +128,9 @@ class Settings:
     piece_kb: str = _setting("", _size_or_nothing, "a number from 1 on", "KiB added at a time in shared memory")
     message_kb: str = _setting("", _size_or_nothing, "a number from 1 on", "KiB of a message between machines")
     in_flight: str = _setting("", _size_or_nothing, "a number from 1 on", "pieces under way between machines")
-    compression: str = _choice("none", ("none", "bf16", "fp16"), "dtype in which float32 gradients travel")
+    compression: str = _choice(
+        "none", ("none", "bf16", "fp16", "int8"), "dtype in which float32 gradients travel; int8: between machines"
+    )
     sparse: str = _choice(
         "auto", ("auto", "dense", "gather", "unmerged"), "how rows of IndexedSlices travel; auto counts bytes"
     )
@@ -272,9 +274,11 @@ class Settings:
         """Whether one process trains otherwise by them."""
         return bool(self.not_each_step) or self.mixed_precision != "none"
 
-    def without_effect(self) -> list[str]:
-        """What is set and has no effect, in words."""
+    def without_effect(self, machines: int = 1) -> list[str]:
+        """What is set and has no effect on so many machines, in words."""
         told = []
+        if self.compression == "int8" and machines == 1:
+            told.append(f"{self._named('compression')}: without effect on one machine, where float32 costs no more")
         if self.sync == "gradients" and (idle := sorted(n for n in self.origins if n.startswith("block_"))):
             names = ", ".join(map(self._named, idle))
             told.append(f"{names}: without effect, as {self._named('sync')} (bmuf and average have blocks)")

@@ -11,6 +11,7 @@ import numpy as np
 from tfdist.core import reduce_ops
 from tfdist.core.alignment import padded
 from tfdist.core.settings import Settings
+from tfdist.engine import _layout
 from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine
 from tfdist.transport.interfaces import Channel, NodeMemory, World
 
@@ -46,6 +47,7 @@ class _InOneBuffer:
     def __init__(self, bucket: Bucket, channel: Channel) -> None:
         self._bucket = bucket
         self._channel = channel
+        self._wire = bucket.wire(_layout.offsets(bucket.sizes or (), bucket.dtype)[-1])
 
     def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
         pass
@@ -61,7 +63,7 @@ class _InOneBuffer:
         bucket = self._bucket
         # Dividing before the sum saves a pass, but costs narrow dtypes a rounding.
         before, after = (1, divisor) if reduce_ops.is_narrow(bucket.dtype) else (divisor, 1)
-        sums = self._channel.begin(whole, bucket.op, after)
+        sums = self._channel.begin(whole, bucket.op, after, self._wire)
         with turn.span("copy in", bucket.what):
             if turn.contributes:
                 stop = 0

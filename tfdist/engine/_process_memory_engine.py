@@ -72,6 +72,7 @@ class _Direct:
         sizes, dtype = bucket.sizes or (), bucket.dtype
         offsets = _layout.offsets(sizes, dtype)
         self._own = node.own(offsets[-1], dtype.itemsize)
+        self._wire = bucket.wire(offsets[-1])
         landings = max(0, len(node.ranks) - 2)
         room = block_bytes(landings) // dtype.itemsize
         pieces = _layout.cut(sizes, offsets[:-1], self._own, room)
@@ -113,7 +114,7 @@ class _Direct:
         present = set(turn.present)
         contributing = [i for i, rank in enumerate(node.ranks) if rank in present]
         others = [i for i in contributing if i != node.index]
-        sums = node.begin(whole, self._op, turn.place(f"{self._what}, nodes"))
+        sums = node.begin(whole, self._op, turn.place(f"{self._what}, nodes"), self._wire)
         vectors = self._vectors
         theirs = {i: vectors.sources(self._memory.addresses(i)[1:]) for i in others}
         # The first of the others lands where the sum will be: it is among the first two that are added.

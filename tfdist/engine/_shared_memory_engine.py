@@ -69,6 +69,7 @@ class _Staged:
         self._inputs = [[x.view(dtype) for x in area] for area in node.inputs]
         self._sums = [x.view(dtype) for x in node.sums]
         self._pieces = _layout.pack(bucket.sizes or (), self._sums[0].size)
+        self._wires = [bucket.wire(piece[-1][2].stop) for piece in self._pieces]
 
     def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
         pass
@@ -110,7 +111,8 @@ class _Staged:
             present = set(turn.present)
             contributions = [self._inputs[number % 2][i][own] for i, rank in enumerate(node.ranks) if rank in present]
             reduce_ops.combine(self._op, contributions, sums[own], divisor)
-            for _ in node.begin(sums[:elements], self._op, turn.place(f"{self._what}, nodes")).finish():
+            place = turn.place(f"{self._what}, nodes")
+            for _ in node.begin(sums[:elements], self._op, place, self._wires[number]).finish():
                 pass
             node.added.enter()
 

@@ -26,7 +26,8 @@ class AllReduce:
     def __init__(self, bucket: Bucket, lines: Sequence[str] = (), tuned: bool = False) -> None:
         self._bucket = bucket
         self.what = bucket.what
-        self.lines: Sequence[str] = [*lines, f"{bucket.what}: {bucket.op} of {bucket.dtype.name}"]
+        as_int8 = " as int8" if bucket.as_int8 else ""
+        self.lines: Sequence[str] = [*lines, f"{bucket.what}: {bucket.op} of {bucket.dtype.name}{as_int8}"]
         self._tuned = tuned and bucket.sizes is not None
         self.tuned_tensors = len(bucket.sizes) if tuned and bucket.sizes is not None else 0
         self.engine: Engine | None = None

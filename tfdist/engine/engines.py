@@ -15,9 +15,10 @@ import numpy as np
 
 from tfdist.core import settings
 from tfdist.core.flight_recorder import Span
+from tfdist.core.int8_wire import Int8Wire
 from tfdist.core.reduce_ops import Op
 from tfdist.core.settings import Settings
-from tfdist.transport.interfaces import Channel, NodeMemory, Pace, World
+from tfdist.transport.interfaces import Channel, NodeMemory, Pace, Wire, World
 
 
 class AllReduceTurn(Protocol):
@@ -50,17 +51,23 @@ class Bucket:
       op: how.
       dtype: of all tensors.
       sizes: elements of each; None if they differ from step to step.
+      as_int8: so they travel between machines, float32's of known sizes.
     """
 
     what: str
     op: Op
     dtype: np.dtype
     sizes: tuple[int, ...] | None
+    as_int8: bool = False
 
     @property
     def size_bytes(self) -> int:
         """Of all tensors; 0 if it is not known."""
         return sum(self.sizes or ()) * self.dtype.itemsize
+
+    def wire(self, elements: int) -> Wire | None:
+        """How so many elements of it travel, step after step, if not as they are."""
+        return Int8Wire(elements) if self.as_int8 else None
 
 
 class BucketAllReduce(Protocol):

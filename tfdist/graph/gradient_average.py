@@ -29,7 +29,7 @@ from tfdist.graph.step_sums import Accumulation
 from tfdist.transport.interfaces import Group
 
 _BUILT_BY = "bucket_mb", "compression", "accumulate_steps", "sync", "loss_scale", "mixed_precision"
-_COMPRESSED = {"none": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
+_COMPRESSED = {"none": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16, "int8": tf.float32}
 
 
 class Average:
@@ -127,7 +127,8 @@ def fused(
     for number, of_bucket in enumerate(members):
         what = f"bucket {number} ({few([names[i] for i in of_bucket])})"
         own = [tensors[i] for i in of_bucket]
-        exchange = all_reduce(what, "mean", own, [*(lines[i] for i in of_bucket), *more], tuned=True)
+        as_int8 = job.switches.settings.compression == "int8"
+        exchange = all_reduce(what, "mean", own, [*(lines[i] for i in of_bucket), *more], tuned=True, as_int8=as_int8)
         parts.append(Part(exchange, [(given or tensors)[i] for i in of_bucket], [_spec(t) for t in own]))
     return members, parts
 
@@ -146,7 +147,14 @@ def reducer_of(job: Job, accumulation: Accumulation | None = None) -> Reducer:
     return job.switches.reducer or Average(job, accumulation)
 
 
-def all_reduce(what: str, op: Op, tensors: Sequence[tf.Tensor], lines: Sequence[str], tuned: bool = False) -> AllReduce:
+def all_reduce(
+    what: str,
+    op: Op,
+    tensors: Sequence[tf.Tensor],
+    lines: Sequence[str],
+    tuned: bool = False,
+    as_int8: bool = False,
+) -> AllReduce:
     """The exchange that combines tensors of one dtype.
 
     Args:
@@ -155,11 +163,13 @@ def all_reduce(what: str, op: Op, tensors: Sequence[tf.Tensor], lines: Sequence[
       tensors: of one dtype.
       lines: that describe them.
       tuned: by the engine that was found fastest.
+      as_int8: between machines, if they are float32 and their shapes are known.
     """
     sizes = [t.shape.num_elements() for t in tensors]
     known = tuple(s for s in sizes if s is not None)
     dtype = np.dtype(tensors[0].dtype.as_numpy_dtype)
-    return AllReduce(Bucket(what, op, dtype, known if len(known) == len(sizes) else None), lines, tuned)
+    as_int8 = as_int8 and dtype == np.float32 and len(known) == len(sizes)
+    return AllReduce(Bucket(what, op, dtype, known if len(known) == len(sizes) else None, as_int8), lines, tuned)
 
 
 def _to_wire(tensor: tf.Tensor, job: Job) -> tf.Tensor:

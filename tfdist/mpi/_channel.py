@@ -15,7 +15,7 @@ from tfdist.core.topology import Lane
 from tfdist.mpi._messages import Messages
 from tfdist.mpi._node import MpiNode
 from tfdist.mpi._reduction import Reductions
-from tfdist.transport.interfaces import DisagreementError, Node, Pace, Sums
+from tfdist.transport.interfaces import DisagreementError, Node, Pace, Sums, Wire
 from tfdist.transport.stall_detection import Request, StallDetector
 
 _GATHERED_RANKS = 64  # so many bring 1.5 KB in all, which takes less time than finding out that they are equal
@@ -164,11 +164,11 @@ class MpiChannel:
         for _ in self.begin(array, op, divisor).finish():
             pass
 
-    def begin(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> Sums:
+    def begin(self, array: np.ndarray, op: Op = "sum", divisor: int = 1, wire: Wire | None = None) -> Sums:
         # MPI adds float16 coarsely and bfloat16 not at all, and Open MPI 5 clips sums of small integers to their range.
         narrow = array.itemsize <= 2 and array.dtype.kind != "b"
         if narrow or (self._spread and array.nbytes >= _LARGE_BYTES):
-            return self._reductions.begin(array, op, self._place, divisor)
+            return self._reductions.begin(array, op, self._place, divisor, wire if self._spread else None)
         return _AtOnce(self._messages, array, op, divisor)
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> None:

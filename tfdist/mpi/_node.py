@@ -11,7 +11,7 @@ from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Lane
 from tfdist.mpi._reduction import Reductions
 from tfdist.mpi._shared_memory import Segments
-from tfdist.transport.interfaces import NodeMemory, Pace, SplitBarrier, Sums
+from tfdist.transport.interfaces import NodeMemory, Pace, SplitBarrier, Sums, Wire
 from tfdist.transport.one_process import Final
 from tfdist.transport.process_memory import ProcessMemory
 from tfdist.transport.stall_detection import StallDetector
@@ -97,8 +97,8 @@ class MpiNode:
     def own(self, elements: int, itemsize: int) -> slice:
         return reduce_ops.stretch(elements, self._start, self._stop, itemsize)
 
-    def begin(self, array: np.ndarray, op: Op, place: str) -> Sums:
+    def begin(self, array: np.ndarray, op: Op, place: str, wire: Wire | None = None) -> Sums:
         if self._reductions is None:
             own = self.own(array.size, array.itemsize)
             return Final(own.start, own.stop)
-        return self._reductions.begin(array, op, place)
+        return self._reductions.begin(array, op, place, wire=wire)

@@ -18,7 +18,8 @@ from mpi4py import MPI
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Lane
-from tfdist.transport.interfaces import Pace
+from tfdist.transport.array_messages import AsItIs, Encoded, Way, nothing
+from tfdist.transport.interfaces import Pace, Wire
 from tfdist.transport.stall_detection import StallDetector, broken
 
 _LANDING_BYTES = 1 << 24  # of all pieces under way: there may be hundreds of ranks
@@ -57,7 +58,7 @@ class Reductions:
         self._landings: list[np.ndarray] = []
         self._last: Reduction | None = None
 
-    def begin(self, array: np.ndarray, op: Op, place: str, divisor: int = 1) -> Reduction:
+    def begin(self, array: np.ndarray, op: Op, place: str, divisor: int = 1, wire: Wire | None = None) -> Reduction:
         """Of this rank's lanes of an array, in place. Collective: the lanes' ranks.
 
         Args:
@@ -65,9 +66,11 @@ class Reductions:
           op: how.
           place: the same words on every rank.
           divisor: what the results are divided by, before they are rounded.
+          wire: how the array travels; None: as it is.
         """
         # Kept until it is finished: if this rank gives up, MPI may yet write to its memory.
-        self._last = Reduction(self, array, op, place, divisor)
+        way = AsItIs(array) if wire is None else Encoded(array, wire)
+        self._last = Reduction(self, way, op, place, divisor)
         return self._last
 
     def forget(self) -> None:
@@ -111,19 +114,24 @@ class _Piece:
         self.landed: list[np.ndarray] = []
 
 
+def _and_keep(then: Callable[[], None], message: np.ndarray) -> None:
+    """MPI reads a message until it is gone."""
+    then()
+
+
 class Reduction:
     """One of them; a ``stall_detection.Request`` that is complete whenever something has come or gone."""
 
-    def __init__(self, owner: Reductions, array: np.ndarray, op: Op, place: str, divisor: int) -> None:
+    def __init__(self, owner: Reductions, way: Way, op: Op, place: str, divisor: int) -> None:
         self._owner = owner
         self._comm = owner.comm
-        self._array = array
-        self._bytes = array.view(np.uint8)
+        self._way = way
+        self._array = array = way.array
         self._op: Op = op
         self._divisor = divisor
         self._place = place
         self._pieces = owner.pace.pieces
-        self._left = _pieces(owner, array.size, array.itemsize)
+        self._left = _pieces(owner, array.size, array.itemsize, way.sent_itemsize)
         self._next = next(self._left, None)
         self._ready = 0
         self._open = 0
@@ -178,18 +186,19 @@ class Reduction:
         rank = self._comm.rank
         own = piece.parts[piece.ranks.index(rank)]
         others = [(other, part) for other, part in zip(piece.ranks, piece.parts, strict=True) if other != rank]
-        size_bytes = (own.stop - own.start) * self._array.itemsize
-        if size_bytes:
+        if own.stop > own.start:
+            size_bytes = self._way.size_bytes(own.stop - own.start)
             piece.awaited = len(others)
             piece.landing = self._owner.landing(size_bytes * len(others))
             for number, (other, _) in enumerate(others):
                 area = piece.landing[number * size_bytes : (number + 1) * size_bytes]
-                piece.landed.append(area.view(self._array.dtype))
+                piece.landed.append(area)
                 request = self._comm.Irecv([area, MPI.BYTE], other, piece.tag)
                 self._add(request, piece, functools.partial(self._arrived, piece, own, others))
         for other, part in others:
             if part.stop > part.start:
-                self._add(self._send(part, other, piece.tag), piece, functools.partial(self._gone, piece, other, part))
+                gone = functools.partial(self._gone, piece, other, part)
+                self._send(self._way.outgoing(part), other, piece.tag, piece, gone)
         self._one_less(piece)
 
     def _arrived(self, piece: _Piece, own: slice, others: Sequence[tuple[int, slice]]) -> None:
@@ -197,7 +206,7 @@ class Reduction:
         if piece.awaited:
             return
         sums = self._array[own]
-        contributions = list(piece.landed)
+        contributions = [self._way.contribution(area, sums.size) for area in piece.landed]
         contributions.insert(piece.ranks.index(self._comm.rank), sums)
         # In the order of the ranks, whoever does it: the bits are the same however the array is cut.
         result = contributions[0] if sums is not contributions[1] else sums
@@ -207,18 +216,18 @@ class Reduction:
         assert piece.landing is not None
         self._owner.give_back(piece.landing)
         piece.landed, piece.landing = [], None
+        message = self._way.settled(own)
         for other, _ in others:
-            self._add(self._send(own, other, piece.tag + 1), piece, lambda: None)
+            self._send(message, other, piece.tag + 1, piece, nothing)
 
     def _gone(self, piece: _Piece, other: int, part: slice) -> None:
         """This rank's contribution is with the other, which sends the sum to where it was."""
-        self._add(self._comm.Irecv([self._part(part), MPI.BYTE], other, piece.tag + 1), piece, lambda: None)
+        area, then = self._way.incoming(part)
+        self._add(self._comm.Irecv([area, MPI.BYTE], other, piece.tag + 1), piece, then)
 
-    def _send(self, part: slice, other: int, tag: int) -> Any:
-        return self._comm.Isend([self._part(part), MPI.BYTE], other, tag)
-
-    def _part(self, part: slice) -> np.ndarray:
-        return self._bytes[part.start * self._array.itemsize : part.stop * self._array.itemsize]
+    def _send(self, message: np.ndarray, other: int, tag: int, piece: _Piece, then: Callable[[], None]) -> None:
+        request = self._comm.Isend([message, MPI.BYTE], other, tag)
+        self._add(request, piece, functools.partial(_and_keep, then, message))
 
     def _add(self, request: Any, piece: _Piece, then: Callable[[], None]) -> None:
         piece.outstanding += 1
@@ -236,10 +245,10 @@ class Reduction:
             self._finished.append(piece.whole)
 
 
-def _pieces(owner: Reductions, elements: int, itemsize: int) -> Iterator[_Piece]:
+def _pieces(owner: Reductions, elements: int, itemsize: int, sent_itemsize: int) -> Iterator[_Piece]:
     nodes, pace = len(owner.lanes[0].ranks), owner.pace
     part_bytes = min(pace.message_bytes, max(_SMALLEST_PART_BYTES, _LANDING_BYTES // (pace.pieces * max(1, nodes - 1))))
-    room = part_bytes // itemsize * nodes
+    room = part_bytes // sent_itemsize * nodes
     stretches = [reduce_ops.stretch(elements, lane.start, lane.stop, itemsize) for lane in owner.earlier]
     number = sum(len(range(whole.start, whole.stop, room)) for whole in stretches)
     for lane in owner.lanes:

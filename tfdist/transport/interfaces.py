@@ -68,6 +68,19 @@ class Pace:
         return f"{self.pieces} x {self.message_bytes // 1024} KiB"
 
 
+class Wire(Protocol):
+    """How an array travels between machines, if not as it is. A message may depend on those before."""
+
+    def size_bytes(self, elements: int) -> int:
+        """Of a message of so many elements."""
+
+    def encode(self, array: np.ndarray, part: slice) -> np.ndarray:
+        """A message, uint8, of a part of the array, which stays as it is."""
+
+    def decode(self, message: np.ndarray, out: np.ndarray) -> None:
+        """The values of a message into an array of as many elements."""
+
+
 class SplitBarrier(Protocol):
     """Where a node's ranks meet, in two halves: something can be done in between."""
 
@@ -110,7 +123,7 @@ class Node(Protocol):
     def own(self, elements: int, itemsize: int) -> slice:
         """Of an array of so many elements those that this rank adds."""
 
-    def begin(self, array: np.ndarray, op: Op, place: str) -> Sums:
+    def begin(self, array: np.ndarray, op: Op, place: str, wire: Wire | None = None) -> Sums:
         """Combine what this rank adds of the array with the other nodes', in place, at the channel's pace.
 
         Collective: all ranks.
@@ -187,8 +200,8 @@ class Channel(Protocol):
     def all_reduce(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> None:
         """Combine over the ranks, in place, and divide; all must have arrived with the same shape and dtype."""
 
-    def begin(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> Sums:
-        """Likewise, as the array's elements become ready."""
+    def begin(self, array: np.ndarray, op: Op = "sum", divisor: int = 1, wire: Wire | None = None) -> Sums:
+        """Likewise, as the array's elements become ready; over a network so, if they are many."""
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> None:
         """One rank's content to every rank, in place; all must have arrived with the same shape and dtype."""

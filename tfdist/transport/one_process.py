@@ -12,7 +12,7 @@ import numpy as np
 from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
-from tfdist.transport.interfaces import Channel, Group, Node, NodeMemory, Pace, Sums
+from tfdist.transport.interfaces import Channel, Group, Node, NodeMemory, Pace, Sums, Wire
 
 
 class OneProcess:
@@ -51,7 +51,7 @@ class OneProcess:
     def all_reduce(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> None:
         pass
 
-    def begin(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> Sums:
+    def begin(self, array: np.ndarray, op: Op = "sum", divisor: int = 1, wire: Wire | None = None) -> Sums:
         return Final(0, array.size)
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> None:

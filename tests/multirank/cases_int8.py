@@ -1,0 +1,79 @@
+"""Gradients travel as int8 between machines: what is lost of one step comes with the next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tests.multirank.inside import direct, everywhere, nodes, settings, staged, through_mpi
+from tests.multirank.oracle import v1
+from tests.named import turn
+
+RANK, SIZE = tfdist.rank(), tfdist.size()
+SHAPES = ([300, 70], [5], [7000])  # more than travels with the ranks' arrival
+STEPS = 100
+
+
+def gradient(step: int, rank: int) -> list[np.ndarray]:
+    """Of great and small entries, other ones on each rank."""
+    random = np.random.RandomState(1000 * rank + step)
+    return [(random.randn(*shape) * np.exp(random.randn(*shape))).astype(np.float32) for shape in SHAPES]
+
+
+def in_a_session() -> list[list[np.ndarray]]:
+    """The averages of each step."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables = [v1.get_variable(f"w{n}", shape) for n, shape in enumerate(SHAPES)]
+        given = [v1.placeholder(tf.float32, shape) for shape in SHAPES]
+        loss = tf.add_n([tf.reduce_sum(w * g) for w, g in zip(variables, given, strict=True)])
+        gradients = tf.gradients(loss, variables)
+        update = v1.train.GradientDescentOptimizer(0.0).apply_gradients(zip(gradients, variables, strict=True))
+        session.run(v1.global_variables_initializer())
+        feeds = (dict(zip(given, gradient(step, RANK), strict=True)) for step in range(STEPS))
+        return [session.run([gradients, update], feed)[0] for feed in feeds]
+
+
+def in_a_function() -> list[list[np.ndarray]]:
+    variables, optimizer = [tf.Variable(tf.zeros(shape)) for shape in SHAPES], keras.optimizers.SGD(1.0)
+
+    @tf.function
+    def step(*given: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(w * g) for w, g in zip(variables, given, strict=True)])
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+    found, before = [], [v.numpy() for v in variables]
+    for number in range(STEPS):
+        step(*gradient(number, RANK))
+        found.append([b - v.numpy() for b, v in zip(before, variables, strict=True)])
+        before = [v.numpy() for v in variables]
+    return found
+
+
+def case_the_sum_of_all_steps_is_that_of_the_gradients() -> None:
+    """Within the rounding of one step; and all ranks have the same bits."""
+    true = [[np.mean(one, 0) for one in zip(*(gradient(s, r) for r in range(SIZE)), strict=True)] for s in range(STEPS)]
+    totals = [np.sum(one, 0, dtype=np.float64) for one in zip(*true, strict=True)]
+    largest = [
+        max(np.abs(g).max() for s in range(STEPS) for r in range(SIZE) for g in [gradient(s, r)[n]]) for n in range(3)
+    ]
+    for choice in (direct(), staged(), through_mpi()):
+        for run in (in_a_session, in_a_function):
+            with turn(choice.engine.name, run), settings(choice):
+                tfdist.configure(compression="int8", bucket_mb=64)
+                found = run()
+                assert all(
+                    np.array_equal(a, b)
+                    for other in everywhere(found[-1])
+                    for a, b in zip(other, found[-1], strict=True)
+                )
+                sums = [np.sum(one, 0, dtype=np.float64) for one in zip(*found, strict=True)]
+                for total, one, most in zip(totals, sums, largest, strict=True):
+                    # Of each node's contribution, and of the sum: half a step of 127, of what is sent and was lost.
+                    assert np.abs(total - one).max() <= 2.5 * most / 254 + 1e-3, np.abs(total - one).max()
+                inexact = max(np.abs(a - b).max() for a, b in zip(true[0], found[0], strict=True))
+                assert (inexact > 1e-4) == (nodes() > 1), inexact
