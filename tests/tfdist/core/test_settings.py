@@ -55,7 +55,7 @@ class TestOptions:
         [
             ({"TFDIST_ENGINE": "fast"}, "TFDIST_ENGINE='fast' is out of range; it takes auto | mpi | direct"),
             ({"TFDIST_OPTIONS": "speed=9"}, "TFDIST_OPTIONS: speed is not a setting; the settings are: TFDIST_BUCKET"),
-            ({"TFDIST_OPTIONS": "compression=int8"}, "none | bf16 | fp16 | int8"),
+            ({"TFDIST_OPTIONS": "compression=int4"}, "none | bf16 | fp16 | int8"),
             (
                 {"TFDIST_ACCUMULATE_STEPS": "0"},
                 "TFDIST_ACCUMULATE_STEPS='0' is out of range; it takes a whole number from",
