@@ -296,6 +296,8 @@ SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/bench_step": _help,
     "scripts/conformance": _help,
     "scripts/compare_bmuf": _help,
+    "scripts/compare_safety": _help,
+    "scripts/speed_ladder": _help,
     "scripts/crash_nmt": _help,
     "scripts/faults": _help,
     "scripts/simulate_ranks": _help,

@@ -1,0 +1,136 @@
+"""Studies of the translation program on Multi30k: texts, trainings that differ in some flags, and what came of each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mpi_jobs import ROOT, environment, mpirun
+
+sys.path.insert(0, str(ROOT))
+SIDES = ("en", "de")
+TEXTS = {"train.tok": "train", "val.tok": "dev", "test_2016_flickr.tok": "test"}
+PROGRAM = ("-m", "nmt.nmt")
+Figures = dict[str, float]
+
+
+def parser(description: str, ranks: int, epochs: int, names: Sequence[str]) -> argparse.ArgumentParser:
+    """The options that all studies have.
+
+    Args:
+      description: of the study.
+      ranks: if none are given.
+      epochs: likewise.
+      names: of its trainings.
+    """
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--data", type=Path, required=True, help="the folder of Multi30k")
+    made.add_argument("--out", type=Path, help="keep models and logs here; what has ended there is not done again")
+    made.add_argument("--ranks", type=int, default=ranks)
+    made.add_argument("--epochs", type=int, default=epochs)
+    made.add_argument("--steps", type=int, help="instead of epochs")
+    made.add_argument("--batch", type=int, default=32, help="sentences a rank")
+    made.add_argument("--units", type=int, default=256)
+    made.add_argument("--learning_rate", type=float, default=0.001)
+    made.add_argument("--sentences", type=int, help="train on the first so many only")
+    made.add_argument("--bpe", type=int, default=6000)
+    made.add_argument("--only", nargs="+", choices=list(names), help="of the trainings")
+    made.add_argument("--json", type=Path, help="also write the numbers here")
+    return made
+
+
+def prepare(options: argparse.Namespace, folder: Path) -> int:
+    """Segment the texts.
+
+    Returns:
+      Steps of one epoch, or of all if they were given.
+    """
+    texts, data = folder / "text", folder / "data"
+    texts.mkdir(parents=True, exist_ok=True)
+    pairs = 0
+    for source, name in TEXTS.items():
+        for side in SIDES:
+            lines = (options.data / f"{source}.{side}").read_text().splitlines(keepends=True)
+            if name == "train":
+                lines = lines[: options.sentences]
+                pairs = len(lines)
+            (texts / f"{name}.{side}").write_text("".join(lines))
+    command = [
+        sys.executable, "-m", "nmt.prepare", f"--train_prefix={texts}/train", "--src=en", "--tgt=de",
+        f"--out_dir={data}", f"--apply={texts}/dev,{texts}/test", f"--bpe={options.bpe}",
+    ]  # fmt: skip
+    if not (data / "vocab.de").exists():
+        subprocess.run(command, env=environment(), check=True)
+    return int(options.steps or options.epochs * -(-pairs // (options.ranks * options.batch)))
+
+
+def train(
+    name: str,
+    flags: Sequence[str],
+    options: argparse.Namespace,
+    folder: Path,
+    steps: int,
+    program: Sequence[str] = PROGRAM,
+    ranks: int | None = None,
+    **variables: str,
+) -> Figures:
+    """Train in one way.
+
+    Args:
+      name: of the training.
+      flags: in which it differs; the last of a name counts.
+      options: of the study.
+      folder: of the study.
+      steps: in all.
+      program: what trains.
+      ranks: of this training; None: as the study has it.
+      variables: of its environment.
+
+    Returns:
+      ``final`` and ``best`` BLEU on ``dev`` and ``test``, ``words/s`` of all ranks, ``log``'s lines not among them.
+    """
+    data, log = folder / "data", folder / f"{name}.log"
+    command = [
+        mpirun(), "-n", str(ranks or options.ranks), sys.executable, *program,
+        "--src=en", "--tgt=de", f"--train_prefix={data}/train", f"--dev_prefix={data}/dev",
+        f"--test_prefix={data}/test", f"--vocab_prefix={data}/vocab", f"--out_dir={folder}/{name}",
+        "--encoder_type=bi", "--attention=scaled_luong", f"--num_units={options.units}", "--num_layers=2",
+        "--optimizer=adam", f"--learning_rate={options.learning_rate}", "--warmup_steps=300", "--decay_scheme=luong5",
+        "--dropout=0.3", f"--batch_size={options.batch}", f"--num_train_steps={steps}", "--noevaluate_epochs",
+        f"--steps_per_external_eval={max(1, steps // 4)}", f"--steps_per_stats={max(1, steps // 40)}",
+        "--subword_option=bpe", "--beam_width=5", "--length_penalty_weight=1.0", "--random_seed=1",
+        "--eval_mode=shared", *flags,
+    ]  # fmt: skip
+    if not (log.exists() and "# Final, " in log.read_text()):
+        done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, check=False)
+        log.write_text(done.stdout + done.stderr)
+        if done.returncode:
+            sys.exit(f"{Path(sys.argv[0]).name}: {name} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return figures(log.read_text())
+
+
+def figures(text: str) -> Figures:
+    """Those of a log."""
+    found: Figures = {}
+    for label, start in (("final", "# Final, "), ("best", "# Best bleu, ")):
+        line = next((one for one in text.splitlines() if one.startswith(start)), "")
+        for name in ("dev", "test"):
+            score = re.search(rf"{name} bleu ([\d.]+)", line)
+            found[f"{label} {name} bleu"] = float(score[1]) if score else 0.0
+    speeds = [float(one) for one in re.findall(r"step-time [\d.]+s wps ([\d.]+)K", text)]
+    found["words/s"] = 1000 * statistics.median(speeds[1:] or speeds or [0.0])
+    return found
+
+
+def write(options: argparse.Namespace, steps: int, found: dict[str, Figures]) -> None:
+    """The file of the numbers, if one is wanted."""
+    if options.json:
+        given: dict[str, Any] = {n: str(v) if isinstance(v, Path) else v for n, v in vars(options).items()}
+        options.json.write_text(json.dumps({"options": given, "steps": steps, "results": found}, indent=2) + "\n")
