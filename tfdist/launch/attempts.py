@@ -120,7 +120,9 @@ class Attempts:
         marked = None if self._options.no_prefix else launchers.marked_lines(self._launcher)
         try:
             # Open MPI's starts other machines by processes that need not stay.
-            return supervise(line, signals, marked, ends_with_children=self._launcher.family != "Open MPI")
+            open_mpi = self._launcher.family == "Open MPI"
+            lost = launchers.LOST_DAEMON if open_mpi else b""
+            return supervise(line, signals, marked, ends_with_children=not open_mpi, lost=lost)
         except OSError as error:
             raise LaunchError(f"{self._launcher.path}: cannot be started ({error.strerror})") from None
 

@@ -35,6 +35,10 @@ _KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
 _WITHOUT_LAUNCHER = "CRAY"  # an MPICH that only the batch system starts
 
 
+# Open MPI 5's mpirun says so when it cannot reach one of its daemons any more, ends the job, and itself with 0.
+LOST_DAEMON = b"lost communication with a remote daemon"
+
+
 @dataclasses.dataclass(frozen=True)
 class Launcher:
     """An mpirun.

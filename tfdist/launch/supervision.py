@@ -41,6 +41,7 @@ def supervise(
     signals: Signals,
     lines: Callable[[], Lines] | None,
     ends_with_children: bool = False,
+    lost: bytes = b"",
 ) -> Ended:
     """Run a launcher to its end.
 
@@ -49,12 +50,17 @@ def supervise(
       signals: which go on to it.
       lines: makes what puts the lines of one stream together; None to leave the output alone.
       ends_with_children: it has processes as long as the job has; without them it waits in vain.
+      lost: what it says when the job has failed and its exit code may be 0 all the same; empty: there is nothing such.
 
     Raises:
       OSError: it cannot be started.
     """
     start = time.monotonic()
-    pipe = None if lines is None else subprocess.PIPE
+    passing: list[tuple[int, Lines | Plain]] = [] if lines is None else [(1, lines()), (2, lines())]
+    watch = Watch(lost)
+    if lines is None and lost:
+        passing = [(2, Plain())]
+    pipes = {target: subprocess.PIPE for target, _ in passing}
     libc = ctypes.CDLL(None)
 
     def end_with_parent() -> None:
@@ -65,16 +71,17 @@ def supervise(
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None,
-        stdout=pipe,
-        stderr=pipe,
+        stdout=pipes.get(1),
+        stderr=pipes.get(2),
         start_new_session=True,
         preexec_fn=end_with_parent,
     )
     signals.begin(process)
-    readers = []
-    if lines is not None:
-        for source, target in ((process.stdout, 1), (process.stderr, 2)):
-            readers.append(threading.Thread(target=_pass_on, args=(source, target, lines()), daemon=True))
+    sources = {1: process.stdout, 2: process.stderr}
+    readers = [
+        threading.Thread(target=_pass_on, args=(sources[target], target, through, watch), daemon=True)
+        for target, through in passing
+    ]
     for reader in readers:
         reader.start()
     code = _wait(process) if ends_with_children else process.wait()
@@ -82,6 +89,9 @@ def supervise(
     deadline = time.monotonic() + _OUTPUT_SECONDS
     for reader in readers:
         reader.join(max(0.0, deadline - time.monotonic()))
+    if code == 0 and watch.seen:
+        sys.stderr.write("tfdist-run: mpirun has lost a machine, and ended with exit code 0: this is 1\n")
+        code = 1
     return Ended(code if code >= 0 else 128 - code, time.monotonic() - start)
 
 
@@ -168,10 +178,47 @@ def _kill_session(leader: int) -> None:
                     os.kill(pid, signal.SIGKILL)
 
 
-def _pass_on(source: Any, target: int, lines: Lines) -> None:
+class Plain:
+    """Passes a stream on as it comes; see ``Lines``."""
+
+    def feed(self, data: bytes) -> bytes:
+        """The same."""
+        return data
+
+    def end(self) -> bytes:
+        """Nothing is held back."""
+        return b""
+
+
+class Watch:
+    """Looks for words in what streams bring.
+
+    Args:
+      words: which; none are never found.
+
+    Attributes:
+      seen: they were there.
+    """
+
+    def __init__(self, words: bytes) -> None:
+        self._words = words
+        self._last = b""
+        self.seen = False
+
+    def see(self, data: bytes) -> None:
+        """The next bytes; words may begin in some and end in the next."""
+        if self._words and not self.seen:
+            data = self._last + data
+            self.seen = self._words in data
+            self._last = data[-len(self._words) :]
+
+
+def _pass_on(source: Any, target: int, lines: Lines | Plain, watch: Watch) -> None:
     # A reader that has gone (``| head``) closes the pipe here, too, and so reaches the launcher.
     with source, contextlib.suppress(BrokenPipeError):
         while data := os.read(source.fileno(), _BLOCK_BYTES):
+            if target == 2:
+                watch.see(data)
             _write(target, lines.feed(data))
         _write(target, lines.end())
 

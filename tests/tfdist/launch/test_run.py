@@ -61,6 +61,23 @@ def test_open_mpi() -> None:
     )
 
 
+LOST = """
+import sys
+from tfdist.launch.launchers import LOST_DAEMON
+from tfdist.launch.supervision import Signals, supervise
+print(supervise(["sh", "-c", sys.argv[1]], Signals(), None, lost=LOST_DAEMON).code)
+"""
+
+
+@pytest.mark.parametrize(("said", "code"), [("lost communi; cation with a remote daemon", 1), ("lost; nothing", 0)])
+def test_a_launcher_that_has_lost_a_machine_and_ends_well(said: str, code: int) -> None:
+    """As Open MPI's does; what it says comes in pieces, and goes on."""
+    first, _, second = said.partition("; ")
+    done = run([sys.executable, "-c", LOST, f"printf '{first}' >&2; sleep 0.3; echo '{second}' >&2"], 30)
+    assert done.output == f"{code}\n" and first + second in done.errors
+    assert ("mpirun has lost a machine" in done.errors) == bool(code)
+
+
 def test_intel_mpi() -> None:
     intel = Launcher("/mpi/mpirun", "Intel MPI", 2021)
     assert line(intel, ranks=4, hosts=(Host("a", 2), Host("b", 2)), cores_each=0) == (
