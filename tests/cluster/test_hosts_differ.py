@@ -14,6 +14,7 @@ import pytest
 from tests.cluster import hosts
 from tests.cluster.hosts import Hosts, address
 from tests.launch import ROOT, Finished
+from tfdist.launch import host_check
 
 pytestmark = [pytest.mark.long("several hosts"), pytest.mark.skipif(bool(hosts.obstacle()), reason=hosts.obstacle())]
 
@@ -113,6 +114,8 @@ def test_each_host_is_named_with_what_it_lacks(many: Hosts, tmp_path: Path) -> N
         "node17": r"nothing can be written to /dev/shm \(No space left on device\); delete something there",
         "nowhere.invalid": r"cannot be reached: this name does not resolve here \(.*\); correct it in -H, .*",
     }
+    if "Open MPI" in host_check.facts_here(sys.executable)["mpi"]:  # ranks find each other by addresses
+        del expected["node12"], expected["node13"]
     back = next(line for line in lines if line.startswith("node6: there is no way to node14"))  # the answer's way
     lines.remove(back)
     assert [line.partition(": ")[0] for line in lines] == list(expected)

@@ -72,7 +72,7 @@ def test_a_host_that_is_gone_is_left_out(three: Hosts, tmp_path: Path, least: in
     script.write_text(RANK)
     options = ["-H", "node1:2,node2:2,node3:2", "--max-restarts", "2", "--min-ranks", str(least)]
     job = Job(three, [*options, sys.executable, str(script)], tmp_path)
-    job.until(" here node", 6, 60)
+    job.until(" here node", 6, 150)
     time.sleep(1)
     three.destroy("node3")
     code, said = job.end(150)

@@ -103,7 +103,7 @@ def test_ranks_of_two_hosts_do_what_one_process_does(
     log = tmp_path / "log"
     assert finished.code == 0, finished.errors + (log.read_text() if log.exists() else "")
     told = [json.loads((tmp_path / f"rank{rank}of4").read_text()) for rank in range(4)]
-    assert [rank["host"] for rank in told] == ["node1", "node1", "node2", "node2"]
+    assert [rank["host"] for rank in told] == ["node1", "node1", "node2", "node2"], finished.errors
     for rank in told:
         np.testing.assert_allclose(rank["w"], trained(data), rtol=1e-4)
     if PMI == "pmi2":  # mpirun's own PMI takes addresses of any length

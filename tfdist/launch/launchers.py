@@ -235,6 +235,8 @@ def _open_mpi(launcher: Launcher, plan: Plan) -> Iterator[str]:
     elif plan.cores_each == 0:
         yield from ("--map-by", "slot:OVERSUBSCRIBE") if plan.crowded else ()
         yield from ("--bind-to", "none")
+    elif plan.hosts:  # PRTE_MCA_rmaps_default_mapping_policy may have all ranks on the first
+        yield from ("--map-by", "slot")
     if plan.prefix:
         yield from ("--output", "rank") if prrte else ("--tag-output",)
     if plan.ssh and plan.hosts:

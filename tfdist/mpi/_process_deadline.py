@@ -10,7 +10,9 @@ import faulthandler
 import signal
 from collections.abc import Iterator
 
-START_SECONDS = 20.0  # more than in other waits: ranks do not start at once, and read their programs first
+# More than in other waits: ranks do not start at once, and read their programs first; and Open MPI's end has been seen
+# to take more than four seconds where other jobs have the processors.
+START_SECONDS, END_SECONDS = 20.0, 10.0
 _STDERR = 2  # as the launcher sees it, whatever a script has made of sys.stderr
 
 

@@ -18,7 +18,7 @@ from tfdist.core.trace_files import flight_recorder, job_name, new_folder
 from tfdist.mpi._first_meeting import FirstMeeting
 from tfdist.mpi._group import Communicators, Groups, MpiGroup
 from tfdist.mpi._launcher_watch import LauncherWatch
-from tfdist.mpi._process_deadline import START_SECONDS, end_by_alarm, process_deadline
+from tfdist.mpi._process_deadline import END_SECONDS, START_SECONDS, end_by_alarm, process_deadline
 from tfdist.mpi._shared_memory import take_names_off
 from tfdist.mpi._states import MpiStates
 from tfdist.mpi._windows import Windows
@@ -159,7 +159,7 @@ class MpiWorld(MpiGroup):
                 self._say_and_abort(f"rank {self.rank} has ended {waited:.0f} s ago, and waits in vain: {lost}")
         with self._detector.inside("the end of the program"):
             self._states.close()
-        end_by_alarm(self._stall_abort_seconds)  # a rank may be stopped in MPI's own end
+        end_by_alarm(self._stall_abort_seconds + END_SECONDS)  # a rank may be stopped in MPI's own end
 
     def _say_and_abort(self, message: str) -> None:
         last_words(f"tfdist: {message}")

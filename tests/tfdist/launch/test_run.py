@@ -57,7 +57,7 @@ def test_open_mpi() -> None:
     assert " --prtemca plm_ssh_agent ssh -p 22 " in line(PRRTE, hosts=TWO, ssh=("ssh", "-p", "22"))
     four = Launcher("/mpi/mpirun", "Open MPI", 4)
     assert line(four, hosts=TWO, ssh=("s",)) == (
-        "/mpi/mpirun -n 3 --host a:2,b:1 --tag-output --mca plm_rsh_agent s python x.py"
+        "/mpi/mpirun -n 3 --host a:2,b:1 --map-by slot --tag-output --mca plm_rsh_agent s python x.py"
     )
 
 
