@@ -14,6 +14,7 @@ import os
 import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
+from unittest import mock
 
 import numpy as np
 
@@ -218,6 +219,11 @@ def job_blocks() -> Any:
     from tfdist.updates.blocks import blocks_of
 
     return blocks_of(process().steps)
+
+
+def products_computed(so: bool) -> Any:
+    """Whether devices are taken to compute products in half precision, in a ``with``."""
+    return mock.patch("tfdist.hooks.products._computes", return_value=so)
 
 
 def broadcasts() -> bool:
