@@ -79,6 +79,7 @@ class TrainingOptions(ModelOptions):
         "if the loss rises where it should fall: a warning; the end of training; or, from the last checkpoint before "
         "that, half the learning rate; unset: TFDIST_DIVERGENCE, or off",
         allowed=ACTIONS,
+        saved=False,
     )
     random_seed: int | None = option(
         None,
@@ -93,6 +94,7 @@ class TrainingOptions(ModelOptions):
         None,
         "what the loss is multiplied by: none, a number, backoff, window, logmax; unset: TFDIST_LOSS_SCALE, or none",
         makes=[Optimization],
+        saved=False,
     )
     loss_normalization: str = option(
         "sentences",

@@ -77,3 +77,26 @@ def case_the_sum_of_all_steps_is_that_of_the_gradients() -> None:
                     assert np.abs(total - one).max() <= 2.5 * most / 254 + 1e-3, np.abs(total - one).max()
                 inexact = max(np.abs(a - b).max() for a, b in zip(true[0], found[0], strict=True))
                 assert (inexact > 1e-4) == (nodes() > 1), inexact
+
+
+def case_what_is_not_finite_is_gone_with_its_step() -> None:
+    """Its block is not finite on any rank, and is the gradients' again in the next step."""
+    w, optimizer = tf.Variable(tf.zeros([100, 330])), keras.optimizers.SGD(1.0)
+    b = tf.Variable(tf.zeros([5]))  # what lies behind it in a buffer is nobody's
+
+    @tf.function
+    def step(value: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w) * (RANK + 1.0) + tf.reduce_sum(b) * value
+        gradients = tape.gradient(loss, [w, b])
+        optimizer.apply(gradients, [w, b])
+        return gradients
+
+    for choice in (direct(), staged(), through_mpi()):
+        with turn(choice.engine.name), settings(choice):
+            tfdist.configure(compression="int8", bucket_mb=64)
+            for value in (1.0, np.inf if RANK == SIZE - 1 else 1.0, 1.0, 1.0):
+                found = step(tf.constant(value, tf.float32))[1].numpy()
+                bad = any(np.isinf(one) for one in everywhere(value))
+                assert np.isfinite(found).all() != bad, (value, found)
+            np.testing.assert_allclose(found, 1, atol=0.05)

@@ -110,6 +110,60 @@ def case_an_overflow_among_accumulated_steps() -> None:
         assert_close({n: v for n, v in found.items() if "loss_scale" not in n}, expected, 1e-5)
 
 
+def case_an_overflow_that_is_clipped_is_left_out() -> None:
+    """By value, which makes it finite."""
+
+    def in_session(factors: list[float]) -> np.ndarray:
+        with tf.Graph().as_default(), v1.Session() as session:
+            w, factor = v1.get_variable("w", initializer=np.ones(3, np.float32)), v1.placeholder(tf.float32, [])
+            optimizer = v1.train.GradientDescentOptimizer(0.1)
+            pairs = optimizer.compute_gradients(tf.reduce_sum(w) * factor)
+            update = optimizer.apply_gradients([(tf.clip_by_value(g, -1.0, 1.0), v) for g, v in pairs])
+            session.run(v1.global_variables_initializer())
+            for value in factors:
+                session.run(update, {factor: value})
+            return np.array(session.run(w))
+
+    def in_function(factors: list[float]) -> np.ndarray:
+        w, optimizer = tf.Variable(tf.ones([3])), keras.optimizers.SGD(0.1)
+
+        @tf.function
+        def step(factor: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.recompute_grad(lambda x: x * factor)(w))
+            optimizer.apply([tf.clip_by_value(tape.gradient(loss, w), -1.0, 1.0)], [w])
+
+        for value in factors:
+            step(tf.constant(value, tf.float32))
+        return w.numpy()
+
+    with settings():
+        tfdist.configure(loss_scale="backoff")
+        for run in (in_session, in_function):
+            with turn(run):
+                found = run([0.5, np.inf if RANK == SIZE - 1 else 0.5, 0.5])
+                np.testing.assert_allclose(found, np.full(3, 0.9), rtol=1e-6)
+
+
+def case_gradients_that_always_overflow_end_training() -> None:
+    w, optimizer = tf.Variable([1.0]), keras.optimizers.SGD(0.1)
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w) * (np.nan if RANK == SIZE - 1 else 1.0)
+        optimizer.apply([tape.gradient(loss, w)], [w])
+
+    def until_it_ends() -> None:
+        for _ in range(150):
+            step()
+
+    with settings():
+        tfdist.configure(loss_scale="backoff")
+        told = refusal(until_it_ends)
+    assert "100 updates in succession overflowed" in told and "lower the learning rate" in told, told
+
+
 def case_an_overflow_in_fit() -> None:
     random = np.random.RandomState(5)
     x = random.randn(UPDATES, SIZE, 6, 5).astype(np.float32)

@@ -15,7 +15,7 @@ from tests.cluster.hosts import Hosts
 from tests.launch import ROOT, Finished, mpirun
 
 # So much would mean a rank that computes for ever: a wait for another one gives up after a minute.
-TIMEOUT_SECONDS = 1800
+TIMEOUT_SECONDS = 3600
 # Where other jobs have the processors, too, Keras's tracing of a training step has taken one rank a minute.
 _ABORT_SECONDS = "150"
 LOGS = ROOT / "build" / "test-logs"  # all that a launch has printed that failed as a whole

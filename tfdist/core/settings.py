@@ -240,10 +240,10 @@ class Settings:
                 f"{self._named('sync')}, where each step is applied, but {self._named('accumulate_steps')}: leave one "
                 "of them out"
             )
-        if self.loss_scale in _SCALES[1:]:
+        if self.loss_scale != "none":
             raise SettingsError(
-                f"{self._named('loss_scale')}, which follows the ranks' averages, but {self._named('sync')}, which has "
-                "none: leave one of them out, or choose a number for the former"
+                f"{self._named('loss_scale')}: what overflows is left out by the ranks' averages, but "
+                f"{self._named('sync')}, which has none: leave one of them out"
             )
         wanted = {"block_momentum": 0.0, "block_learning_rate": 1.0, "block_nesterov": False}
         for name, value in wanted.items() if self.sync == "average" else ():

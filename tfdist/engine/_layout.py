@@ -65,3 +65,10 @@ def cut(sizes: Sequence[int], offsets: Sequence[int], own: slice, room: int) -> 
 def offsets(sizes: Sequence[int], dtype: np.dtype) -> list[int]:
     """Where tensors begin that are laid out one after the other, aligned; and where the last ends."""
     return [0, *np.cumsum([padded(size, dtype) for size in sizes]).tolist()]
+
+
+def gaps(sizes: Sequence[int], dtype: np.dtype) -> list[slice]:
+    """What lies between tensors that are laid out so, and behind the last."""
+    places = offsets(sizes, dtype)
+    ends = [place + size for place, size in zip(places, sizes, strict=False)]
+    return [slice(end, start) for end, start in zip(ends, places[1:], strict=True) if start > end]

@@ -21,15 +21,15 @@ from tfdist.updates.loss_scaling import LossScaling, loss_scaling_of, seeds, uns
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """See the module."""
     scaling = loss_scaling_of(steps)
-    _tf_gradients(patches, job, scaling)
-    _tapes(patches, job, steps.eager, scaling)
+    outermost = Outermost()  # of both: tf.recompute_grad has a tape inside tf.gradients
+    _tf_gradients(patches, job, scaling, outermost)
+    _tapes(patches, job, steps.eager, scaling, outermost)
     _forward(patches, job, steps.eager)
 
 
-def _tf_gradients(patches: Patches, job: Job, scaling: LossScaling) -> None:
+def _tf_gradients(patches: Patches, job: Job, scaling: LossScaling, outermost: Outermost) -> None:
     """``tf.gradients`` (v1 and v2), ``compute_gradients`` and ``tf.hessians``, which takes them in a loop:
     tensorflow/python/ops/gradients_util.py, …/gradients_impl.py."""
-    outermost = Outermost()
 
     def helper(original: Callable[..., Any], ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kwargs: Any) -> Any:
         def wrapper() -> Any:
@@ -85,9 +85,8 @@ def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
     patches.replace(forwardprop.ForwardAccumulator, "jvp", jvp, ("self", "primals"))
 
 
-def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling) -> None:
+def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling, outermost: Outermost) -> None:
     """What a tape differentiates, and where it begins: tensorflow/python/eager/backprop.py."""
-    outermost = Outermost()
 
     def enter(original: Callable[..., Any], self: Any) -> Any:
         if tf.executing_eagerly():

@@ -71,7 +71,8 @@ def _tensors(given: Any) -> list[Any]:
 
 
 def _is_float32(value: Any) -> bool:
-    return getattr(value, "dtype", None) == tf.float32
+    dtype = getattr(value, "dtype", None)
+    return dtype is not None and tf.as_dtype(dtype).base_dtype == tf.float32  # a reference variable's is another
 
 
 def _converted(value: Any, half: tf.DType) -> tf.Tensor:

@@ -42,6 +42,7 @@ class State(NamedTuple):
       fast: running sum of log2 of the largest gradient, whose weights shrink fast, and
       slow: slowly;
       square: of its square.
+      in_succession: updates with an overflow, up to the last one.
     """
 
     scale: float
@@ -53,6 +54,7 @@ class State(NamedTuple):
     fast: float = 0
     slow: float = 0
     square: float = 0
+    in_succession: float = 0
 
 
 class LossScale(Protocol):
@@ -138,7 +140,9 @@ class LogMax:
 
     def next(self, state: State, largest: float) -> State:
         """See ``LossScale``."""
-        found = math.log2(min(max(largest, 2.0**-149), _LARGEST_HALF))
+        before = 1 - _FAST ** (state.updates - 1)
+        # Zeros say nothing of how large gradients are.
+        found = math.log2(min(largest, _LARGEST_HALF)) if largest else state.fast / before if before else 0.0
         fast = _FAST * state.fast + (1 - _FAST) * found
         slow = _SLOW * state.slow + (1 - _SLOW) * found
         square = _SLOW * state.square + (1 - _SLOW) * found**2
@@ -153,13 +157,14 @@ class LogMax:
 def counted(state: State, largest: float) -> State:
     """One more update."""
     if math.isfinite(largest):
-        return state._replace(good=state.good + 1, updates=state.updates + 1, since=state.since + 1)
+        return state._replace(good=state.good + 1, updates=state.updates + 1, since=state.since + 1, in_succession=0)
     return state._replace(
         good=0,
         updates=state.updates + 1,
         skipped=state.skipped + 1,
         since=state.since + 1,
         overflows=state.overflows + 1,
+        in_succession=state.in_succession + 1,
     )
 
 

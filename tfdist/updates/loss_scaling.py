@@ -1,8 +1,8 @@
 """Loss scaling: losses are multiplied where they are differentiated, and derivatives divided before anything sees them.
 
-Whether gradients are finite is decided on what an optimizer is about to apply, which is the same on all ranks: they
-all leave the update out, or none does. How the scale follows: ``loss_scale``. What it has seen is a variable: of a
-session's graph, or one for all functions and eager steps, which each optimizer's checkpoint holds too.
+Whether gradients are finite is decided on the averages behind what an optimizer is about to apply, which are the same
+on all ranks: they all leave the update out, or none does. How the scale follows: ``loss_scale``. What it has seen is a
+variable: of a session's graph, or one for all functions and eager steps, which each optimizer's checkpoint holds too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from tensorflow.python.framework import ops
 
 from tfdist.core.log import announce
 from tfdist.core.settings import SettingsError
-from tfdist.graph import function_state
+from tfdist.graph import function_state, marking
+from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
 from tfdist.training.steps import Steps
 from tfdist.updates import loss_scale
@@ -27,6 +28,7 @@ from tfdist.updates.loss_scale import Constant, LogMax, LossScale, State
 
 _NAME = "loss_scale_state"
 _ATTRIBUTE = "_tfdist_loss_scale"  # of a session's graph: its state
+_HOPELESS = 100  # updates in succession
 Pairs = Sequence[tuple[Any, Any]]
 
 
@@ -74,7 +76,7 @@ class LossScaling:
           SettingsError: the optimizer scales the loss by itself.
         """
         how = self._how()
-        values = [_values(gradient) for gradient, _ in pairs if gradient is not None]
+        values = _averages([gradient for gradient, _ in pairs if gradient is not None])
         if how is None or not values:
             return due
         own = next((c.__name__ for c in type(optimizer).__mro__ if c.__name__.endswith("LossScaleOptimizer")), "")
@@ -163,6 +165,12 @@ def _follow(how: LossScale, values: np.ndarray, due: np.ndarray, largest: np.nda
     if not due:
         return values
     new = how.next(loss_scale.counted(state, float(largest)), float(largest))
+    if new.in_succession >= _HOPELESS:
+        raise FloatingPointError(
+            f"the gradients of {_HOPELESS} updates in succession overflowed, the last with a loss scale of "
+            f"{state.scale:g}: training has diverged, or the data are not numbers (lower the learning rate, clip, or "
+            "warm up over more steps), and go on from an earlier checkpoint"
+        )
     skipped = int(new.skipped)
     if skipped > state.skipped and not skipped & (skipped - 1):  # the first, second, fourth, …
         announce(
@@ -176,8 +184,29 @@ def _is_number(target: Any) -> bool:
     return isinstance(target, tf.Tensor | tf.Variable) and target.dtype.is_floating
 
 
+def _averages(gradients: Sequence[Any]) -> list[tf.Tensor]:
+    """What of averages decides: as they were before a script has clipped them, which may make them finite."""
+    if tf.executing_eagerly():
+        return [_values(gradient) for gradient in gradients]
+    graph = ops.get_default_graph()
+    here = graph._get_control_flow_context()
+    outside = [None]
+    while here is not None:
+        outside.append(here)
+        here = here.outer_context
+    state, found = make_state(graph), {}
+    for gradient in gradients:
+        parts = [gradient.values] if isinstance(gradient, tf.IndexedSlices) else [tf.convert_to_tensor(gradient)]
+        marked = [marker.tensors[0] for marker in marking.markers_behind(parts, state)]
+        seen = [t for t in marked if t.graph is graph and t.op._get_control_flow_context() in outside]
+        found.update({id(t): t for t in (seen if seen and len(seen) == len(marked) else parts)})
+    return [_values(tensor) for tensor in found.values()]
+
+
 def _values(gradient: Any) -> tf.Tensor:
     values = gradient.values if isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)
+    if values.dtype.is_complex:
+        values = tf.abs(values)
     return tf.cast(values, tf.float32) if values.dtype in (tf.float16, tf.bfloat16) else values
 
 
