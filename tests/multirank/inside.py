@@ -250,6 +250,8 @@ def settings(choice: Choice | None = None, reducer: Reducer | None = None, **val
     finally:
         kept.settings, kept.sparse_as_dense, kept.sparse_ways, kept.reducer = previous
         engines.choice = chosen
+        if tfdist.size() == 1:
+            process().install_as_needed()  # what was configured meanwhile may have needed the hooks
 
 
 def channels() -> int:
