@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 import keras
@@ -265,8 +265,7 @@ def case_products_are_in_half_precision() -> None:
 
 def case_a_checkpoint_has_the_scale() -> None:
     """Of TensorFlow 1, of Keras 3, and of ``tf.train.Checkpoint``."""
-    folder = Path(tfdist.broadcast(TemporaryDirectory().name if RANK == 0 else None))
-    folder.mkdir(exist_ok=True, parents=True)
+    folder = Path(tfdist.broadcast(mkdtemp()))
     x = np.ones([4, 2], np.float32)
 
     def in_session(path: str, bad: bool) -> np.ndarray:
@@ -353,8 +352,7 @@ def case_no_scale_is_small_enough() -> None:
 
 
 def case_a_checkpoint_from_before() -> None:
-    folder = Path(tfdist.broadcast(TemporaryDirectory().name if RANK == 0 else None))
-    folder.mkdir(exist_ok=True, parents=True)
+    folder = Path(tfdist.broadcast(mkdtemp()))
 
     def in_session(restores: bool) -> None:
         with tf.Graph().as_default(), v1.Session() as session:

@@ -48,13 +48,9 @@ class _InOneBuffer:
         self._bucket = bucket
         self._channel = channel
         self._wire = bucket.wire(_layout.offsets(bucket.sizes or (), bucket.dtype)[-1])
-        self._gaps = _layout.gaps(bucket.sizes or (), bucket.dtype) if self._wire else []
 
     def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
-        for (
-            gap
-        ) in self._gaps:  # which a block of a wire shares with numbers: one that was infinite has left a NaN there
-            whole[gap] = 0
+        pass
 
     def run(
         self,

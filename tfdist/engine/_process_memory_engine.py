@@ -73,7 +73,6 @@ class _Direct:
         offsets = _layout.offsets(sizes, dtype)
         self._own = node.own(offsets[-1], dtype.itemsize)
         self._wire = bucket.wire(offsets[-1])
-        self._gaps = _layout.gaps(sizes, dtype) if self._wire else []
         landings = max(0, len(node.ranks) - 2)
         room = block_bytes(landings) // dtype.itemsize
         pieces = _layout.cut(sizes, offsets[:-1], self._own, room)
@@ -82,10 +81,6 @@ class _Direct:
         self._landing = node.scratch(landings * room * dtype.itemsize).view(dtype).reshape(landings, room)
 
     def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
-        for (
-            gap
-        ) in self._gaps:  # which a block of a wire shares with numbers: one that was infinite has left a NaN there
-            whole[gap] = 0
         self._memory.publish([whole, *sources])
 
     def run(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tfdist.engine import _layout
 from tfdist.engine._buffers import Buffers
 from tfdist.engine.engines import Bucket, BucketAllReduce, Engine
 from tfdist.engine.exchange import Turn
@@ -32,6 +33,7 @@ class AllReduce:
         self.tuned_tensors = len(bucket.sizes) if tuned and bucket.sizes is not None else 0
         self.engine: Engine | None = None
         self._buffers = Buffers()
+        self._gaps = _layout.gaps(bucket.sizes or (), bucket.dtype) if bucket.as_int8 else []
         self._opened: BucketAllReduce | None = None
         self._arrays: Sequence[np.ndarray] = ()
         self._parts: list[np.ndarray] = []
@@ -72,6 +74,8 @@ class AllReduce:
         what = self.what if self._bucket.sizes is not None else f"{self.what} of shape {shapes}"
         self._check([s.size for s in sources])
         whole, parts = self._buffers.take([s.size for s in sources], self._bucket.dtype)
+        for gap in self._gaps:  # its neighbours' block: one that was not finite has left a NaN there
+            whole[gap] = 0
         self._opened.prepare(sources, whole)
         with turn.span("wait", self.what):
             turn.arrive(what, sum(s.nbytes for s in sources))

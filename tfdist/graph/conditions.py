@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -31,3 +32,15 @@ def do_if(condition: tf.Tensor, build: Callable[[], tf.Tensor]) -> tf.Tensor:
     finally:
         if in_functions:
             v1.enable_control_flow_v2()
+
+
+def contexts(graph: tf.Graph) -> list[Any]:
+    """The conditions and loops of TensorFlow 1 around what is under construction, and None for outside of all.
+
+    What was built in one of these may be used here.
+    """
+    here, found = graph._get_control_flow_context(), []
+    while here is not None:
+        found.append(here)
+        here = here.outer_context
+    return [*found, None]

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from tfdist.graph.conditions import do_if
+from tfdist.graph.conditions import contexts, do_if
 from tfdist.graph.graph_state import make_state, state_of
 from tfdist.graph.markers import variable_key
 
@@ -48,11 +48,7 @@ def if_due(due: tf.Tensor, call: Callable[[], Any], name: str | None = None) -> 
     """Have what ``call`` builds done when a condition is true. See ``update_if``."""
     graph = ops.get_default_graph()
     scope = graph.get_name_scope()
-    context = due.op._get_control_flow_context()
-    here = graph._get_control_flow_context()
-    while here is not None and here is not context:
-        here = here.outer_context
-    if due.graph is graph and here is not context:
+    if due.graph is graph and due.op._get_control_flow_context() not in contexts(graph):
         raise RuntimeError(
             "gradients are computed inside a condition or a loop of TensorFlow and applied outside, where it is not "
             "known whether they are due: compute and apply them in one place, or leave TFDIST_ACCUMULATE_STEPS out"

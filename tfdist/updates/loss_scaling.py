@@ -19,6 +19,7 @@ from tensorflow.python.framework import ops
 from tfdist.core.log import announce
 from tfdist.core.settings import SettingsError
 from tfdist.graph import function_state, marking
+from tfdist.graph.conditions import contexts
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
 from tfdist.training.steps import Steps
@@ -76,8 +77,8 @@ class LossScaling:
           SettingsError: the optimizer scales the loss by itself.
         """
         how = self._how()
-        values = _averages([gradient for gradient, _ in pairs if gradient is not None])
-        if how is None or not values:
+        gradients = [gradient for gradient, _ in pairs if gradient is not None]
+        if how is None or not gradients:
             return due
         own = next((c.__name__ for c in type(optimizer).__mro__ if c.__name__.endswith("LossScaleOptimizer")), "")
         if own:
@@ -87,6 +88,7 @@ class LossScaling:
             )
         self.built(optimizer)
         with tf.name_scope("tfdist/loss_scale"):
+            values = _averages(gradients)
             finite = tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(v)) for v in values]))
             largest = tf.constant(0.0)
             if isinstance(how, LogMax):
@@ -189,16 +191,11 @@ def _averages(gradients: Sequence[Any]) -> list[tf.Tensor]:
     if tf.executing_eagerly():
         return [_values(gradient) for gradient in gradients]
     graph = ops.get_default_graph()
-    here = graph._get_control_flow_context()
-    outside = [None]
-    while here is not None:
-        outside.append(here)
-        here = here.outer_context
-    state, found = make_state(graph), {}
+    around, state, found = contexts(graph), make_state(graph), {}
     for gradient in gradients:
         parts = [gradient.values] if isinstance(gradient, tf.IndexedSlices) else [tf.convert_to_tensor(gradient)]
         marked = [marker.tensors[0] for marker in marking.markers_behind(parts, state)]
-        seen = [t for t in marked if t.graph is graph and t.op._get_control_flow_context() in outside]
+        seen = [t for t in marked if t.graph is graph and t.op._get_control_flow_context() in around]
         found.update({id(t): t for t in (seen if seen and len(seen) == len(marked) else parts)})
     return [_values(tensor) for tensor in found.values()]
 
