@@ -75,6 +75,17 @@ def case_one_fused_node_behind_the_initialiser() -> None:
         assert_equal_on_all_ranks(values(session))
 
 
+def case_an_initial_value_that_is_broadcast() -> None:
+    rank, last = tfdist.rank(), tfdist.size() - 1
+    with tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", initializer=tfdist.broadcast(tf.constant([1.0, rank]), last))
+        step = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(w) * (rank + 1))
+        session.run(v1.global_variables_initializer())
+        np.testing.assert_array_equal(session.run(w), [1, last])
+        session.run(step)
+        np.testing.assert_allclose(session.run(w), np.array([1, last]) - (1 + last / 2), rtol=1e-6)
+
+
 def case_aliases_and_partial_initialisers_have_the_node_too() -> None:
     builds: dict[str, Callable[[], Any]] = {
         "initialize_all_variables": v1.initialize_all_variables,

@@ -137,11 +137,12 @@ class GraphState:
         overwrites = False
         initialised: frozenset[str] = frozenset()
         assigned = set()
-        for op in ancestors(fetched, stop=self._init_ops.__contains__):
+        for op in ancestors(fetched):  # initial values may be what a collective returns
             if op in self._by_op:
                 found[self._by_op[op]] = None
             for name in called_functions(op) if self._by_function else ():
                 found.update(dict.fromkeys(self._by_function.get(name, ())))
+        for op in ancestors(fetched, stop=self._init_ops.__contains__):
             overwrites |= op in initializers or op.type in _RESTORE_OPS
             initialised |= self._init_ops.get(op, frozenset())
             if op.type.startswith(_ASSIGNING) and op.inputs:
