@@ -124,7 +124,7 @@ def started_by_slurm_pmi(environment: Mapping[str, str] | None = None) -> bool:
 
 # What a rank must get from here on a machine that mpirun reaches through ssh, where a login shell sets its own.
 _HANDED_ON = ("TFDIST_", "TF_", "XLA_", "OMP_", "PYTHON")
-_HANDED_ON_NAMES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+_HANDED_ON_NAMES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "DDL_OPTIONS")
 _BATCH_SYSTEMS = {"SLURM_JOB_ID": "Slurm", "PBS_NODEFILE": "PBS", "LSB_JOBID": "LSF", "PE_HOSTFILE": "Grid Engine"}
 
 
