@@ -197,12 +197,21 @@ def _mean(values: Sequence[Any], own: Any) -> Any:
     return mean if mean.shape else float(mean)
 
 
-def _build_where_another_has(optimizer: Any, model: Any, job: Job) -> None:
-    """Make the state of an optimizer of Keras 3 if another rank has it: what rank 0 restores, it makes first."""
+def weights_and_state(model: Any, job: Job) -> list[Any]:
+    """What training begins with: a model's weights and its optimizer's state, but for random generators.
+
+    The state is made if another rank has it: what rank 0 restores, it makes first.
+
+    Collective: all ranks.
+    """
+    optimizer: Any = getattr(model, "optimizer", None)
     built = getattr(optimizer, "built", None)
     place = "the beginning of model.fit, whether the optimizer has its state"
     if any(job.world.control.all_gather_object(built, place)) and built is False:
         optimizer.build(model.trainable_variables)
+    state = getattr(optimizer, "variables", [])
+    known = [*model.weights, *(state() if callable(state) else state)]
+    return [native(v) for v in known if not random_state(v)]
 
 
 @functools.cache
@@ -240,12 +249,9 @@ def _agreeing(callback: Any) -> tuple[Any, Any, Any]:
             self._variables = variables
 
         def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-            optimizer = getattr(self.model, "optimizer", None)
-            _build_where_another_has(optimizer, self.model, self._job)
-            state = getattr(optimizer, "variables", [])
-            known = [*self.model.weights, *(state() if callable(state) else state)]
+            known = weights_and_state(self.model, self._job)
             if self._job.switches.shares:
-                self._variables.take([native(v) for v in known if not random_state(v)])
+                self._variables.take(known)
             place = "the beginning of model.fit"
             epoch = getattr(self.model, "_initial_epoch", None)  # set by BackupAndRestore
             self.model._initial_epoch = self._job.world.control.broadcast_object(epoch, place)
