@@ -39,18 +39,24 @@ from tfdist.api_collectives import (
     new_group,
     reduce_scatter,
 )
+from tfdist.api_ddl import allreduce_n, bcast, grads_reduce, init, num_hosts
 from tfdist.api_updates import end_block, larc, larc_gradients, last_step, scale_learning_rate
 from tfdist.core.settings import SettingsError
 from tfdist.transport.interfaces import DisagreementError, PeerError
 
 if TYPE_CHECKING:
     from tfdist import schedules as schedules
+    from tfdist.ddl_keras import DDLCallback as DDLCallback
+    from tfdist.ddl_keras import DDLGlobalVariablesCallback as DDLGlobalVariablesCallback
 else:
 
     def __getattr__(name: str) -> Any:
-        """``tfdist.schedules``, when it is used first: it imports Keras, which other scripts need not wait for."""
+        """``tfdist.schedules`` and DDL's callbacks, when they are used first: they import Keras, which other scripts
+        need not wait for."""
         if name == "schedules":
             return importlib.import_module("tfdist.schedules")
+        if name in ("DDLCallback", "DDLGlobalVariablesCallback"):
+            return getattr(importlib.import_module("tfdist.ddl_keras"), name)
         raise AttributeError(f"module 'tfdist' has no attribute {name!r}")
 
 
@@ -65,10 +71,12 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "all_to_all",
+    "allreduce_n",
     "alone",
     "average_loss",
     "average_variables",
     "barrier",
+    "bcast",
     "broadcast",
     "broadcast_variables",
     "configure",
@@ -77,6 +85,8 @@ __all__ = [
     "enable_bcast",
     "enable_broadcast",
     "end_block",
+    "grads_reduce",
+    "init",
     "join",
     "larc",
     "larc_gradients",
@@ -84,6 +94,7 @@ __all__ = [
     "local_rank",
     "local_size",
     "new_group",
+    "num_hosts",
     "rank",
     "reduce_scatter",
     "scale_learning_rate",

@@ -85,6 +85,7 @@ _LAUNCHES = (
             *_of("accumulation", "sessions", "models", "other_numbers"),
             *_of("loss_scale", "an_overflow_is_left_out_in_functions", "products"),
             *_of("blocks", "three", "a_block_that_is_cut_off"),
+            *_of("ddl", "gradients_in", "weighted_gradients_in", "bcast"),
         ),
         # What a rank holds hangs little on their number, and the rest less than its neighbours.
         long=(
@@ -118,6 +119,7 @@ _LAUNCHES = (
             *_of("programs", "collectives"),
             "cases_accumulation.",
             *_of("loss_scale", "an_overflow_in_fit", "small", "a_checkpoint_has"),
+            *_of("ddl", "options", "allreduce_n", "gradients_in", "rows", "bcast"),
         ),
         long=_of(
             "accumulation",

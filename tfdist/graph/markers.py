@@ -35,6 +35,7 @@ class Marker:
         made of them is averaged where it is applied.
       differentiated: another gradient has been computed through it, as in an inner step of meta-learning.
       averaged: its input has been replaced by the average.
+      reduced: the script has combined over the ranks what it has made of this rank's own, which must not change then.
       due: a bool tensor, whether this step's average is to be applied; None: every step's is.
     """
 
@@ -48,7 +49,13 @@ class Marker:
     each: bool = False
     differentiated: bool = False
     averaged: bool = False
+    reduced: bool = False
     due: tf.Tensor | None = None
+
+    @property
+    def stays_own(self) -> bool:
+        """Whether it is for what is made of it to be averaged, where that is applied."""
+        return self.each or self.reduced
 
     @property
     def gradient(self) -> Gradient:

@@ -85,6 +85,14 @@ def _mark(key: Hashable, name: str, gradient: Gradient, of: tuple[Hashable, ...]
     return result
 
 
+def marker_of(tensor: tf.Tensor, state: GraphState) -> Marker | None:
+    """Of the gradient that a tensor of a graph is; None if it is none, or is only made of some."""
+    op = tensor.op
+    while op.type == "Identity" and op not in state.markers:
+        op = op.inputs[0].op
+    return state.markers.get(op)
+
+
 def of_gradients(tensor: tf.Tensor) -> bool:
     """Whether a tensor is made of gradients."""
     state = state_of(ops.get_default_graph())

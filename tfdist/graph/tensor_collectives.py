@@ -16,9 +16,10 @@ from tfdist.core.reduce_ops import OPS, Op
 from tfdist.engine.collective import Collective
 from tfdist.engine.exchange import Exchange
 from tfdist.engine.other_exchanges import CollectiveCall, holds_objects, own_copy
+from tfdist.graph import marking
 from tfdist.graph.derivatives import differentiable
 from tfdist.graph.gradient_average import all_reduce
-from tfdist.graph.graph_state import make_state
+from tfdist.graph.graph_state import make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.graph.op_builder import Part, build, signature
 from tfdist.graph.traversal import unconstrained
@@ -58,6 +59,33 @@ class TensorCollectives:
             return self.all_reduce(upstream, op, f"the gradient of {name}")
 
         return differentiable(value, forward, backward)
+
+    def all_reduce_together(self, tensors: Sequence[tf.Tensor], op: Op) -> list[tf.Tensor]:
+        """Several tensors in one collective, an exchange for each dtype, in a graph or at once; without derivatives.
+
+        Gradients behind the tensors stay this rank's own: no average is put there later, which would change what comes
+        of them here. They train variables, which begin with rank 0's values.
+
+        Args:
+          tensors: with the same dtypes and shapes on all ranks.
+          op: see ``tfdist.all_reduce``.
+        """
+        members: dict[tf.DType, list[int]] = {}
+        for number, tensor in enumerate(tensors):
+            _check(op, tensor)
+            members.setdefault(tensor.dtype, []).append(number)
+        if self._group.size == 1 or not members:
+            return list(tensors)
+        parts = []
+        for dtype, numbers in members.items():
+            own = [tf.identity(tensors[n]) for n in numbers]  # under the caller's control dependencies
+            lines = [signature("all_reduce", f"tensor {n}", tensors[n]) for n in numbers]
+            exchange = all_reduce(f"tensors of {dtype.name}", op, own, lines)
+            parts.append(Part(exchange, own, [tf.TensorSpec(t.shape, t.dtype) for t in own]))
+        trains = _reduced_gradients(tensors) and self._job.switches.shares
+        built = self._built("all_reduce", parts, f"{len(tensors)} tensors", trains)
+        pairs = (p for of, found in zip(members.values(), built, strict=True) for p in zip(of, found, strict=True))
+        return [tensor for _, tensor in sorted(pairs, key=lambda pair: pair[0])]
 
     def broadcast(self, value: Any, root: int) -> Any:
         """See ``tfdist.broadcast``."""
@@ -173,14 +201,20 @@ class TensorCollectives:
         outputs: Sequence[tf.TensorSpec],
         of: str,
     ) -> list[tf.Tensor]:
+        return self._built(kind, [Part(exchange, tensors, outputs)], of)[0]
+
+    def _built(self, kind: str, parts: Sequence[Part], of: str, broadcasts: bool = False) -> list[list[tf.Tensor]]:
+        """The results of each part of one collective, in a graph, or executed now."""
         graph = ops.get_default_graph()
-        everyone = self._group is self._job.world
+        everyone, eagerly = self._group is self._job.world, tf.executing_eagerly()
         # Graphs of ranks that are in different groups differ; the name must not.
-        number = len(make_state(graph).world_collectives) if everyone else ""
+        number = len(make_state(graph).world_collectives) if everyone and not eagerly else ""
         name = f"{kind} {number} of {of}"
-        collective = Collective(name, [exchange], self._group, self._job.recorder, everyone)
+        collective = Collective(name, [part.exchange for part in parts], self._group, self._job.recorder, everyone)
+        if eagerly:
+            return build(collective, parts, self._job)
         with unconstrained(graph), tf.name_scope(f"tfdist/{kind.split()[0]}"):
-            return build(collective, [Part(exchange, tensors, outputs)], self._job)[0]
+            return build(collective, parts, self._job, broadcasts)
 
 
 def _tensor_of(value: Any) -> Any:
@@ -193,6 +227,15 @@ def _in_graph(value: Any) -> bool:
 
 def _name_of(value: Any) -> str:
     return str(value.op.name) if _in_graph(value) else ""
+
+
+def _reduced_gradients(tensors: Sequence[tf.Tensor]) -> bool:
+    """Whether some are made of gradients, which are noted."""
+    state = None if tf.executing_eagerly() else state_of(ops.get_default_graph())
+    behind = [] if state is None else [*marking.markers_behind(tensors, state), *marking.in_loops(tensors, state)]
+    for marker in behind:
+        marker.reduced = not marker.averaged
+    return bool(behind)
 
 
 def _rows_of(value: Any) -> list[int | None] | None:

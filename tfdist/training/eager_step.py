@@ -162,6 +162,17 @@ class EagerSteps:
         self._averages.update({id(a): a for a in averages})
         return averages
 
+    def same(self, values: Sequence[Any], place: str) -> bool:
+        """Whether all ranks have the same, as they have of averages that a tape has handed out.
+
+        Collective: all ranks, with as many values.
+
+        Args:
+          values: tensors or slices that have values.
+          place: where this is, in words.
+        """
+        return len(set(self._job.world.control.arrive(place, self._digest(values)))) == 1
+
     def own(self, keys: Sequence[Hashable], reason: str) -> None:
         """The gradients of these variables are this rank's as yet."""
         known = [key for key in keys if key is not None]

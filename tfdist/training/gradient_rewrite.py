@@ -102,7 +102,7 @@ def averaged(
     if direct:
         late = {variable_key(grads_and_vars[i][1]) for i in direct}
         marks = next(function_state.around(ops.get_default_graph())).marks if in_function else []
-        if any(m.variable in late and not m.averaged for m in marks):
+        if any(m.variable in late and not (m.averaged or m.reduced) for m in marks):
             _warn_of_late_average()
         names = [variable_name(grads_and_vars[i][1]) for i in direct]
         own = [marking.dense_if_asked(applied[i], job) for i in direct]
@@ -163,14 +163,50 @@ def average_behind(values: Sequence[tf.Tensor], writes: str, state: GraphState, 
     # without these, and must not wait for them.)
     for of in dict.fromkeys(m.of for m in pending):
         unobstructed = (m for m in state.markers.values() if m.version > state.ran_version)
-        siblings = [m for m in unobstructed if m.of == of and not (m.averaged or m.differentiated or m.each)]
+        siblings = [m for m in unobstructed if m.of == of and not (m.averaged or m.differentiated or m.stays_own)]
         _rewire(list(dict.fromkeys([*(m for m in pending if m.of == of), *siblings])), state, job)
     return bool(pending)
 
 
+def averaged_themselves(tensors: Sequence[Gradient], job: Job) -> list[bool]:
+    """Put averages behind those of these tensors that are gradients as they were made, and tell which are.
+
+    What a script has made of gradients is none of them: it may be made in another way on each rank, weighted say. Where
+    an optimizer decides when gradients travel, in accumulated steps and in blocks, they are left to it.
+
+    Collective: all ranks, in the same order.
+
+    Args:
+      tensors: in a graph.
+      job: the ranks and settings.
+    """
+    state = make_state(ops.get_default_graph())
+    found = [_gradient_itself(tensor, state) for tensor in tensors]
+    pending = list(dict.fromkeys(m for m in found if m is not None and not m.averaged))
+    settings = job.switches.settings
+    if pending and settings.accumulate_steps == 1 and settings.sync == "gradients":
+        if not function_state.in_session():
+            function_state.apply_to(m.variable for m in pending)
+        _rewire(pending, state, job)
+    return [marker is not None for marker in found]
+
+
+def _gradient_itself(gradient: Gradient, state: GraphState) -> Marker | None:
+    """The mark of the gradient that this is, if an average stands or can be put behind it."""
+    parts = _components(gradient)
+    markers = {marking.marker_of(t, state) if is_symbolic(t) else None for t in parts}
+    marker = markers.pop()
+    if marker is None or markers or len(parts) != len(marker.tensors):
+        return None  # rows without their indices, say
+    # What another gradient has been computed through, say, is not to change any more, or cannot.
+    fixed = marker.each or marker.differentiated or _obstacle([marker], state)
+    return marker if marker.averaged or not fixed else None
+
+
 def combined_behind(tensor: tf.Tensor, state: GraphState) -> bool:
-    """Whether a tensor is made of gradients that are combined first: each example's, or those of a loop's turns."""
-    return any(m.each for m in marking.markers_behind([tensor], state)) or bool(marking.in_loops([tensor], state))
+    """Whether a tensor is made of gradients that are combined first: each example's, those of a loop's turns, or what
+    the script itself has combined."""
+    return any(m.stays_own for m in marking.markers_behind([tensor], state)) or bool(marking.in_loops([tensor], state))
 
 
 def late_behind(tensor: tf.Tensor, state: GraphState) -> Marker | None:
@@ -195,6 +231,11 @@ def _components(gradient: Gradient) -> list[tf.Tensor]:
 
 def _obstacle(pending: Sequence[Marker], state: GraphState) -> str | None:
     """Why rewiring these markers is impossible; None if it is not."""
+    if any(m.reduced for m in pending):
+        return (
+            "the script has combined over the ranks what it has made of each rank's own (tfdist.allreduce_n); reduce "
+            "the gradients first"
+        )
     if any(m.version <= state.ran_version for m in pending):
         return "a session has already run this part of the graph; build the optimizer before the first run"
     return None

@@ -18,6 +18,7 @@ from tfdist.graph import function_state
 from tfdist.graph.graph_state import GraphState, make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.graph.markers import Marker
+from tfdist.graph.marking import marker_of
 from tfdist.graph.traversal import ancestors, is_symbolic, outermost
 from tfdist.training import gradient_rewrite
 
@@ -125,7 +126,7 @@ def returned(graph: Any) -> dict[int, Returned]:
         return {}
     found = {}
     for number, tensor in enumerate(graph.outputs):
-        marker = _marker_of(tensor, state)
+        marker = marker_of(tensor, state)
         itself = marker is not None and not marker.each
         if marker is None and tensor.dtype.is_floating:
             marker = gradient_rewrite.late_behind(tensor, state)
@@ -137,13 +138,5 @@ def returned(graph: Any) -> dict[int, Returned]:
 def fetched(fetches: Any, state: GraphState) -> Marker | None:
     """A gradient among what a session is to run that has not been averaged; None: there is none."""
     tensors = (f for f in tf.nest.flatten(fetches, expand_composites=True) if isinstance(f, tf.Tensor))
-    markers = (_marker_of(tensor, state) for tensor in tensors)
+    markers = (marker_of(tensor, state) for tensor in tensors)
     return next((m for m in markers if m is not None and not m.averaged), None)
-
-
-def _marker_of(tensor: tf.Tensor, state: GraphState) -> Marker | None:
-    """Of the gradient that a tensor is."""
-    op = tensor.op
-    while op.type == "Identity" and op not in state.markers:
-        op = op.inputs[0].op
-    return state.markers.get(op)
