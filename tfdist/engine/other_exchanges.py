@@ -1,12 +1,15 @@
-"""All-gather, broadcast, all-to-all …: any function of a channel and arrays as one exchange."""
+"""All-gather, broadcast, all-to-all …: functions of a channel and arrays, and any of them as one exchange."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tfdist.core import reduce_ops
+from tfdist.core.reduce_ops import Op
 from tfdist.engine.exchange import Turn
 from tfdist.transport.interfaces import Channel
 
@@ -67,3 +70,63 @@ class CollectiveCall:
     def results(self) -> list[np.ndarray]:
         """The function's."""
         return self._arrays
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    if holds_objects(array.dtype):
+        return np.frombuffer(pickle.dumps(array), np.uint8)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _rows(parts: Sequence[np.ndarray], like: np.ndarray) -> list[np.ndarray]:
+    if holds_objects(like.dtype):
+        return [pickle.loads(p.tobytes()) for p in parts]
+    return [np.frombuffer(p.tobytes(), like.dtype).reshape(-1, *like.shape[1:]) for p in parts]
+
+
+def all_reduce(op: Op, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """One array, combined over the ranks; a scalar if it was one. Collective: the channel's ranks."""
+    (array,) = arrays
+    flat = array.reshape(-1)
+    channel.all_reduce(flat, op, channel.size if op == "mean" else 1)
+    return [flat.reshape(array.shape) if array.shape else flat[0]]
+
+
+def broadcast(root: int, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """One array, that of the root. Collective: the channel's ranks."""
+    if holds_objects(arrays[0].dtype):
+        own = _bytes(arrays[0]) if channel.rank == root else np.empty(0, np.uint8)
+        return [pickle.loads(channel.all_gather(own)[root].tobytes())]
+    channel.broadcast(arrays[0].reshape(-1), root)
+    return list(arrays)
+
+
+def all_gather(channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The rows of one array of each rank, one rank after the other. Collective: the channel's ranks."""
+    (array,) = arrays
+    return [np.concatenate(_rows(channel.all_gather(_bytes(array)), array))]
+
+
+def reduce_scatter(op: Op, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """This rank's part of the rows, combined over the ranks. Collective: the channel's ranks."""
+    (array,) = arrays
+    received = _rows(channel.all_to_all([_bytes(p) for p in np.array_split(array, channel.size)]), array)
+    own = np.empty_like(received[0])
+    divisor = channel.size if op == "mean" else 1
+    reduce_ops.combine(op, [r.reshape(-1) for r in received], own.reshape(-1), divisor)
+    return [own]
+
+
+def all_to_all(channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Rows and the number for each rank -> rows received, and how many from each. Collective: the channel's ranks.
+
+    Raises:
+      ValueError: the numbers do not add up to the rows.
+    """
+    array, splits = arrays
+    if splits.shape != (channel.size,) or splits.sum() != len(array) or (splits < 0).any():
+        raise ValueError(
+            f"splits={splits.tolist()} must be {channel.size} counts, one a rank, that add up to the {len(array)} rows"
+        )
+    received = _rows(channel.all_to_all([_bytes(p) for p in np.split(array, np.cumsum(splits)[:-1])]), array)
+    return [np.concatenate(received), np.array([len(r) for r in received], np.int64)]

@@ -41,6 +41,15 @@ def differentiable(value: Any, forward: Callable[[Any], Any], backward: Backward
     return outputs[0]
 
 
+def nothing_after(exchanged: tf.Tensor) -> tf.Tensor:
+    """Zeros in place of a result that other ranks need this one to compute.
+
+    ``tf.zeros_like`` looks at the shape alone: a session would leave the exchange out.
+    """
+    with tf.control_dependencies([exchanged]):
+        return tf.identity(tf.zeros_like(exchanged))
+
+
 @tf.RegisterGradient(_TYPE)
 def _gradient(op: tf.Operation, upstream: Any, _: Any) -> list[Any]:
     return [None, getattr(op.graph, _ATTRIBUTE)[op.name](tf.convert_to_tensor(upstream))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import OPS, Op
+from tfdist.engine import other_exchanges
 from tfdist.engine.collective import Collective
 from tfdist.engine.exchange import Exchange
 from tfdist.engine.other_exchanges import CollectiveCall, holds_objects, own_copy
 from tfdist.graph import marking
-from tfdist.graph.derivatives import differentiable
+from tfdist.graph.derivatives import differentiable, nothing_after
 from tfdist.graph.gradient_average import all_reduce
 from tfdist.graph.graph_state import make_state, state_of
 from tfdist.graph.job import Job
@@ -52,7 +51,9 @@ class TensorCollectives:
                 exchange = all_reduce("tensor", op, [own], [signature("all_reduce", name, own)])
                 output = tf.TensorSpec(own.shape, own.dtype)
                 return self._in_graph("all_reduce", exchange, [own], [output], name)[0]
-            return self._run(f"all_reduce ({op})", functools.partial(_all_reduce, op), [own], True, name)[0]
+            return self._run(
+                f"all_reduce ({op})", functools.partial(other_exchanges.all_reduce, op), [own], True, name
+            )[0]
 
         def backward(upstream: tf.Tensor) -> tf.Tensor:
             _check_derivative("all_reduce", op)
@@ -93,11 +94,15 @@ class TensorCollectives:
         self._check_root(root)
         if not isinstance(value, tf.Tensor):
             return self._group.control.broadcast_object(value, self._place("broadcast"), root)
-        name, kind, function = _name_of(value), f"broadcast from {root}", functools.partial(_broadcast, root)
+        name, kind, function = (
+            _name_of(value),
+            f"broadcast from {root}",
+            functools.partial(other_exchanges.broadcast, root),
+        )
 
         def backward(upstream: tf.Tensor) -> tf.Tensor:
             total = self.all_reduce(upstream, "sum", f"the gradient of {name}")
-            return total if self._group.rank == root else tf.zeros_like(total)
+            return total if self._group.rank == root else nothing_after(total)
 
         return differentiable(value, lambda own: self._run(kind, function, [own], True, name, [own.shape])[0], backward)
 
@@ -112,14 +117,20 @@ class TensorCollectives:
             return total[start : start + tf.shape(value)[0]]
 
         return differentiable(
-            value, lambda own: self._run("all_gather", _all_gather, [own], False, name, [_rows_of(own)])[0], backward
+            value,
+            lambda own: self._run("all_gather", other_exchanges.all_gather, [own], False, name, [_rows_of(own)])[0],
+            backward,
         )
 
     def reduce_scatter(self, value: Any, op: Op) -> Any:
         """See ``tfdist.reduce_scatter``."""
         value = _tensor_of(value)
         _check(op, value)
-        name, kind, function = _name_of(value), f"reduce_scatter ({op})", functools.partial(_reduce_scatter, op)
+        name, kind, function = (
+            _name_of(value),
+            f"reduce_scatter ({op})",
+            functools.partial(other_exchanges.reduce_scatter, op),
+        )
 
         def backward(upstream: tf.Tensor) -> tf.Tensor:
             _check_derivative("reduce_scatter", op)
@@ -141,7 +152,7 @@ class TensorCollectives:
         counts: list[Any] = []
 
         def forward(own: Any) -> Any:
-            received, count = self._run("all_to_all", _all_to_all, [own, splits], False, name, shapes)
+            received, count = self._run("all_to_all", other_exchanges.all_to_all, [own, splits], False, name, shapes)
             counts.append(count)
             return received
 
@@ -267,54 +278,3 @@ def _even(rows: Any, parts: int) -> Any:
     if isinstance(rows, tf.Tensor):
         return rows // parts + tf.cast(tf.range(parts) < rows % parts, rows.dtype)
     return [rows // parts + (i < rows % parts) for i in range(parts)]
-
-
-def _bytes(array: np.ndarray) -> np.ndarray:
-    if holds_objects(array.dtype):
-        return np.frombuffer(pickle.dumps(array), np.uint8)
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _rows(parts: Sequence[np.ndarray], like: np.ndarray) -> list[np.ndarray]:
-    if holds_objects(like.dtype):
-        return [pickle.loads(p.tobytes()) for p in parts]
-    return [np.frombuffer(p.tobytes(), like.dtype).reshape(-1, *like.shape[1:]) for p in parts]
-
-
-def _all_reduce(op: Op, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    (array,) = arrays
-    flat = array.reshape(-1)
-    channel.all_reduce(flat, op, channel.size if op == "mean" else 1)
-    return [flat.reshape(array.shape) if array.shape else flat[0]]
-
-
-def _broadcast(root: int, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    if holds_objects(arrays[0].dtype):
-        own = _bytes(arrays[0]) if channel.rank == root else np.empty(0, np.uint8)
-        return [pickle.loads(channel.all_gather(own)[root].tobytes())]
-    channel.broadcast(arrays[0].reshape(-1), root)
-    return list(arrays)
-
-
-def _all_gather(channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    (array,) = arrays
-    return [np.concatenate(_rows(channel.all_gather(_bytes(array)), array))]
-
-
-def _reduce_scatter(op: Op, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    (array,) = arrays
-    received = _rows(channel.all_to_all([_bytes(p) for p in np.array_split(array, channel.size)]), array)
-    own = np.empty_like(received[0])
-    divisor = channel.size if op == "mean" else 1
-    reduce_ops.combine(op, [r.reshape(-1) for r in received], own.reshape(-1), divisor)
-    return [own]
-
-
-def _all_to_all(channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    array, splits = arrays
-    if splits.shape != (channel.size,) or splits.sum() != len(array) or (splits < 0).any():
-        raise ValueError(
-            f"splits={splits.tolist()} must be {channel.size} counts, one a rank, that add up to the {len(array)} rows"
-        )
-    received = _rows(channel.all_to_all([_bytes(p) for p in np.split(array, np.cumsum(splits)[:-1])]), array)
-    return [np.concatenate(received), np.array([len(r) for r in received], np.int64)]
