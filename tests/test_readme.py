@@ -151,7 +151,7 @@ def test_the_eager_scripts_of_the_readmes(tmp_path: Path) -> None:
         BEFORE_SEEDS,
         block("tfdist/README.md", "keras.utils.set_random_seed("),
         AFTER_SEEDS,
-        block("tfdist/README.md", "from tfdist._start import process\n"),
+        block("tfdist/README.md", "from tfdist.start import process\n"),
         AFTER_REDUCER,
         BEFORE_EMERGENCY.format(directory=str(tmp_path)),
         "try:",

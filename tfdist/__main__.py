@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 import tfdist
-from tfdist._start import process
 from tfdist.core.environment import launch
 from tfdist.core.settings import Settings, allowed
 from tfdist.engine import autotune
+from tfdist.start import process
 from tfdist.trace.command import main as trace
 
 _TEST_SECONDS = 1.0

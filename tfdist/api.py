@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from tfdist._start import process
 from tfdist.core.log import announce
 from tfdist.graph import job
 from tfdist.hooks.abort import abort as abort_job
+from tfdist.start import process
 from tfdist.training import data_shard
 from tfdist.training.data_shard import Remainder
 

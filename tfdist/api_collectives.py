@@ -6,8 +6,8 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfdist._start import process
 from tfdist.core.reduce_ops import Op
+from tfdist.start import process
 
 if TYPE_CHECKING:
     from tfdist.graph.tensor_collectives import TensorCollectives

@@ -9,10 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist._start import process
 from tfdist.core.learning_rate import Rule
 from tfdist.core.learning_rate import scaled as learning_rate_of_all
 from tfdist.graph import job
+from tfdist.start import process
 from tfdist.updates.larc import Larc, LarcOptimizer, Mode
 
 _process = process()

@@ -12,8 +12,8 @@ import keras
 
 import tfdist
 from tfdist import schedules
-from tfdist._start import process
 from tfdist.core.learning_rate import Rule, factor, warmed
+from tfdist.start import process
 from tfdist.training.fit import averaged_logs
 from tfdist.updates import larc_keras  # noqa: F401 (models saved with LARC are loaded after this import)
 

@@ -22,8 +22,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist._start import process
 from tfdist.core.learning_rate import Rule, factor, warmed
+from tfdist.start import process
 
 # The rate of a step (float64), by a module that has the functions of NumPy: NumPy, or TensorFlow.
 Formula = Callable[[Any, Any], Any]

@@ -19,7 +19,6 @@ from unittest import mock
 import numpy as np
 
 import tfdist
-from tfdist._start import process
 from tfdist.core.settings import Settings
 from tfdist.core.topology import Topology
 from tfdist.engine._process_memory_engine import ProcessMemoryEngine
@@ -31,6 +30,7 @@ from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket, Choice, Engine
 from tfdist.graph.job import Job, Reducer
 from tfdist.mpi._reduction import Reductions
+from tfdist.start import process
 from tfdist.transport.interfaces import Pace
 from tfdist.transport.stall_detection import StallDetector
 from tfdist.transport.state_line import State

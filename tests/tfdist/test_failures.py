@@ -261,7 +261,7 @@ def test_a_rank_whose_memory_cannot_be_read_any_more(tmp_path: Path) -> None:
         _small_buckets._SHARED_BYTES = 0  # small ones do not go that way
         start()
         session.run(step)
-        assert tfdist._start.process().job.engines.choice.engine.name == 'direct'
+        assert tfdist.start.process().job.engines.choice.engine.name == 'direct'
         if rank == 1:
             ProcessMemory.addresses = lambda self, index: np.full(9, 8)
         session.run(step)
@@ -288,7 +288,7 @@ def test_memory_of_other_ranks_that_may_not_be_read(tmp_path: Path) -> None:
         start()
         session.run(step)
         assert np.allclose(session.run(w), 1 - 0.1 * 0.5), session.run(w)
-        assert tfdist._start.process().job.engines.choice.engine.name == 'shared'
+        assert tfdist.start.process().job.engines.choice.engine.name == 'shared'
         """
     finished = job(tmp_path, body, PYTHONPATH=f"{tmp_path}:{ROOT}", TFDIST_ENGINE="direct")
     assert finished.code == 0, finished

@@ -57,14 +57,15 @@ class Process:
         return Steps(self.job)
 
     def install(self) -> None:
-        """Hook into TensorFlow and into uncaught exceptions."""
+        """Hook into TensorFlow and into uncaught exceptions; does nothing the second time."""
         from tfdist.hooks.install import install
 
-        self._patches = install(self.job, self.steps)
+        if self._patches is None:
+            self._patches = install(self.job, self.steps)
 
     def install_as_needed(self) -> None:
         """One process alone needs what several do as long as its settings change how it trains."""
-        if not self.job.switches.settings.of_use_alone:
+        if self.job.switches.automatic and not self.job.switches.settings.of_use_alone:
             self.uninstall()
         elif self._patches is None:
             self.install()
