@@ -71,6 +71,12 @@ class Recorder(Protocol):
     def look(self) -> None:
         """Note where the threads of this process are."""
 
+    def begin_timeline(self, path: str, events: int) -> bool:
+        """Note everything, spans too, in another file from now on, as well; False: there can be none."""
+
+    def end_timeline(self) -> None:
+        """That is over; others may read the other file."""
+
     def flush(self) -> None:
         """Others may read the file now."""
 
@@ -102,6 +108,12 @@ class Silent:
     def look(self) -> None:
         pass
 
+    def begin_timeline(self, path: str, events: int) -> bool:
+        return False
+
+    def end_timeline(self) -> None:
+        pass
+
     def flush(self) -> None:
         pass
 
@@ -122,7 +134,7 @@ class FlightRecorder:
     """
 
     def __init__(self, path: str, place: str, head: Mapping[str, Any], events: int = LAST, detailed: bool = False):
-        size = HEAD_BYTES + STACKS_BYTES + events * RECORD.size
+        size = _size(events)
         self._events = events
         self._detailed = detailed
         self._numbers = itertools.count()
@@ -131,7 +143,9 @@ class FlightRecorder:
         self._path, self.place = ("", "") if mapped is None else (path, place)
         clock = time.time() - time.perf_counter()
         content = json.dumps({"format": FORMAT, **head, "pid": os.getpid(), "clock": clock})
-        self._memory[:HEAD_BYTES] = content.encode()[:HEAD_BYTES].ljust(HEAD_BYTES)
+        self._head = content.encode()[:HEAD_BYTES].ljust(HEAD_BYTES)
+        self._memory[:HEAD_BYTES] = self._head
+        self._files = [(self._memory, events)]  # that get the same notes
 
     def enter(self, line: str, number: int, place: str, size_bytes: int) -> int:
         text = f"{SEPARATOR}{line}{SEPARATOR}{place}".encode()
@@ -153,20 +167,33 @@ class FlightRecorder:
                 # A tensor of the next step is copied in while the collective still counts this one.
                 self._write(_text(kind, owner.name, what), owner.step, 0, start, time.perf_counter())
 
-        return span if self._detailed else SILENT.spans(owner)
+        nothing = SILENT.spans(owner)
+        return lambda kind, what: (span if self._detailed or len(self._files) > 1 else nothing)(kind, what)
 
     def _write(self, text: bytes, step: int, size_bytes: int, start: float, end: float) -> int:
         number = next(self._numbers)
-        RECORD.pack_into(self._memory, self._at(number), number + 1, start, 0.0, end, step, size_bytes, text)
+        for memory, events in self._files:
+            RECORD.pack_into(memory, _at(number, events), number + 1, start, 0.0, end, step, size_bytes, text)
         return number
 
     def _time(self, entry: int, field: int) -> None:
-        at = self._at(entry)
-        if struct.unpack_from("<q", self._memory, at)[0] == entry + 1:  # else others came since
-            struct.pack_into("<d", self._memory, at + field, time.perf_counter())
+        for memory, events in self._files:
+            at = _at(entry, events)
+            if struct.unpack_from("<q", memory, at)[0] == entry + 1:  # else others came since
+                struct.pack_into("<d", memory, at + field, time.perf_counter())
 
-    def _at(self, number: int) -> int:
-        return HEAD_BYTES + STACKS_BYTES + number % self._events * RECORD.size
+    def begin_timeline(self, path: str, events: int) -> bool:
+        memory = _mapped(path, _size(events))
+        if memory is None:
+            return False
+        memory[:HEAD_BYTES] = self._head
+        self._files = [*self._files[:1], (memory, events)]
+        return True
+
+    def end_timeline(self) -> None:
+        for memory, _ in self._files[1:]:
+            memory.flush()
+        self._files = self._files[:1]
 
     def look(self) -> None:
         text = stacks().encode(errors="replace")[: STACKS_BYTES - STACKS.size]
@@ -184,6 +211,14 @@ class FlightRecorder:
 
 
 SILENT = Silent()
+
+
+def _size(events: int) -> int:
+    return HEAD_BYTES + STACKS_BYTES + events * RECORD.size
+
+
+def _at(number: int, events: int) -> int:
+    return HEAD_BYTES + STACKS_BYTES + number % events * RECORD.size
 
 
 @functools.lru_cache(4096)
