@@ -70,6 +70,9 @@ class Switches:
       sparse_as_dense: whether averages of slices are handed out as dense tensors.
       sparse_ways: how rows travel, by variable name, where it is not as the settings say.
       last_steps: that are about to run, of an epoch; None: the end is not in sight.
+      automatic: whether gradients are averaged and variables shared without being told; else only what the script
+        has wrapped is.
+      wrapped: it has wrapped something.
     """
 
     settings: Settings
@@ -78,12 +81,19 @@ class Switches:
     sparse_as_dense: bool = False
     sparse_ways: dict[str, Way] = dataclasses.field(default_factory=dict)
     last_steps: LastSteps | None = None
+    automatic: bool = True
+    wrapped: bool = False
     _alone: _Alone = dataclasses.field(default_factory=lambda: _Alone())
 
     @property
     def shares(self) -> bool:
         """Whether variables get rank 0's values, in this thread."""
-        return self.broadcasts and not self.alone_depth
+        return self.broadcasts and self.rewrites
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether what this thread builds or executes now is averaged by itself."""
+        return self.automatic and not self.alone_depth
 
     @property
     def alone_depth(self) -> int:

@@ -43,7 +43,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         return original(name, function, *args, **kwargs)
 
     def create_op(original: Callable[..., Any], self: Any, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if variable_writes.may_write(op_type) and not job.switches.alone_depth:
+        if variable_writes.may_write(op_type) and job.switches.rewrites:
             inputs = list(inputs)
             variable_writes.in_function(op_type, inputs, job)
         return original(self, op_type, inputs, *args, **kwargs)

@@ -33,6 +33,8 @@ def _tf_gradients(patches: Patches, job: Job, scaling: LossScaling, outermost: O
 
     def helper(original: Callable[..., Any], ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kwargs: Any) -> Any:
         def wrapper() -> Any:
+            if not job.switches.automatic:
+                return original(ys, xs, grad_ys, *args, **kwargs)
             targets, variables = _list(ys), _list(xs)
             trained = any(variable_key(x) is not None for x in variables)
             scale = scaling.scale(targets) if trained and kwargs.get("src_graph") is None else None
@@ -47,7 +49,8 @@ def _tf_gradients(patches: Patches, job: Job, scaling: LossScaling, outermost: O
 
     def hessians(original: Callable[..., Any], ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
         def wrapper() -> Any:
-            return marking.marked(_list(xs), original(ys, xs, *args, **kwargs), job, ys)
+            result = original(ys, xs, *args, **kwargs)
+            return marking.marked(_list(xs), result, job, ys) if job.switches.automatic else result
 
         return outermost.call(wrapper, lambda: original(ys, xs, *args, **kwargs))
 
@@ -69,7 +72,7 @@ def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
     def jvp(original: Callable[..., Any], self: Any, primals: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, primals, *args, **kwargs)
         sources = self._tfdist_sources
-        if job.switches.alone_depth or not sources:
+        if not (job.switches.rewrites and sources):
             return result
         # That of a loss is averaged, not that of each example's output. One variable stands for all.
         derivatives, targets = tf.nest.flatten(result), tf.nest.flatten(primals)
@@ -101,6 +104,7 @@ def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling, 
     def handed_out(tape: Any, target: Any, sources: Any, derivatives: Any, each: bool = False) -> Any:
         if job.switches.alone_depth:
             function_state.made_alone()
+        if not job.switches.rewrites:
             return derivatives
         flat = tf.nest.flatten(sources), tf.nest.flatten(derivatives)
         if tf.executing_eagerly():

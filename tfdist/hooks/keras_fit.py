@@ -54,7 +54,7 @@ def _tf_keras(patches: Patches, job: Job, blocks: Blocks) -> None:
 
     def fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        if not job.switches.alone_depth:
+        if job.switches.rewrites:
             blocks.end()
         return result
 

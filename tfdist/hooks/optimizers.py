@@ -20,6 +20,7 @@ from tfdist.updates.blocks import blocks_of
 from tfdist.updates.conditional import update_if
 from tfdist.updates.divergence import DivergenceGuard
 from tfdist.updates.loss_scaling import loss_scaling_of
+from tfdist.updates.wrapped import WrappedOptimizers
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
@@ -31,19 +32,22 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     variables, blocks = steps.variables, blocks_of(steps)
     outermost, outermost_build = Outermost(), Outermost()
     accumulations, guard, scaling = Accumulations(job), DivergenceGuard(job), loss_scaling_of(steps)
+    wrapped = WrappedOptimizers(job)
 
     def applied(optimizer: Any) -> None:
-        if not (function_state.in_session() or job.switches.alone_depth):
+        if not function_state.in_session() and job.switches.rewrites:
             variables.applied_by(optimizer)
 
     def update(
         optimizer: Any, pairs: Sequence[tuple[Any, Any]], call: Callable[..., Any], name: str | None = None
     ) -> Any:
         """Have ``call`` apply the averages of these gradients, under this name, when it is time."""
+        if not job.switches.automatic:
+            return wrapped.update(optimizer, pairs, call, name)
         held = accumulations.of(optimizer, pairs)
 
         def averaged(own: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
-            if job.switches.alone_depth:
+            if not job.switches.rewrites:
                 return own
             gradient_rewrite.check_replicas(tf.distribute.get_strategy())
             return steps.eager.applied(own) if tf.executing_eagerly() else gradient_rewrite.averaged(own, job, held)
@@ -90,7 +94,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
             if len(gradients) != len(known):  # Keras says so
                 return original(self, gradients, trainable_variables, *args, **kwargs)
             eagerly = tf.executing_eagerly()
-            if (eagerly or job.switches.settings.not_each_step) and not self.built and not job.switches.alone_depth:
+            if (eagerly or job.switches.settings.not_each_step) and not self.built and job.switches.rewrites:
                 with backend.name_scope(self.name, caller=self):
                     self.build(known)  # now, so that what a checkpoint makes of its variables on rank 0 is shared
                 self.built = True

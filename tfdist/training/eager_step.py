@@ -75,7 +75,7 @@ class EagerSteps:
 
     def assigned(self, variable: Any) -> None:
         """A variable is about to be assigned a value."""
-        if tf.executing_eagerly() and not (self._job.switches.alone_depth or self._thread.tapes):
+        if tf.executing_eagerly() and self._job.switches.rewrites and not self._thread.tapes:
             self._variables.assigned(variable, self._thread.own.get(variable_key(variable)))
 
     def restored(self, handle: Any) -> None:
@@ -94,7 +94,7 @@ class EagerSteps:
 
         Collective: all ranks, unless inside ``alone``.
         """
-        if not self._job.switches.alone_depth:
+        if self._job.switches.rewrites:
             self._variables.share_new(_TAPE)
             self._thread.tapes.append(tape)  # an opening that failed is none
 

@@ -54,8 +54,8 @@ class FitSteps:
 
     def fit(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Around ``Model.fit``. Collective: all ranks, unless inside ``alone``."""
-        if self._job.switches.alone_depth:
-            return original(model, *args, **kwargs)
+        if not self._job.switches.rewrites:
+            return self._functions.failing_plainly(lambda: original(model, *args, **kwargs))
         gradient_rewrite.check_replicas(getattr(model, "distribute_strategy", None))
         bound = inspect.signature(original).bind(model, *args, **kwargs)
         given = bound.arguments
@@ -101,7 +101,7 @@ class FitSteps:
             model.jit_compile = compiled
 
     def _quieten(self, given: dict[str, Any]) -> None:
-        if self._job.world.rank:
+        if self._job.world.rank and self._job.switches.automatic:
             given["verbose"] = 0
 
     def _shard(self, given: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Sequence
 
 from tfdist.engine.collective import Collective
 from tfdist.graph.graph_state import make_state
@@ -31,7 +32,7 @@ def join(job: Job, sessions: SessionSteps) -> int:
     collectives = [c for c in make_state(session.graph).world_collectives if c.channel is not None]
     trained = max(c.step for c in collectives)
     job.world.announce("joined")
-    _stand_in_for_all(collectives)
+    stand_in_for_all(collectives)
     job.world.announce("running")
     steps: list[int] = job.world.control.all_gather_object(trained, "the end of tfdist.join")
     last = steps.index(max(steps))
@@ -39,7 +40,8 @@ def join(job: Job, sessions: SessionSteps) -> int:
     return last
 
 
-def _stand_in_for_all(collectives: list[Collective]) -> None:
+def stand_in_for_all(collectives: Sequence[Collective]) -> None:
+    """Take part in each of these with nothing, until no rank has anything. Collective: all ranks, at any time."""
     # Each has its own channel, and the others may run them in any order.
     ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 

@@ -90,7 +90,7 @@ class SessionSteps:
 
     def _warn_of_own(self, state: GraphState, fetches: Any) -> None:
         """What a script makes of arrays is not seen any more."""
-        if state.warned_of_own or not state.pending or self._job.switches.alone_depth:
+        if state.warned_of_own or not state.pending or not self._job.switches.rewrites:
             return
         marker = variable_writes.fetched(fetches, state)
         if marker is not None:
@@ -103,16 +103,27 @@ class SessionSteps:
                 stacklevel=4,
             )
 
+    def _failing_plainly(self, state: GraphState, call: Callable[[], Any]) -> Any:
+        """Run it; what has gone wrong in an exchange is raised as it was, without TensorFlow's wrapping."""
+        try:
+            return call()
+        except tf.errors.OpError as error:
+            failure = state.failures.behind(error)
+            if failure is not None:
+                raise failure from None
+            raise
+
     def around(self, session: Any, fetches: Any, call: Callable[[], Any]) -> Any:
         """Run ``call``, which executes ``fetches`` in ``session``."""
         state = state_of(session.graph)
         if state is None:
             return call()
+        state.session = weakref.ref(session)
         variable_writes.before_run(session.graph, self._job)
         self._warn_of_own(state, fetches)
         state.ran_version = session.graph.version
         if not state.collectives:
-            return call()
+            return self._failing_plainly(state, call)
         reach = state.reach(fetches)
         if reach.collectives:
             if session not in state.synchronised or any(c.channel is None for c in reach.collectives):
@@ -127,13 +138,7 @@ class SessionSteps:
                 self._warn_of_order(reach.unordered)
         if reach.group_collectives:
             self._job.open(reach.group_collectives)
-        try:
-            result = call()
-        except tf.errors.OpError as error:
-            failure = state.failures.behind(error)
-            if failure is not None:
-                raise failure from None
-            raise
+        result = self._failing_plainly(state, call)
         if reach.overwrites and session in state.synchronised:
             state.overwritten.add(session)
         if reach.initialised and reach.initialised >= settable(session.graph).keys():

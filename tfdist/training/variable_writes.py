@@ -49,7 +49,7 @@ def before_run(graph: ops.Graph, job: Job) -> None:
       RuntimeError: gradients reach a variable and cannot be averaged any more.
     """
     state = make_state(graph)
-    if not state.pending or job.switches.alone_depth:
+    if not state.pending or not job.switches.rewrites:
         return
     operations = graph.get_operations()
     new, state.examined = operations[state.examined :], len(operations)
@@ -94,7 +94,7 @@ def leaving(result: Any, job: Job, recording: bool) -> None:
     """
     graph = ops.get_default_graph()
     state = state_of(graph)
-    if state is None or not state.pending or job.switches.alone_depth or type(graph) is not func_graph.FuncGraph:
+    if state is None or not state.pending or not job.switches.rewrites or type(graph) is not func_graph.FuncGraph:
         return
     # What is around it may differentiate what it returns, and there is no derivative of an average. XLA cannot compile
     # one either.

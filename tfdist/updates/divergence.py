@@ -95,7 +95,7 @@ class DivergenceGuard:
         """
         action = self._job.switches.settings.divergence
         given = [gradient for gradient, _ in pairs if gradient is not None]
-        if action == "off" or not given or self._job.switches.alone_depth:
+        if action == "off" or not given or not self._job.switches.rewrites:
             return pairs
         if action == "rewind":
             raise SettingsError(_REWIND)

@@ -1,0 +1,64 @@
+"""Wrapped optimizers: where nothing is averaged by itself, those whose gradients a script has asked to be reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from tfdist.core.log import announce
+from tfdist.graph.job import Job
+
+Pairs = Sequence[tuple[Any, Any]]
+_ATTRIBUTE = "_tfdist_reduction"
+
+
+class Reduction(Protocol):
+    """What a script has wrapped an optimizer with."""
+
+    def update(self, pairs: Pairs, apply: Callable[[Pairs, str | None], Any], name: str | None = None) -> Any:
+        """Have what ``apply`` does done with other gradients, under a name, when it is time."""
+
+
+def wrap(optimizer: Any, reduction: Reduction) -> None:
+    """Have what an optimizer of Keras 3 or tf_keras applies reduced so."""
+    object.__setattr__(optimizer, _ATTRIBUTE, reduction)  # not as Keras sets attributes: it looks for variables in them
+
+
+def reduction_of(optimizer: Any) -> Reduction | None:
+    """Of an optimizer, or of the one inside it: Keras puts one around a script's for half precision."""
+    while optimizer is not None:
+        found: Reduction | None = getattr(optimizer, _ATTRIBUTE, None)
+        if found is not None:
+            return found
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return None
+
+
+class WrappedOptimizers:
+    """What is done where one of them applies gradients, and where one that is not wrapped does.
+
+    Args:
+      job: the ranks and settings.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._said = False
+
+    def update(
+        self, optimizer: Any, pairs: Pairs, call: Callable[[Pairs, str | None], Any], name: str | None = None
+    ) -> Any:
+        """Have ``call`` apply what an optimizer is to apply."""
+        switches = self._job.switches
+        if switches.alone_depth:
+            return call(pairs, name)
+        reduction = reduction_of(optimizer)
+        if reduction is not None:
+            return reduction.update(pairs, call, name)
+        if self._job.world.size > 1 and not switches.wrapped and not self._said:
+            self._said = True
+            announce(
+                f"{type(optimizer).__name__} applies each rank's own gradients: with tfdist.horovod only those of a "
+                "DistributedOptimizer or a DistributedGradientTape, or what hvd.allreduce returns, are averaged"
+            )
+        return call(pairs, name)
