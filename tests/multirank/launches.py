@@ -70,6 +70,17 @@ _VARIATIONS = (
     *_of("accumulation", "variations"),
     *_of("nmt", "nmt_with_variations", "nmt_with_sgd", "nmt_with_one", "nmt_with_pretrained"),
 )
+
+
+def _of_horovod(module: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"horovod.{name}" for name in _of(module, *names))
+
+
+_HOROVOD = tuple(f"horovod.cases_{module}." for module in ("collectives", "gradients", "keras"))
+_OF_HOROVOD = (
+    *_of_horovod("collectives", "what", "process_sets", "join", "many", "alltoall", "adasum"),
+    *_of_horovod("gradients", "of_a_process_set", "average", "adasum"),
+)
 _DIRECT = ("TFDIST_OPTIONS", "engine=direct")
 _LAUNCHES = (
     # (cases_lifetime has memory that is bounded; engine.law_with_small_buckets many blocks.)
@@ -167,6 +178,14 @@ _LAUNCHES = (
         more=_ADDING + _SPARSE,
     ),
 )
+# Horovod's names: in jobs of their own, where nothing is averaged by itself.
+HOROVOD = (
+    Launch("Horovod's names, 2", 2, _HOROVOD),
+    Launch("Horovod's names, 3", 3, _OF_HOROVOD, more=_HOROVOD),
+    Launch("Horovod's names, 4", 4, _of_horovod("collectives", "adasum"), more=_HOROVOD),
+    Launch("Horovod's names, 1", 1, (), more=_HOROVOD),
+    Launch("Horovod's names, tf_keras", 2, ("horovod.cases_tf_keras.",), settings=(("TF_USE_LEGACY_KERAS", "1"),)),
+)
 _ON_HOSTS = (
     *_ADDING,
     "cases_int8.",
@@ -196,7 +215,7 @@ _PACKAGES: dict[str, tuple[tuple[str, str], ...]] = {
 PACKAGES = tuple(
     Launch(package, 2, (f"ecosystem.cases_{package}.",), settings=settings) for package, settings in _PACKAGES.items()
 )
-LAUNCHES = {launch.name: launch for launch in (*_LAUNCHES, *HOSTS, *PACKAGES)}
+LAUNCHES = {launch.name: launch for launch in (*_LAUNCHES, *HOROVOD, *HOSTS, *PACKAGES)}
 
 
 @functools.cache
@@ -205,7 +224,7 @@ def case_names() -> tuple[str, ...]:
     here = Path(__file__).parent
     return tuple(
         f"{folder}{path.stem}.{node.name}"
-        for folder, paths in (("", here), ("ecosystem.", here.parent / "ecosystem"))
+        for folder, paths in (("", here), *((f"{name}.", here.parent / name) for name in ("ecosystem", "horovod")))
         for path in sorted(paths.glob("cases_*.py"))
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.FunctionDef) and node.name.startswith("case_")

@@ -6,12 +6,12 @@ import pytest
 
 from tests.cluster import test_law
 from tests.ecosystem import test_packages
-from tests.multirank import test_layouts, test_other_ranks, test_two_ranks
+from tests.multirank import test_horovod, test_layouts, test_other_ranks, test_two_ranks
 from tests.multirank.launches import LAUNCHES
 
 
 def test_each_launch_is_in_one_module() -> None:
-    modules = (test_layouts, test_other_ranks, test_two_ranks, test_law, test_packages)
+    modules = (test_horovod, test_layouts, test_other_ranks, test_two_ranks, test_law, test_packages)
     assert sorted(name for module in modules for name in module.LAUNCHES) == sorted(LAUNCHES)
 
 

@@ -1,0 +1,8 @@
+"""Horovod's names, in jobs of their own."""
+
+from __future__ import annotations
+
+from tests.multirank.each_case import test_case  # noqa: F401 (a test for each case of these launches)
+from tests.multirank.launches import HOROVOD
+
+LAUNCHES = tuple(launch.name for launch in HOROVOD)

@@ -1,0 +1,237 @@
+"""Reduction: what becomes of the gradients of a wrapped optimizer or tape, and how often.
+
+They have the static order of the automatic average, and its engine: see ``graph.gradient_average``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from tfdist.engine.collective import Collective
+from tfdist.engine.other_exchanges import CollectiveCall
+from tfdist.graph import function_state
+from tfdist.graph.gradient_average import Average as AverageReducer
+from tfdist.graph.gradient_average import few
+from tfdist.graph.graph_state import make_state
+from tfdist.graph.markers import variable_key, variable_name
+from tfdist.graph.op_builder import Part, build, signature
+from tfdist.graph.traversal import is_symbolic
+from tfdist.horovod._state import Members, state
+from tfdist.horovod.compression import Compression
+from tfdist.horovod.named.adasum import adasum
+from tfdist.horovod.ops import Adasum, Average, ReduceOp, op_of
+from tfdist.horovod.process_sets import global_process_set, number_of
+from tfdist.updates.accumulation import Accumulated
+from tfdist.updates.conditional import update_if
+
+Pairs = Sequence[tuple[Any, Any]]
+
+
+class Reduction:
+    """How one optimizer's or tape's gradients are reduced. Arguments: see ``DistributedOptimizer``.
+
+    Attributes:
+      steps: how many passes are added up before.
+    """
+
+    def __init__(
+        self,
+        compression: Any = Compression.none,
+        sparse_as_dense: bool = False,
+        op: Any = Average,
+        gradient_predivide_factor: float = 1.0,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
+        groups: Any = None,
+        num_groups: int = 0,
+        process_set: Any = global_process_set,
+        scale_local_gradients: bool = True,
+    ) -> None:
+        self.op = op_of(op, None)
+        _check(self.op, gradient_predivide_factor, backward_passes_per_step, average_aggregated_gradients)
+        _check_groups(groups, num_groups)
+        self._members = state.members(number_of(process_set))
+        self._compression = compression
+        self._sparse_as_dense = sparse_as_dense
+        self._predivide = float(gradient_predivide_factor)
+        self.steps = int(backward_passes_per_step)
+        self._sums = not average_aggregated_gradients
+        self._scale_local = scale_local_gradients
+        self._local: set[Hashable] = set()
+        self._known: dict[Hashable, Any] = {}
+        self._held: list[Any] = []
+        self._passes = 0
+        state.job.switches.wrapped = True
+        state.reduced_by |= {self.op.name, *(["backward_passes_per_step"] if self.steps > 1 else [])}
+
+    @property
+    def members(self) -> Members:
+        """Whose gradients are reduced."""
+        return self._members
+
+    def register_local_var(self, variable: Any) -> None:
+        """Leave a variable's gradients to each rank."""
+        self._local.add(variable_key(variable))
+
+    def register_local(self, variables: Iterable[Any]) -> None:
+        """Likewise of several."""
+        for variable in variables:
+            self.register_local_var(variable)
+
+    def update(self, pairs: Pairs, apply: Callable[[Pairs, str | None], Any], name: str | None = None) -> Any:
+        """Have what ``apply`` does done with the reduced gradients, when it is time.
+
+        Collective: the process set's ranks.
+
+        Args:
+          pairs: gradients and variables.
+          apply: gets pairs and a name.
+          name: of the operation.
+        """
+        if self.steps == 1:
+            return apply(self.reduced(pairs), name)
+        if tf.executing_eagerly():
+            added = self._add(pairs)
+            return None if added is None else apply(self.reduced(added), name)
+        held = self.accumulated(pairs)
+        averages = self.reduced(pairs, held)
+        return self.when_due(held, averages, lambda: apply(averages, f"{name}/update" if name else None), name)
+
+    def accumulated(self, pairs: Pairs) -> Accumulated:
+        """The sum of several passes that is being built."""
+        keys = tuple(variable_key(variable) for gradient, variable in pairs if gradient is not None)
+        if not function_state.in_session():
+            function_state.accumulate(keys)
+        return Accumulated(state.job, self.steps, self._known, keys)
+
+    def when_due(self, held: Accumulated, pairs: Pairs, call: Callable[[], Any], name: str | None) -> Any:
+        """Have something done in the passes in which there is something to apply."""
+        due = held.all_due()
+        if due is None:
+            return call()
+        keys = [variable_key(variable) for gradient, variable in pairs if gradient is not None]
+        return update_if(due, keys, call, name, "backward_passes_per_step")
+
+    def reduced(self, pairs: Pairs, held: Accumulated | None = None) -> list[tuple[Any, Any]]:
+        """The pairs with other gradients. Collective: the process set's ranks.
+
+        Args:
+          pairs: gradients (or None) and variables.
+          held: adds several passes up; None: each is reduced.
+        """
+        size = len(self._members.ranks)
+        own = [_tensor(gradient, self._sparse_as_dense) for gradient, _ in pairs]
+        local = [variable_key(variable) in self._local for _, variable in pairs]
+        chosen = [i for i, (g, stays) in enumerate(zip(own, local, strict=True)) if g is not None and not stays]
+        if self._scale_local and size > 1:
+            own = [_times(g, 1 / size) if stays and g is not None else g for g, stays in zip(own, local, strict=True)]
+        group = self._members.group
+        if chosen and group is not None and (size > 1 or held is not None):
+            # The order of construction is that of the backward pass, and the same on all ranks.
+            chosen.sort(key=lambda i: _built(own[i]))
+            packed = [_compressed(own[i], self._compression, 1 / self._predivide) for i in chosen]
+            names = [variable_name(pairs[i][1]) for i in chosen]
+            gradients = [gradient for gradient, _ in packed]
+            if self.op == Adasum:
+                found = _adasum(gradients, names, self._members)
+            else:
+                found = AverageReducer(state.job, held).reduce(gradients, names, group)
+            factor = self._predivide * (size if self.op == ReduceOp.Sum else 1)
+            factor *= self.steps if held is not None and self._sums else 1
+            for i, gradient, (_, context) in zip(chosen, found, packed, strict=True):
+                own[i] = _decompressed(gradient, self._compression, context, factor)
+        return [(gradient, variable) for gradient, (_, variable) in zip(own, pairs, strict=True)]
+
+    def _add(self, pairs: Pairs) -> list[tuple[Any, Any]] | None:
+        """Eagerly: the sum of so many passes, or their mean; None: there are to be more."""
+        own = [_tensor(gradient, dense=True) for gradient, _ in pairs]
+        if self._passes == 0:
+            self._held = own
+        else:
+            self._held = [_sum(a, b) for a, b in zip(self._held, own, strict=True)]
+        self._passes += 1
+        if self._passes < self.steps:
+            return None
+        self._passes = 0
+        factor = 1 if self._sums else 1 / self.steps
+        held, self._held = self._held, []
+        return [(None if g is None else _times(g, factor), v) for g, (_, v) in zip(held, pairs, strict=True)]
+
+
+def _check(op: ReduceOp, predivide: float, steps: int, average_aggregated: bool) -> None:
+    if op not in (Average, ReduceOp.Sum, Adasum):
+        raise ValueError(f"op={op.name}: gradients are reduced by hvd.Average, hvd.Sum or hvd.Adasum")
+    if predivide != 1.0 and op != Average:
+        raise ValueError(f"gradient_predivide_factor={predivide} with op={op.name}: it is for hvd.Average")
+    if steps < 1:
+        raise ValueError(f"backward_passes_per_step={steps} must be at least 1")
+    if op == Adasum and average_aggregated:
+        raise ValueError("average_aggregated_gradients=True with op=hvd.Adasum: leave it out")
+
+
+def _check_groups(groups: Any, num_groups: int) -> None:
+    if num_groups:
+        warnings.warn("num_groups is older than groups, which has the same meaning", DeprecationWarning, stacklevel=4)
+        groups = num_groups if groups is None else groups
+    if groups is not None and not isinstance(groups, list) and not (isinstance(groups, int) and groups >= 0):
+        raise ValueError(f"groups={groups!r} must be a number from 0, or lists of variables")
+
+
+def _tensor(gradient: Any, dense: bool) -> Any:
+    if gradient is None or (isinstance(gradient, tf.IndexedSlices) and not dense):
+        return gradient
+    return tf.convert_to_tensor(gradient)
+
+
+def _built(gradient: Any) -> int:
+    tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    return int(tensor.op._id) if is_symbolic(tensor) else 0
+
+
+def _times(gradient: Any, factor: float) -> Any:
+    if factor == 1:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(_times(gradient.values, factor), gradient.indices, gradient.dense_shape)
+    return gradient * tf.cast(factor, gradient.dtype)
+
+
+def _sum(a: Any, b: Any) -> Any:
+    return b if a is None else a if b is None else a + b
+
+
+def _compressed(gradient: Any, compression: Any, factor: float) -> tuple[Any, Any]:
+    gradient = _times(gradient, factor)
+    if isinstance(gradient, tf.IndexedSlices):
+        values, context = compression.compress(gradient.values)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape), context
+    return compression.compress(gradient)  # type: ignore[no-any-return]
+
+
+def _decompressed(gradient: Any, compression: Any, context: Any, factor: float) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = compression.decompress(gradient.values, context)
+        return _times(tf.IndexedSlices(values, gradient.indices, gradient.dense_shape), factor)
+    return _times(compression.decompress(gradient, context), factor)
+
+
+def _adasum(gradients: Sequence[Any], names: Sequence[str], members: Members) -> list[Any]:
+    size = len(members.ranks)
+    if any(isinstance(g, tf.IndexedSlices) for g in gradients):
+        raise NotImplementedError("Adasum of tf.IndexedSlices: wrap with sparse_as_dense=True")
+    if size & (size - 1):
+        raise NotImplementedError(f"Adasum on {size} ranks: it is defined on a power of two of them")
+    assert members.group is not None
+    lines = [signature("adasum", name, g) for name, g in zip(names, gradients, strict=True)]
+    exchange = CollectiveCall(f"Adasum of {len(names)} tensors", lines, adasum, same_size=False)
+    everyone = members.group is state.job.world
+    number = len(make_state(ops.get_default_graph()).world_collectives) if function_state.in_session() else ""
+    name = f"Adasum {number} ({few(names)})"
+    collective = Collective(name, [exchange], members.group, state.job.recorder, everyone, averages=True)
+    outputs = [tf.TensorSpec(g.shape, g.dtype) for g in gradients]
+    return build(collective, [Part(exchange, gradients, outputs)], state.job)[0]

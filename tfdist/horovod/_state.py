@@ -1,0 +1,147 @@
+"""State: what ``init`` begins and ``shutdown`` ends; the process sets, by their numbers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdist.core.settings import SettingsError
+from tfdist.horovod.named.negotiation import Negotiation
+from tfdist.start import process
+from tfdist.transport.interfaces import Group
+
+NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+
+class Members:
+    """A process set that is in use, as this process takes part in it.
+
+    Attributes:
+      ranks: in the job, ascending.
+      group: of them; None if this process is none of them.
+      negotiation: likewise.
+    """
+
+    def __init__(self, number: int, ranks: Sequence[int], group: Group | None) -> None:
+        self.number = number
+        self.ranks = list(ranks)
+        self.group = group
+        self._calls: dict[str, int] = {}
+        self._lock = threading.Lock()
+        settings = process().job.switches.settings
+        words = "all ranks" if number == 0 else f"process set {number} (ranks {', '.join(map(str, ranks))})"
+        self.negotiation = (
+            None if group is None else Negotiation(group, words, settings.stall_seconds, settings.stall_abort_seconds)
+        )
+
+    def next_name(self, kind: str) -> str:
+        """For an operation that is executed at once and has none: the n-th of one rank is the n-th of the others."""
+        with self._lock:
+            self._calls[kind] = number = self._calls.get(kind, 0) + 1
+        return f"{kind}.noname.{number}"
+
+    def count_anew(self) -> None:
+        """All ranks are at one place, to which they may have come by different numbers of operations."""
+        with self._lock:
+            self._calls = {}
+
+
+class State:
+    """Of this process.
+
+    Attributes:
+      job: the ranks.
+      sets: in use, by their numbers; empty before ``init``.
+      reduced_by: the ops, and ``backward_passes_per_step``, by which optimizers and tapes reduce.
+    """
+
+    def __init__(self) -> None:
+        self.job = process().job
+        self.sets: dict[int, Members] = {}
+        self.reduced_by: set[str] = set()
+        self._next = 1
+
+    @property
+    def begun(self) -> bool:
+        """Whether ``init`` was called, and ``shutdown`` not."""
+        return bool(self.sets)
+
+    def begin(self) -> None:
+        """From now on what is wrapped is averaged, and nothing else.
+
+        Raises:
+          SettingsError: settings that are about the automatic average.
+        """
+        settings = self.job.switches.settings
+        wrong = {
+            "TFDIST_ACCUMULATE_STEPS": (settings.accumulate_steps, 1, "backward_passes_per_step"),
+            "TFDIST_SYNC": (settings.sync, "gradients", "import tfdist alone"),
+            "TFDIST_LOSS_SCALE": (settings.loss_scale, "none", "Keras's LossScaleOptimizer"),
+            "TFDIST_DIVERGENCE": (settings.divergence, "off", "import tfdist alone"),
+        }
+        for name, (value, default, instead) in wrong.items():
+            if value != default:
+                raise SettingsError(f"{name}={value} has no meaning with tfdist.horovod: use {instead}")
+        process().install()
+        self.job.switches.automatic = False
+        self.sets[0] = Members(0, range(self.job.world.size), self.job.world)
+
+    def end(self) -> None:
+        """Nothing is begun any more."""
+        for members in self.sets.values():
+            if members.negotiation is not None:
+                members.negotiation.close()
+        self.sets = {}
+        self.reduced_by = set()
+        self._next = 1
+
+    def add(self, ranks: Sequence[int]) -> Members:
+        """A process set. Collective: all ranks, which have agreed on it."""
+        world = self.job.world
+        number = self._next
+        self._next += 1
+        members = Members(number, ranks, world.group(ranks) if world.rank in ranks else None)
+        self.sets[number] = members
+        return members
+
+    def remove(self, number: int) -> None:
+        """Collective: all ranks, which have agreed on it."""
+        members = self.sets.pop(number)
+        if members.negotiation is not None:
+            members.negotiation.close()
+
+    def members(self, number: int | None) -> Members:
+        """Of a process set.
+
+        Raises:
+          ValueError: ``init`` was not called.
+          tf.errors.InvalidArgumentError: there is none of this number, or this process is not in it.
+        """
+        if not self.sets:
+            raise ValueError(NOT_INITIALIZED)
+        members = None if number is None else self.sets.get(number)
+        if members is None:
+            raise tf.errors.InvalidArgumentError(
+                None,
+                None,
+                f"process set {number} is unknown on rank {self.job.world.rank}: give it to hvd.init(process_sets=...) "
+                "or hvd.add_process_set on all ranks, and use it no more after hvd.remove_process_set",
+            )
+        return members
+
+    def own(self, number: int | None) -> tuple[Members, Negotiation]:
+        """Of a process set that this process is in; raises as ``members`` does."""
+        members = self.members(number)
+        if members.negotiation is None:
+            raise tf.errors.InvalidArgumentError(
+                None,
+                None,
+                f"rank {self.job.world.rank} is not in process set {number} (ranks "
+                f"{', '.join(map(str, members.ranks))}): only those ranks may call its operations",
+            )
+        return members, members.negotiation
+
+
+state = State()

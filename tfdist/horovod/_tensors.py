@@ -1,0 +1,100 @@
+"""Tensors of operations that the ranks find by name: executed at once, or built in a graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from tfdist.engine.other_exchanges import own_copy
+from tfdist.graph.traversal import is_symbolic
+from tfdist.horovod._state import Members, state
+from tfdist.horovod.named.errors import as_tensorflow_says
+from tfdist.horovod.named.in_graph import build
+from tfdist.horovod.named.negotiation import Underway
+from tfdist.horovod.named.requests import Kind, Request, request
+from tfdist.horovod.process_sets import number_of
+
+Make = Callable[[Sequence[np.ndarray]], Request]
+
+
+class Operation:
+    """One operation of a process set.
+
+    Args:
+      kind: what is done.
+      name: given by the script, or None.
+      process_set: of the ranks that take part.
+      tensors: its arguments, as tensors.
+      ignore_name_scope: the name stands alone, without the graph's scope.
+
+    Attributes:
+      members: who takes part.
+      name: by which the ranks find each other.
+      rank: of this process among them.
+    """
+
+    def __init__(
+        self, kind: Kind, name: str | None, process_set: Any, tensors: Sequence[Any], ignore_name_scope: bool = False
+    ) -> None:
+        self.kind: Kind = kind
+        self.members, self._negotiation = state.own(number_of(process_set))
+        self.rank = self.members.ranks.index(state.job.world.rank)
+        self._in_graph = any(is_symbolic(t) for t in tensors) or not tf.executing_eagerly()
+        self.name = _name(kind, name, tensors, self._in_graph, self.members, ignore_name_scope)
+
+    @property
+    def size(self) -> int:
+        """The number of ranks that take part."""
+        return len(self.members.ranks)
+
+    def run(
+        self, tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec], make: Make | None = None, **said: Any
+    ) -> list[tf.Tensor]:
+        """The results.
+
+        Collective: the process set's ranks.
+
+        Args:
+          tensors: the arguments.
+          outputs: dtypes and static shapes of the results.
+          make: the request, of the arguments' values; None: one of them as they are.
+          **said: what else the request says of them.
+
+        Raises:
+          tf.errors.FailedPreconditionError: the ranks bring different things.
+          tf.errors.InvalidArgumentError: a rank's arguments are wrong, or an operation of this name is under way.
+        """
+
+        def begin(arrays: Sequence[np.ndarray]) -> Underway:
+            made = make(arrays) if make else request(self.kind, self.name, arrays, **said)
+            return self._negotiation.begin(made, arrays)
+
+        if self._in_graph:
+            tensors = [tf.convert_to_tensor(t) for t in tensors]
+            return build(begin, tensors, outputs, f"horovod/{self.kind.replace(' ', '_')}", state.job)
+        with as_tensorflow_says():
+            results = begin([own_copy(t.numpy()) for t in tensors]).results()
+        return [tf.constant(array, spec.dtype) for array, spec in zip(results, outputs, strict=False)]
+
+
+def _name(kind: str, given: str | None, tensors: Sequence[Any], in_graph: bool, members: Members, alone: bool) -> str:
+    """By which the ranks find each other: the same on all of them."""
+    if not in_graph:
+        return given or members.next_name(kind)
+    graph = ops.get_default_graph()
+    scope = "" if alone else graph.get_name_scope()
+    if given:
+        return f"{scope}/{given}" if scope else given
+    of = re.sub(r"[^a-zA-Z0-9_]", "_", tensors[0].op.name) if tensors and is_symbolic(tensors[0]) else "value"
+    return str(graph.unique_name(f"Horovod_{kind}_{of}", mark_as_used=True))
+
+
+def spec(tensor: Any, rows: bool = False) -> tf.TensorSpec:
+    """What a result is, if it is as the argument; with any number of rows."""
+    shape = tensor.shape
+    return tf.TensorSpec([None, *shape[1:]] if rows and shape.rank else None if rows else shape, tensor.dtype)

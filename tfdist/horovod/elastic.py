@@ -1,0 +1,240 @@
+"""Elastic: state that can be saved, restored and synchronised, and a loop around training; with a fixed set of ranks.
+
+Ranks are neither added nor left out while a job runs. When one is lost the job ends; ``tfdist-run --max-restarts``
+starts it again, from the last checkpoint on disk, on the hosts that answer.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.core.log import announce
+from tfdist.horovod.basics import init, shutdown
+from tfdist.horovod.variables import broadcast_object, broadcast_variables, build
+from tfdist.training.eager_variables import native
+from tfdist.transport.interfaces import PeerError
+
+_LOST = (
+    "hvd.elastic.run: a rank is lost, and ranks are neither added nor left out while a job runs here: save checkpoints "
+    "and start with tfdist-run --max-restarts N, which begins again from the last one"
+)
+
+
+class HorovodInternalError(RuntimeError):
+    """An operation between the ranks has failed; raise it on all ranks to go back to the last commit."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Never raised here: hosts are not added while a job runs.
+
+    Args:
+      skip_sync: do not synchronise before going on.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__()
+        self.skip_sync = skip_sync
+
+
+class State:
+    """Something that training changes. Subclasses say what."""
+
+    def __init__(self) -> None:
+        self._reset_callbacks: list[Callable[[], Any]] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
+        """Have functions called before training goes on after an error."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Training is about to go on."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def commit(self) -> None:
+        """Save, and see whether hosts have changed, which they do not here."""
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Hosts do not change."""
+
+    def save(self) -> None:
+        """Keep what there is, in memory."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Go back to what was kept last."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Rank 0's for all ranks. Collective: all ranks."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Training is about to go on."""
+
+
+class ObjectState(State):
+    """Python objects, which are attributes of this one.
+
+    Args:
+      bcast_object: None; Horovod's own arguments, which have no meaning here.
+      get_rank: likewise.
+      **kwargs: the attributes.
+    """
+
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
+        super().__init__()
+        self._saved_state = kwargs
+        self._set_attrs()
+
+    def save(self) -> None:
+        """See ``State``."""
+        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+
+    def restore(self) -> None:
+        """See ``State``."""
+        self._set_attrs()
+
+    def sync(self) -> None:
+        """See ``State``. Collective: all ranks."""
+        if self._saved_state:
+            self._saved_state = broadcast_object(self._saved_state, 0)
+            self._set_attrs()
+
+    def _set_attrs(self) -> None:
+        for name, value in self._saved_state.items():
+            setattr(self, name, value)
+
+
+class TensorFlowState(ObjectState):
+    """Variables, and Python objects.
+
+    Args:
+      variables: None: all global ones of the graph.
+      session: of TensorFlow 1, which holds their values; None when executing eagerly.
+      **kwargs: the objects, as attributes.
+    """
+
+    def __init__(self, variables: Iterable[Any] | None = None, session: Any = None, **kwargs: Any) -> None:
+        self.variables = [native(v) for v in (tf.compat.v1.global_variables() if variables is None else variables)]
+        self.session = session or (None if tf.executing_eagerly() else tf.compat.v1.get_default_session())
+        self._broadcast_op = None if self.session is None else broadcast_variables(self.variables, 0)
+        self._values: list[np.ndarray] = []
+        self._keep()
+        super().__init__(**kwargs)
+
+    def save(self) -> None:
+        """See ``State``."""
+        self._keep()
+        super().save()
+
+    def restore(self) -> None:
+        """See ``State``."""
+        for variable, value in zip(self.variables, self._values, strict=True):
+            if self.session is None:
+                variable.assign(value)
+            else:
+                variable.load(value, self.session)
+        super().restore()
+
+    def sync(self) -> None:
+        """See ``State``. Collective: all ranks."""
+        if self.session is None:
+            broadcast_variables(self.variables, 0)
+        else:
+            self.session.run(self._broadcast_op)
+        self._keep()
+        super().sync()
+
+    def _keep(self) -> None:
+        if self.session is None:
+            self._values = [np.array(v.numpy()) for v in self.variables]
+        else:
+            self._values = self.session.run(self.variables)
+
+
+class TensorFlowKerasState(ObjectState):
+    """A model of Keras, its optimizer, and Python objects.
+
+    Args:
+      model: that has been built.
+      optimizer: None: that of the compiled model.
+      backend: has no meaning here.
+      **kwargs: the objects, as attributes.
+
+    Raises:
+      ValueError: the model has not been built.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
+        self.model = model
+        if not getattr(model, "built", True):
+            raise ValueError("the model must have been built: call model.build(input_shape) before")
+        self.optimizer = optimizer or model.optimizer
+        build(self.optimizer, model.trainable_variables)  # there must be something to keep
+        self._values: list[np.ndarray] = []
+        self._keep()
+        super().__init__(**kwargs)
+
+    def save(self) -> None:
+        """See ``State``."""
+        self._keep()
+        super().save()
+
+    def restore(self) -> None:
+        """See ``State``."""
+        for variable, value in zip(self._variables(), self._values, strict=False):
+            variable.assign(value)
+        super().restore()
+
+    def sync(self) -> None:
+        """See ``State``. Collective: all ranks."""
+        broadcast_variables(self._variables(), 0)
+        self._keep()
+        super().sync()
+
+    def _variables(self) -> list[Any]:
+        own = self.optimizer.variables
+        return [native(v) for v in [*self.model.variables, *(own() if callable(own) else own)]]
+
+    def _keep(self) -> None:
+        self._values = [np.array(v.numpy()) for v in self._variables()]
+
+
+class KerasState(TensorFlowKerasState):
+    """A model of Keras, its optimizer, and Python objects: see ``TensorFlowKerasState``."""
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a training function begin with rank 0's state, and again after a ``HorovodInternalError``.
+
+    Collective: all ranks, the exception included.
+
+    Args:
+      func: gets the state, and what else the function that is returned is given.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        while True:
+            try:
+                state.sync()
+                return func(state, *args, **kwargs)
+            except HorovodInternalError as error:
+                announce(f"hvd.elastic.run: back to the last commit after {error}")
+                state.restore()
+            except PeerError as error:
+                raise PeerError(f"{error} ({_LOST})") from None
+            shutdown()
+            init()
+            state.on_reset()
+
+    return wrapper

@@ -1,0 +1,196 @@
+"""Horovod's Python interface for Keras 3 and tf_keras: ``import tfdist.horovod.keras as hvd``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.horovod import collectives, optimizers
+from tfdist.horovod.basics import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+)
+from tfdist.horovod.compression import Compression
+from tfdist.horovod.keras import callbacks, elastic
+from tfdist.horovod.ops import Adasum, Average, Max, Min, Product, Sum
+from tfdist.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from tfdist.horovod.sync_batch_norm import SyncBatchNormalization
+from tfdist.horovod.timeline import start_timeline, stop_timeline
+from tfdist.horovod.variables import allgather_object, broadcast_object, broadcast_variables
+from tfdist.horovod.variables import broadcast_global_variables as _in_graph
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: Any = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: Any = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """See ``tfdist.horovod.DistributedOptimizer``, whose arguments stand in another order."""
+    return optimizers.DistributedOptimizer(
+        optimizer, name, False, device_dense, device_sparse, compression, sparse_as_dense, backward_passes_per_step, op,
+        gradient_predivide_factor, average_aggregated_gradients, num_groups, groups, process_set, scale_local_gradients,
+    )  # fmt: skip
+
+
+def PartialDistributedOptimizer(
+    optimizer: Any, name: str | None = None, *args: Any, local_layers: Any = None, **kwargs: Any
+) -> Any:
+    """Likewise, but for some layers: see ``tfdist.horovod.PartialDistributedOptimizer``."""
+    wrapped = DistributedOptimizer(optimizer, name, *args, **kwargs)
+    for variable in optimizers.local_variables(local_layers):
+        wrapped.register_local_var(variable)
+    return wrapped
+
+
+def _value(result: Any) -> Any:
+    """An array of a result that has been executed."""
+    return result.numpy() if tf.executing_eagerly() else tf.compat.v1.keras.backend.get_session().run(result)
+
+
+def broadcast_global_variables(root_rank: int) -> None:
+    """One rank's values of all global variables, in a session's graph.
+
+    Raises:
+      RuntimeError: this executes eagerly: use ``broadcast_variables``.
+    """
+    operation = _in_graph(root_rank)
+    tf.compat.v1.keras.backend.get_session().run(operation)
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: Any = None,
+    compression: Any = Compression.none,
+) -> np.ndarray:
+    """Combine a value over the ranks, at once: see ``tfdist.horovod.allreduce``. Collective: all ranks."""
+    return _value(
+        collectives.allreduce(
+            tf.constant(value), average, compression=compression, op=op, prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor, name=name,
+        )
+    )  # fmt: skip
+
+
+def allgather(value: Any, name: str | None = None) -> np.ndarray:
+    """The rows of all ranks, at once: see ``tfdist.horovod.allgather``. Collective: all ranks."""
+    return _value(collectives.allgather(tf.constant(value), name))
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> np.ndarray:
+    """One rank's value, at once: see ``tfdist.horovod.broadcast``. Collective: all ranks."""
+    return _value(collectives.broadcast(tf.constant(value), root_rank, name))
+
+
+def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> np.ndarray:
+    """This rank's rows, combined, at once: see ``tfdist.horovod.reducescatter``. Collective: all ranks."""
+    return _value(collectives.reducescatter(tf.constant(value), op=op, name=name))
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Sequence[Any] | None = None,
+    custom_objects: dict[str, Any] | None = None,
+    compression: Any = Compression.none,
+    legacy_opts: bool = False,
+) -> Any:
+    """A saved model, whose optimizer is wrapped, with its state.
+
+    Args:
+      filepath: of a model that Keras has saved, wrapped or not.
+      custom_optimizers: classes of optimizers of one's own.
+      custom_objects: other classes and functions of one's own, by name.
+      compression: how gradients travel.
+      legacy_opts: has no meaning here.
+    """
+    known = {cls.__name__: cls for cls in custom_optimizers or ()}
+    model = tf.keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
+    if model.optimizer is not None:
+        DistributedOptimizer(model.optimizer, compression=compression)
+    return model
+
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "PartialDistributedOptimizer",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "SyncBatchNormalization",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_variables",
+    "callbacks",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]

@@ -1,0 +1,296 @@
+"""Callbacks for Horovod's scripts: rank 0's values, metrics averaged, learning rates by the epoch, the best model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.horovod import basics, collectives
+from tfdist.horovod.variables import broadcast_variables, build
+
+# Of Keras 3, or of tf_keras where TF_USE_LEGACY_KERAS=1 has chosen it.
+Callback, ModelCheckpoint = tf.keras.callbacks.Callback, tf.keras.callbacks.ModelCheckpoint
+
+
+class BroadcastGlobalVariablesCallback(Callback):  # type: ignore[misc,valid-type]
+    """Gives a model and its optimizer one rank's values: when training begins, or, if the model is built by its first
+    batch, after that one.
+
+    Args:
+      root_rank: whose.
+      device: has no meaning here.
+      local_variables: stay each rank's own.
+    """
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.broadcast_done = False
+        self._local = {id(variable) for variable in local_variables or ()}
+
+    def register_local_var(self, var: Any) -> None:
+        """Leave a variable to each rank."""
+        self._local.add(id(var))
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Collective: all ranks."""
+        self.broadcast_done = False
+        if self.model.built:
+            build(self.model.optimizer, self.model.trainable_variables)
+            self._broadcast()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Collective: all ranks, once."""
+        if not self.broadcast_done:
+            self._broadcast()
+
+    def _broadcast(self) -> None:
+        self.broadcast_done = True
+        own = self.model.optimizer.variables
+        known = [*self.model.variables, *(own() if callable(own) else own)]
+        broadcast_variables([v for v in known if id(v) not in self._local], self.root_rank)
+
+
+class MetricAverageCallback(Callback):  # type: ignore[misc,valid-type]
+    """What is logged at the end of an epoch becomes the average over the ranks. Put it before those that look at it.
+
+    Args:
+      device: has no meaning here.
+    """
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Collective: all ranks, with the same names."""
+        names = sorted(logs or {})
+        averages = collectives.grouped_allreduce([float(logs[n]) for n in names], name=f"metrics {names}")
+        for name, value in zip(names, averages, strict=True):
+            logs[name] = float(value)
+
+
+class LearningRateScheduleCallback(Callback):  # type: ignore[misc,valid-type]
+    """Sets the learning rate by the epoch, and the momentum of that one step with it.
+
+    (Goyal et al. 2017, arXiv:1706.02677, remark 2 of section 3.)
+
+    Args:
+      initial_lr: is multiplied.
+      multiplier: a function of the epoch; or a number, to the power of the epochs since ``start_epoch``.
+      start_epoch: the first one that is adjusted.
+      end_epoch: the first one that is not; None: there is none.
+      staircase: once an epoch; else in each step, by the fraction of the epoch.
+      momentum_correction: for SGD's momentum.
+      steps_per_epoch: None: as Keras has it.
+
+    Raises:
+      ValueError: there is no ``initial_lr``.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__()
+        if initial_lr is None:
+            raise ValueError("initial_lr is required: the learning rate that is multiplied")
+        self.initial_lr = initial_lr
+        self.start_epoch, self.end_epoch = start_epoch, end_epoch
+        self.staircase = staircase
+        self.momentum_correction = momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier ** (epoch - start_epoch)
+        self.current_epoch = 0
+        self._momentum: float | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Finds out how many steps an epoch has."""
+        if not self.staircase and not self.steps_per_epoch:
+            self.steps_per_epoch = self.params.get("steps")
+            if not self.steps_per_epoch:
+                raise ValueError(
+                    f"{type(self).__name__} cannot see how many steps an epoch has: give it steps_per_epoch"
+                )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Notes which one."""
+        self.current_epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Sets the rate of the next step."""
+        epoch = self.current_epoch
+        if epoch < self.start_epoch or (self.end_epoch is not None and epoch >= self.end_epoch):
+            return
+        if not self.staircase:
+            assert self.steps_per_epoch
+            self._adjust(epoch + batch / self.steps_per_epoch)
+        elif batch == 0:
+            self._adjust(epoch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Gives the momentum back."""
+        if self._momentum is not None:
+            _set_momentum(self.model.optimizer, self._momentum)
+            self._momentum = None
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Logs the rate."""
+        if logs is not None:
+            logs["lr"] = float(self.model.optimizer.learning_rate)
+
+    def _adjust(self, epoch: float) -> None:
+        optimizer = self.model.optimizer
+        old, new = float(optimizer.learning_rate), self.initial_lr * self.multiplier(epoch)
+        optimizer.learning_rate = new
+        momentum = _momentum_of(optimizer)
+        if momentum and self.momentum_correction and old and new != old and _can_set_momentum(optimizer):
+            self._momentum = momentum
+            _set_momentum(optimizer, momentum * new / old)
+
+
+def _momentum_of(optimizer: Any) -> float:
+    value = getattr(optimizer, "momentum", 0.0)
+    return float(value) if isinstance(value, int | float) or hasattr(value, "numpy") else 0.0
+
+
+def _can_set_momentum(optimizer: Any) -> bool:
+    """A number of Keras 3 stands in the traced step, where it cannot be changed any more."""
+    return hasattr(optimizer.momentum, "assign")
+
+
+def _set_momentum(optimizer: Any, value: float) -> None:
+    optimizer.momentum.assign(value)
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raises the learning rate in the first epochs, from that of one process to ``initial_lr``, that of all.
+
+    Goyal et al. 2017, arXiv:1706.02677, section 2.2: ``initial_lr / size * (1 + epoch * (size - 1) / warmup_epochs)``.
+
+    Args:
+      initial_lr: that is reached.
+      warmup_epochs: after so many.
+      momentum_correction: see ``LearningRateScheduleCallback``.
+      steps_per_epoch: likewise.
+      verbose: 1: rank 0 says when it is reached.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: float = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        def multiplier(epoch: float) -> float:
+            size = basics.size()
+            assert self.steps_per_epoch
+            reached = epoch + 1 / self.steps_per_epoch  # a whole number at the end of each epoch
+            return (reached * (size - 1) / warmup_epochs + 1) / size
+
+        super().__init__(
+            initial_lr, multiplier, end_epoch=int(warmup_epochs), staircase=False,
+            momentum_correction=momentum_correction, steps_per_epoch=steps_per_epoch,
+        )  # fmt: skip
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Logs the rate, and says that it is reached."""
+        super().on_epoch_end(epoch, logs)
+        if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0 and basics.rank() == 0:
+            rate = float(self.model.optimizer.learning_rate)
+            print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
+
+
+class BestModelCheckpoint(ModelCheckpoint):  # type: ignore[misc,valid-type]
+    """Keras's ModelCheckpoint that keeps the best model only. Set ``filepath`` before training, on one rank.
+
+    Args:
+      monitor: what is best by.
+      verbose: see Keras.
+      save_weights_only: see Keras.
+      mode: see Keras.
+      save_freq: see Keras.
+      filepath: where; Horovod sets it afterwards.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
+        filepath: str = "best.weights.h5",
+    ) -> None:
+        if not save_weights_only and filepath == "best.weights.h5":
+            filepath = "best.keras"
+        super().__init__(
+            filepath, monitor=monitor, verbose=verbose, save_best_only=True, save_weights_only=save_weights_only,
+            mode=mode, save_freq=save_freq,
+        )  # fmt: skip
+
+
+class CommitStateCallback(Callback):  # type: ignore[misc,valid-type]
+    """Commits an elastic state every few batches, and at the end of each epoch.
+
+    Args:
+      state: of ``hvd.elastic``.
+      batches_per_commit: so many.
+    """
+
+    def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
+        super().__init__()
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Commits when it is time."""
+        if (batch + 1) % self.batches_per_commit == 0:
+            self.state.commit()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Commits."""
+        self.state.commit()
+
+
+class UpdateBatchStateCallback(Callback):  # type: ignore[misc,valid-type]
+    """Keeps the batch of the epoch in an elastic state's ``batch``."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Notes it."""
+        self.state.batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Begins anew."""
+        self.state.batch = 0
+
+
+class UpdateEpochStateCallback(Callback):  # type: ignore[misc,valid-type]
+    """Keeps the number of finished epochs, over all calls of ``fit``, in an elastic state's ``epoch``."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self.initial_epoch = state.epoch
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Notes where this training begins."""
+        self.initial_epoch = self.state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Notes the end of one."""
+        self.state.epoch = self.initial_epoch + epoch + 1

@@ -1,0 +1,27 @@
+"""Errors: what has gone wrong in an operation, as the exceptions that Horovod documents."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from tfdist.horovod.named.negotiation import DuplicateName
+from tfdist.horovod.named.requests import BadArgument, Mismatch
+
+
+@contextlib.contextmanager
+def as_tensorflow_says() -> Iterator[None]:
+    """Raise TensorFlow's exceptions instead of the negotiation's.
+
+    Raises:
+      tf.errors.FailedPreconditionError: the ranks bring different things.
+      tf.errors.InvalidArgumentError: a rank has brought what cannot be, or a name that is in use.
+    """
+    try:
+        yield
+    except Mismatch as error:
+        raise tf.errors.FailedPreconditionError(None, None, str(error)) from None
+    except (BadArgument, DuplicateName) as error:
+        raise tf.errors.InvalidArgumentError(None, None, str(error)) from None

@@ -1,0 +1,77 @@
+"""In graphs: an operation that the ranks find by name, begun and ended by TensorFlow's threads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from tfdist.engine.other_exchanges import own_copy
+from tfdist.graph import function_state
+from tfdist.graph.graph_state import make_state
+from tfdist.graph.job import Job
+from tfdist.horovod.named.errors import as_tensorflow_says
+from tfdist.horovod.named.negotiation import Underway
+from tfdist.horovod.named.signals import Signal
+
+Begin = Callable[[Sequence[np.ndarray]], Underway]
+
+
+def build(
+    begin: Begin, tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec], name: str, job: Job
+) -> list[tf.Tensor]:
+    """An operation where TensorFlow is building now.
+
+    Args:
+      begin: begins it with its arguments.
+      tensors: its arguments.
+      outputs: dtypes and static shapes of its results.
+      name: of its scope.
+      job: the ranks.
+    """
+    underway: dict[int, Underway] = {}
+    numbers = itertools.count()
+    graph = ops.get_default_graph()
+    failures = make_state(graph).failures if function_state.in_session() else job.functions.failures
+
+    def start(*arrays: np.ndarray) -> np.ndarray:
+        number = next(numbers)
+        try:
+            with as_tensorflow_says():
+                one = underway[number] = begin([own_copy(array) for array in arrays])
+            one.then(signal.raise_)
+        except BaseException as error:
+            failures.note(error)
+            raise
+        return np.array(number, np.int64)
+
+    def finish(number: np.ndarray) -> list[np.ndarray]:
+        try:
+            with as_tensorflow_says():
+                return underway.pop(int(number)).results() or [np.array(True)]
+        except BaseException as error:
+            failures.note(error)
+            raise
+
+    known, signal = len(graph.get_operations()), Signal()
+    with tf.name_scope(name), function_state.owning_callbacks():
+        if not function_state.in_session():
+            next(function_state.around(graph))  # what fails inside is raised as it is
+        with tf.control_dependencies([signal.clear()]):
+            number = tf.numpy_function(start, tensors, tf.int64)
+        number.set_shape([])
+        with tf.control_dependencies([number]):
+            ended = signal.wait()
+        with tf.control_dependencies([ended]):
+            results = tf.numpy_function(finish, [number], [spec.dtype for spec in outputs] or [tf.bool])
+    manager = getattr(graph, "experimental_acd_manager", None)
+    if manager is not None:  # else a function would do one of these after the other, in the order of this rank
+        for op in graph.get_operations()[known:]:
+            manager.run_independently(op)
+    results = list(results) if isinstance(results, list | tuple) else [results]
+    for result, spec in zip(results, outputs, strict=False):
+        result.set_shape(spec.shape)
+    return results

@@ -1,0 +1,263 @@
+"""Negotiation: the ranks of a process set find each other's operations by name, in whatever order each begins them.
+
+A thread of each rank meets those of the others as long as this rank has something under way: in each round it says what
+is new here, and what all ranks have is carried out, in an order that follows from what was said. Ranks that begin the
+same, as in all steps of most programs, see so by one number. Nothing is carried out before all have been seen to bring
+the same: what does not fit is an error of that operation, on all ranks, and the next one works.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tfdist.core.log import announce
+from tfdist.horovod.named.array_functions import carry_out
+from tfdist.horovod.named.requests import Request, check
+from tfdist.transport import agreement
+from tfdist.transport.interfaces import Channel, Group, PeerError
+
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 1e-4, 0.02  # between rounds in which nothing is new
+
+
+class Underway:
+    """An operation of this rank that has begun.
+
+    Attributes:
+      request: what it is.
+      arrays: its own memory; None: it has none.
+    """
+
+    def __init__(self, request: Request, arrays: Sequence[np.ndarray]) -> None:
+        self.request = request
+        self.arrays: Sequence[np.ndarray] | None = arrays
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._then: list[Callable[[], None]] = []
+        self._results: list[np.ndarray] = []
+        self._failure: BaseException | None = None
+
+    def complete(self, results: list[np.ndarray], failure: BaseException | None = None) -> None:
+        """It has ended, well or not."""
+        self.arrays = None
+        self._results, self._failure = results, failure
+        with self._lock:
+            self._done.set()
+            then, self._then = self._then, []
+        for action in then:
+            action()
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Have a function called when it has ended, perhaps at once; by whatever thread."""
+        with self._lock:
+            if not self._done.is_set():
+                self._then.append(action)
+                return
+        action()
+
+    def results(self) -> list[np.ndarray]:
+        """When it has ended.
+
+        Raises:
+          Exception: it has failed: with ``Mismatch`` or ``BadArgument`` on all ranks.
+        """
+        self._done.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self._results
+
+
+class DuplicateName(Exception):
+    """An operation of the same name is under way."""
+
+
+class Negotiation:
+    """Of a process set. Collective: its ranks.
+
+    Args:
+      group: its ranks.
+      words: what it is called.
+      stall_seconds: after which ranks that wait for different operations say so.
+      abort_seconds: after which they give up.
+    """
+
+    def __init__(self, group: Group, words: str, stall_seconds: float, abort_seconds: float) -> None:
+        self._group = group
+        self._words = words
+        # Not by the thread: communicators are made in the same order on all ranks.
+        self._channel = group.channel(f"Horovod operations of {words}")
+        self._stall_seconds, self._abort_seconds = stall_seconds, abort_seconds
+        self._changed = threading.Condition()
+        self._new: list[Underway] = []
+        self._own: dict[str, Underway] = {}
+        self._known: dict[str, dict[int, Request]] = {}  # alike on all ranks between rounds
+        self._joined: list[int] = []  # likewise, in the order in which they have
+        self._rounds = 0
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self, request: Request, arrays: Sequence[np.ndarray] = ()) -> Underway:
+        """Begin an operation; all ranks must, sooner or later.
+
+        Args:
+          request: what it is.
+          arrays: memory of its own, which nobody else changes.
+
+        Raises:
+          DuplicateName: another of this name is under way here.
+          RuntimeError: the process set was removed.
+          PeerError: a rank is missing since an earlier one.
+        """
+        one = Underway(request, arrays)
+        with self._changed:
+            if self._failure is not None:
+                raise self._failure
+            if self._closed:
+                raise RuntimeError(f"{request}: {self._words} is not in use any more")
+            if request.name in self._own:
+                raise DuplicateName(
+                    f"{request}: another operation of this name is under way; give each of those that may be under "
+                    "way at the same time a name of its own"
+                )
+            self._own[request.name] = one
+            self._new.append(one)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name=f"tfdist {self._words}", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+        return one
+
+    def close(self) -> None:
+        """Nothing more is begun; not collective. What is under way ends."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            if self._thread is None:
+                self._channel.give_back()
+
+    def _serve(self) -> None:
+        channel = self._channel
+        try:
+            while self._wait_for_own():
+                self._meet(channel)
+        except BaseException as error:
+            if isinstance(error, PeerError):
+                channel.give_up(error)
+            with self._changed:
+                self._failure = error
+                for one in self._own.values():
+                    said = PeerError(f"{one.request}: {error}") if isinstance(error, PeerError) else error
+                    one.complete([], said)
+                self._own, self._new = {}, []
+        else:
+            channel.give_back()
+
+    def _wait_for_own(self) -> bool:
+        """Wait until this rank has something under way; False: there will be nothing."""
+        with self._changed:
+            while not self._own and not self._closed:
+                self._changed.wait()
+            return bool(self._own)
+
+    def _meet(self, channel: Channel) -> None:
+        """Rounds, until nothing of this rank's is under way."""
+        pause, idle_since, told = _SHORTEST_PAUSE, time.monotonic(), False
+        while self._own:
+            if self._round(channel):
+                pause, idle_since = _SHORTEST_PAUSE, time.monotonic()
+                continue
+            # All ranks wait for something that another has not begun. (They see so in the same rounds.)
+            waited = time.monotonic() - idle_since
+            if waited > self._stall_seconds and not told:
+                told = True
+                if channel.rank == 0:
+                    announce(f"for {waited:.0f} s {self._missing()}")
+            if waited > self._abort_seconds:
+                raise PeerError(f"for {waited:.0f} s {self._missing()}")
+            with self._changed:
+                if not self._new:
+                    self._changed.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _round(self, channel: Channel) -> bool:
+        """Tell the others what is new here, and carry out what all have; whether there was anything new.
+
+        Collective: the group's ranks.
+        """
+        with self._changed:
+            new, self._new = [one.request for one in self._new], []
+        self._rounds += 1
+        place = f"round {self._rounds} of Horovod operations of {self._words}"
+        said = channel.arrive(place, agreement.number([repr(request) for request in new]))
+        everyone = [new] * channel.size
+        if len(set(said)) > 1:
+            channel.done()
+            everyone = channel.all_gather_object(new, place)
+        for rank, requests in enumerate(everyone):
+            for one in requests:
+                self._known.setdefault(one.name, {})[rank] = one
+                if one.kind == "join":
+                    self._joined.append(rank)
+        for name in [name for name, of_ranks in self._known.items() if self._complete(of_ranks, channel.size)]:
+            self._end(channel, name)
+        self._end_joins(channel.size)
+        channel.done()
+        return any(everyone)
+
+    def _complete(self, of_ranks: dict[int, Request], size: int) -> bool:
+        return all(rank in of_ranks or rank in self._joined for rank in range(size)) and not any(
+            one.kind == "join" for one in of_ranks.values()
+        )
+
+    def _end(self, channel: Channel, name: str) -> None:
+        """Carry out what all ranks have begun, or fail."""
+        of_ranks = dict(sorted(self._known.pop(name).items()))
+        own = self._own.get(name) if channel.rank in of_ranks else None
+        results: list[np.ndarray] = []
+        failure: Exception | None = None
+        try:
+            absent = [rank for rank in self._joined if rank not in of_ranks]
+            check(of_ranks, self._group.ranks, absent)
+            one = next(iter(of_ranks.values())) if own is None else own.request
+            results = carry_out(one, channel, None if own is None else own.arrays)
+        except PeerError:
+            raise
+        except Exception as error:
+            failure = error
+        if own is not None:
+            self._forget(own)
+            own.complete(results, failure)
+
+    def _end_joins(self, size: int) -> None:
+        if len(self._joined) == size:
+            last = self._joined[-1]
+            self._joined = []
+            for name in [n for n, of_ranks in self._known.items() if any(r.kind == "join" for r in of_ranks.values())]:
+                del self._known[name]
+            for own in [one for one in self._own.values() if one.request.kind == "join"]:
+                self._forget(own)
+                own.complete([np.array(last, np.int32)])
+
+    def _forget(self, own: Underway) -> None:
+        with self._changed:
+            del self._own[own.request.name]
+
+    def _missing(self) -> str:
+        """Who waits for what."""
+        waiting = {
+            name: [self._group.ranks[r] for r in range(self._group.size) if r not in of and r not in self._joined]
+            for name, of in self._known.items()
+        }
+        said = "; ".join(
+            f"{next(iter(self._known[name].values()))} has not been begun by rank {', '.join(map(str, ranks))}"
+            for name, ranks in list(waiting.items())[:4]
+            if ranks
+        )
+        return (
+            f"the ranks of {self._words} wait for different operations: {said}. Each rank must begin all of them: look "
+            "for a call that depends on the rank, or for names that differ"
+        )

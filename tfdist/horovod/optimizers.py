@@ -1,0 +1,243 @@
+"""Distributed optimizers: those of TensorFlow 1, Keras 3 and tf_keras, with what they apply reduced over the ranks."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.horovod._reduction import Pairs, Reduction
+from tfdist.horovod.compression import Compression
+from tfdist.horovod.ops import Adasum, Average
+from tfdist.horovod.process_sets import global_process_set
+from tfdist.updates.wrapped import reduction_of, wrap
+
+_V1 = tf.compat.v1.train.Optimizer
+
+
+class _Wrapped(_V1):  # type: ignore[misc,valid-type]
+    """An optimizer of TensorFlow 1, around another one."""
+
+    def __init__(self, optimizer: Any, reduction: Reduction, name: str | None, use_locking: bool) -> None:
+        super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
+        self._optimizer = optimizer
+        self._reduction = reduction
+
+    def register_local_var(self, var: Any) -> None:
+        """Leave a variable's gradients to each rank."""
+        self._reduction.register_local_var(var)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """See the optimizer inside."""
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        """See the optimizer inside."""
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> Any:
+        """See the optimizer inside."""
+        return self._optimizer.variables(*args, **kwargs)
+
+
+class _Reducing(_Wrapped):
+    """Reduces what ``compute_gradients`` returns, before the script clips it, say."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._held: Any = None
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """Those of the optimizer inside, reduced. Collective: the process set's ranks."""
+        pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        if self._reduction.steps == 1:
+            return self._reduction.reduced(pairs)
+        if tf.executing_eagerly():
+            raise ValueError(
+                "backward_passes_per_step > 1 with an optimizer of TensorFlow 1 that executes eagerly: put the step "
+                "into a tf.function, or use an optimizer of Keras"
+            )
+        self._held = self._reduction.accumulated(pairs)
+        return self._reduction.reduced(pairs, self._held)
+
+    def apply_gradients(self, grads_and_vars: Pairs, global_step: Any = None, name: str | None = None) -> Any:
+        """By the optimizer inside, when it is time."""
+        pairs = list(grads_and_vars)
+        if self._held is None:
+            return self._optimizer.apply_gradients(pairs, global_step, name)
+        inner = functools.partial(self._optimizer.apply_gradients, pairs, global_step)
+        return self._reduction.when_due(self._held, pairs, inner, name)
+
+
+class _Adding(_Wrapped):
+    """Reduces by Adasum what an update of each rank's own has changed of its variables."""
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """This rank's own."""
+        return list(self._optimizer.compute_gradients(*args, **kwargs))
+
+    def apply_gradients(self, grads_and_vars: Pairs, global_step: Any = None, name: str | None = None) -> Any:
+        """By the optimizer inside, with the ranks' changes combined. Collective: all ranks."""
+        pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
+        variables = [variable for _, variable in pairs]
+        before = [tf.identity(variable) for variable in variables]
+        with tf.control_dependencies(before):
+            applied = self._optimizer.apply_gradients(pairs, global_step)
+        with tf.control_dependencies([] if applied is None else [applied]):
+            changes = [v.read_value() - b for v, b in zip(variables, before, strict=True)]
+        found = self._reduction.reduced(list(zip(changes, variables, strict=True)))
+        updates = [v.assign(b + change) for v, b, (change, _) in zip(variables, before, found, strict=True)]
+        return tf.group(*updates, name=name)
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: Any = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: Any = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Have an optimizer apply gradients that are reduced over the ranks.
+
+    That of TensorFlow 1 is put into another one, which reduces in ``compute_gradients``. One of Keras 3 or tf_keras
+    stays what it is, with its state, and reduces where it applies: Keras 3 has no other place.
+
+    Args:
+      optimizer: of ``tf.compat.v1.train``, Keras 3 or tf_keras.
+      name: of that around an optimizer of TensorFlow 1.
+      use_locking: likewise.
+      device_dense: has no meaning here.
+      device_sparse: has no meaning here.
+      compression: how gradients travel: ``Compression.none``, ``fp16``, ``bf16``, or a class of one's own.
+      sparse_as_dense: make ``tf.IndexedSlices`` dense; else they stay slices, each row once.
+      backward_passes_per_step: so many are added up on each rank, and then exchanged and applied once.
+      op: ``Average``, ``Sum``; or ``Adasum`` for optimizers of TensorFlow 1: each rank's update is computed, and the
+        changes are combined.
+      gradient_predivide_factor: divide by it before the sum, and by the rest of the number of ranks after it.
+      average_aggregated_gradients: divide by ``backward_passes_per_step`` what was added up.
+      num_groups: older than ``groups``.
+      groups: which gradients travel together: has no meaning here, where they are cut into buckets by size.
+      process_set: who takes part; ranks outside it apply their own gradients.
+      scale_local_gradients: divide the gradients of local variables (``register_local_var``) by the number of ranks.
+
+    Raises:
+      ValueError: arguments that contradict each other, Adasum with an optimizer of Keras, something that is no
+        optimizer, or one that is wrapped already.
+      tf.errors.InvalidArgumentError: an unknown process set.
+    """
+    reduction = Reduction(
+        compression, sparse_as_dense, op, gradient_predivide_factor, backward_passes_per_step,
+        average_aggregated_gradients, groups, num_groups, process_set, scale_local_gradients,
+    )  # fmt: skip
+    if isinstance(optimizer, _Wrapped) or reduction_of(optimizer) is not None:
+        raise ValueError(
+            f"{type(optimizer).__name__} is a DistributedOptimizer already: its gradients are reduced once"
+        )
+    if isinstance(optimizer, _V1):
+        if reduction.op != Adasum:
+            return _Reducing(optimizer, reduction, name, use_locking)
+        if reduction.members.number != 0:
+            raise NotImplementedError("op=hvd.Adasum with a process set: leave process_set out")
+        if backward_passes_per_step > 1:
+            raise NotImplementedError("op=hvd.Adasum with backward_passes_per_step > 1: leave one of them out")
+        return _Adding(optimizer, reduction, name, use_locking)
+    if reduction.op == Adasum:
+        raise ValueError("op=hvd.Adasum is for optimizers of tf.compat.v1.train: use hvd.Average, or one of those")
+    if not (hasattr(optimizer, "apply_gradients") or hasattr(optimizer, "apply")):
+        raise ValueError(f"{optimizer!r} is no optimizer of TensorFlow, Keras 3 or tf_keras")
+    wrap(optimizer, reduction)
+    object.__setattr__(optimizer, "register_local_var", reduction.register_local_var)
+    return optimizer
+
+
+def PartialDistributedOptimizer(
+    optimizer: Any, name: str | None = None, *args: Any, local_layers: Any = None, **kwargs: Any
+) -> Any:
+    """Likewise, but for some layers, whose gradients stay each rank's own.
+
+    Args:
+      optimizer: see ``DistributedOptimizer``, and so for the others.
+      name: likewise.
+      *args: likewise.
+      local_layers: a layer, or several.
+      **kwargs: likewise.
+
+    Raises:
+      ValueError: what is given for layers is none.
+    """
+    wrapped = DistributedOptimizer(optimizer, name, *args, **kwargs)
+    for variable in local_variables(local_layers):
+        wrapped.register_local_var(variable)
+    return wrapped
+
+
+def local_variables(layers: Any) -> list[Any]:
+    """Of layers that stay each rank's own."""
+    if layers is None:
+        return []
+    layers = list(layers) if isinstance(layers, list | tuple | set) else [layers]
+    for layer in layers:
+        if not hasattr(layer, "trainable_weights"):
+            raise ValueError(f"local_layers: {layer!r} is no layer of Keras")
+    return [variable for layer in layers for variable in layer.trainable_weights]
+
+
+class _Tape(tf.GradientTape):  # type: ignore[misc]
+    """A tape whose gradients are reduced."""
+
+    def __init__(self, tape: Any, reduction: Reduction) -> None:
+        self.__dict__ = tape.__dict__  # it records where that one does, and knows what that one has recorded
+        self._tfdist_reduction = reduction
+
+    def register_local_source(self, source: Any) -> None:
+        """Leave a variable's gradients to each rank."""
+        self._tfdist_reduction.register_local_var(source)
+
+    def gradient(
+        self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False, **kwargs: Any
+    ) -> Any:
+        """Those of the tape, reduced, in the structure of ``sources``. Collective: the process set's ranks."""
+        found = super().gradient(target, sources, output_gradients, **kwargs)
+        flat = list(zip(tf.nest.flatten(found), tf.nest.flatten(sources), strict=True))
+        reduced = [gradient for gradient, _ in self._tfdist_reduction.reduced(flat)]
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+
+def DistributedGradientTape(
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: Any = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: Any = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """A tape whose ``gradient`` is reduced over the ranks. Arguments and errors: see ``DistributedOptimizer``."""
+    reduction = Reduction(
+        compression, sparse_as_dense, op, gradient_predivide_factor, 1, False, groups, num_groups, process_set,
+        scale_local_gradients,
+    )  # fmt: skip
+    return _Tape(gradtape, reduction)
+
+
+def PartialDistributedGradientTape(gradtape: Any, *args: Any, local_layers: Any = None, **kwargs: Any) -> Any:
+    """Likewise, but for some layers, whose gradients stay each rank's own. See ``PartialDistributedOptimizer``."""
+    tape = DistributedGradientTape(gradtape, *args, **kwargs)
+    for variable in local_variables(local_layers):
+        tape.register_local_source(variable)
+    return tape

@@ -1,0 +1,116 @@
+"""Process sets: some of the ranks, for operations and optimizers of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tfdist.horovod._state import NOT_INITIALIZED, state
+from tfdist.horovod.named.errors import as_tensorflow_says
+from tfdist.horovod.named.requests import Request
+
+
+def _ranks_of(given: Any) -> list[int]:
+    if isinstance(given, Iterable):
+        ranks = list(given)
+        if all(isinstance(rank, int) for rank in ranks):
+            return sorted(ranks)
+    elif hasattr(given, "group") and hasattr(given, "Get_rank"):
+        return sorted(int(rank) for rank in given.allgather(state.job.world.rank))
+    raise ValueError(f"{given!r}: a process set is made of ranks, or of a communicator of mpi4py")
+
+
+class ProcessSet:
+    """Some of the ranks. ``hvd.init(process_sets=[...])`` or ``hvd.add_process_set`` brings it into use.
+
+    Args:
+      ranks_or_comm: ranks, in any order; or a communicator of mpi4py, whose ranks are meant.
+
+    Attributes:
+      process_set_id: its number; None while it is not in use.
+      ranks: ascending.
+      mpi_comm: None: communicators are taken for their ranks.
+    """
+
+    process_set_id: int | None = None
+    mpi_comm = None
+
+    def __init__(self, ranks_or_comm: Any) -> None:
+        self.ranks: list[int] | None = _ranks_of(ranks_or_comm)
+
+    def size(self) -> int | None:
+        """Of the set; None while it is not in use."""
+        return None if self.process_set_id is None else len(state.members(self.process_set_id).ranks)
+
+    def rank(self) -> int | None:
+        """This process's number in the set; -1 if it is not in it; None while the set is not in use."""
+        if self.process_set_id is None:
+            return None
+        ranks = state.members(self.process_set_id).ranks
+        own = state.job.world.rank
+        return ranks.index(own) if own in ranks else -1
+
+    def included(self) -> bool | None:
+        """Whether this process is in the set; None if its ranks are not known yet."""
+        if not state.begun:
+            raise ValueError(NOT_INITIALIZED)
+        return None if self.ranks is None else state.job.world.rank in self.ranks
+
+    def __str__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
+
+
+global_process_set = ProcessSet([])
+global_process_set.process_set_id = 0
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Bring a process set into use.
+
+    Collective: all ranks, with the same ranks in the set.
+
+    Raises:
+      ValueError: there is one of these ranks, or these are no ranks.
+      tf.errors.FailedPreconditionError: other ranks add another one.
+    """
+    made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    ranks = made.ranks or []
+    size = state.members(0).ranks[-1] + 1
+    if not ranks or len(set(ranks)) < len(ranks) or ranks[0] < 0 or ranks[-1] >= size:
+        raise ValueError(f"{made}: a process set has one or more of the ranks 0 to {size - 1}, each once")
+    if any(members.ranks == ranks for members in state.sets.values()):
+        raise ValueError(f"there is a process set of these ranks already: {made}")
+    _agree(f"ranks {', '.join(map(str, ranks))} are added")
+    made.process_set_id = state.add(ranks).number
+    return made
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Take a process set out of use; that of all ranks stays, and so does one that is not in use.
+
+    Collective: all ranks.
+
+    Returns:
+      Whether it was taken out of use.
+    """
+    number = process_set.process_set_id
+    if not number or number not in state.sets:
+        return False
+    _agree(f"{number} is removed")
+    process_set.process_set_id = None
+    state.remove(number)
+    return True
+
+
+def number_of(process_set: Any) -> int | None:
+    """Of a process set, or of its number."""
+    return process_set if isinstance(process_set, int) else getattr(process_set, "process_set_id", None)
+
+
+def _agree(what: str) -> None:
+    members, negotiation = state.own(0)
+    with as_tensorflow_says():
+        negotiation.begin(Request("process set", members.next_name("process set"), op=what)).results()
+
+
+__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]

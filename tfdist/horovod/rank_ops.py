@@ -1,0 +1,87 @@
+"""Operations without data: join, barrier, and this process's numbers as tensors."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.horovod._state import state
+from tfdist.horovod._tensors import Operation
+from tfdist.horovod.process_sets import global_process_set
+from tfdist.training.join import stand_in_for_all
+
+_SUMMED = (
+    "hvd.join with gradients that are reduced by {}: a rank that has joined has nothing to add, and the others' are "
+    "averaged: use op=hvd.Average, or give all ranks the same number of steps"
+)
+
+
+def join() -> tf.Tensor:
+    """This rank has no more data: the others go on, to which it brings nothing, until all have joined.
+
+    Operations get zeros of it. Gradients of optimizers and tapes are averaged over the ranks that still train.
+
+    Collective: all ranks, each when its data end. (In a graph it stands in for operations alone: what optimizers reduce
+    in sessions is for ``tfdist.join``.)
+
+    Returns:
+      int32 scalar: the rank that joined last.
+
+    Raises:
+      RuntimeError: gradients are added up over several passes, or reduced by another op than ``Average``.
+      tf.errors.FailedPreconditionError: on the other ranks, of operations that need this rank's data.
+    """
+    operation = Operation("join", "join", 0, [])
+    if not tf.executing_eagerly():
+        return operation.run([], [tf.TensorSpec([], tf.int32)])[0]
+    if others := state.reduced_by - {"Average"}:
+        raise RuntimeError(_SUMMED.format(", ".join(sorted(others))))
+    averages = [c for c in state.job.world.kept.values() if c.channel is not None and c.averages]
+    failures: list[BaseException] = []
+
+    def stand_in() -> None:
+        try:
+            stand_in_for_all(averages)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=stand_in, name="tfdist hvd.join", daemon=True)
+    thread.start()
+    (last,) = operation.run([], [tf.TensorSpec([], tf.int32)])
+    thread.join()  # all have joined: there is nothing to wait for
+    if failures:
+        raise failures[0]
+    operation.members.count_anew()
+    return last
+
+
+def barrier(process_set: Any = global_process_set) -> None:
+    """Wait until all ranks of the process set are here. Collective: those ranks."""
+    Operation("barrier", None, process_set, []).run([], [])
+
+
+def rank_op(name: str | None = None) -> tf.Tensor:
+    """This process's number: int32 scalar."""
+    return tf.constant(state.members(0) and state.job.world.rank, tf.int32, name=name)
+
+
+def size_op(process_set_id: int | None = 0, name: str | None = None) -> tf.Tensor:
+    """The number of ranks of a process set: int32 scalar."""
+    return tf.constant(len(state.members(process_set_id).ranks), tf.int32, name=name)
+
+
+def local_rank_op(name: str | None = None) -> tf.Tensor:
+    """This process's number on its machine: int32 scalar."""
+    return tf.constant(state.members(0) and state.job.world.local_rank, tf.int32, name=name)
+
+
+def local_size_op(name: str | None = None) -> tf.Tensor:
+    """The number of processes on this machine: int32 scalar."""
+    return tf.constant(state.members(0) and state.job.world.local_size, tf.int32, name=name)
+
+
+def process_set_included_op(process_set_id: int | None = 0, name: str | None = None) -> tf.Tensor:
+    """Whether this process is in a process set: int32 scalar, 0 or 1."""
+    return tf.constant(int(state.job.world.rank in state.members(process_set_id).ranks), tf.int32, name=name)

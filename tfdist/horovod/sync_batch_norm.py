@@ -1,0 +1,24 @@
+"""SyncBatchNormalization: normalises by the batches of all ranks together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignore[misc,name-defined]
+    """Keras's BatchNormalization with ``synchronized=True``, whose moments are those of all ranks' batches.
+
+    Args:
+      fused: must not be True.
+      **kwargs: of Keras's layer.
+
+    Raises:
+      ValueError: ``fused`` is True.
+    """
+
+    def __init__(self, fused: bool = False, **kwargs: Any) -> None:
+        if fused:
+            raise ValueError("SyncBatchNormalization does not support fused=True: leave it out")
+        super().__init__(**{**kwargs, "synchronized": True})

@@ -1,0 +1,170 @@
+"""Variables and objects of one rank on all: broadcast_variables, BroadcastGlobalVariablesHook, broadcast_object …"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.graph import function_state
+from tfdist.horovod._state import state
+from tfdist.horovod._tensors import Operation, spec
+from tfdist.horovod.named.errors import as_tensorflow_says
+from tfdist.horovod.named.requests import request
+from tfdist.horovod.process_sets import global_process_set, number_of
+from tfdist.training.eager_variables import native
+
+v1 = tf.compat.v1
+
+
+def broadcast_variables(
+    variables: Iterable[Any], root_rank: int = 0, process_set: Any = global_process_set, inplace: bool = False
+) -> Any:
+    """Give variables one rank's values, all of them together.
+
+    Collective: the process set's ranks, with variables of the same dtypes and shapes in the same order.
+
+    Args:
+      variables: of TensorFlow or Keras; those of an optimizer may be in its method.
+      root_rank: whose: its number in the job.
+      process_set: who takes part.
+      inplace: has no meaning here.
+
+    Returns:
+      In a session's graph, an operation; else None.
+
+    Raises:
+      tf.errors.FailedPreconditionError: on all ranks: they have different variables.
+    """
+    assigned = broadcast_(variables() if callable(variables) else variables, root_rank, None, process_set)
+    return tf.group(*assigned) if function_state.in_session() else None
+
+
+def broadcast_(
+    variables: Iterable[Any], root_rank: int, name: str | None = None, process_set: Any = global_process_set
+) -> list[Any]:
+    """Likewise; returns what the assignments return."""
+    known = [native(variable) for variable in variables]
+    if not known:
+        return []
+    values = [variable.read_value() if hasattr(variable, "read_value") else variable for variable in known]
+    operation = Operation("broadcast", name, process_set, values)
+    ranks = operation.members.ranks
+    wrong = "" if root_rank in ranks else f"root_rank={root_rank} is none of {', '.join(map(str, ranks))}"
+    root = 0 if wrong else ranks.index(root_rank)
+    found = operation.run(values, [spec(value) for value in values], root=root, error=wrong)
+    return [variable.assign(value) for variable, value in zip(known, found, strict=True)]
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """An operation that gives all global variables of a graph one rank's values.
+
+    Raises:
+      RuntimeError: there is no graph; use ``broadcast_variables``.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "hvd.broadcast_global_variables is for graphs, and this executes eagerly: use "
+            "hvd.broadcast_variables(model.variables, root_rank) instead"
+        )
+    return broadcast_variables(v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+    """Gives all global variables one rank's values when a session begins.
+
+    Args:
+      root_rank: whose.
+      device: has no meaning here.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.bcast_op: Any = None
+
+    def begin(self) -> None:
+        """Builds the operation."""
+        if self.bcast_op is None or self.bcast_op.graph is not v1.get_default_graph():
+            self.bcast_op = broadcast_global_variables(self.root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Collective: all ranks."""
+        session.run(self.bcast_op)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: Any = global_process_set,
+) -> Any:
+    """One rank's object, that can be pickled, on all ranks, at once.
+
+    Collective: the process set's ranks.
+
+    Args:
+      obj: of which only the root's is looked at.
+      root_rank: whose: its number in the job.
+      session: has no meaning here.
+      name: by which the ranks find each other.
+      process_set: who takes part.
+    """
+    members = state.own(number_of(process_set))[0]
+    own = _pickled(obj) if state.job.world.rank == root_rank else np.empty(0, np.uint8)
+    error = "" if root_rank in members.ranks else f"root_rank={root_rank} is none of {members.ranks}"
+    (found,) = _gathered([own], f"object of rank {root_rank}", name, process_set, error)
+    return pickle.loads(found.tobytes())
+
+
+def broadcast_object_fn(
+    root_rank: int = 0, session: Any = None, name: str | None = None, process_set: Any = global_process_set
+) -> Callable[[Any], Any]:
+    """``broadcast_object`` as a function of the object."""
+    return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
+
+
+def allgather_object(
+    obj: Any, session: Any = None, name: str | None = None, process_set: Any = global_process_set
+) -> list[Any]:
+    """Every rank's object, that can be pickled, in the order of the ranks, at once.
+
+    Collective: the process set's ranks. Arguments: see ``broadcast_object``.
+    """
+    own = _pickled(obj)
+    data, sizes = _gathered([own, np.array([own.size], np.int64)], "objects", name, process_set)
+    return [pickle.loads(part.tobytes()) for part in np.split(data, np.cumsum(sizes)[:-1])]
+
+
+def build(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Make an optimizer's state, if it is of Keras 3 or tf_keras and has not been made."""
+    if not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
+        optimizer.build(variables)
+
+
+def _gathered(
+    arrays: Sequence[np.ndarray], what: str, name: str | None, process_set: Any, error: str = ""
+) -> list[np.ndarray]:
+    members, negotiation = state.own(number_of(process_set))
+    asked = request("allgather", f"{what}: {name or members.next_name('object')}", arrays, error=error)
+    with as_tensorflow_says():
+        return negotiation.begin(asked, arrays).results()
+
+
+def _pickled(obj: Any) -> np.ndarray:
+    return np.frombuffer(pickle.dumps(obj, pickle.HIGHEST_PROTOCOL), np.uint8)
+
+
+__all__ = [
+    "BroadcastGlobalVariablesHook",
+    "allgather_object",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+]
