@@ -14,7 +14,6 @@ from typing import Any, Literal
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from tfdist._start import process
 from tfdist.core.ddl_options import DdlOptions
 from tfdist.core.environment import parent_rank, variables
 from tfdist.core.log import announce
@@ -22,6 +21,7 @@ from tfdist.core.reduce_ops import Op
 from tfdist.graph import function_state
 from tfdist.graph.tensor_collectives import TensorCollectives
 from tfdist.graph.traversal import is_symbolic
+from tfdist.start import process
 from tfdist.training import gradient_rewrite
 
 DdlOp = Literal["avg", "sum"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist._start import process
+from tfdist.start import process
 from tfdist.training.fit import averaged_logs, weights_and_state
 
 _process = process()

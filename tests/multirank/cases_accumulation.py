@@ -54,6 +54,12 @@ def pieces(feeds: list[Feed], steps: int = STEPS) -> list[Feed]:
     return [{n: v[k::steps] for n, v in mine(feed).items()} for feed in feeds for k in range(steps)]
 
 
+def even(steps: int = STEPS) -> list[Feed]:
+    """Batches that so many steps of all ranks share equally."""
+    rows = BATCH // (SIZE * steps) * SIZE * steps
+    return [{n: v[:rows] for n, v in feed.items()} for feed in data(steps=UPDATES)]
+
+
 def assert_steps_are_one(run: Run, steps: int = STEPS, tolerance: float = 1e-5) -> None:
     """What one process does with each batch the ranks do in so many steps; other batches would make a difference.
 
@@ -62,8 +68,7 @@ def assert_steps_are_one(run: Run, steps: int = STEPS, tolerance: float = 1e-5) 
       steps: that are one.
       tolerance: of the greatest entry of a variable.
     """
-    rows = BATCH // (SIZE * steps) * SIZE * steps
-    feeds = [{n: v[:rows] for n, v in feed.items()} for feed in data(steps=UPDATES)]
+    feeds = even(steps)
     expected, others = one_process(lambda: (run(feeds), run([{n: v[:6] for n, v in f.items()} for f in feeds])))
     assert any(np.abs(others[n] - v).max() > 3 * tolerance * np.abs(v).max() for n, v in expected.items())
     found = run(pieces(feeds, steps))
@@ -173,9 +178,9 @@ def case_two_optimizers_in_turn() -> None:
                             session.run(step, {f"{n}:0": v for n, v in feed.items()})
                 return {"w": session.run(w), "b": session.run(b)}
 
-    expected = one_process(lambda: run(data(steps=UPDATES), 1))
+    expected = one_process(lambda: run(even(), 1))
     with accumulating():
-        assert_close(run(pieces(data(steps=UPDATES)), STEPS), expected, 1e-5)
+        assert_close(run(pieces(even()), STEPS), expected, 1e-5)
 
 
 def in_functions(make: Callable[[], Any]) -> Run:

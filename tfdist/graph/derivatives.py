@@ -9,6 +9,8 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.framework import ops
 
+from tfdist.graph.graph_state import make_state
+
 Backward = Callable[[tf.Tensor], tf.Tensor]
 
 _TYPE = "TfdistDerivative"
@@ -37,6 +39,7 @@ def differentiable(value: Any, forward: Callable[[Any], Any], backward: Backward
     if not hasattr(graph, _ATTRIBUTE):
         setattr(graph, _ATTRIBUTE, {})
     getattr(graph, _ATTRIBUTE)[outputs[0].op.name] = backward
+    make_state(graph).exchanged.add(outputs[0].op)  # what it returns is nobody's own, though the value goes through it
     record.record_operation(_TYPE, outputs, [result, value], lambda d, _: [None, backward(tf.convert_to_tensor(d))])
     return outputs[0]
 
