@@ -442,3 +442,15 @@ def case_global_variables_in_fit() -> None:
         assert steps > 0 and everywhere(steps) == [steps] * SIZE
         for found, wanted in zip(keras_model.get_weights(), expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
+
+
+def case_weighted_gradients_by_all_reduce_in_a_session() -> None:
+    """The remedy that messages name: what it returns is not averaged again in another way."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        variable = v1.get_variable("w", initializer=np.zeros(1, np.float32), use_resource=True)
+        gradient = tf.gradients(variable * (RANK + 1.0), variable)[0]
+        total = ddl.all_reduce(gradient * (RANK + 1.0), "sum")
+        step = v1.train.GradientDescentOptimizer(1.0).apply_gradients([(total, variable)])
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        np.testing.assert_allclose(session.run(variable), [-sum((r + 1.0) ** 2 for r in range(SIZE))])
