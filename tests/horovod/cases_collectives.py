@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 import tfdist
 import tfdist.horovod as hvd
@@ -97,6 +99,7 @@ def case_allreduce_of_every_dtype() -> None:
             assert found.dtype == dtype
             all_equal([found], expected.astype(dtype.as_numpy_dtype))
     all_equal([hvd.allreduce(tf.constant(EVERY[RANK], tf.int32))], np.trunc(total / SIZE))
+    all_equal([hvd.allreduce(tf.constant([100, 250], tf.uint8))], [100, 250])
     assert bool(hvd.allreduce(tf.constant(RANK == 0), op=hvd.Max))
     assert bool(hvd.allreduce(tf.constant(RANK == 0), op=hvd.Min)) == (SIZE == 1)
     all_equal([hvd.allreduce(EVERY[RANK], average=False), hvd.allreduce(EVERY[RANK], False)], total)
@@ -149,6 +152,11 @@ def case_slices() -> None:
         found = hvd.allreduce(slices(RANK), op=op)
         assert isinstance(found, tf.IndexedSlices)
         all_equal([tf.convert_to_tensor(found)], expected, rtol=1e-6)
+    integers = tf.IndexedSlices(tf.fill([1, 2], RANK + 1), tf.constant([0]), tf.constant([7, 2]))
+    assert hvd.allreduce(integers, op=hvd.Sum).values.dtype == tf.int32
+    both = hvd.grouped_allreduce([slices(RANK), tf.constant([1.0 + RANK])], op=hvd.Sum)
+    all_equal([tf.convert_to_tensor(both[0])], dense)
+    all_equal([both[1]], [SIZE * (SIZE + 1) / 2])
     for op in (hvd.Min, hvd.Max, hvd.Product, hvd.Adasum):
         refused(NotImplementedError, lambda op=op: hvd.allreduce(slices(RANK), op=op))  # type: ignore[misc]
     refused(NotImplementedError, lambda: hvd.allreduce(slices(RANK), prescale_factor=0.5))
@@ -328,6 +336,13 @@ def case_what_does_not_fit() -> None:
     refused(argument, lambda: hvd.broadcast(tf.ones([2]), SIZE + 3), "root_rank")
     refused(argument, lambda: hvd.allgather(tf.constant(1.0)), "scalar")
     refused(argument, lambda: hvd.alltoall(tf.ones([SIZE + 1])), "equally")
+    refused(argument, lambda: hvd.allreduce(tf.constant(["a"]), op=hvd.Sum), "strings")
+    if not SIZE & (SIZE - 1):
+        refused(argument, lambda: hvd.allreduce(tf.constant([1, 2]), op=hvd.Adasum), "floating")
+    refused(precondition, lambda: hvd.broadcast_object("x", RANK % 2), "root rank")
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
+    refused(precondition, lambda: hvd.allreduce(tf.ones([3, 2]) if RANK else slices, name="slices of one rank"))
+    refused(precondition, lambda: hvd.allreduce(tf.ones([2]), name=f"of rank {RANK}"), "has not been begun")
     said = refused(argument, lambda: hvd.alltoall(tf.ones([4]), splits=[4] * SIZE if RANK == 1 else _first(4)))
     assert "rank 1" in said
     in_function = tf.function(lambda x: hvd.allreduce(x, name="of other shapes"))
@@ -407,6 +422,7 @@ def case_process_sets() -> None:
         assert hvd.remove_process_set(one) and one.process_set_id is None and one.size() is None
         assert not hvd.remove_process_set(one)
     refused(tf.errors.InvalidArgumentError, lambda: hvd.allreduce(tf.ones([2]), process_set=mine), "unknown")
+    assert hvd.allreduce(tf.constant(1.0), name="join", op=hvd.Sum) == SIZE
     refused(tf.errors.FailedPreconditionError, lambda: hvd.add_process_set([0] if RANK else [1]), "ranks")
     assert hvd.global_process_set.ranks == list(range(SIZE)) and hvd.global_process_set.size() == SIZE
 
@@ -472,3 +488,102 @@ def case_operations_without_names_after_a_join() -> None:
             there = [r for r in range(SIZE) if r >= step]
             all_equal([hvd.allreduce(tf.constant([RANK + 1.0]), op=hvd.Sum)], [sum(r + 1 for r in there)])
         assert int(hvd.join()) == SIZE - 1
+
+
+def case_runs_that_fail_leave_nothing_behind() -> None:
+    """In every second step one operation does not fit, while others are under way, or wait for it."""
+    if SIZE == 1:
+        return
+
+    def build(x: Any, wrong: Any) -> Any:
+        first = hvd.allreduce(x, op=hvd.Sum, name="first")
+        return hvd.allreduce(first, op=hvd.Sum, name="second"), hvd.allreduce(wrong, op=hvd.Sum, name="wrong")
+
+    in_function = tf.function(build, reduce_retracing=True)
+    with tf.Graph().as_default(), v1.Session() as session:
+        x, wrong = v1.placeholder(tf.float32, [2]), v1.placeholder(tf.float32, [None])
+        fetches = build(x, wrong)
+
+        def by_session(value: np.ndarray, other: np.ndarray) -> Any:
+            return session.run(fetches, {x: value, wrong: other})
+
+        def by_function(value: np.ndarray, other: np.ndarray) -> Any:
+            with context.eager_mode():
+                return [f.numpy() for f in in_function(tf.constant(value), tf.constant(other))]
+
+        for step in range(12):
+            value = np.full(2, step + RANK, np.float32)
+            other = np.ones(2 + (RANK if step % 2 else 0), np.float32)
+            expected = SIZE * (SIZE * step + SIZE * (SIZE - 1) / 2)
+            for run in (by_session, by_function):
+                if step % 2:
+                    with pytest.raises(tf.errors.FailedPreconditionError):
+                        run(value, other)
+                else:
+                    found = run(value, other)
+                    all_equal([found[0]], [expected, expected])
+                    all_equal([found[1]], [SIZE, SIZE])
+
+
+def case_two_sessions_of_one_graph() -> None:
+    """The one that waits is not the one that has run last."""
+    with tf.Graph().as_default():
+        x = v1.placeholder(tf.float32, [])
+        total, plain = hvd.allreduce(x, op=hvd.Sum), x + 1
+        with v1.Session() as waiting, v1.Session() as other:
+            found: list[Any] = []
+            thread = threading.Thread(target=lambda: found.append(waiting.run(total, {x: RANK + 1.0})))
+            if RANK == 0:
+                thread.start()
+                time.sleep(0.3)
+                assert other.run(plain, {x: 1.0}) == 2
+            inside.everywhere(None)
+            if RANK:
+                thread.start()
+            thread.join(20)
+            assert found == [SIZE * (SIZE + 1) / 2]
+
+
+def case_two_gradients_through_one_operation() -> None:
+    @tf.function
+    def both(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = hvd.allreduce(x, op=hvd.Sum)
+            one, other = tf.reduce_sum(y), tf.reduce_sum(3 * y)
+        return tape.gradient(one, x), tape.gradient(other, x)
+
+    first, second = both(tf.ones([2]))
+    all_equal([first], [SIZE, SIZE])
+    all_equal([second], [3 * SIZE, 3 * SIZE])
+
+
+def case_a_barrier_in_a_session() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        barrier = hvd.barrier()
+        for _ in range(3):
+            session.run(barrier)
+
+
+def case_ranks_that_are_slow_in_different_places() -> None:
+    """An operation beside a step of training, each waited for by one rank while the other is busy elsewhere."""
+    if SIZE == 1:
+        return
+    variable = tf.Variable(1.0)
+
+    def busy(x: np.ndarray, seconds: float) -> np.ndarray:
+        time.sleep(float(seconds))
+        return x
+
+    @tf.function
+    def step(x: tf.Tensor, before: tf.Tensor, beside: tf.Tensor) -> tf.Tensor:
+        metric = hvd.allreduce(tf.numpy_function(busy, [x, beside], tf.float32), op=hvd.Sum, name="metric")
+        with tf.GradientTape() as tape:
+            loss = variable * tf.ensure_shape(tf.numpy_function(busy, [x, before], tf.float32), [])
+        tape = hvd.DistributedGradientTape(tape)
+        variable.assign_sub(tape.gradient(loss, variable))
+        return metric
+
+    slow, soon = tf.constant(7.0), tf.constant(0.0)
+    found = step(tf.constant(RANK + 1.0), slow if RANK else soon, soon if RANK else slow)
+    assert float(found) == SIZE * (SIZE + 1) / 2

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import tfdist.horovod as hvd
 from tests.multirank import inside
+from tfdist.horovod._state import state
 
 hvd.init()
 v1 = tf.compat.v1
@@ -341,8 +342,7 @@ def case_wrong_arguments() -> None:
 
 def case_join() -> None:
     """Rank r has r + 2 steps: gradients are averaged over those that still train."""
-    hvd.shutdown()  # forgets what other cases have reduced by
-    hvd.init()
+    state.reduced_by.clear()  # of other cases
     for traced in (True, False):
         variable = tf.Variable(START)
         optimizer = keras.optimizers.SGD(RATE)
@@ -366,5 +366,33 @@ def case_join() -> None:
     hvd.DistributedOptimizer(keras.optimizers.SGD(RATE), op=hvd.Sum)
     with pytest.raises(RuntimeError, match="Sum"):
         hvd.join()
-    hvd.shutdown()
-    hvd.init()
+    state.reduced_by.clear()
+
+
+def case_several_passes_with_local_variables() -> None:
+    """They are added up, too; and on a rank outside the process set."""
+    choices: list[dict[str, Any]] = [{}]
+    if SIZE > 1:
+        choices.append({"process_set": hvd.add_process_set([0])})
+    for options in choices:
+        for traced in (True, False):
+            local, shared = tf.Variable(0.0), tf.Variable(0.0)
+            optimizer = hvd.DistributedOptimizer(
+                keras.optimizers.SGD(1.0), backward_passes_per_step=2, scale_local_gradients=False, **options
+            )
+            optimizer.register_local_var(local)
+
+            def train(x: tf.Tensor) -> None:
+                optimizer.apply_gradients([(x, local), (x, shared)])  # noqa: B023
+
+            run = tf.function(train) if traced else train
+            for step in range(4):
+                run(tf.constant(10.0**step * (RANK + 1)))
+            assert float(local) == -1111 * (RANK + 1), (traced, float(local))
+            wanted = -1111 * (RANK + 1) if options else -1111 * (SIZE + 1) / 2
+            np.testing.assert_allclose(float(shared), wanted, rtol=1e-5)
+    for one in choices[1:]:
+        removed = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), **one)
+        hvd.remove_process_set(one["process_set"])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="unknown"):
+            removed.apply_gradients([(tf.constant(1.0), tf.Variable(1.0))])

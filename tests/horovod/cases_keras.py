@@ -109,6 +109,9 @@ def case_metrics_are_averaged() -> None:
     callback.on_epoch_end(0, logs)
     mean = (SIZE - 1) / 2
     np.testing.assert_allclose([logs["loss"], logs["accuracy"]], [mean, mean / 10], rtol=1e-6)
+    if SIZE > 1:
+        with pytest.raises(tf.errors.FailedPreconditionError, match="val_loss"):
+            callback.on_epoch_end(0, {"loss": 1.0} if RANK else {"loss": 1.0, "val_loss": 2.0})
 
 
 def case_a_model_that_its_first_batch_builds() -> None:
@@ -118,6 +121,8 @@ def case_a_model_that_its_first_batch_builds() -> None:
     local = tf.Variable(float(RANK))
     callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     callback.register_local_var(local)
+    if RANK == 0:
+        made.build([None, 2])  # it has been loaded there, say
     made.fit(np.ones([8, 2]), np.full([8, 3], RANK), batch_size=4, verbose=0, callbacks=[callback])
     found = everywhere(made.get_weights() + [v.numpy() for v in made.optimizer.variables])
     for other in found[1:]:

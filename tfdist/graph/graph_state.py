@@ -60,7 +60,7 @@ class GraphState:
       moved: variables that are not known to be updated in some steps only, and whose moving averages move in each.
       due: by variables that are not updated in each step: a bool tensor, whether they are in this one.
       warned_of_own: the script has been told that it gets this rank's own gradients.
-      session: that runs it, or has done so last.
+      sessions: that have run it.
     """
 
     def __init__(self, graph: ops.Graph) -> None:
@@ -79,7 +79,7 @@ class GraphState:
         self.moved: set[Any] = set()
         self.due: dict[Any, Any] = {}
         self.warned_of_own = False
-        self.session: weakref.ref[Any] | None = None
+        self.sessions: weakref.WeakSet[Any] = weakref.WeakSet()
         self._averaged = 0  # of the markers
         self._by_op: dict[ops.Operation, Collective] = {}
         self._by_function: dict[str, list[Collective]] = {}

@@ -55,7 +55,8 @@ class Reduction:
         self.op = op_of(op, None)
         _check(self.op, gradient_predivide_factor, backward_passes_per_step, average_aggregated_gradients)
         _check_groups(groups, num_groups)
-        self._members = state.members(number_of(process_set))
+        self._number = number_of(process_set)
+        state.members(self._number)
         self._compression = compression
         self._sparse_as_dense = sparse_as_dense
         self._predivide = float(gradient_predivide_factor)
@@ -71,8 +72,12 @@ class Reduction:
 
     @property
     def members(self) -> Members:
-        """Whose gradients are reduced."""
-        return self._members
+        """Whose gradients are reduced.
+
+        Raises:
+          tf.errors.InvalidArgumentError: the process set is not in use any more.
+        """
+        return state.members(self._number)
 
     def register_local_var(self, variable: Any) -> None:
         """Leave a variable's gradients to each rank."""
@@ -124,28 +129,42 @@ class Reduction:
           pairs: gradients (or None) and variables.
           held: adds several passes up; None: each is reduced.
         """
-        size = len(self._members.ranks)
+        members = self.members
+        size = len(members.ranks)
         own = [_tensor(gradient, self._sparse_as_dense) for gradient, _ in pairs]
         local = [variable_key(variable) in self._local for _, variable in pairs]
-        chosen = [i for i, (g, stays) in enumerate(zip(own, local, strict=True)) if g is not None and not stays]
         if self._scale_local and size > 1:
             own = [_times(g, 1 / size) if stays and g is not None else g for g, stays in zip(own, local, strict=True)]
-        group = self._members.group
-        if chosen and group is not None and (size > 1 or held is not None):
-            # The order of construction is that of the backward pass, and the same on all ranks.
-            chosen.sort(key=lambda i: _built(own[i]))
-            packed = [_compressed(own[i], self._compression, 1 / self._predivide) for i in chosen]
-            names = [variable_name(pairs[i][1]) for i in chosen]
-            gradients = [gradient for gradient, _ in packed]
-            if self.op == Adasum:
-                found = _adasum(gradients, names, self._members)
-            else:
-                found = AverageReducer(state.job, held).reduce(gradients, names, group)
-            factor = self._predivide * (size if self.op == ReduceOp.Sum else 1)
-            factor *= self.steps if held is not None and self._sums else 1
-            for i, gradient, (_, context) in zip(chosen, found, packed, strict=True):
-                own[i] = _decompressed(gradient, self._compression, context, factor)
+        there = [i for i, gradient in enumerate(own) if gradient is not None]
+        there.sort(key=lambda i: _built(own[i]))  # that of the backward pass, and the same on all ranks
+        shared = [i for i in there if members.group is not None and not local[i]]
+        if shared and (size > 1 or held is not None):
+            self._reduce(own, shared, pairs, members, held)
+        stay = [i for i in there if i not in shared]
+        if stay and held is not None:  # several passes are added up, of this rank alone
+            added = AverageReducer(state.job, held).reduce(
+                [own[i] for i in stay], [variable_name(pairs[i][1]) for i in stay], state.alone()
+            )
+            for i, gradient in zip(stay, added, strict=True):
+                own[i] = _times(gradient, self.steps if self._sums else 1)
         return [(gradient, variable) for gradient, (_, variable) in zip(own, pairs, strict=True)]
+
+    def _reduce(
+        self, own: list[Any], chosen: Sequence[int], pairs: Pairs, members: Members, held: Accumulated | None
+    ) -> None:
+        """Of these gradients. Collective: the process set's ranks."""
+        packed = [_compressed(own[i], self._compression, 1 / self._predivide) for i in chosen]
+        names = [variable_name(pairs[i][1]) for i in chosen]
+        gradients = [gradient for gradient, _ in packed]
+        assert members.group is not None
+        if self.op == Adasum:
+            found = _adasum(gradients, names, members)
+        else:
+            found = AverageReducer(state.job, held).reduce(gradients, names, members.group)
+        factor = self._predivide * (len(members.ranks) if self.op == ReduceOp.Sum else 1)
+        factor *= self.steps if held is not None and self._sums else 1
+        for i, gradient, (_, context) in zip(chosen, found, packed, strict=True):
+            own[i] = _decompressed(gradient, self._compression, context, factor)
 
     def _add(self, pairs: Pairs) -> list[tuple[Any, Any]] | None:
         """Eagerly: the sum of so many passes, or their mean; None: there are to be more."""

@@ -22,12 +22,14 @@ class Members:
       ranks: in the job, ascending.
       group: of them; None if this process is none of them.
       negotiation: likewise.
+      failures: of operations of graphs, when the last run of one began.
     """
 
     def __init__(self, number: int, ranks: Sequence[int], group: Group | None) -> None:
         self.number = number
         self.ranks = list(ranks)
         self.group = group
+        self.failures = 0
         self._calls: dict[str, int] = {}
         self._lock = threading.Lock()
         settings = process().job.switches.settings
@@ -35,6 +37,11 @@ class Members:
         self.negotiation = (
             None if group is None else Negotiation(group, words, settings.stall_seconds, settings.stall_abort_seconds)
         )
+
+    def run_begins(self) -> None:
+        """See ``State``."""
+        if self.negotiation is not None:
+            self.failures = self.negotiation.failures
 
     def next_name(self, kind: str) -> str:
         """For an operation that is executed at once and has none: the n-th of one rank is the n-th of the others."""
@@ -61,6 +68,7 @@ class State:
         self.job = process().job
         self.sets: dict[int, Members] = {}
         self.reduced_by: set[str] = set()
+        self._alone: Group | None = None
         self._next = 1
 
     @property
@@ -86,7 +94,13 @@ class State:
                 raise SettingsError(f"{name}={value} has no meaning with tfdist.horovod: use {instead}")
         process().install()
         self.job.switches.automatic = False
+        self.job.switches.run_begins = self.run_begins
         self.sets[0] = Members(0, range(self.job.world.size), self.job.world)
+
+    def run_begins(self) -> None:
+        """A graph is about to be run: what fails from now on ends it."""
+        for members in list(self.sets.values()):
+            members.run_begins()
 
     def end(self) -> None:
         """Nothing is begun any more."""
@@ -94,8 +108,6 @@ class State:
             if members.negotiation is not None:
                 members.negotiation.close()
         self.sets = {}
-        self.reduced_by = set()
-        self._next = 1
 
     def add(self, ranks: Sequence[int]) -> Members:
         """A process set. Collective: all ranks, which have agreed on it."""
@@ -111,6 +123,12 @@ class State:
         members = self.sets.pop(number)
         if members.negotiation is not None:
             members.negotiation.close()
+
+    def alone(self) -> Group:
+        """This rank by itself."""
+        if self._alone is None:
+            self._alone = self.job.world.group([self.job.world.rank])
+        return self._alone
 
     def members(self, number: int | None) -> Members:
         """Of a process set.

@@ -15,8 +15,8 @@ from tfdist.graph.traversal import is_symbolic
 from tfdist.horovod._state import Members, state
 from tfdist.horovod.named.errors import as_tensorflow_says
 from tfdist.horovod.named.in_graph import build
-from tfdist.horovod.named.negotiation import Underway
 from tfdist.horovod.named.requests import Kind, Request, request
+from tfdist.horovod.named.underway import Underway
 from tfdist.horovod.process_sets import number_of
 
 Make = Callable[[Sequence[np.ndarray]], Request]
@@ -36,6 +36,7 @@ class Operation:
       members: who takes part.
       name: by which the ranks find each other.
       rank: of this process among them.
+      in_graph: it is built, and not executed at once.
     """
 
     def __init__(
@@ -44,8 +45,8 @@ class Operation:
         self.kind: Kind = kind
         self.members, self._negotiation = state.own(number_of(process_set))
         self.rank = self.members.ranks.index(state.job.world.rank)
-        self._in_graph = any(is_symbolic(t) for t in tensors) or not tf.executing_eagerly()
-        self.name = _name(kind, name, tensors, self._in_graph, self.members, ignore_name_scope)
+        self.in_graph = any(is_symbolic(t) for t in tensors) or not tf.executing_eagerly()
+        self.name = _name(kind, name, tensors, self.in_graph, self.members, ignore_name_scope)
 
     @property
     def size(self) -> int:
@@ -71,12 +72,12 @@ class Operation:
         """
 
         def begin(arrays: Sequence[np.ndarray]) -> Underway:
-            made = make(arrays) if make else request(self.kind, self.name, arrays, **said)
-            return self._negotiation.begin(made, arrays)
+            made = make(arrays) if make else request(self.kind, self.name, arrays, in_graph=self.in_graph, **said)
+            return self._negotiation.begin(made, arrays, self.members.failures if self.in_graph else None)
 
-        if self._in_graph:
+        if self.in_graph:
             tensors = [tf.convert_to_tensor(t) for t in tensors]
-            return build(begin, tensors, outputs, f"horovod/{self.kind.replace(' ', '_')}", state.job)
+            return build(begin, tensors, outputs, f"horovod/{self.kind}", state.job, self.kind in ("barrier", "join"))
         with as_tensorflow_says():
             results = begin([own_copy(t.numpy()) for t in tensors]).results()
         return [tf.constant(array, spec.dtype) for array, spec in zip(results, outputs, strict=False)]
@@ -92,6 +93,11 @@ def _name(kind: str, given: str | None, tensors: Sequence[Any], in_graph: bool, 
         return f"{scope}/{given}" if scope else given
     of = re.sub(r"[^a-zA-Z0-9_]", "_", tensors[0].op.name) if tensors and is_symbolic(tensors[0]) else "value"
     return str(graph.unique_name(f"Horovod_{kind}_{of}", mark_as_used=True))
+
+
+def derivative_name(name: str) -> str:
+    """Of an operation that a derivative needs, of which there may be several."""
+    return name if tf.executing_eagerly() else str(ops.get_default_graph().unique_name(name, mark_as_used=True))
 
 
 def spec(tensor: Any, rows: bool = False) -> tf.TensorSpec:

@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.graph.derivatives import differentiable, nothing_after
-from tfdist.horovod._tensors import Operation, spec
+from tfdist.horovod._tensors import Operation, derivative_name, spec
 from tfdist.horovod.compression import Compression
-from tfdist.horovod.named.requests import Request, request
+from tfdist.horovod.named.requests import Request, request, wrong_splits
 from tfdist.horovod.ops import Adasum, Average, ReduceOp, Sum, op_of
 from tfdist.horovod.process_sets import global_process_set
 
@@ -80,13 +80,19 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Likewise of several tensors, together."""
     how, scales = op_of(op, average), (float(prescale_factor), float(postscale_factor))
-    slices = [isinstance(t, tf.IndexedSlices) for t in tensors]
-    if any(slices):
+    slices = [i for i, t in enumerate(tensors) if isinstance(t, tf.IndexedSlices)]
+    if slices:
         _check_slices(how, scales)
-        if not all(slices):
-            raise ValueError("a group is of tensors, or of tf.IndexedSlices, not of both")
-        names = [None if name is None else f"{name}.{i}" if len(slices) > 1 else name for i in range(len(slices))]
-        return [_slices(t, how, n, process_set, ignore_name_scope) for t, n in zip(tensors, names, strict=True)]
+        names = {i: None if name is None else f"{name}.{i}" if len(tensors) > 1 else name for i in slices}
+        found = {i: _slices(tensors[i], how, names[i], process_set, ignore_name_scope) for i in slices}
+        rest = [i for i in range(len(tensors)) if i not in found]
+        if rest:
+            dense = grouped_allreduce(
+                [tensors[i] for i in rest], compression=compression, op=how, process_set=process_set,
+                ignore_name_scope=ignore_name_scope, name=name,
+            )  # fmt: skip
+            found.update(zip(rest, dense, strict=True))
+        return [found[i] for i in range(len(tensors))]
     packed = [compression.compress(tf.convert_to_tensor(t)) for t in tensors]
     reduced = _reduced("allreduce", [t for t, _ in packed], how, scales, name, process_set, ignore_name_scope)
     return [compression.decompress(t, context) for t, (_, context) in zip(reduced, packed, strict=True)]
@@ -103,11 +109,11 @@ def _check_slices(how: ReduceOp, scales: Scales) -> None:
 
 
 def _slices(slices: tf.IndexedSlices, how: ReduceOp, name: str | None, process_set: Any, alone: bool) -> Any:
-    names = (None, None) if name is None else (f"{name}.values", f"{name}.indices")
-    values = allgather(slices.values, names[0], alone, process_set)
-    indices = allgather(slices.indices, names[1], alone, process_set)
-    size = Operation("allgather", "", process_set, []).size if how == Average else 1
-    return tf.IndexedSlices(values / tf.cast(size, values.dtype), indices, slices.dense_shape)
+    values, indices = grouped_allgather([slices.values, slices.indices], name, alone, process_set)
+    if how == Average:
+        size = Operation("allgather", "", process_set, []).size
+        values = values / tf.cast(size, values.dtype)
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
 def _each(tensors: Sequence[tf.Tensor], results: Callable[[list[Any]], list[Any]], backward: Any) -> list[Any]:
@@ -136,7 +142,7 @@ def _reduced(
         return operation.run(own, outputs, op=how.name, scales=scales)
 
     def backward(number: int, upstream: tf.Tensor) -> Any:
-        of = f"{operation.name}.gradient.{number}"
+        of = derivative_name(f"{operation.name}.gradient.{number}")
         if kind == "allreduce":
             return _reduced(kind, [upstream], how, scales, of, process_set, True)[0]
         factor = (size if how == Sum else 1) * scales[0] * scales[1]
@@ -160,11 +166,11 @@ def reducescatter(
 
     Collective: the process set's ranks. Arguments and errors: see ``allreduce``.
     """
-    tensor, context = compression.compress(tf.convert_to_tensor(tensor))
-    scales = (float(prescale_factor), float(postscale_factor))
-    how = op_of(op, None)
-    (result,) = _reduced("reducescatter", [tensor], how, scales, name, process_set, ignore_name_scope)
-    return compression.decompress(result, context)
+    (result,) = grouped_reducescatter(
+        [tensor], compression=compression, op=op, process_set=process_set, prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor, name=name, ignore_name_scope=ignore_name_scope,
+    )  # fmt: skip
+    return result
 
 
 def grouped_reducescatter(
@@ -217,7 +223,7 @@ def grouped_allgather(
     operation = Operation("allgather", name, process_set, own, ignore_name_scope)
 
     def backward(number: int, upstream: tf.Tensor) -> Any:
-        of = f"{operation.name}.gradient.{number}"
+        of = derivative_name(f"{operation.name}.gradient.{number}")
         mean = _reduced("allreduce", [upstream], Average, (1.0, 1.0), of, process_set, True)[0]
         mine = tf.shape(own[number])[:1]
         rows = allgather(mine, f"{of}.rows", True, process_set)
@@ -260,7 +266,7 @@ def broadcast(
         return operation.run([own], [spec(own)], root=root, error=wrong)[0]
 
     def backward(upstream: tf.Tensor) -> Any:
-        of = f"{operation.name}.gradient"
+        of = derivative_name(f"{operation.name}.gradient")
         mean = _reduced("allreduce", [upstream], Average, (1.0, 1.0), of, process_set, True)[0]
         return mean if operation.rank == root else nothing_after(mean)
 
@@ -303,11 +309,11 @@ def alltoall(
     def make(arrays: Sequence[np.ndarray]) -> Request:
         array, parts = arrays
         rows = len(array) if array.ndim else 0
-        error = _wrong_splits(parts, rows, size, splits is None)
+        error = wrong_splits(parts, rows, size, splits is None)
         if not error and splits is None:
             parts.resize([size], refcheck=False)
             parts[:] = rows // size
-        return request("alltoall", operation.name, [array], error=error)
+        return request("alltoall", operation.name, [array], error=error, in_graph=operation.in_graph)
 
     def forward(own: Any) -> Any:
         outputs = [spec(own, rows=True), tf.TensorSpec([size], tf.int64)]
@@ -316,15 +322,8 @@ def alltoall(
         return received
 
     def backward(upstream: tf.Tensor) -> Any:
-        return alltoall(upstream, counts[0], f"{operation.name}.gradient", True, process_set)[0]
+        of = derivative_name(f"{operation.name}.gradient")
+        return alltoall(upstream, counts[0], of, True, process_set)[0]
 
     received = differentiable(tensor, forward, backward)
     return received if splits is None else (received, tf.cast(counts[0], tf.int32))
-
-
-def _wrong_splits(parts: np.ndarray, rows: int, size: int, equally: bool) -> str:
-    if equally:
-        return f"{rows} rows cannot be split equally over {size} ranks: give splits" if rows % size else ""
-    if parts.shape != (size,) or parts.sum() != rows or (parts < 0).any():
-        return f"splits={parts.tolist()} must be {size} counts, one a rank, that add up to the {rows} rows"
-    return ""

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfdist.core.log import announce
 from tfdist.horovod.basics import init, shutdown
 from tfdist.horovod.variables import broadcast_object, broadcast_variables, build
-from tfdist.training.eager_variables import native
+from tfdist.training.eager_variables import native, random_state
 from tfdist.transport.interfaces import PeerError
 
 _LOST = (
@@ -203,7 +203,8 @@ class TensorFlowKerasState(ObjectState):
 
     def _variables(self) -> list[Any]:
         own = self.optimizer.variables
-        return [native(v) for v in [*self.model.variables, *(own() if callable(own) else own)]]
+        known = [*self.model.variables, *(own() if callable(own) else own)]
+        return [native(v) for v in known if not random_state(v)]
 
     def _keep(self) -> None:
         self._values = [np.array(v.numpy()) for v in self._variables()]

@@ -235,9 +235,25 @@ def DistributedGradientTape(
     return _Tape(gradtape, reduction)
 
 
-def PartialDistributedGradientTape(gradtape: Any, *args: Any, local_layers: Any = None, **kwargs: Any) -> Any:
+def PartialDistributedGradientTape(
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: Any = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: Any = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
     """Likewise, but for some layers, whose gradients stay each rank's own. See ``PartialDistributedOptimizer``."""
-    tape = DistributedGradientTape(gradtape, *args, **kwargs)
+    tape = DistributedGradientTape(
+        gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor, num_groups,
+        groups, process_set, scale_local_gradients,
+    )  # fmt: skip
     for variable in local_variables(local_layers):
         tape.register_local_source(variable)
     return tape

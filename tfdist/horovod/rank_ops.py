@@ -7,11 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.graph import function_state
 from tfdist.horovod._state import state
 from tfdist.horovod._tensors import Operation
 from tfdist.horovod.process_sets import global_process_set
 from tfdist.training.join import stand_in_for_all
 
+_JOIN = "\x1fjoin"  # a name that no script gives
 _SUMMED = (
     "hvd.join with gradients that are reduced by {}: a rank that has joined has nothing to add, and the others' are "
     "averaged: use op=hvd.Average, or give all ranks the same number of steps"
@@ -33,7 +35,7 @@ def join() -> tf.Tensor:
       RuntimeError: gradients are added up over several passes, or reduced by another op than ``Average``.
       tf.errors.FailedPreconditionError: on the other ranks, of operations that need this rank's data.
     """
-    operation = Operation("join", "join", 0, [])
+    operation = Operation("join", _JOIN, 0, [])
     if not tf.executing_eagerly():
         return operation.run([], [tf.TensorSpec([], tf.int32)])[0]
     if others := state.reduced_by - {"Average"}:
@@ -57,9 +59,14 @@ def join() -> tf.Tensor:
     return last
 
 
-def barrier(process_set: Any = global_process_set) -> None:
-    """Wait until all ranks of the process set are here. Collective: those ranks."""
-    Operation("barrier", None, process_set, []).run([], [])
+def barrier(process_set: Any = global_process_set) -> Any:
+    """Wait until all ranks of the process set are here. Collective: those ranks.
+
+    Returns:
+      In a session's graph, an operation; else None.
+    """
+    (done,) = Operation("barrier", None, process_set, []).run([], [tf.TensorSpec([], tf.bool)]) or [None]
+    return done.op if done is not None and function_state.in_session() else None
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:

@@ -117,7 +117,7 @@ def broadcast_object(
     members = state.own(number_of(process_set))[0]
     own = _pickled(obj) if state.job.world.rank == root_rank else np.empty(0, np.uint8)
     error = "" if root_rank in members.ranks else f"root_rank={root_rank} is none of {members.ranks}"
-    (found,) = _gathered([own], f"object of rank {root_rank}", name, process_set, error)
+    (found,) = _gathered([own], "object of one rank", name, process_set, error, f"root rank {root_rank}")
     return pickle.loads(found.tobytes())
 
 
@@ -147,10 +147,10 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def _gathered(
-    arrays: Sequence[np.ndarray], what: str, name: str | None, process_set: Any, error: str = ""
+    arrays: Sequence[np.ndarray], what: str, name: str | None, process_set: Any, error: str = "", words: str = ""
 ) -> list[np.ndarray]:
     members, negotiation = state.own(number_of(process_set))
-    asked = request("allgather", f"{what}: {name or members.next_name('object')}", arrays, error=error)
+    asked = request("allgather", f"{what}: {name or members.next_name('object')}", arrays, error=error, words=words)
     with as_tensorflow_says():
         return negotiation.begin(asked, arrays).results()
 

@@ -66,6 +66,7 @@ class MpiChannel:
         self.node: Node | None = node
         self.rank = comm.rank
         self.size = comm.size
+        self.aside = self.patient = False
         self.takes_letters = spread and comm.size <= _GATHERED_RANKS
 
     @property
@@ -108,7 +109,7 @@ class MpiChannel:
         letter = self._enclosed
         brought = np.empty((self.size, 3 + letter.size), np.int64)
         request = self._comm.Iallgather(np.concatenate([np.array(own, np.int64), letter]), brought)
-        self._detector.wait(request, place, self._ranks)
+        self._detector.wait(request, place, self._ranks, aside=self.aside, patient=self.patient)
         self._enclosed, self._letters = _NOTHING, brought[:, 3:]
         rows: list[list[int]] = brought[:, :3].tolist()
         return rows
@@ -123,7 +124,8 @@ class MpiChannel:
         """Whether all ranks bring the same: the greatest is the least. It takes no more bytes with more ranks."""
         both = np.array([*own, *(-number for number in own)], np.int64)
         found = np.empty_like(both)
-        self._detector.wait(self._comm.Iallreduce(both, found, MPI.MAX), place, self._ranks)
+        request = self._comm.Iallreduce(both, found, MPI.MAX)
+        self._detector.wait(request, place, self._ranks, aside=self.aside, patient=self.patient)
         most, negative = found.reshape(2, -1)
         return bool((most == -negative).all())
 

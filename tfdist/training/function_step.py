@@ -56,6 +56,8 @@ class FunctionSteps:
             return call()
         if not tf.executing_eagerly():
             return self._call_inside(graph, state, inputs, call)
+        if self._job.switches.run_begins is not None:
+            self._job.switches.run_begins()
         known = self._variables.by_handle
         arguments = [v for t in inputs if t.dtype == tf.resource and (v := known(t)) is not None]
         # What it hands on, and the variables that were its arguments when it was prepared.

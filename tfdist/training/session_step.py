@@ -118,7 +118,9 @@ class SessionSteps:
         state = state_of(session.graph)
         if state is None:
             return call()
-        state.session = weakref.ref(session)
+        state.sessions.add(session)
+        if self._job.switches.run_begins is not None:
+            self._job.switches.run_begins()
         variable_writes.before_run(session.graph, self._job)
         self._warn_of_own(state, fetches)
         state.ran_version = session.graph.version

@@ -161,6 +161,8 @@ class Channel(Protocol):
       size: of the group.
       node: shared memory, if it was asked for and is to be had.
       pace: between machines; whoever uses the channel may set another one, alike on all ranks.
+      aside: its arrivals are waited for beside what computes, so that the ranks may wait in other places meanwhile.
+      patient: they are waited for as long as the others run.
       takes_letters: with an arrival, where it passes a network: a little more takes it no longer.
     """
 
@@ -168,6 +170,8 @@ class Channel(Protocol):
     size: int
     node: Node | None
     pace: Pace
+    aside: bool
+    patient: bool
     takes_letters: bool
 
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:

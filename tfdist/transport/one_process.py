@@ -27,6 +27,7 @@ class OneProcess:
     node: Node | None = None
     pace = Pace()
     takes_letters = False
+    aside = patient = False
 
     def __init__(self) -> None:
         self.recorder: Recorder = SILENT

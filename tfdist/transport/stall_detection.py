@@ -21,6 +21,7 @@ from typing import Protocol
 from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.log import last_words, log
 from tfdist.core.settings import Settings
+from tfdist.transport._blocking_call import BlockingCall
 from tfdist.transport.interfaces import PeerError
 from tfdist.transport.state_line import State, clipped
 from tfdist.transport.whereabouts import NOBODY, ranks_in_words, silent_seconds, whereabouts
@@ -113,7 +114,15 @@ class StallDetector:
                 "and end the program."
             )
 
-    def wait(self, request: Request, place: str, ranks: Sequence[int] | None = None, moving: bool = False) -> None:
+    def wait(
+        self,
+        request: Request,
+        place: str,
+        ranks: Sequence[int] | None = None,
+        moving: bool = False,
+        aside: bool = False,
+        patient: bool = False,
+    ) -> None:
         """Wait without burning the core until ``request`` is complete.
 
         Args:
@@ -121,6 +130,8 @@ class StallDetector:
           place: the same words on every rank that waits for the same thing.
           ranks: who is awaited, if not all.
           moving: all have been there, and their messages are on the way.
+          aside: by a thread beside those that compute: others may come here after waiting elsewhere.
+          patient: as long as the others run.
 
         Raises:
           PeerError: a rank has ended, all wait in different places, or the deadline has passed; or this rank has given
@@ -128,7 +139,7 @@ class StallDetector:
         """
         try:
             self.check(place)
-            self._wait(request, place, ranks, moving)
+            self._wait(request, place, ranks, moving=moving, aside=aside, patient=patient)
         except BaseException as error:
             self._abandoned.append(request)
             self.give_up(error)
@@ -136,13 +147,13 @@ class StallDetector:
                 raise
             raise broken(place, error) from error
 
-    def _wait(self, request: Request, place: str, ranks: Sequence[int] | None, moving: bool) -> None:
+    def _wait(self, request: Request, place: str, ranks: Sequence[int] | None, **manner: bool) -> None:
         start = time.monotonic()
         watch = None
         while not request.Test():
             waited = time.monotonic() - start
             if waited > _ANNOUNCE_SECONDS:
-                watch = watch or _Watch(self, request, place, ranks, moving)
+                watch = watch or _Watch(self, request, place, ranks, **manner)
                 watch.look(waited)
             if waited < _YIELDING_SECONDS:
                 os.sched_yield()
@@ -161,7 +172,7 @@ class StallDetector:
           place: the same words on every rank that waits for the same thing.
           ranks: who is awaited, if not all.
         """
-        call = _Call()
+        call = BlockingCall()
         watch = threading.Thread(target=self._guard, args=(call, place, ranks), name="tfdist deadline", daemon=True)
         watch.start()
         try:
@@ -169,10 +180,10 @@ class StallDetector:
         finally:
             call.returned.set()
 
-    def _guard(self, call: _Call, place: str, ranks: Sequence[int] | None) -> None:
+    def _guard(self, call: BlockingCall, place: str, ranks: Sequence[int] | None) -> None:
         if not call.returned.wait(_ANNOUNCE_SECONDS):
             try:
-                self._wait(call, place, ranks, moving=False)
+                self._wait(call, place, ranks)
             except Exception as error:
                 self.end_job(error)
 
@@ -219,21 +230,11 @@ def broken(place: str, error: BaseException) -> PeerError:
     return PeerError(f"{place}: MPI cannot go on ({error}): another rank has ended, or the way to it is broken.")
 
 
-class _Call:
-    """A blocking call as a request."""
-
-    def __init__(self) -> None:
-        self.returned = threading.Event()
-
-    def Test(self) -> bool:  # noqa: N802 (as mpi4py.MPI.Request)
-        return self.returned.is_set()
-
-
 class _Watch:
     """One long wait: what it has told, and what it makes of the others' news."""
 
     def __init__(
-        self, detector: StallDetector, request: Request, place: str, ranks: Sequence[int] | None, moving: bool
+        self, detector: StallDetector, request: Request, place: str, ranks: Sequence[int] | None, **manner: bool
     ) -> None:
         self._detector = detector
         self._ranks = None if ranks is None else frozenset(ranks)
@@ -246,8 +247,8 @@ class _Watch:
         self._rank = detector._states.rank
         self._next_look_seconds = 0.0
         self._trace_place = detector.recorder.place  # until it has been told
-        self._moving = moving
-        detector._states.tell("moving" if moving else "waiting", place)
+        self._moving, self._aside, self._patient = (manner.get(m, False) for m in ("moving", "aside", "patient"))
+        detector._states.tell("moving" if self._moving else "aside" if self._aside else "waiting", place)
 
     def look(self, waited: float) -> None:
         if waited < self._next_look_seconds:
@@ -279,6 +280,8 @@ class _Watch:
         missing = self._missing(others)
         if any(others[r].kind == "alone" and others[r].answers for r in missing):
             self._excused_seconds = waited
+        if self._patient and all(s.answers and not silent_seconds(s) for s in others.values()):
+            self._excused_seconds = waited
         if waited - self._excused_seconds > self._settings.stall_abort_seconds:
             who = f"{ranks_in_words(missing)} ({whereabouts(others, missing)})" if missing else NOBODY
             raise PeerError(
@@ -289,7 +292,7 @@ class _Watch:
     def _check_entangled(self, others: dict[int, State]) -> None:
         elsewhere = [r for r, state in others.items() if state.what != self._place]
         known = all(state.kind == "waiting" and state.answers for state in others.values())
-        if self._moving or not elsewhere or not known:
+        if self._moving or self._aside or not elsewhere or not known:
             self._entangled_since = None
             return
         now = time.monotonic()

@@ -18,9 +18,10 @@ class State:
     """What a rank is about.
 
     Attributes:
-      kind: ``running``; ``waiting`` somewhere; ``moving``: for messages of ranks that have been there; ``alone`` with
-        something; ``joined``: trains no more, but takes part; ``ended``. At the start, before it can be read:
-        ``absent``; ``gathering``: it hears of the others, and has not said that all have come; ``unknown``.
+      kind: ``running``; ``waiting`` somewhere; ``aside``: waiting by a thread beside those that compute; ``moving``:
+        for messages of ranks that have been there; ``alone`` with something; ``joined``: trains no more, but takes
+        part; ``ended``. At the start, before it can be read: ``absent``; ``gathering``: it hears of the others, and has
+        not said that all have come; ``unknown``.
       what: more of it, in words; the beginning, if it is long (see ``clipped``).
       line: of the script that its main thread was in when it last looked; empty: unknown.
       looked: when, in seconds since the epoch by the reader's clock; 0: never.

@@ -23,6 +23,7 @@ def whereabouts(others: Mapping[int, State], ranks: Sequence[int]) -> str:
         "alone": "alone with",
         "joined": "has no more data (tfdist.join)",
         "waiting": "waits in",
+        "aside": "waits in",
         "moving": "waits for a message in",
         "ended": "has ended",
         "absent": "has not come",

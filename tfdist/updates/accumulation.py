@@ -99,7 +99,7 @@ class Accumulated:
         sums = StepSums(collective.name, collective.exchanges, self.steps, self._job)
         if function_state.in_session():
             return sums
-        return self._known.setdefault((self._keys, *collective.plan), sums)
+        return self._known.setdefault((self._keys, collective), sums)
 
     def built(self, due: tf.Tensor) -> None:
         """See ``step_sums.Accumulation``."""

@@ -65,13 +65,25 @@ def DistributedOptimizer(
 
 
 def PartialDistributedOptimizer(
-    optimizer: Any, name: str | None = None, *args: Any, local_layers: Any = None, **kwargs: Any
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: Any = Average,
+    groups: Any = None,
+    process_set: Any = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
 ) -> Any:
     """Likewise, but for some layers: see ``tfdist.horovod.PartialDistributedOptimizer``."""
-    wrapped = DistributedOptimizer(optimizer, name, *args, **kwargs)
-    for variable in optimizers.local_variables(local_layers):
-        wrapped.register_local_var(variable)
-    return wrapped
+    return optimizers.PartialDistributedOptimizer(
+        optimizer, name, compression=compression, sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor, op=op, groups=groups, process_set=process_set,
+        local_layers=local_layers, scale_local_gradients=scale_local_gradients,
+    )  # fmt: skip
 
 
 def _value(result: Any) -> Any:

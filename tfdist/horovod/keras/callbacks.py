@@ -7,11 +7,27 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.graph import function_state
 from tfdist.horovod import basics, collectives
-from tfdist.horovod.variables import broadcast_variables, build
+from tfdist.horovod.ops import Min
+from tfdist.horovod.variables import allgather_object, broadcast_variables, build
+from tfdist.training.eager_variables import random_state
 
 # Of Keras 3, or of tf_keras where TF_USE_LEGACY_KERAS=1 has chosen it.
 Callback, ModelCheckpoint = tf.keras.callbacks.Callback, tf.keras.callbacks.ModelCheckpoint
+
+
+def _check_eager(name: str) -> None:
+    """Refuse a session's graph.
+
+    Raises:
+      RuntimeError: this executes in one.
+    """
+    if function_state.in_session():
+        raise RuntimeError(
+            f"{name} is for Keras that executes eagerly or in functions: leave tf.compat.v1.disable_eager_execution() "
+            "out, or use hvd.broadcast_global_variables and hvd.allreduce in the session"
+        )
 
 
 class BroadcastGlobalVariablesCallback(Callback):  # type: ignore[misc,valid-type]
@@ -36,8 +52,10 @@ class BroadcastGlobalVariablesCallback(Callback):  # type: ignore[misc,valid-typ
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Collective: all ranks."""
+        _check_eager(type(self).__name__)
         self.broadcast_done = False
-        if self.model.built:
+        # One rank's may have been loaded.
+        if int(collectives.allreduce(int(bool(self.model.built)), op=Min, name="whether the model is built")):
             build(self.model.optimizer, self.model.trainable_variables)
             self._broadcast()
 
@@ -50,7 +68,9 @@ class BroadcastGlobalVariablesCallback(Callback):  # type: ignore[misc,valid-typ
         self.broadcast_done = True
         own = self.model.optimizer.variables
         known = [*self.model.variables, *(own() if callable(own) else own)]
-        broadcast_variables([v for v in known if id(v) not in self._local], self.root_rank)
+        # (Random states are each rank's own: the ranks draw different masks, as one process does for its examples.)
+        wanted = [v for v in known if id(v) not in self._local and not random_state(v)]
+        broadcast_variables(wanted, self.root_rank)
 
 
 class MetricAverageCallback(Callback):  # type: ignore[misc,valid-type]
@@ -65,9 +85,14 @@ class MetricAverageCallback(Callback):  # type: ignore[misc,valid-type]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Collective: all ranks, with the same names."""
-        names = sorted(logs or {})
-        averages = collectives.grouped_allreduce([float(logs[n]) for n in names], name=f"metrics {names}")
-        for name, value in zip(names, averages, strict=True):
+        _check_eager(type(self).__name__)
+        own = {name: float(value) for name, value in (logs or {}).items()}
+        for other in allgather_object(sorted(own), name="metrics"):
+            if other != sorted(own):
+                said = f"a rank logs {other}, and this one {sorted(own)}: all ranks must have the same metrics"
+                raise tf.errors.FailedPreconditionError(None, None, f"MetricAverageCallback: {said}")
+        averages = collectives.grouped_allreduce([tf.constant(own[n]) for n in sorted(own)], name="metrics' averages")
+        for name, value in zip(sorted(own), averages, strict=True):
             logs[name] = float(value)
 
 
@@ -113,6 +138,7 @@ class LearningRateScheduleCallback(Callback):  # type: ignore[misc,valid-type]
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Finds out how many steps an epoch has."""
+        _check_eager(type(self).__name__)
         if not self.staircase and not self.steps_per_epoch:
             self.steps_per_epoch = self.params.get("steps")
             if not self.steps_per_epoch:

@@ -45,6 +45,9 @@ def carry_out(request: Request, channel: Channel, arrays: Sequence[np.ndarray] |
 def _all_reduce(request: Request, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     before, after = request.scales
     arrays = [_scaled(array, before) for array in arrays]
+    dtypes = [array.dtype for array in arrays]
+    if request.op == "Average":  # a sum of narrow integers may not be one of them where the average is
+        arrays = [a.astype(np.int64) if a.dtype.kind in "iu" else a for a in arrays]
     if request.op == "Adasum":
         results = adasum(channel, arrays)
     else:
@@ -57,7 +60,8 @@ def _all_reduce(request: Request, channel: Channel, arrays: Sequence[np.ndarray]
             results = [*results]
             for i, part in zip(chosen, parts, strict=True):
                 results[i] = part.reshape(arrays[i].shape)
-    return [_scaled(_averaged(r, request, channel.size), after) for r in results]
+    averaged = [_averaged(r, request, channel.size) for r in results]
+    return [_scaled(r.astype(dtype, copy=False), after) for r, dtype in zip(averaged, dtypes, strict=True)]
 
 
 def _reduce_scatter(request: Request, channel: Channel, array: np.ndarray) -> np.ndarray:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tfdist.horovod.named.negotiation import DuplicateName
 from tfdist.horovod.named.requests import BadArgument, Mismatch
+from tfdist.horovod.named.underway import DuplicateName, Outdated
 
 
 @contextlib.contextmanager
@@ -21,7 +21,7 @@ def as_tensorflow_says() -> Iterator[None]:
     """
     try:
         yield
-    except Mismatch as error:
+    except (Mismatch, Outdated) as error:
         raise tf.errors.FailedPreconditionError(None, None, str(error)) from None
     except (BadArgument, DuplicateName) as error:
         raise tf.errors.InvalidArgumentError(None, None, str(error)) from None

@@ -14,14 +14,14 @@ from tfdist.graph import function_state
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
 from tfdist.horovod.named.errors import as_tensorflow_says
-from tfdist.horovod.named.negotiation import Underway
 from tfdist.horovod.named.signals import Signal
+from tfdist.horovod.named.underway import Underway
 
 Begin = Callable[[Sequence[np.ndarray]], Underway]
 
 
 def build(
-    begin: Begin, tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec], name: str, job: Job
+    begin: Begin, tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec], name: str, job: Job, ordered: bool
 ) -> list[tf.Tensor]:
     """An operation where TensorFlow is building now.
 
@@ -31,6 +31,7 @@ def build(
       outputs: dtypes and static shapes of its results.
       name: of its scope.
       job: the ranks.
+      ordered: in a function it begins after what is before it.
     """
     underway: dict[int, Underway] = {}
     numbers = itertools.count()
@@ -68,7 +69,9 @@ def build(
         with tf.control_dependencies([ended]):
             results = tf.numpy_function(finish, [number], [spec.dtype for spec in outputs] or [tf.bool])
     manager = getattr(graph, "experimental_acd_manager", None)
-    if manager is not None:  # else a function would do one of these after the other, in the order of this rank
+    if (
+        manager is not None and not ordered
+    ):  # else a function would do one of these after the other, in the order of this rank
         for op in graph.get_operations()[known:]:
             manager.run_independently(op)
     results = list(results) if isinstance(results, list | tuple) else [results]

@@ -11,67 +11,28 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from tfdist.core.log import announce
 from tfdist.horovod.named.array_functions import carry_out
-from tfdist.horovod.named.requests import Request, check
+from tfdist.horovod.named.requests import Mismatch, Request, check
+from tfdist.horovod.named.underway import DuplicateName, Outdated, Underway
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import Channel, Group, PeerError
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1e-4, 0.02  # between rounds in which nothing is new
+_NO_OTHER_SECONDS = 8.0  # threads that all wait for what they have begun themselves will not begin anything else
+_GIVEN_UP = Request("given up", "given up")
 
 
-class Underway:
-    """An operation of this rank that has begun.
+class _Failed(NamedTuple):
+    """What all ranks have begun, and cannot be carried out; this rank's, unless it has joined."""
 
-    Attributes:
-      request: what it is.
-      arrays: its own memory; None: it has none.
-    """
-
-    def __init__(self, request: Request, arrays: Sequence[np.ndarray]) -> None:
-        self.request = request
-        self.arrays: Sequence[np.ndarray] | None = arrays
-        self._done = threading.Event()
-        self._lock = threading.Lock()
-        self._then: list[Callable[[], None]] = []
-        self._results: list[np.ndarray] = []
-        self._failure: BaseException | None = None
-
-    def complete(self, results: list[np.ndarray], failure: BaseException | None = None) -> None:
-        """It has ended, well or not."""
-        self.arrays = None
-        self._results, self._failure = results, failure
-        with self._lock:
-            self._done.set()
-            then, self._then = self._then, []
-        for action in then:
-            action()
-
-    def then(self, action: Callable[[], None]) -> None:
-        """Have a function called when it has ended, perhaps at once; by whatever thread."""
-        with self._lock:
-            if not self._done.is_set():
-                self._then.append(action)
-                return
-        action()
-
-    def results(self) -> list[np.ndarray]:
-        """When it has ended.
-
-        Raises:
-          Exception: it has failed: with ``Mismatch`` or ``BadArgument`` on all ranks.
-        """
-        self._done.wait()
-        if self._failure is not None:
-            raise self._failure
-        return self._results
-
-
-class DuplicateName(Exception):
-    """An operation of the same name is under way."""
+    own: Underway | None
+    error: Exception
+    in_graph: bool
 
 
 class Negotiation:
@@ -82,6 +43,9 @@ class Negotiation:
       words: what it is called.
       stall_seconds: after which ranks that wait for different operations say so.
       abort_seconds: after which they give up.
+
+    Attributes:
+      failures: of operations of graphs, as many on all ranks.
     """
 
     def __init__(self, group: Group, words: str, stall_seconds: float, abort_seconds: float) -> None:
@@ -89,6 +53,8 @@ class Negotiation:
         self._words = words
         # Not by the thread: communicators are made in the same order on all ranks.
         self._channel = group.channel(f"Horovod operations of {words}")
+        self._channel.aside = True
+        self.failures = 0
         self._stall_seconds, self._abort_seconds = stall_seconds, abort_seconds
         self._changed = threading.Condition()
         self._new: list[Underway] = []
@@ -100,14 +66,16 @@ class Negotiation:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def begin(self, request: Request, arrays: Sequence[np.ndarray] = ()) -> Underway:
+    def begin(self, request: Request, arrays: Sequence[np.ndarray] = (), failures: int | None = None) -> Underway:
         """Begin an operation; all ranks must, sooner or later.
 
         Args:
           request: what it is.
           arrays: memory of its own, which nobody else changes.
+          failures: how many there were when the run of its graph began; None: it is of no graph.
 
         Raises:
+          Outdated: there have been more since, of operations of this run.
           DuplicateName: another of this name is under way here.
           RuntimeError: the process set was removed.
           PeerError: a rank is missing since an earlier one.
@@ -118,6 +86,8 @@ class Negotiation:
                 raise self._failure
             if self._closed:
                 raise RuntimeError(f"{request}: {self._words} is not in use any more")
+            if failures is not None and failures != self.failures:
+                raise Outdated(f"{request}: another operation of this run has failed")
             if request.name in self._own:
                 raise DuplicateName(
                     f"{request}: another operation of this name is under way; give each of those that may be under "
@@ -165,9 +135,13 @@ class Negotiation:
 
     def _meet(self, channel: Channel) -> None:
         """Rounds, until nothing of this rank's is under way."""
-        pause, idle_since, told = _SHORTEST_PAUSE, time.monotonic(), False
+        pause, idle_since, told, gives_up = _SHORTEST_PAUSE, time.monotonic(), False, False
         while self._own:
-            if self._round(channel):
+            # One that has no more data has nothing to say, and all the time that the others take.
+            channel.patient = self._only_join()
+            news = self._round(channel, gives_up)
+            gives_up = False
+            if news:
                 pause, idle_since = _SHORTEST_PAUSE, time.monotonic()
                 continue
             # All ranks wait for something that another has not begun. (They see so in the same rounds.)
@@ -176,20 +150,29 @@ class Negotiation:
                 told = True
                 if channel.rank == 0:
                     announce(f"for {waited:.0f} s {self._missing()}")
-            if waited > self._abort_seconds:
-                raise PeerError(f"for {waited:.0f} s {self._missing()}")
+            at_once = not any(one.in_graph for of_ranks in self._known.values() for one in of_ranks.values())
+            if waited > (min(_NO_OTHER_SECONDS, self._abort_seconds) if at_once else self._abort_seconds):
+                gives_up = True
             with self._changed:
                 if not self._new:
                     self._changed.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _round(self, channel: Channel) -> bool:
+    def _only_join(self) -> bool:
+        with self._changed:
+            return all(one.request.kind == "join" for one in self._own.values())
+
+    def _round(self, channel: Channel, gives_up: bool) -> bool:
         """Tell the others what is new here, and carry out what all have; whether there was anything new.
 
         Collective: the group's ranks.
+
+        Args:
+          channel: of the group.
+          gives_up: this rank has waited long enough for what others have not begun.
         """
         with self._changed:
-            new, self._new = [one.request for one in self._new], []
+            new, self._new = [*([_GIVEN_UP] if gives_up else []), *(one.request for one in self._new)], []
         self._rounds += 1
         place = f"round {self._rounds} of Horovod operations of {self._words}"
         said = channel.arrive(place, agreement.number([repr(request) for request in new]))
@@ -198,12 +181,23 @@ class Negotiation:
             channel.done()
             everyone = channel.all_gather_object(new, place)
         for rank, requests in enumerate(everyone):
-            for one in requests:
-                self._known.setdefault(one.name, {})[rank] = one
-                if one.kind == "join":
+            for asked in requests:
+                if asked == _GIVEN_UP:
+                    continue
+                self._known.setdefault(asked.name, {})[rank] = asked
+                if asked.kind == "join":
                     self._joined.append(rank)
+        failed: list[_Failed] = []
         for name in [name for name, of_ranks in self._known.items() if self._complete(of_ranks, channel.size)]:
-            self._end(channel, name)
+            failed += self._end(channel, name)
+        in_graph = [str(one.error) for one in failed if one.in_graph]
+        if in_graph:
+            self._end_runs(in_graph[0])  # before the run that it fails can end, and the next begin
+        for one in failed:
+            if one.own is not None:
+                one.own.complete([], one.error)
+        if any(_GIVEN_UP in requests for requests in everyone):
+            self._fail_all(Mismatch(self._missing()), lambda one: one.kind != "join")
         self._end_joins(channel.size)
         channel.done()
         return any(everyone)
@@ -213,24 +207,49 @@ class Negotiation:
             one.kind == "join" for one in of_ranks.values()
         )
 
-    def _end(self, channel: Channel, name: str) -> None:
-        """Carry out what all ranks have begun, or fail."""
+    def _end(self, channel: Channel, name: str) -> list[_Failed]:
+        """Carry out what all ranks have begun; what has failed instead."""
         of_ranks = dict(sorted(self._known.pop(name).items()))
         own = self._own.get(name) if channel.rank in of_ranks else None
-        results: list[np.ndarray] = []
-        failure: Exception | None = None
+        if own is not None:
+            self._forget(own)
         try:
             absent = [rank for rank in self._joined if rank not in of_ranks]
             check(of_ranks, self._group.ranks, absent)
             one = next(iter(of_ranks.values())) if own is None else own.request
             results = carry_out(one, channel, None if own is None else own.arrays)
-        except PeerError:
+        except PeerError as error:
+            if own is not None:
+                own.complete([], error)
             raise
         except Exception as error:
-            failure = error
+            return [_Failed(own, error, any(one.in_graph for one in of_ranks.values()))]
         if own is not None:
-            self._forget(own)
-            own.complete(results, failure)
+            own.complete(results)
+        return []
+
+    def _end_runs(self, failed: str) -> None:
+        """The graphs' runs in which something has failed end, on all ranks, and what they have begun with them: it must
+        not meet what the next runs begin under the same names."""
+        with self._changed:
+            self.failures += 1
+            # What is new here was begun before this rank knew.
+            late = [one for one in self._new if one.request.in_graph]
+            self._new = [one for one in self._new if not one.request.in_graph]
+        error = Mismatch(f"given up, since another operation of the same run has failed: {failed}")
+        for one in late:
+            self._forget(one)
+            one.complete([], error)
+        self._fail_all(error, lambda one: one.in_graph)
+
+    def _fail_all(self, error: Exception, which: Callable[[Request], bool]) -> None:
+        """End what some ranks have begun, on those that have."""
+        for name in [n for n, of_ranks in self._known.items() if any(which(one) for one in of_ranks.values())]:
+            del self._known[name]
+            own = self._own.get(name)
+            if own is not None:
+                self._forget(own)
+                own.complete([], error)
 
     def _end_joins(self, size: int) -> None:
         if len(self._joined) == size:
@@ -238,7 +257,9 @@ class Negotiation:
             self._joined = []
             for name in [n for n, of_ranks in self._known.items() if any(r.kind == "join" for r in of_ranks.values())]:
                 del self._known[name]
-            for own in [one for one in self._own.values() if one.request.kind == "join"]:
+            with self._changed:
+                joins = [one for one in self._own.values() if one.request.kind == "join"]
+            for own in joins:
                 self._forget(own)
                 own.complete([np.array(last, np.int32)])
 

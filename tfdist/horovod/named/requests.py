@@ -8,7 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-Kind = Literal["allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "join", "process set"]
+Kind = Literal[
+    "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "join", "process set", "given up"
+]
 _ROWS = ("allgather", "alltoall")  # whose first dimensions may differ
 _JOINED = ("allreduce", "join")  # which a rank that has joined takes part in with nothing
 _JOINED_OPS = ("Average", "Sum")
@@ -26,6 +28,8 @@ class Request:
       root: rank in the process set; 0 if there is none.
       scales: what is multiplied with before and after.
       error: what this rank has found wrong with its own arguments; empty if nothing.
+      words: what else must be alike.
+      in_graph: it was begun by a graph, which ends with the first of its operations that fails.
     """
 
     kind: Kind
@@ -35,6 +39,8 @@ class Request:
     root: int = 0
     scales: tuple[float, float] = (1.0, 1.0)
     error: str = ""
+    words: str = ""
+    in_graph: bool = dataclasses.field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r}"
@@ -56,13 +62,19 @@ def request(
     root: int = 0,
     scales: tuple[float, float] = (1.0, 1.0),
     error: str = "",
+    words: str = "",
+    in_graph: bool = False,
 ) -> Request:
     """Of these arrays."""
     if not error and kind in (*_ROWS, "reducescatter") and any(a.ndim == 0 for a in arrays):
         error = f"{kind} of a scalar, which has no rows"
     shapes = [(None, *a.shape[1:]) if kind in _ROWS and a.ndim else a.shape for a in arrays]
     tensors = tuple((a.dtype.name, shape) for a, shape in zip(arrays, shapes, strict=True))
-    return Request(kind, name, tensors, op, root, scales, error)
+    if not error and any(a.dtype.kind in "OSU" for a in arrays) and kind not in ("allgather", "broadcast", "alltoall"):
+        error = "strings cannot be combined"
+    if not error and op == "Adasum" and any(a.dtype.kind in "iub" for a in arrays):
+        error = "Adasum is of floating-point numbers"
+    return Request(kind, name, tensors, op, root, scales, error, words, in_graph)
 
 
 def check(of_ranks: Mapping[int, Request], ranks: Sequence[int], joined: Sequence[int]) -> None:
@@ -112,8 +124,19 @@ def _difference(one: Request, other: Request) -> tuple[str, str] | None:
         return f"op {one.op}", f"op {other.op}"
     if one.root != other.root:
         return f"root rank {one.root}", f"root rank {other.root}"
+    if one.words != other.words:
+        return one.words, other.words
     return f"prescale and postscale factors {one.scales}", f"{other.scales}"
 
 
 def _words(shape: Sequence[int | None]) -> str:
     return f"[{', '.join('rows' if size is None else str(size) for size in shape)}]"
+
+
+def wrong_splits(parts: np.ndarray, rows: int, size: int, equally: bool) -> str:
+    """What is wrong with the rows for each rank; empty if nothing is."""
+    if equally:
+        return f"{rows} rows cannot be split equally over {size} ranks: give splits" if rows % size else ""
+    if parts.shape != (size,) or parts.sum() != rows or (parts < 0).any():
+        return f"splits={parts.tolist()} must be {size} counts, one a rank, that add up to the {rows} rows"
+    return ""

@@ -59,10 +59,9 @@ class Signal:
             with context.eager_mode():
                 self._queue.enqueue(True)
             return
-        session = self._state.session
-        running = None if session is None else session()
-        if running is not None:
-            running.run(self._enqueue)
+        for session in list(self._state.sessions):  # which of them waits is not known here: it is no harm to the others
+            with contextlib.suppress(Exception):  # it was closed
+                session.run(self._enqueue)
 
 
 def _raise_all() -> None:

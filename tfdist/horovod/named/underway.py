@@ -1,0 +1,65 @@
+"""Underway: an operation that this rank has begun, and what it comes to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tfdist.horovod.named.requests import Request
+
+
+class Outdated(Exception):
+    """A graph begins an operation in a run in which another one has failed."""
+
+
+class DuplicateName(Exception):
+    """An operation of the same name is under way."""
+
+
+class Underway:
+    """An operation of this rank that has begun.
+
+    Attributes:
+      request: what it is.
+      arrays: its own memory; None: it has none.
+    """
+
+    def __init__(self, request: Request, arrays: Sequence[np.ndarray]) -> None:
+        self.request = request
+        self.arrays: Sequence[np.ndarray] | None = arrays
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._then: list[Callable[[], None]] = []
+        self._results: list[np.ndarray] = []
+        self._failure: BaseException | None = None
+
+    def complete(self, results: list[np.ndarray], failure: BaseException | None = None) -> None:
+        """It has ended, well or not."""
+        self.arrays = None
+        self._results, self._failure = results, failure
+        with self._lock:
+            self._done.set()
+            then, self._then = self._then, []
+        for action in then:
+            action()
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Have a function called when it has ended, perhaps at once; by whatever thread."""
+        with self._lock:
+            if not self._done.is_set():
+                self._then.append(action)
+                return
+        action()
+
+    def results(self) -> list[np.ndarray]:
+        """When it has ended.
+
+        Raises:
+          Exception: it has failed: with ``Mismatch`` or ``BadArgument`` on all ranks.
+        """
+        self._done.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self._results
