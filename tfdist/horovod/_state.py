@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdist.core.settings import SettingsError
 from tfdist.horovod.named.negotiation import Negotiation
+from tfdist.horovod.named.signals import THREAD
 from tfdist.start import process
 from tfdist.transport.interfaces import Group
 
@@ -98,7 +99,9 @@ class State:
         self.sets[0] = Members(0, range(self.job.world.size), self.job.world)
 
     def run_begins(self) -> None:
-        """A graph is about to be run: what fails from now on ends it."""
+        """A graph is about to be run: what fails from now on ends it. (A signal is a run, too, but of no step.)"""
+        if threading.current_thread().name == THREAD:
+            return
         for members in list(self.sets.values()):
             members.run_begins()
 

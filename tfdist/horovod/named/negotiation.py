@@ -180,6 +180,7 @@ class Negotiation:
         if len(set(said)) > 1:
             channel.done()
             everyone = channel.all_gather_object(new, place)
+        waiting = set(self._known)
         for rank, requests in enumerate(everyone):
             for asked in requests:
                 if asked == _GIVEN_UP:
@@ -197,7 +198,7 @@ class Negotiation:
             if one.own is not None:
                 one.own.complete([], one.error)
         if any(_GIVEN_UP in requests for requests in everyone):
-            self._fail_all(Mismatch(self._missing()), lambda one: one.kind != "join")
+            self._fail_all(Mismatch(self._missing()), lambda one: one.kind != "join" and one.name in waiting)
         self._end_joins(channel.size)
         channel.done()
         return any(everyone)

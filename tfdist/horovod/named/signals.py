@@ -20,6 +20,7 @@ from tfdist.graph import function_state
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.traversal import outermost
 
+THREAD = "tfdist signals"
 _raised: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 _lock = threading.Lock()
 _threads: list[threading.Thread] = []
@@ -50,7 +51,7 @@ class Signal:
         """Soon, by another thread."""
         with _lock:
             if not _threads:
-                _threads.append(threading.Thread(target=_raise_all, name="tfdist signals", daemon=True))
+                _threads.append(threading.Thread(target=_raise_all, name=THREAD, daemon=True))
                 _threads[0].start()
         _raised.put(self._raise_now)
 
