@@ -14,6 +14,7 @@ import pytest
 from tests.named import turn
 from tfdist.core.settings import Settings
 from tfdist.graph import marking
+from tfdist.graph.job import Switches
 from tfdist.hooks import gradients, install
 from tfdist.hooks.patches import Patches
 from tfdist.training import variable_writes
@@ -90,8 +91,7 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
         patch.setattr(variable_writes, "may_write", lambda op_type: False)
         patch.setattr(gradients, "variable_key", lambda variable: None)
         patch.setattr(FitSteps, "_around", lambda self, callbacks, model: callbacks)
-        switches = types.SimpleNamespace(alone_depth=0, broadcasts=True, shares=True, settings=Settings())
-        job: Any = types.SimpleNamespace(switches=switches, world=types.SimpleNamespace(rank=0, size=1))
+        job: Any = types.SimpleNamespace(switches=Switches(Settings()), world=types.SimpleNamespace(rank=0, size=1))
         functions: Any = Functions()
         sessions = types.SimpleNamespace(
             around=lambda session, fetches, call: call(), created=lambda session: None, trained=None
