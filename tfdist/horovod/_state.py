@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tfdist.core.settings import SettingsError
 from tfdist.horovod.named.negotiation import Negotiation
-from tfdist.horovod.named.signals import THREAD
 from tfdist.start import process
 from tfdist.transport.interfaces import Group
 
@@ -43,6 +42,12 @@ class Members:
         """See ``State``."""
         if self.negotiation is not None:
             self.failures = self.negotiation.failures
+
+    def root(self, rank: int) -> tuple[int, str]:
+        """A rank's number among these, and what is wrong with it; empty if nothing is."""
+        if rank in self.ranks:
+            return self.ranks.index(rank), ""
+        return 0, f"root_rank={rank} is none of {', '.join(map(str, self.ranks))}"
 
     def next_name(self, kind: str) -> str:
         """For an operation that is executed at once and has none: the n-th of one rank is the n-th of the others."""
@@ -99,9 +104,7 @@ class State:
         self.sets[0] = Members(0, range(self.job.world.size), self.job.world)
 
     def run_begins(self) -> None:
-        """A graph is about to be run: what fails from now on ends it. (A signal is a run, too, but of no step.)"""
-        if threading.current_thread().name == THREAD:
-            return
+        """A graph is about to be run: what fails from now on ends it."""
         for members in list(self.sets.values()):
             members.run_begins()
 

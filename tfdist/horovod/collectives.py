@@ -258,9 +258,7 @@ def broadcast(
     """
     tensor = tf.convert_to_tensor(tensor)
     operation = Operation("broadcast", name, process_set, [tensor], ignore_name_scope)
-    ranks = operation.members.ranks
-    wrong = "" if root_rank in ranks else f"root_rank={root_rank} is none of {', '.join(map(str, ranks))}"
-    root = 0 if wrong else ranks.index(root_rank)
+    root, wrong = operation.members.root(root_rank)
 
     def forward(own: Any) -> Any:
         return operation.run([own], [spec(own)], root=root, error=wrong)[0]

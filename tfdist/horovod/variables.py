@@ -52,9 +52,7 @@ def broadcast_(
         return []
     values = [variable.read_value() if hasattr(variable, "read_value") else variable for variable in known]
     operation = Operation("broadcast", name, process_set, values)
-    ranks = operation.members.ranks
-    wrong = "" if root_rank in ranks else f"root_rank={root_rank} is none of {', '.join(map(str, ranks))}"
-    root = 0 if wrong else ranks.index(root_rank)
+    root, wrong = operation.members.root(root_rank)
     found = operation.run(values, [spec(value) for value in values], root=root, error=wrong)
     return [variable.assign(value) for variable, value in zip(known, found, strict=True)]
 
@@ -116,7 +114,7 @@ def broadcast_object(
     """
     members = state.own(number_of(process_set))[0]
     own = _pickled(obj) if state.job.world.rank == root_rank else np.empty(0, np.uint8)
-    error = "" if root_rank in members.ranks else f"root_rank={root_rank} is none of {members.ranks}"
+    _, error = members.root(root_rank)
     (found,) = _gathered([own], "object of one rank", name, process_set, error, f"root rank {root_rank}")
     return pickle.loads(found.tobytes())
 

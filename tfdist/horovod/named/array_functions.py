@@ -51,13 +51,12 @@ def _all_reduce(request: Request, channel: Channel, arrays: Sequence[np.ndarray]
     if request.op == "Adasum":
         results = adasum(channel, arrays)
     else:
-        results = list(arrays)
+        results = arrays
         for dtype in dict.fromkeys(a.dtype for a in arrays):  # all of a dtype at once
             chosen = [i for i, a in enumerate(arrays) if a.dtype == dtype]
             flat = np.concatenate([arrays[i].reshape(-1) for i in chosen])
             channel.all_reduce(flat, _OPS[request.op])
             parts = np.split(flat, np.cumsum([arrays[i].size for i in chosen])[:-1])
-            results = [*results]
             for i, part in zip(chosen, parts, strict=True):
                 results[i] = part.reshape(arrays[i].shape)
     averaged = [_averaged(r, request, channel.size) for r in results]

@@ -59,8 +59,9 @@ class Negotiation:
         self._changed = threading.Condition()
         self._new: list[Underway] = []
         self._own: dict[str, Underway] = {}
-        self._known: dict[str, dict[int, Request]] = {}  # alike on all ranks between rounds
-        self._joined: list[int] = []  # likewise, in the order in which they have
+        # Alike on all ranks between rounds: what some have begun, and who has joined, in that order.
+        self._known: dict[str, dict[int, Request]] = {}
+        self._joined: list[int] = []
         self._rounds = 0
         self._closed = False
         self._failure: BaseException | None = None
@@ -185,9 +186,10 @@ class Negotiation:
             for asked in requests:
                 if asked == _GIVEN_UP:
                     continue
-                self._known.setdefault(asked.name, {})[rank] = asked
                 if asked.kind == "join":
                     self._joined.append(rank)
+                else:
+                    self._known.setdefault(asked.name, {})[rank] = asked
         failed: list[_Failed] = []
         for name in [name for name, of_ranks in self._known.items() if self._complete(of_ranks, channel.size)]:
             failed += self._end(channel, name)
@@ -198,15 +200,13 @@ class Negotiation:
             if one.own is not None:
                 one.own.complete([], one.error)
         if any(_GIVEN_UP in requests for requests in everyone):
-            self._fail_all(Mismatch(self._missing()), lambda one: one.kind != "join" and one.name in waiting)
+            self._fail_all(Mismatch(self._missing()), lambda one: one.name in waiting)
         self._end_joins(channel.size)
         channel.done()
         return any(everyone)
 
     def _complete(self, of_ranks: dict[int, Request], size: int) -> bool:
-        return all(rank in of_ranks or rank in self._joined for rank in range(size)) and not any(
-            one.kind == "join" for one in of_ranks.values()
-        )
+        return all(rank in of_ranks or rank in self._joined for rank in range(size))
 
     def _end(self, channel: Channel, name: str) -> list[_Failed]:
         """Carry out what all ranks have begun; what has failed instead."""
@@ -256,8 +256,6 @@ class Negotiation:
         if len(self._joined) == size:
             last = self._joined[-1]
             self._joined = []
-            for name in [n for n, of_ranks in self._known.items() if any(r.kind == "join" for r in of_ranks.values())]:
-                del self._known[name]
             with self._changed:
                 joins = [one for one in self._own.values() if one.request.kind == "join"]
             for own in joins:

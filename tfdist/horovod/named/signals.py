@@ -9,6 +9,7 @@ into a queue, by a thread of its own.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import queue
 import threading
 from collections.abc import Callable
@@ -20,7 +21,6 @@ from tfdist.graph import function_state
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.traversal import outermost
 
-THREAD = "tfdist signals"
 _raised: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 _lock = threading.Lock()
 _threads: list[threading.Thread] = []
@@ -51,7 +51,7 @@ class Signal:
         """Soon, by another thread."""
         with _lock:
             if not _threads:
-                _threads.append(threading.Thread(target=_raise_all, name=THREAD, daemon=True))
+                _threads.append(threading.Thread(target=_raise_all, name="tfdist signals", daemon=True))
                 _threads[0].start()
         _raised.put(self._raise_now)
 
@@ -62,7 +62,7 @@ class Signal:
             return
         for session in list(self._state.sessions):  # which of them waits is not known here: it is no harm to the others
             with contextlib.suppress(Exception):  # it was closed
-                session.run(self._enqueue)
+                inspect.unwrap(type(session).run)(session, self._enqueue)  # no step: without what is hooked in
 
 
 def _raise_all() -> None:
