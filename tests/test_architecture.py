@@ -20,7 +20,7 @@ ROOMS = {
     "tfdist": "core, transport, mpi engine, graph, training, updates, hooks, start, "
     "api api_collectives api_ddl api_updates schedules ddl_keras, __init__, keras __main__ horovod",
     "tfdist.horovod": "named, _state, process_sets, _tensors ops compression sync_batch_norm, variables, "
-    "collectives rank_ops basics timeline _reduction, optimizers elastic, __init__, keras",
+    "collectives rank_ops basics _reduction, optimizers elastic timeline, __init__, keras",
     "nmt": "core, text demo, model, reporting scoring, keeping translate, train, options, runs, "
     "nmt prepare phrasebook datasets",
     "nmt.model": "architecture, parts, interface, lstm, registry, inference_model batch_input session",

@@ -11,9 +11,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from tfdist.core import devices, trace_files
+from tfdist.core import devices
 from tfdist.core.environment import begun_before, launch, mark, parent_rank
-from tfdist.core.log import announce, log, speak_as
+from tfdist.core.log import announce, speak_as
 from tfdist.core.settings import Settings, SettingsError
 from tfdist.engine.autotune import Engines
 from tfdist.graph.job import Job, Switches
@@ -90,32 +90,9 @@ class Process:
         if not timeline:
             recorder.close(keep=code != 0)
         elif job.world.rank == 0:
-            _write_timeline(job)
+            from tfdist.trace.timeline import put_together
 
-
-def _write_timeline(job: Job) -> None:
-    """Put the ranks' files together, as far as they are to be seen from here."""
-    from tfdist.trace import chrome
-    from tfdist.trace.ranks import load
-    from tfdist.trace.steps import table
-
-    settings = job.switches.settings
-    files = [trace_files.timeline_file(settings, rank) for rank in range(job.world.size)]
-    there = [file for file in files if os.path.exists(file)]
-    if not there:
-        log(f"there is no timeline: {files[0]} could not be written")
-        return
-    ranks = load(there)
-    if len(there) == len(files):
-        chrome.write(settings.timeline, ranks)
-        announce(f"the timeline is in {settings.timeline}\n{table([rank.spans for rank in ranks])}")
-        for file in there:
-            os.unlink(file)
-    else:
-        announce(
-            f"the timeline's files of {len(files) - len(there)} ranks are on other machines: bring them together, and "
-            f"run python -m tfdist trace {settings.timeline}.rank-* --chrome {settings.timeline}"
-        )
+            put_together(timeline, job.world.size)
 
 
 @functools.cache

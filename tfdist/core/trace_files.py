@@ -14,7 +14,7 @@ from tfdist.core.flight_recorder import LAST, FlightRecorder
 from tfdist.core.log import log
 from tfdist.core.settings import Settings
 
-_TIMELINE_EVENTS = 50_000  # the last so many, 12 MB
+TIMELINE_EVENTS = 50_000  # the last so many, 12 MB
 _PROGRAM = 200  # characters of its command line, which take up to 12 bytes each
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # processes with the same one have the same clock
 
@@ -38,9 +38,9 @@ def new_folder(settings: Settings, name: str) -> str:
         return ""
 
 
-def timeline_file(settings: Settings, rank: int | str) -> str:
-    """Where a rank's part of a timeline is while the job runs."""
-    return f"{os.path.abspath(settings.timeline)}.rank-{rank}"
+def timeline_file(timeline: str, rank: int | str) -> str:
+    """Where a rank's part of a timeline is until all are put together."""
+    return f"{os.path.abspath(timeline)}.rank-{rank}"
 
 
 def flight_recorder(settings: Settings, rank: int, size: int, folder: str) -> FlightRecorder:
@@ -55,10 +55,10 @@ def flight_recorder(settings: Settings, rank: int, size: int, folder: str) -> Fl
     program = " ".join(sys.argv)[:_PROGRAM]
     head = {"rank": rank, "size": size, "host": platform.node(), "machine": _machine(), "program": program}
     if settings.timeline:
-        path = timeline_file(settings, rank)
+        path = timeline_file(settings.timeline, rank)
         with contextlib.suppress(OSError):
             os.unlink(path)  # of a job that failed
-        return FlightRecorder(path, timeline_file(settings, "*"), head, _TIMELINE_EVENTS, detailed=True)
+        return FlightRecorder(path, timeline_file(settings.timeline, "*"), head, TIMELINE_EVENTS, detailed=True)
     return FlightRecorder(os.path.join(folder, f"rank-{rank}") if folder else "", folder, head, LAST)
 
 

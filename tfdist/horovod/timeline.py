@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from tfdist.core.log import announce
+from tfdist.core.trace_files import TIMELINE_EVENTS, timeline_file
 from tfdist.horovod._state import NOT_INITIALIZED, state
-from tfdist.horovod.variables import allgather_object
-from tfdist.trace import chrome
-from tfdist.trace.ranks import load
+from tfdist.horovod.rank_ops import barrier
+from tfdist.trace.timeline import put_together
 
-_EVENTS = 50_000  # the last so many of each rank
 _begun: list[str] = []
 
 
@@ -28,10 +28,12 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         raise ValueError(NOT_INITIALIZED)
     if _begun:
         raise ValueError(f"the timeline {_begun[0]} has begun: call stop_timeline before another one")
-    part = _part(file_path)
-    if os.path.exists(part):
-        os.unlink(part)
-    if state.job.world.size > 1 and not state.job.recorder.begin_timeline(part, _EVENTS):
+    part = timeline_file(file_path, state.job.world.rank)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(part)  # of a job that failed
+    if state.job.world.size == 1:
+        announce("there is no timeline of one process")
+    elif not state.job.recorder.begin_timeline(part, TIMELINE_EVENTS):
         announce(f"there will be no timeline: {part} cannot be written")
     _begun.append(file_path)
 
@@ -48,23 +50,6 @@ def stop_timeline() -> None:
         raise ValueError("no timeline has begun: call start_timeline before")
     path = _begun.pop()
     state.job.recorder.end_timeline()
-    part = _part(path)
-    parts = allgather_object(part if os.path.exists(part) else None, name=f"timeline {path}")
-    if state.job.world.rank == 0:
-        _write(path, [p for p in parts if p is not None and os.path.exists(p)], len(parts))
-
-
-def _write(path: str, files: list[str], ranks: int) -> None:
-    if ranks == 1:
-        announce("there is no timeline of one process")
-        return
-    if len(files) < ranks:
-        announce(f"{path} has {len(files)} of {ranks} ranks: the others' files are on other machines ({path}.rank-*)")
-    if files:
-        chrome.write(path, load(files))
-        for file in files:
-            os.unlink(file)
-
-
-def _part(path: str) -> str:
-    return f"{os.path.abspath(path)}.rank-{state.job.world.rank}"
+    barrier()  # what the others have written is there
+    if state.job.world.rank == 0 and state.job.world.size > 1:
+        put_together(path, state.job.world.size)

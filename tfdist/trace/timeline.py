@@ -1,0 +1,36 @@
+"""Timeline: the parts that the ranks have written, put together in one file."""
+
+from __future__ import annotations
+
+import os
+
+from tfdist.core.log import announce, log
+from tfdist.core.trace_files import timeline_file
+from tfdist.trace import chrome
+from tfdist.trace.ranks import load
+from tfdist.trace.steps import table
+
+
+def put_together(timeline: str, size: int) -> None:
+    """Put the ranks' parts together, as far as they are to be seen from here, and say what was in them.
+
+    Args:
+      timeline: path of the whole.
+      size: ranks that have written.
+    """
+    files = [timeline_file(timeline, rank) for rank in range(size)]
+    there = [file for file in files if os.path.exists(file)]
+    if not there:
+        log(f"there is no timeline: {files[0]} could not be written")
+        return
+    if len(there) < len(files):
+        announce(
+            f"the timeline's files of {len(files) - len(there)} ranks are on other machines: bring them together, and "
+            f"run python -m tfdist trace {timeline}.rank-* --chrome {timeline}"
+        )
+        return
+    ranks = load(there)
+    chrome.write(timeline, ranks)
+    announce(f"the timeline is in {timeline}\n{table([rank.spans for rank in ranks])}")
+    for file in there:
+        os.unlink(file)
