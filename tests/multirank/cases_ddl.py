@@ -454,3 +454,19 @@ def case_weighted_gradients_by_all_reduce_in_a_session() -> None:
         session.run(v1.global_variables_initializer())
         session.run(step)
         np.testing.assert_allclose(session.run(variable), [-sum((r + 1.0) ** 2 for r in range(SIZE))])
+
+
+def case_weighted_gradients_by_all_reduce_in_a_function() -> None:
+    variable = tf.Variable([0.0])
+    optimizer = v1.train.GradientDescentOptimizer(1.0)
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = variable * (RANK + 1.0)
+        (gradient,) = tape.gradient(loss, [variable])
+        optimizer.apply_gradients([(ddl.all_reduce(gradient * (RANK + 1.0), "sum"), variable)])
+
+    with no_warnings():
+        step()
+    np.testing.assert_allclose(variable.numpy(), [-sum((r + 1.0) ** 2 for r in range(SIZE))])

@@ -112,6 +112,11 @@ def in_loops(values: Iterable[tf.Tensor], state: GraphState) -> list[Marker]:
     return [m for op in _behind(values, state) for name in called_functions(op) for m in bodies.get(name, ())]
 
 
+def exchanged_behind(values: Iterable[tf.Tensor], state: GraphState) -> bool:
+    """Whether a tensor is made of what has come from other ranks."""
+    return any(op in state.exchanged for op in _behind(values, state))
+
+
 def markers_behind(values: Iterable[tf.Tensor], state: GraphState) -> list[Marker]:
     """The nearest markers that tensors depend on, in no order that matters."""
     return list(dict.fromkeys(state.markers[op] for op in _behind(values, state) if op in state.markers))

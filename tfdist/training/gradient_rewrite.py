@@ -100,7 +100,8 @@ def averaged(
                 application.applies(marker)
     applied = [g for g, _ in grads_and_vars]
     if direct:
-        late = {variable_key(grads_and_vars[i][1]) for i in direct}
+        unseen = [i for i in direct if not marking.exchanged_behind(_components(applied[i]), state)]
+        late = {variable_key(grads_and_vars[i][1]) for i in unseen}
         marks = next(function_state.around(ops.get_default_graph())).marks if in_function else []
         if any(m.variable in late and not (m.averaged or m.reduced) for m in marks):
             _warn_of_late_average()
