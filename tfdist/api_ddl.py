@@ -19,6 +19,7 @@ from tfdist.core.environment import parent_rank, variables
 from tfdist.core.log import announce
 from tfdist.core.reduce_ops import Op
 from tfdist.graph import function_state
+from tfdist.graph.markers import times
 from tfdist.graph.tensor_collectives import TensorCollectives
 from tfdist.graph.traversal import is_symbolic
 from tfdist.start import process
@@ -169,7 +170,7 @@ def _tensor(value: Any) -> Any:
 
 def _reduced(own: Sequence[Any], op: DdlOp) -> list[Any]:
     averages = _averages_among(own)
-    result = [_times(v, _world.size) if known and op == "sum" else v for v, known in zip(own, averages, strict=True)]
+    result = [times(v, _world.size) if known and op == "sum" else v for v, known in zip(own, averages, strict=True)]
     rest = [i for i, known in enumerate(averages) if not known]
     dense = [tf.convert_to_tensor(own[i]) for i in rest]
     for i, value in zip(rest, _collectives().all_reduce_together(dense, _OPS[op]), strict=True):
@@ -185,12 +186,6 @@ def _averages_among(own: Sequence[Any]) -> list[bool]:
         return gradient_rewrite.averaged_themselves(own, _job)
     floating = all(value.dtype.is_floating for value in own)
     return [floating and _process.steps.eager.same(own, "tensors that are reduced eagerly")] * len(own)
-
-
-def _times(value: Any, factor: int) -> Any:
-    if isinstance(value, tf.IndexedSlices):
-        return tf.IndexedSlices(_times(value.values, factor), value.indices, value.dense_shape)
-    return value * tf.cast(factor, value.dtype)
 
 
 __all__ = ["allreduce_n", "bcast", "grads_reduce", "init", "num_hosts"]

@@ -82,6 +82,18 @@ class Marker:
         self.averaged = True
 
 
+def times(gradient: Gradient, factor: float | tf.Tensor) -> Gradient:
+    """A gradient multiplied; slices stay slices, and narrow numbers are multiplied in float32."""
+    if isinstance(factor, int | float) and factor == 1:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(times(gradient.values, factor), gradient.indices, gradient.dense_shape)
+    gradient = tf.convert_to_tensor(gradient)
+    if gradient.dtype in (tf.float16, tf.bfloat16):
+        return tf.cast(tf.cast(gradient, tf.float32) * tf.cast(factor, tf.float32), gradient.dtype)
+    return gradient * tf.cast(factor, gradient.dtype)
+
+
 def variable_key(x: Any) -> Hashable | None:
     """What identifies the variable that ``x`` is, or is a plain reading of; None for other tensors.
 

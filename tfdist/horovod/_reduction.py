@@ -6,7 +6,7 @@ They have the static order of the automatic average, and its engine: see ``graph
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,7 +18,7 @@ from tfdist.graph import function_state
 from tfdist.graph.gradient_average import Average as AverageReducer
 from tfdist.graph.gradient_average import few
 from tfdist.graph.graph_state import make_state
-from tfdist.graph.markers import variable_key, variable_name
+from tfdist.graph.markers import times, variable_key, variable_name
 from tfdist.graph.op_builder import Part, build, signature
 from tfdist.graph.traversal import is_symbolic
 from tfdist.horovod._state import Members, state
@@ -83,11 +83,6 @@ class Reduction:
         """Leave a variable's gradients to each rank."""
         self._local.add(variable_key(variable))
 
-    def register_local(self, variables: Iterable[Any]) -> None:
-        """Likewise of several."""
-        for variable in variables:
-            self.register_local_var(variable)
-
     def update(self, pairs: Pairs, apply: Callable[[Pairs, str | None], Any], name: str | None = None) -> Any:
         """Have what ``apply`` does done with the reduced gradients, when it is time.
 
@@ -134,7 +129,7 @@ class Reduction:
         own = [_tensor(gradient, self._sparse_as_dense) for gradient, _ in pairs]
         local = [variable_key(variable) in self._local for _, variable in pairs]
         if self._scale_local and size > 1:
-            own = [_times(g, 1 / size) if stays and g is not None else g for g, stays in zip(own, local, strict=True)]
+            own = [times(g, 1 / size) if stays and g is not None else g for g, stays in zip(own, local, strict=True)]
         there = [i for i, gradient in enumerate(own) if gradient is not None]
         there.sort(key=lambda i: _built(own[i]))  # that of the backward pass, and the same on all ranks
         shared = [i for i in there if members.group is not None and not local[i]]
@@ -146,7 +141,7 @@ class Reduction:
                 [own[i] for i in stay], [variable_name(pairs[i][1]) for i in stay], state.alone()
             )
             for i, gradient in zip(stay, added, strict=True):
-                own[i] = _times(gradient, self.steps if self._sums else 1)
+                own[i] = times(gradient, self.steps if self._sums else 1)
         return [(gradient, variable) for gradient, (_, variable) in zip(own, pairs, strict=True)]
 
     def _reduce(
@@ -179,7 +174,7 @@ class Reduction:
         self._passes = 0
         factor = 1 if self._sums else 1 / self.steps
         held, self._held = self._held, []
-        return [(None if g is None else _times(g, factor), v) for g, (_, v) in zip(held, pairs, strict=True)]
+        return [(None if g is None else times(g, factor), v) for g, (_, v) in zip(held, pairs, strict=True)]
 
 
 def _check(op: ReduceOp, predivide: float, steps: int, average_aggregated: bool) -> None:
@@ -212,20 +207,12 @@ def _built(gradient: Any) -> int:
     return int(tensor.op._id) if is_symbolic(tensor) else 0
 
 
-def _times(gradient: Any, factor: float) -> Any:
-    if factor == 1:
-        return gradient
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(_times(gradient.values, factor), gradient.indices, gradient.dense_shape)
-    return gradient * tf.cast(factor, gradient.dtype)
-
-
 def _sum(a: Any, b: Any) -> Any:
     return b if a is None else a if b is None else a + b
 
 
 def _compressed(gradient: Any, compression: Any, factor: float) -> tuple[Any, Any]:
-    gradient = _times(gradient, factor)
+    gradient = times(gradient, factor)
     if isinstance(gradient, tf.IndexedSlices):
         values, context = compression.compress(gradient.values)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape), context
@@ -235,8 +222,8 @@ def _compressed(gradient: Any, compression: Any, factor: float) -> tuple[Any, An
 def _decompressed(gradient: Any, compression: Any, context: Any, factor: float) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         values = compression.decompress(gradient.values, context)
-        return _times(tf.IndexedSlices(values, gradient.indices, gradient.dense_shape), factor)
-    return _times(compression.decompress(gradient, context), factor)
+        return times(tf.IndexedSlices(values, gradient.indices, gradient.dense_shape), factor)
+    return times(compression.decompress(gradient, context), factor)
 
 
 def _adasum(gradients: Sequence[Any], names: Sequence[str], members: Members) -> list[Any]:

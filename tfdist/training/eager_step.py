@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
-from tfdist.graph.markers import variable_key, variable_name
+from tfdist.graph.markers import times, variable_key, variable_name
 from tfdist.graph.traversal import is_symbolic
 from tfdist.training import first_step, gradient_rewrite
 from tfdist.training.eager_variables import described, native
@@ -209,7 +209,7 @@ class EagerSteps:
                 self._variables.take(known)
                 self._say_first()
                 factor = 0 if self._job.world.rank else self._job.world.size
-                result = [None if g is None else _times(g, factor) for g in result]
+                result = [None if g is None else times(g, factor) for g in result]
         elif same and len({number >> 2 for number in said}) == 1:
             return result
         names = [variable_name(sources[i]) for i in chosen]
@@ -233,10 +233,3 @@ class EagerSteps:
 
 def _is_variable(x: Any) -> bool:
     return variable_key(x) is not None and hasattr(native(x), "_unique_id")
-
-
-def _times(gradient: Any, factor: int) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
-    gradient = tf.convert_to_tensor(gradient)
-    return gradient * tf.cast(factor, gradient.dtype)

@@ -22,6 +22,7 @@ from tfdist.graph import function_state, marking
 from tfdist.graph.conditions import contexts
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
+from tfdist.graph.markers import times
 from tfdist.training.steps import Steps
 from tfdist.updates import loss_scale
 from tfdist.updates._checkpointed import graph_variable, track
@@ -150,15 +151,7 @@ def unscaled(derivatives: Sequence[Any], scale: tf.Tensor) -> list[Any]:
     """Derivatives of what has been multiplied, as they are of what has not."""
     with tf.name_scope("tfdist/loss_scale"):
         inverse = 1 / scale
-        return [derivative if derivative is None else _times(derivative, inverse) for derivative in derivatives]
-
-
-def _times(gradient: Any, factor: tf.Tensor) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(_times(gradient.values, factor), gradient.indices, gradient.dense_shape)
-    if gradient.dtype in (tf.float16, tf.bfloat16):
-        return tf.cast(tf.cast(gradient, tf.float32) * factor, gradient.dtype)
-    return gradient * tf.cast(factor, gradient.dtype)
+        return [derivative if derivative is None else times(derivative, inverse) for derivative in derivatives]
 
 
 def _follow(how: LossScale, values: np.ndarray, due: np.ndarray, largest: np.ndarray) -> np.ndarray:
