@@ -70,13 +70,29 @@ _VARIATIONS = (
     *_of("accumulation", "variations"),
     *_of("nmt", "nmt_with_variations", "nmt_with_sgd", "nmt_with_one", "nmt_with_pretrained"),
 )
+# Those that take longest on 2 ranks, of what neighbours, other launches, or tests/nmt/runs show too.
+_SLOW = (
+    *_of("nmt", "nmt_with_accumulated", "nmt_goes_back", "nmt_shares", "nmt_evaluates_and_saves"),
+    *_of("loss_scale", "an_overflow_is_left_out_in_functions", "a_checkpoint", "an_overflow_among"),
+    *_of("keras", "ways", "equal", "two_models", "eagerly", "embeddings_are"),
+    *_of("tf_keras", "compiled", "fit_a_subclass", "loops"),
+    *_of("batch_normalization", "evaluation"),
+    *_of("accumulation", "the_last", "functions", "steps_inside", "sessions_with", "what"),
+    *_of("derivatives", "contrastive"),
+    *_of("writes", "newtons", "gradients_of", "graphs"),
+    *_of("variables", "aliases"),
+    *_of("law", "reference", "subclasses"),
+    *_of("ddl", "reduced_gradients", "metrics"),
+    *_of("engine", "random", "law_with"),
+    "cases_int8.",  # nothing is between machines
+)
 
 
 _HOROVOD = tuple(f"horovod.cases_{module}." for module in ("collectives", "gradients", "keras"))
 _DIRECT = ("TFDIST_OPTIONS", "engine=direct")
 _LAUNCHES = (
     # (cases_lifetime has memory that is bounded; engine.law_with_small_buckets many blocks.)
-    Launch("2", 2, ("cases_",), long=(*_VARIATIONS, *_of("engine", "memory", "many"))),
+    Launch("2", 2, ("cases_",), long=(*_VARIATIONS, *_SLOW, *_of("engine", "memory", "many"))),
     # What another number of ranks could change; they take long on two cores.
     Launch(
         "3",
@@ -92,14 +108,19 @@ _LAUNCHES = (
         ),
         # What a rank holds hangs little on their number, and the rest less than its neighbours.
         long=(
-            *_of("engine", "memory", "many"),
-            *_of("law", "clipped", "reference"),
+            *_of("engine", "memory", "many", "random", "law_with"),
+            *_of("law", "clipped", "reference", "subclasses"),
             *_of(
                 "programs", "eager", "variables", "a_print", "twins", "one_function", "updates", "gradients", "shapes"
             ),
             *_of("variables", "monitored", "aliases", "several", "rank_0_restores"),
-            *_of("configured", "a_model"),
+            "cases_configured.",
             *_of("batch_normalization", "fit", "variations", "evaluation"),
+            *_of("derivatives", "contrastive"),
+            *_of("accumulation", "sessions", "models"),
+            *_of("blocks", "three"),
+            *_of("loss_scale", "an_overflow_is_left_out_in_functions"),
+            *_of("ddl", "gradients_in"),
         ),
         meaningless=_of("nmt", "nmt_with"),  # 64 sentences are not to be divided
         more=("cases_",),
@@ -141,7 +162,7 @@ _LAUNCHES = (
         "two nodes of two",
         4,
         (*_ADDING, *_of("law", "large", "clipped"), *_of("accumulation", "two", "rows"), "cases_int8."),
-        long=_of("engine", "every", "many", "random"),
+        long=(*_of("engine", "every", "many", "random"), *_of("law", "clipped"), *_of("int8", "the_sum")),
         settings=(("TFDIST_NODE_SIZE", "2"), ("TFDIST_OPTIONS", "engine=direct,bucket_mb=0.001")),
         more=(*_SPARSE, "cases_law.", "cases_accumulation."),
     ),
@@ -149,6 +170,7 @@ _LAUNCHES = (
         "nodes of two and one",
         3,
         (*_ADDING, "cases_int8."),
+        long=_of("engine", "many", "random"),
         settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT),
         more=_SPARSE,
     ),
@@ -165,7 +187,7 @@ _LAUNCHES = (
         "through MPI alone",
         2,
         _SLICES,
-        long=_of("engine", "every"),  # MPI's way is one of those that it takes everywhere
+        long=_of("engine", "every", "random"),  # MPI's way is one of those that the former takes everywhere
         settings=(("TFDIST_ENGINE", "mpi"),),
         more=_ADDING + _SPARSE,
     ),
@@ -176,7 +198,13 @@ HOROVOD = (
     Launch("Horovod's names, 3", 3, (), more=_HOROVOD),
     Launch("Horovod's names, 4", 4, (), more=_HOROVOD),
     Launch("Horovod's names, 1", 1, (), more=_HOROVOD),
-    Launch("Horovod's names, tf_keras", 2, ("horovod.cases_tf_keras.",), settings=(("TF_USE_LEGACY_KERAS", "1"),)),
+    Launch(
+        "Horovod's names, tf_keras",
+        2,
+        ("horovod.cases_tf_keras.case_fit",),
+        more=("horovod.cases_tf_keras.",),
+        settings=(("TF_USE_LEGACY_KERAS", "1"),),
+    ),
 )
 _ON_HOSTS = (
     *_ADDING,

@@ -111,7 +111,7 @@ def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(toy: Any, wa
     script = toy.directory / "signalled.py"
     script.write_text(SIGNALLED)
     command = [sys.executable, "-m", "tfdist.launch.command", "-n", "2", "--max-restarts", "1", "--no-prefix"]
-    done = run([*command, "python", str(script), *flags], timeout_seconds=90)
+    done = run([*command, "python", str(script), *flags], timeout_seconds=300)
     assert done.code == 0, done.errors
     assert re.search(r"attempt 1 of 2 ended with exit code [1-9].*\n.*attempt 2 of 2: 2 ranks", done.errors)
     assert "continuing after step 14" in done.output
@@ -135,7 +135,7 @@ def test_a_run_whose_launcher_is_killed_saves(toy: Any) -> None:
     flags = toy.flags("--num_train_steps=400", "--noevaluate_epochs", "--steps_per_external_eval=0")
     script = toy.directory / "unseen.py"
     script.write_text(UNSEEN)
-    assert mpirun(2, [str(script), str(toy.directory), *flags], timeout_seconds=60).code != 0
+    assert mpirun(2, [str(script), str(toy.directory), *flags], timeout_seconds=300).code != 0
     codes = [toy.directory / f"code{rank}" for rank in range(2)]
     deadline = time.monotonic() + 30
     while not all(file.exists() and file.read_text() for file in codes):

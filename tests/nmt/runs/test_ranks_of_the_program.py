@@ -16,7 +16,7 @@ from tests.nmt.runs.test_program import values
 
 def program(size: int, arguments: list[str]) -> Finished:
     """Runs the program on `size` ranks."""
-    return mpirun(size, ["-m", "nmt.nmt", *arguments], timeout_seconds=60)
+    return mpirun(size, ["-m", "nmt.nmt", *arguments], timeout_seconds=300)
 
 
 @pytest.mark.parametrize(
