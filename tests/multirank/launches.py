@@ -219,6 +219,7 @@ HOSTS = (
     Launch("hosts of 2 and 2", 4, (), meaningless=_OF_ONE_MACHINE, more=_ON_HOSTS, hosts=(2, 2)),
     Launch("hosts of 2 and 1", 3, (), meaningless=_OF_ONE_MACHINE, more=_ON_HOSTS, hosts=(2, 1)),
     Launch("hosts of 1, 1 and 1", 3, (), meaningless=_OF_ONE_MACHINE, more=_ON_HOSTS, hosts=(1, 1, 1)),
+    Launch("Horovod's names, hosts of 1 and 1", 2, (), more=_HOROVOD, hosts=(1, 1)),
 )
 # Packages on top of TensorFlow, with the Keras that each is written for; a job each, since what ends one is not to end
 # all. They are in an environment of their own.
