@@ -73,11 +73,13 @@ _VARIATIONS = (
 # Those that take longest on 2 ranks, of what neighbours, other launches, or tests/nmt/runs show too.
 _SLOW = (
     *_of("nmt", "nmt_with_accumulated", "nmt_goes_back", "nmt_shares", "nmt_evaluates_and_saves"),
-    *_of("loss_scale", "an_overflow_is_left_out_in_functions", "a_checkpoint", "an_overflow_among"),
-    *_of("keras", "ways", "equal", "two_models", "eagerly", "embeddings_are"),
-    *_of("tf_keras", "compiled", "fit_a_subclass", "loops"),
+    *_of("loss_scale", "an_overflow_is_left_out_in_functions", "an_overflow_in_fit", "a_checkpoint"),
+    *_of("loss_scale", "an_overflow_among"),
+    *_of("keras", "ways", "equal", "two_models", "eagerly", "embeddings_are", "optimizers", "a_metric"),
+    *_of("tf_keras", "compiled", "fit_a_subclass", "fit_sequential", "loops"),
     *_of("batch_normalization", "evaluation"),
-    *_of("accumulation", "the_last", "functions", "steps_inside", "sessions_with", "what"),
+    *_of("accumulation", "fit_and", "the_last", "functions", "steps_inside", "sessions_with", "what"),
+    *_of("blocks", "the_state"),
     *_of("derivatives", "contrastive"),
     *_of("writes", "newtons", "gradients_of", "graphs"),
     *_of("variables", "aliases"),

@@ -121,8 +121,8 @@ class Attempts:
         try:
             # Open MPI's starts other machines by processes that need not stay.
             open_mpi = self._launcher.family == "Open MPI"
-            lost = launchers.LOST_DAEMON if open_mpi else b""
-            return supervise(line, signals, marked, ends_with_children=not open_mpi, lost=lost)
+            said = {"lost": launchers.LOST_DAEMON, "aborted": launchers.ABORTED} if open_mpi else {}
+            return supervise(line, signals, marked, ends_with_children=not open_mpi, **said)
         except OSError as error:
             raise LaunchError(f"{self._launcher.path}: cannot be started ({error.strerror})") from None
 

@@ -37,6 +37,8 @@ _WITHOUT_LAUNCHER = "CRAY"  # an MPICH that only the batch system starts
 
 # Open MPI 5's mpirun says so when it cannot reach one of its daemons any more, ends the job, and itself with 0.
 LOST_DAEMON = b"lost communication with a remote daemon"
+# And so when a rank has called MPI_Abort; it may then wait for a rank on another machine that was stopped.
+ABORTED = b"MPI_ABORT was invoked on rank"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,6 +25,7 @@ _OUTPUT_SECONDS = 5.0  # for the last lines: a process that outlives the launche
 _LOOK_SECONDS = 1.0
 _NAP_SECONDS = 0.1
 _CHILDLESS_SECONDS = 10.0
+_ABORT_SECONDS = 20.0  # that an aborted job has for its end
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _BLOCK_BYTES = 1 << 16
 
@@ -42,6 +43,7 @@ def supervise(
     lines: Callable[[], Lines] | None,
     ends_with_children: bool = False,
     lost: bytes = b"",
+    aborted: bytes = b"",
 ) -> Ended:
     """Run a launcher to its end.
 
@@ -51,14 +53,15 @@ def supervise(
       lines: makes what puts the lines of one stream together; None to leave the output alone.
       ends_with_children: it has processes as long as the job has; without them it waits in vain.
       lost: what it says when the job has failed and its exit code may be 0 all the same; empty: there is nothing such.
+      aborted: what it says when it begins to end the job, at which it may stay for ever; likewise.
 
     Raises:
       OSError: it cannot be started.
     """
     start = time.monotonic()
     passing: list[tuple[int, Lines | Plain]] = [] if lines is None else [(1, lines()), (2, lines())]
-    watch = Watch(lost)
-    if lines is None and lost:
+    loss, abort = Watch(lost), Watch(aborted)
+    if lines is None and (lost or aborted):
         passing = [(2, Plain())]
     pipes = {target: subprocess.PIPE for target, _ in passing}
     libc = ctypes.CDLL(None)
@@ -79,28 +82,38 @@ def supervise(
     signals.begin(process)
     sources = {1: process.stdout, 2: process.stderr}
     readers = [
-        threading.Thread(target=_pass_on, args=(sources[target], target, through, watch), daemon=True)
+        threading.Thread(target=_pass_on, args=(sources[target], target, through, (loss, abort)), daemon=True)
         for target, through in passing
     ]
     for reader in readers:
         reader.start()
-    code = _wait(process) if ends_with_children else process.wait()
+    code = _wait(process, abort, ends_with_children)
     signals.finish()
     deadline = time.monotonic() + _OUTPUT_SECONDS
     for reader in readers:
         reader.join(max(0.0, deadline - time.monotonic()))
-    if code == 0 and watch.seen:
+    if code == 0 and loss.since is not None:
         sys.stderr.write("tfdist-run: mpirun has lost a machine, and ended with exit code 0: this is 1\n")
         code = 1
     return Ended(code if code >= 0 else 128 - code, time.monotonic() - start)
 
 
-def _wait(process: subprocess.Popen[Any]) -> int:
-    """Its exit code; it is made to end when all its own processes have: a machine that does not answer holds it up."""
+def _wait(process: subprocess.Popen[Any], abort: Watch, ends_with_children: bool) -> int:
+    """Its exit code; it is made to end when all its own processes have: a machine that does not answer holds it up.
+
+    And when it has begun to end the job long ago: Open MPI's may wait for a stopped rank that it has killed.
+    """
     begun, last = False, time.monotonic()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(_LOOK_SECONDS)
+        if abort.since is not None and time.monotonic() - abort.since > _ABORT_SECONDS:
+            sys.stderr.write("tfdist-run: the job was aborted, but mpirun does not end: it is killed\n")
+            _kill_session(process.pid)
+            process.wait()
+            return 1
+        if not ends_with_children:
+            continue
         with contextlib.suppress(OSError):
             if Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
                 begun, last = True, time.monotonic()
@@ -197,27 +210,27 @@ class Watch:
       words: which; none are never found.
 
     Attributes:
-      seen: they were there.
+      since: when they were there first, by ``time.monotonic``; None: never.
     """
 
     def __init__(self, words: bytes) -> None:
         self._words = words
         self._last = b""
-        self.seen = False
+        self.since: float | None = None
 
     def see(self, data: bytes) -> None:
         """The next bytes; words may begin in some and end in the next."""
-        if self._words and not self.seen:
+        if self._words and self.since is None:
             data = self._last + data
-            self.seen = self._words in data
+            self.since = time.monotonic() if self._words in data else None
             self._last = data[-len(self._words) :]
 
 
-def _pass_on(source: Any, target: int, lines: Lines | Plain, watch: Watch) -> None:
+def _pass_on(source: Any, target: int, lines: Lines | Plain, watches: Sequence[Watch]) -> None:
     # A reader that has gone (``| head``) closes the pipe here, too, and so reaches the launcher.
     with source, contextlib.suppress(BrokenPipeError):
         while data := os.read(source.fileno(), _BLOCK_BYTES):
-            if target == 2:
+            for watch in watches if target == 2 else ():
                 watch.see(data)
             _write(target, lines.feed(data))
         _write(target, lines.end())

@@ -90,8 +90,9 @@ sys.exit(code)
         pytest.param(
             ["--accumulate_steps=2", "--precision=float16", "--loss_scale=backoff", "--loss_normalization=words"],
             id="accumulated",
+            marks=pytest.mark.long("cases_nmt and cases_loss_scale have these, and it takes twice as long"),
         ),
-        pytest.param([], id="gradients", marks=pytest.mark.long("a step of two parts says more")),
+        pytest.param([], id="gradients"),
         pytest.param(
             ["--sync=bmuf", "--block_steps=5", "--block_state=average", "--block_nesterov"],
             id="blocks",

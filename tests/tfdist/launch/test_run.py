@@ -78,6 +78,25 @@ def test_a_launcher_that_has_lost_a_machine_and_ends_well(said: str, code: int) 
     assert ("mpirun has lost a machine" in done.errors) == bool(code)
 
 
+ABORTED = """
+import sys
+from tfdist.launch import supervision
+from tfdist.launch.launchers import ABORTED
+supervision._ABORT_SECONDS = 1
+print(supervision.supervise(["sh", "-c", sys.argv[1]], supervision.Signals(), None, aborted=ABORTED).code)
+"""
+
+
+def test_a_launcher_that_does_not_end_an_aborted_job() -> None:
+    """As Open MPI's may, where a rank was stopped: it is killed with what it has begun."""
+    begun = time.monotonic()
+    done = run([sys.executable, "-c", ABORTED, "echo '[1] MPI_ABORT was invoked on rank 1' >&2; sleep 55; exit 0"], 50)
+    assert done.output == "1\n" and time.monotonic() - begun < 30
+    assert "the job was aborted, but mpirun does not end" in done.errors
+    ends = run([sys.executable, "-c", ABORTED, "echo MPI_ABORT was invoked on rank 1 >&2; exit 7"], 50)
+    assert ends.output == "7\n" and "does not end" not in ends.errors
+
+
 def test_intel_mpi() -> None:
     intel = Launcher("/mpi/mpirun", "Intel MPI", 2021)
     assert line(intel, ranks=4, hosts=(Host("a", 2), Host("b", 2)), cores_each=0) == (
