@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nmt.model.architecture import Architecture
-from nmt.options.option import NOT_NEGATIVE, SHARE, option
+from nmt.options.option import NOT_NEGATIVE, POSITIVE, SHARE, Condition, option
 from nmt.text.tokens import SUBWORD_OPTIONS
 from nmt.train.feed import FeedSettings
 from nmt.translate.translation_model import SearchSettings
+
+_BY_SENTENCES = Condition("no --batch_tokens", lambda options: options.batch_tokens is None)
 
 
 @dataclass(frozen=True)
@@ -56,4 +58,14 @@ class DataOptions:
         50, "tokens kept of a training target; 0 keeps all", within=NOT_NEGATIVE, makes=[FeedSettings]
     )
     max_train: int = option(0, "no effect, as in the original: a training text is read to its end")
-    num_buckets: int = option(5, "length classes that batches are cut from; 1 or less: one class", makes=[FeedSettings])
+    num_buckets: int = option(
+        5, "length classes that batches are cut from; 1 or less: one class", needs=_BY_SENTENCES, makes=[FeedSettings]
+    )
+    pool_batches: int = option(
+        1,
+        "sentences of so many batches of a class are put in order of length before they are cut: 100 leaves little "
+        "padding",
+        within=POSITIVE,
+        needs=_BY_SENTENCES,
+        makes=[FeedSettings],
+    )

@@ -53,6 +53,13 @@ class TrainingOptions(ModelOptions):
     batch_size: int = option(
         128, "sentences a step on each rank", within=POSITIVE, makes=[FeedSettings, LikelihoodSettings]
     )
+    batch_tokens: int | None = option(
+        None,
+        "tokens of a rank's batch in training, on its longer side, padding counted, in place of --batch_size and "
+        "--num_buckets; unset: these count",
+        within=POSITIVE,
+        makes=[FeedSettings],
+    )
     accumulate_steps: int | None = option(
         None,
         "batches of each rank that make one step; unset: TFDIST_ACCUMULATE_STEPS, or 1",
@@ -96,9 +103,10 @@ class TrainingOptions(ModelOptions):
         makes=[Optimization],
         saved=False,
     )
-    loss_normalization: str = option(
-        "sentences",
-        "what a step's summed loss is divided by: its sentences, or its target words",
+    loss_normalization: str | None = option(
+        None,
+        "what a step's summed loss is divided by: its sentences, or its target words; unset: words if --batch_tokens "
+        "is set, else sentences",
         allowed=NORMALIZATIONS,
         makes=[FeedSettings],
     )

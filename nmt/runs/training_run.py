@@ -268,11 +268,12 @@ def opening_lines(config: Config, feed: Feed, first_step: int, size: int, rewind
         warmup = f"noam, at most {schedule.noam_peak:.3g} at step {steps}"
     no_gpu = config.num_gpus > 0 and not derived_settings.gpus(config)
     parts = f" x {feed.parts} batches a step" if feed.parts > 1 else ""
+    batch, total = feed.sizes()
     begin = f"continuing after step {first_step}" if first_step else "starting"
     return [
         "# hparams:",
         *(f"  {name}={getattr(config, name)}" for name in sorted(FIELDS)),
-        f"# ranks {size} x batch {config.batch_size}{parts} = global batch {feed.global_batch_size} sentences",
+        f"# ranks {size} x batch {batch}{parts} = global batch {total}",
         f"# {feed.pairs} sentence pairs, {feed.steps_per_epoch} steps an epoch, seed {config.random_seed}",
         f"# {config.optimizer}, {rate}, {warmup}",
         *([f"# --num_gpus={config.num_gpus}, but there is no GPU here: the CPU does the work"] if no_gpu else []),

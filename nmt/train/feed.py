@@ -7,7 +7,7 @@ its text, ranks or batches have changed: then it goes on with the next epoch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from nmt.core.errors import InputError
 from nmt.text.batches import Batch, make_batch, token_limit
 from nmt.text.corpus import ParallelCorpus
-from nmt.text.epoch_plan import epoch_plan, rank_slice, steps_per_epoch, widest_batch
+from nmt.text.epoch_plan import Cut, epoch_plan, rank_slice, steps_per_epoch, widest_batch
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
 NORMALIZATIONS = ("sentences", "words")
@@ -46,7 +46,11 @@ class FeedSettings:
         seed: of the order.
         max_batch_tokens: most tokens of a rank's batch, padding counted, on its longer side; None for `token_limit`.
         accumulate_steps: parts of a step that a rank does one after the other, each as another rank would; None for 1.
-        loss_normalization: what a step's summed loss is divided by: its "sentences", or its target "words".
+        loss_normalization: what a step's summed loss is divided by: its "sentences", or its target "words"; None: the
+            words if batches are cut by tokens.
+        pool_batches: so many batches' sentences of a length class are put in order of length before they are cut.
+        batch_tokens: tokens of a batch of one rank, on its longer side, padding counted, in place of `batch_size` and
+            `num_buckets`; None: these count.
     """
 
     batch_size: int
@@ -56,7 +60,16 @@ class FeedSettings:
     seed: int
     max_batch_tokens: int | None = None
     accumulate_steps: int | None = None
-    loss_normalization: str = "sentences"
+    loss_normalization: str | None = None
+    pool_batches: int = 1
+    batch_tokens: int | None = None
+
+    @property
+    def by_words(self) -> bool:
+        """Whether a loss is divided by words."""
+        if self.loss_normalization is None:
+            return self.batch_tokens is not None
+        return self.loss_normalization == "words"
 
 
 class Feed:
@@ -98,18 +111,36 @@ class Feed:
                 f"{corpus.src.path} and {corpus.tgt.path} have {self.pairs} sentence pairs with words on "
                 f"both sides, too few for {size} ranks: start at most {max(1, self.pairs)}, or give more text"
             )
-        self._cut: dict[str, Any] = {
-            "global_batch_size": self.global_batch_size,
-            "num_buckets": settings.num_buckets,
-            "src_max_len": settings.src_max_len,
-            "tgt_max_len": settings.tgt_max_len,
-        }
-        self.steps_per_epoch = steps_per_epoch(corpus.src.lengths, corpus.tgt.lengths, **self._cut)
+        shares = size * self.parts
+        self._cut = Cut(
+            settings.batch_size * shares,
+            settings.num_buckets,
+            settings.src_max_len,
+            settings.tgt_max_len,
+            settings.pool_batches,
+            None if settings.batch_tokens is None else settings.batch_tokens * shares,
+        )
+        if settings.batch_tokens is not None:
+            self._check_batch_tokens(settings.batch_tokens)
+        self.steps_per_epoch = steps_per_epoch(corpus.src.lengths, corpus.tgt.lengths, self._cut)
 
-    @property
-    def global_batch_size(self) -> int:
-        """Sentences of a step over all ranks."""
-        return self._settings.batch_size * self._size * self.parts
+    def _check_batch_tokens(self, most: int) -> None:
+        corpus = self._corpus
+        _, longest, pair = widest_batch(
+            corpus.src.lengths, corpus.tgt.lengths, replace(self._cut, global_batch_size=1, global_batch_tokens=None)
+        )
+        if longest > most:
+            raise InputError(
+                f"--batch_tokens={most} is less than the {longest} tokens, end mark counted, of line {pair + 1} of "
+                f"{corpus.src.path} and {corpus.tgt.path}: set it to {longest} or more, or cut long lines by "
+                "--src_max_len and --tgt_max_len"
+            )
+
+    def sizes(self) -> tuple[str, str]:
+        """A rank's batch, and that of all ranks in a step, in words."""
+        if self._settings.batch_tokens is not None:
+            return f"{self._settings.batch_tokens} tokens", f"{self._cut.global_batch_tokens} tokens"
+        return str(self._settings.batch_size), f"{self._cut.global_batch_size} sentences"
 
     def continue_after(self, step: int, record: Mapping[str, Any]) -> str:
         """Go on where a run has stopped: exactly, or with the next epoch if its plan was another one.
@@ -154,14 +185,17 @@ class Feed:
     def _plan_record(self) -> dict[str, Any]:
         """All that the plan of an epoch is a function of, and what the sentences in it say."""
         settings = self._settings
+        cut = self._cut
+        more = {"pool_batches": (cut.pool_batches, 1), "tokens of a global batch": (cut.global_batch_tokens, None)}
         return {
-            "global batch size": self.global_batch_size,
+            "global batch size": cut.global_batch_size,
             "source text": self._corpus.src.checksum,
             "target text": self._corpus.tgt.checksum,
             "num_buckets": settings.num_buckets,
             "src_max_len": settings.src_max_len,
             "tgt_max_len": settings.tgt_max_len,
             "random_seed": settings.seed,
+            **{name: value for name, (value, default) in more.items() if value != default},
         }
 
     def check_tokens(self, step: int) -> None:
@@ -174,8 +208,10 @@ class Feed:
             InputError: with the first such step after these, and the line.
         """
         settings, corpus = self._settings, self._corpus
+        if settings.batch_tokens is not None:
+            return  # no batch is wider
         most = token_limit(settings.batch_size, settings.max_batch_tokens, settings.src_max_len, settings.tgt_max_len)
-        sentences, longest, pair = widest_batch(corpus.src.lengths, corpus.tgt.lengths, **self._cut)
+        sentences, longest, pair = widest_batch(corpus.src.lengths, corpus.tgt.lengths, self._cut)
         sentences = -(-sentences // (self._size * self.parts))
         if sentences * longest <= most:
             return
@@ -218,7 +254,7 @@ class Feed:
             self._settings.tgt_max_len,
             len(sentences),
             self._size * self.parts,
-            self._words(sentences) if self._settings.loss_normalization == "words" else None,
+            self._words(sentences) if self._settings.by_words else None,
         )
 
     def _words(self, pairs: np.ndarray) -> int:
@@ -228,4 +264,4 @@ class Feed:
 
     def _plan_of(self, epoch: int) -> list[np.ndarray]:
         lengths = self._corpus.src.lengths, self._corpus.tgt.lengths
-        return epoch_plan(*lengths, **self._cut, seed=self._settings.seed, epoch=epoch)
+        return epoch_plan(*lengths, self._cut, seed=self._settings.seed, epoch=epoch)

@@ -101,6 +101,8 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "num_buckets": (feed, "num_buckets", 3, 3, {}),
     "batch_size": (feed, "batch_size", 7, 7, {}),
     "accumulate_steps": (feed, "accumulate_steps", 7, 7, {}),
+    "pool_batches": (feed, "pool_batches", 7, 7, {}),
+    "batch_tokens": (feed, "batch_tokens", 70, 70, {}),
     "loss_normalization": (feed, "loss_normalization", "words", "words", {}),
     "loss_scale": (optimization, "loss_scale", "logmax", "logmax", {}),
     "max_batch_tokens": (feed, "max_batch_tokens", 7, 7, {}),

@@ -9,7 +9,7 @@ import pytest
 
 from nmt.text.batches import Batch, cut_by_tokens, eval_batches, make_batch, source_batch, token_limit
 from nmt.text.corpus import ParallelCorpus, open_parallel
-from nmt.text.epoch_plan import epoch_plan, rank_slice
+from nmt.text.epoch_plan import Cut, epoch_plan, rank_slice
 from nmt.text.vocabulary import Vocabulary
 
 VOCAB = Vocabulary("vocab", ("<unk>", "<s>", "</s>", "a", "b", "c"))  # unk 0, sos 1, eos 2, a 3, b 4, c 5
@@ -75,10 +75,7 @@ def test_the_ranks_of_a_step_hold_the_global_batch(corpus: ParallelCorpus, ranks
     (ids,) = epoch_plan(
         corpus.src.lengths,
         corpus.tgt.lengths,
-        global_batch_size=4,
-        num_buckets=1,
-        src_max_len=3,
-        tgt_max_len=3,
+        Cut(global_batch_size=4, num_buckets=1, src_max_len=3, tgt_max_len=3),
         seed=0,
         epoch=0,
     )

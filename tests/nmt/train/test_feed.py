@@ -58,6 +58,33 @@ def test_losses_are_divided_by_words(toy: Any) -> None:
         assert {batch.sentences_per_rank for batch in batches} != {words / 4}
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_share_batches_of_tokens(toy: Any, size: int) -> None:
+    """As one process has so many times more; its losses are divided by words."""
+    alone = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, FeedSettings(8, 5, 50, 50, 1, batch_tokens=12 * size))
+    settings = FeedSettings(8, 5, 50, 50, 1, batch_tokens=12)
+    ranks = [Feed(toy.train, toy.src_vocab, toy.tgt_vocab, settings, rank, size) for rank in range(size)]
+    assert {one.steps_per_epoch for one in ranks} == {alone.steps_per_epoch}
+    for step in range(alone.steps_per_epoch):
+        parts, whole = [one.batch(step) for one in ranks], alone.batch(step)
+        assert sorted(sum(map(sentences, parts), [])) == sorted(sentences(whole)), step
+        assert {part.divisor for part in parts} == {whole.target_lengths.sum() / size}, step
+
+
+def test_fewer_tokens_than_a_sentence_has(toy: Any) -> None:
+    settings = FeedSettings(8, 5, 50, 50, 1, batch_tokens=2)
+    with pytest.raises(InputError, match=r"--batch_tokens=2 is less than the \d+ tokens, .* line \d+ of .*train.en"):
+        Feed(toy.train, toy.src_vocab, toy.tgt_vocab, settings)
+
+
+def test_a_run_that_is_continued_with_other_pools_says_so(toy: Any) -> None:
+    record = feed(toy).record()
+    pooled = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, FeedSettings(8, 5, 50, 50, 1, pool_batches=3))
+    assert "pool_batches" not in record["plan"] and "pool_batches changed since step 4" in pooled.continue_after(
+        4, record
+    )
+
+
 def test_an_epoch_has_each_sentence_once(toy: Any) -> None:
     one = feed(toy)
     seen = [sentence for step in range(one.steps_per_epoch) for sentence in sentences(one.batch(step))]
