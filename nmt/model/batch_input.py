@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from nmt.model.architecture import Architecture
 from nmt.model.interface import Translator
+from nmt.model.parts.softmax_cross_entropy import Losses
 from nmt.text.batches import Batch
 
 v1 = tf.compat.v1
@@ -25,11 +26,12 @@ class BatchInput:
         self.target_lengths = v1.placeholder(tf.int32, lengths, "target_lengths")
         self.divisor = v1.placeholder(tf.float32, [], "divisor")
 
-    def loss_sum(self, translator: Translator, num_sampled: int = 0) -> tf.Tensor:
-        """The translator's summed cross-entropy of the batch, a float32 scalar; see `Translator.loss_sum`."""
-        return translator.loss_sum(
-            self.source, self.source_lengths, self.target_in, self.target_out, self.target_lengths, num_sampled
-        )
+    def losses(self, translator: Translator, num_sampled: int = 0, label_smoothing: float = 0.0) -> Losses:
+        """The translator's summed losses of the batch, float32 scalars; see `Translator.losses`."""
+        return translator.losses(
+            self.source, self.source_lengths, self.target_in, self.target_out, self.target_lengths,
+            num_sampled, label_smoothing,
+        )  # fmt: skip
 
     def feed(self, batch: Batch) -> dict[tf.Tensor, Any]:
         """What a session is fed for this batch."""

@@ -24,7 +24,7 @@ from nmt.model.parts.embedding_tables import Lookup, make_embeddings
 from nmt.model.parts.initializers import Initializer
 from nmt.model.parts.placement import Placement
 from nmt.model.parts.sampled_softmax import sampled_cross_entropy_sum
-from nmt.model.parts.softmax_cross_entropy import cross_entropy_sum
+from nmt.model.parts.softmax_cross_entropy import Losses, cross_entropy_sum
 
 _SAMPLE = 2**31 - 1  # folded into the seed for the sampled softmax; dropout folds in small numbers
 
@@ -139,7 +139,11 @@ class Translator(ABC):
         """A decoder over this memory, to be asked one step at a time."""
         return StepDecoder(self._over(memory), self._embed_target, self._projection, self._output_device)
 
-    def loss_sum(
+    def loss_sum(self, *batch: tf.Tensor, num_sampled: int = 0) -> tf.Tensor:
+        """`losses` without anything but the words."""
+        return self.losses(*batch, num_sampled=num_sampled).words
+
+    def losses(
         self,
         source: tf.Tensor,
         source_lengths: tf.Tensor,
@@ -147,7 +151,8 @@ class Translator(ABC):
         target_out: tf.Tensor,
         target_lengths: tf.Tensor,
         num_sampled: int = 0,
-    ) -> tf.Tensor:
+        label_smoothing: float = 0.0,
+    ) -> Losses:
         """Cross-entropy in nats, summed over the target positions that are no padding.
 
         Args:
@@ -159,13 +164,16 @@ class Translator(ABC):
             num_sampled: words that a sampled softmax is taken over, for training; 0 for the whole vocabulary. A
                 perplexity needs the latter. (The TensorFlow NMT tutorial evaluates by the sample, too, and gets
                 figures that depend on its size.)
+            label_smoothing: probability that is asked for of all words alike, in training.
 
         Returns:
-            a scalar; 0 if no position counts.
+            scalars; 0 if no position counts.
 
         Raises:
-            ValueError: more words to sample than there are, or no seed to draw them by.
+            ValueError: more words to sample than there are, or no seed to draw them by; or smoothing beside sampling.
         """
+        if num_sampled and label_smoothing:
+            raise ValueError(f"label_smoothing is {label_smoothing}, which asks for all words, beside num_sampled")
         if num_sampled > self.architecture.tgt_vocab_size:
             raise ValueError(
                 f"num_sampled is {num_sampled}; the target vocabulary has {self.architecture.tgt_vocab_size} words"
@@ -181,9 +189,10 @@ class Translator(ABC):
         labels = tf.gather(tf.reshape(target_out, [-1]), positions)
         with tf.device(self._output_device):
             if not num_sampled:
-                return cross_entropy_sum(rows, self._projection, labels)
+                return cross_entropy_sum(rows, self._projection, labels, label_smoothing)
             seed = tf.random.experimental.stateless_fold_in(self._seed, _SAMPLE)
-            return sampled_cross_entropy_sum(rows, self._projection, labels, num_sampled, seed)
+            sampled = sampled_cross_entropy_sum(rows, self._projection, labels, num_sampled, seed)
+            return Losses(sampled, sampled)
 
 
 class StepDecoder:

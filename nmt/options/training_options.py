@@ -20,6 +20,7 @@ from nmt.train.synchronisation import BLOCK_STATES, SYNCS, Synchronisation
 from nmt.translate.translation_model import SearchSettings
 
 _BLOCKS = Condition("--sync=average or --sync=bmuf", lambda options: options.sync != "gradients")
+_ALL_WORDS = Condition("--num_sampled_softmax=0", lambda options: options.num_sampled_softmax == 0)
 _FILTER = Condition("--sync=bmuf", lambda options: options.sync == "bmuf")
 
 
@@ -49,6 +50,13 @@ class TrainingOptions(ModelOptions):
     )
     num_sampled_softmax: int = option(
         0, "words that a training step compares the right one with; 0: all", within=NOT_NEGATIVE, makes=[Optimization]
+    )
+    label_smoothing: float = option(
+        0.0,
+        "probability that a training step asks for of all words alike; figures are without it",
+        within=BELOW_ONE,
+        needs=_ALL_WORDS,
+        makes=[Optimization],
     )
     batch_size: int = option(
         128, "sentences a step on each rank", within=POSITIVE, makes=[FeedSettings, LikelihoodSettings]

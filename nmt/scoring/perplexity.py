@@ -45,7 +45,7 @@ class LikelihoodModel(TrainedModel[LikelihoodSettings]):
 
     def _build(self, translator: Translator) -> None:
         self._input = BatchInput(translator.architecture)
-        self._loss_sum = self._input.loss_sum(translator)
+        self._loss_sum = self._input.losses(translator).words
 
     def perplexity(self, corpus: ParallelCorpus, ranks: Ranks = ONE_PROCESS) -> float:
         """exp(cross-entropy per target word, end marks counted) of all pairs with words on both sides.

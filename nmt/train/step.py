@@ -36,6 +36,7 @@ class Optimization:
         dropout: probability that an input of a cell is dropped.
         num_sampled_softmax: words that the softmax is taken over (`nmt.model.parts.sampled_softmax`); 0 for all. The
             loss, and the perplexity printed in training, are then those of the sample.
+        label_smoothing: probability that is asked for of all words alike; the loss that is printed is without it.
         colocate_gradients_with_ops: whether gradients are computed on the device of what they are gradients of.
         loss_scale: what a library multiplies the loss by, which then leaves out updates that overflow; None or "none":
             nothing.
@@ -49,6 +50,7 @@ class Optimization:
     max_gradient_norm: float
     dropout: float = 0.0
     num_sampled_softmax: int = 0
+    label_smoothing: float = 0.0
     colocate_gradients_with_ops: bool = True
     loss_scale: str | None = None
 
@@ -107,7 +109,7 @@ class TrainStep:
         self._input = BatchInput(architecture)
         self._seed = v1.placeholder(tf.int32, [2], "dropout_seed")
         translator = make_translator(architecture, initializer, optimization.dropout, self._seed, num_gpus)
-        loss_sum = self._input.loss_sum(translator, optimization.num_sampled_softmax)
+        losses = self._input.losses(translator, optimization.num_sampled_softmax, optimization.label_smoothing)
         # int32 because that is the tutorial's type; by hand because TensorFlow's own global step is int64.
         step = v1.get_variable(
             "global_step", [], tf.int32, v1.zeros_initializer(), trainable=False,
@@ -117,7 +119,7 @@ class TrainStep:
         self.leaves_out = optimization.loss_scale not in (None, "none")
         rate = optimization.schedule.rate(step)
         weights = v1.trainable_variables()
-        loss = normalized(loss_sum, self._input.divisor)
+        loss = normalized(losses.trained, self._input.divisor)
         colocate = optimization.colocate_gradients_with_ops
         gradients = [merged(one) for one in v1.gradients(loss, weights, colocate_gradients_with_ops=colocate)]
         self._max_gradient_norm = optimization.max_gradient_norm
@@ -125,7 +127,7 @@ class TrainStep:
         update = optimization.build(rate).apply_gradients(zip(clipped, weights, strict=True), global_step=step)
         with tf.control_dependencies([update]):
             done = tf.identity(step.read_value())  # after the update, which fetching the variable would not promise
-        self._fetches = (loss_sum, norm, rate, done)
+        self._fetches = (losses.words, norm, rate, done)
 
     def updates(self, session: Any) -> int:
         """How many updates have been done."""

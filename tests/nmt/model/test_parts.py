@@ -121,17 +121,23 @@ def test_dropout_masks() -> None:
         Dropout(0.1)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("positions", [0, 1, 3, 10])
-def test_cross_entropy_is_tensorflows(positions: int) -> None:
+def test_cross_entropy_is_tensorflows(positions: int, smoothing: float) -> None:
     """Value and gradients, also when there are fewer positions than slices."""
     rng = np.random.default_rng(2)
     with tf.Graph().as_default(), v1.Session() as session:
         rows = tf.constant(rng.standard_normal((positions, 4)))
         kernel = tf.constant(rng.standard_normal((4, 7)))
         labels = tf.constant(rng.integers(0, 7, positions), tf.int32)
-        ours = cross_entropy_sum(rows, kernel, labels)
-        plain = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=tf.matmul(rows, kernel))
-        theirs = tf.reduce_sum(plain)
+        ours, words = cross_entropy_sum(rows, kernel, labels, smoothing)
+        logits, asked = tf.matmul(rows, kernel), tf.one_hot(labels, 7, dtype=tf.float64)
+        plain, even = (
+            tf.reduce_sum(tf.nn.softmax_cross_entropy_with_logits(labels=one, logits=logits))
+            for one in (asked, tf.ones_like(asked) / 7)
+        )
+        theirs = (1 - smoothing) * plain + smoothing * even
+        np.testing.assert_allclose(*session.run([words, plain]))
         results = session.run([[x, *tf.gradients(3.0 * x, [rows, kernel])] for x in (ours, theirs)])
     for what, mine, wanted in zip(("loss", "rows", "kernel"), *results, strict=True):
         np.testing.assert_allclose(mine, wanted, rtol=1e-9, atol=1e-12, err_msg=what)
@@ -141,7 +147,7 @@ def test_cross_entropy_of_the_impossible_is_finite() -> None:
     """A probability that underflows: 87 nats, and the exact gradient."""
     with tf.Graph().as_default(), v1.Session() as session:
         rows, kernel = tf.constant([[1.0]]), tf.constant([[0.0, 200.0]])
-        loss = cross_entropy_sum(rows, kernel, tf.constant([0]))
+        loss = cross_entropy_sum(rows, kernel, tf.constant([0])).trained
         value, gradient = session.run([loss, tf.gradients(loss, kernel)[0]])
     assert value == pytest.approx(87.3, abs=0.1)
     np.testing.assert_allclose(gradient, [[-1.0, 1.0]])

@@ -104,7 +104,7 @@ def test_the_mean_over_samples_approaches_the_full_loss() -> None:
         rows, kernel = tf.constant(rng.standard_normal((30, 5))), tf.constant(rng.standard_normal((5, vocabulary)))
         labels = tf.constant(rng.integers(0, vocabulary, 30), tf.int32)
         seed = v1.placeholder(tf.int32, [2])
-        full = session.run(cross_entropy_sum(rows, kernel, labels))
+        full = session.run(cross_entropy_sum(rows, kernel, labels).words)
         distances = []
         for n in (4, 20, 50, 60):
             loss = sampled_cross_entropy_sum(rows, kernel, labels, n, seed)
@@ -129,7 +129,7 @@ def batch() -> list[np.ndarray]:
 def loss_of_batch(translator: LSTMTranslator, num_sampled: int) -> tf.Tensor:
     """Its loss over a sample."""
     source, source_lengths, target_in, target_out, target_lengths = map(tf.constant, batch())
-    return translator.loss_sum(source, source_lengths, target_in, target_out, target_lengths, num_sampled)
+    return translator.loss_sum(source, source_lengths, target_in, target_out, target_lengths, num_sampled=num_sampled)
 
 
 def test_gradients_are_finite_differences() -> None:

@@ -101,6 +101,7 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "num_buckets": (feed, "num_buckets", 3, 3, {}),
     "batch_size": (feed, "batch_size", 7, 7, {}),
     "accumulate_steps": (feed, "accumulate_steps", 7, 7, {}),
+    "label_smoothing": (optimization, "label_smoothing", 0.1, 0.1, {}),
     "pool_batches": (feed, "pool_batches", 7, 7, {}),
     "batch_tokens": (feed, "batch_tokens", 70, 70, {}),
     "loss_normalization": (feed, "loss_normalization", "words", "words", {}),
