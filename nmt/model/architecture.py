@@ -10,6 +10,8 @@ from dataclasses import KW_ONLY, dataclass
 
 from nmt.text.character_vocabulary import NUM_CHARACTERS, WORD_LENGTH
 
+TIED = ("none", "decoder", "all")
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -31,6 +33,8 @@ class Architecture:
             one is not cut. Checkpoints are the same however it is cut.
         character_source: source words are read as characters (`nmt.text.character_vocabulary`).
         language_model: there is no source: the decoder predicts sentences from nothing.
+        tie_embeddings: "decoder": the output layer is the target embedding, too (Press, Wolf 2017); "all": and that is
+            the source's, as share_embedding has it; "none".
 
     Raises:
         ValueError: a value is outside what is allowed, or two values contradict each other.
@@ -50,6 +54,7 @@ class Architecture:
     num_embeddings_partitions: int = 0
     character_source: bool = False
     language_model: bool = False
+    tie_embeddings: str = "none"
 
     def __post_init__(self) -> None:
         """Refuse values that no model can be built from."""
@@ -65,6 +70,27 @@ class Architecture:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         self._check_embeddings()
+        self._check_tied()
+
+    def _check_tied(self) -> None:
+        if self.tie_embeddings not in TIED:
+            raise ValueError(
+                f"tie_embeddings is {self.tie_embeddings!r}; it must be one of {', '.join(map(repr, TIED))}"
+            )
+        if self.tie_embeddings == "all" and not self.share_embedding:
+            raise ValueError(
+                "tie_embeddings is 'all', but each side has its own words: it needs share_embedding, and one "
+                "vocabulary for both"
+            )
+        if not self.ties_output:
+            return
+        if self.tgt_pretrained or self.num_embeddings_partitions > 1:
+            raise ValueError("tie_embeddings needs a target embedding that is trained, and in one piece")
+        if self.target_size != self.num_units:
+            raise ValueError(
+                f"tie_embeddings needs target words as wide as the layers; they are {self.target_size} and "
+                f"{self.num_units}"
+            )
 
     def _check_embeddings(self) -> None:
         if self.character_source and (self.share_embedding or self.src_pretrained or self.language_model):
@@ -91,6 +117,11 @@ class Architecture:
     def has_attention(self) -> bool:
         """Whether a step of the decoder tells where in the source it looked."""
         return False
+
+    @property
+    def ties_output(self) -> bool:
+        """Whether the output layer has no variable of its own."""
+        return self.tie_embeddings != "none"
 
     @property
     def source_size(self) -> int:

@@ -19,13 +19,15 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from nmt.model.architecture import Architecture
-from nmt.model.parts.dropout import Dropout
+from nmt.model.parts.dropout import Dropout, EdgeDropout
 from nmt.model.parts.embedding_tables import Lookup, make_embeddings
 from nmt.model.parts.initializers import Initializer
 from nmt.model.parts.placement import Placement
 from nmt.model.parts.sampled_softmax import sampled_cross_entropy_sum
 from nmt.model.parts.softmax_cross_entropy import Losses, cross_entropy_sum
 
+_NOTHING = EdgeDropout()
+_EDGES = 10_000  # likewise
 _SAMPLE = 2**31 - 1  # folded into the seed for the sampled softmax; dropout folds in small numbers
 
 
@@ -83,6 +85,7 @@ class Translator(ABC):
         dropout_seed: int32 [2], wanted with dropout and with a sampled softmax; feed another one in each step.
             Equal seeds, equal masks and samples.
         num_gpus: over how many GPUs the layers are spread; 0 for the CPU.
+        edges: the probabilities to drop words and outputs.
     """
 
     def __init__(
@@ -92,9 +95,14 @@ class Translator(ABC):
         dropout: float = 0.0,
         dropout_seed: tf.Tensor | None = None,
         num_gpus: int = 0,
+        edges: EdgeDropout = _NOTHING,
     ) -> None:
         self.architecture: Architecture = architecture
         self._seed = dropout_seed
+        self._drop_source, self._drop_target, self._drop_outputs = (
+            Dropout(rate, dropout_seed, _EDGES + place)
+            for place, rate in enumerate((edges.source_words, edges.target_words, edges.outputs))
+        )
         placement = Placement(num_gpus)
         self._output_device = placement.output(architecture.num_decoder_layers)
         v1 = tf.compat.v1
@@ -107,9 +115,15 @@ class Translator(ABC):
             with v1.variable_scope("dynamic_seq2seq"):
                 self._build(architecture, Dropout(dropout, dropout_seed), placement)
                 with tf.device(self._output_device), v1.variable_scope("decoder/output_projection"):
-                    self._projection = tf.identity(
-                        v1.get_variable("kernel", [architecture.num_units, architecture.tgt_vocab_size]),
-                    )
+                    self._projection = self._output_layer(architecture)
+
+    def _output_layer(self, architecture: Architecture) -> tf.Tensor:
+        """Its kernel [num_units, tgt_vocab_size]."""
+        if architecture.ties_output:
+            return tf.transpose(self._embed_target.table)
+        return tf.identity(
+            tf.compat.v1.get_variable("kernel", [architecture.num_units, architecture.tgt_vocab_size]),
+        )
 
     @abstractmethod
     def _build(self, architecture: Any, dropout: Dropout, placement: Placement) -> None:
@@ -133,7 +147,7 @@ class Translator(ABC):
             batch = tf.shape(source_lengths)[0]
             nothing = tf.zeros(tf.stack([0, batch, self.architecture.num_units]), self._projection.dtype)
             return Memory(nothing, source_lengths, ())
-        return self._read(self._embed_source(source), source_lengths)
+        return self._read(self._drop_source.whole(self._embed_source(source)), source_lengths)
 
     def decoder(self, memory: Memory) -> StepDecoder:
         """A decoder over this memory, to be asked one step at a time."""
@@ -181,11 +195,12 @@ class Translator(ABC):
         if num_sampled and self._seed is None:
             raise ValueError(f"num_sampled is {num_sampled}, but there is no dropout_seed (int32 [2])")
         decoding = self._over(self.encode(source, source_lengths))
-        outputs = decoding.all_steps(self._embed_target(target_in))
+        outputs = decoding.all_steps(self._drop_target.whole(self._embed_target(target_in)))
         # Padding leaves before the projection, which is the dearest product of the model.
         real = tf.transpose(tf.sequence_mask(target_lengths, tf.shape(target_out)[0]))
         positions = tf.where(tf.reshape(real, [-1]))[:, 0]
         rows = tf.gather(tf.reshape(outputs, [-1, self.architecture.num_units]), positions)
+        rows = self._drop_outputs(rows)
         labels = tf.gather(tf.reshape(target_out, [-1]), positions)
         with tf.device(self._output_device):
             if not num_sampled:

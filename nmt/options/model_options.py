@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nmt.model.architecture import Architecture
+from nmt.model.architecture import TIED, Architecture
 from nmt.model.lstm.architecture import ATTENTION_ARCHITECTURES, ATTENTIONS, ENCODER_TYPES, UNIT_TYPES, LSTMArchitecture
 from nmt.model.parts.initializers import INIT_OPS, Initializer
 from nmt.model.registry import FAMILIES
@@ -50,6 +50,13 @@ class ModelOptions(DataOptions):
         True, "start the decoder from the encoder's state", makes=[LSTMArchitecture], fixed=True
     )
     language_model: bool = option(False, "predict the target without any source", makes=[Architecture], fixed=True)
+    tie_embeddings: str = option(
+        "none",
+        "decoder: the output layer is the target's embedding; all: and the source's, with --share_vocab",
+        allowed=TIED,
+        makes=[Architecture],
+        fixed=True,
+    )
     num_embeddings_partitions: int = option(
         0, "parts an embedding is cut into; 1 or less: whole", within=NOT_NEGATIVE, makes=[Architecture]
     )
@@ -98,5 +105,12 @@ class ModelOptions(DataOptions):
             yield f"--init_op=uniform needs --init_weight more than 0, not {self.init_weight}"
         if self.embed_prefix and self.num_embeddings_partitions > 1:
             yield "--embed_prefix needs --num_embeddings_partitions of 0 or 1: leave one of them out"
+        if self.tie_embeddings == "all" and not self.share_vocab:
+            yield "--tie_embeddings=all needs --share_vocab, and the vocabulary that nmt.prepare --share_vocab makes"
+        if self.tie_embeddings != "none" and (self.embed_prefix or self.num_embeddings_partitions > 1):
+            yield (
+                f"--tie_embeddings={self.tie_embeddings} needs an embedding that is trained, and in one piece: leave "
+                "--embed_prefix and --num_embeddings_partitions out"
+            )
         if self.use_char_encode and (self.share_vocab or self.embed_prefix):
             yield "--use_char_encode has no source vocabulary: leave --share_vocab and --embed_prefix out"

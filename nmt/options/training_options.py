@@ -83,6 +83,21 @@ class TrainingOptions(ModelOptions):
     dropout: float = option(
         0.2, "probability that an input of a cell is dropped", within=BELOW_ONE, makes=[Optimization]
     )
+    output_dropout: float = option(
+        0.0,
+        "probability that a number of what the output layer reads is dropped",
+        within=BELOW_ONE,
+        makes=[Optimization],
+    )
+    src_word_dropout: float = option(
+        0.0, "probability that a source word is dropped as a whole", within=BELOW_ONE, makes=[Optimization]
+    )
+    tgt_word_dropout: float = option(
+        0.0,
+        "probability that a target word that the decoder reads is dropped as a whole",
+        within=BELOW_ONE,
+        makes=[Optimization],
+    )
     max_gradient_norm: float = option(
         5.0, "gradients are clipped to this global norm", within=POSITIVE, makes=[Optimization]
     )

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from nmt.model.architecture import Architecture
 from nmt.model.batch_input import BatchInput
+from nmt.model.parts.dropout import EdgeDropout
 from nmt.model.parts.initializers import Initializer
 from nmt.model.registry import make_translator
 from nmt.text.batches import Batch
@@ -34,6 +35,9 @@ class Optimization:
         schedule: the learning rate of each step.
         max_gradient_norm: gradients are clipped to this global norm.
         dropout: probability that an input of a cell is dropped.
+        output_dropout: probability that a number of what the output layer reads is dropped.
+        src_word_dropout: probability that a source word is dropped as a whole.
+        tgt_word_dropout: the same for a target word that the decoder reads.
         num_sampled_softmax: words that the softmax is taken over (`nmt.model.parts.sampled_softmax`); 0 for all. The
             loss, and the perplexity printed in training, are then those of the sample.
         label_smoothing: probability that is asked for of all words alike; the loss that is printed is without it.
@@ -49,6 +53,9 @@ class Optimization:
     schedule: Schedule
     max_gradient_norm: float
     dropout: float = 0.0
+    output_dropout: float = 0.0
+    src_word_dropout: float = 0.0
+    tgt_word_dropout: float = 0.0
     num_sampled_softmax: int = 0
     label_smoothing: float = 0.0
     colocate_gradients_with_ops: bool = True
@@ -108,7 +115,8 @@ class TrainStep:
                 raise ValueError(f"{name} is not trained: the initializer must be given its values")
         self._input = BatchInput(architecture)
         self._seed = v1.placeholder(tf.int32, [2], "dropout_seed")
-        translator = make_translator(architecture, initializer, optimization.dropout, self._seed, num_gpus)
+        edges = EdgeDropout(optimization.src_word_dropout, optimization.tgt_word_dropout, optimization.output_dropout)
+        translator = make_translator(architecture, initializer, optimization.dropout, self._seed, num_gpus, edges=edges)
         losses = self._input.losses(translator, optimization.num_sampled_softmax, optimization.label_smoothing)
         # int32 because that is the tutorial's type; by hand because TensorFlow's own global step is int64.
         step = v1.get_variable(

@@ -6,7 +6,25 @@ same seed thus gives the same masks, whatever else the graph draws and however i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import tensorflow as tf
+
+
+@dataclass(frozen=True)
+class EdgeDropout:
+    """Probabilities to drop what a model reads and gives, beside the inputs of its layers.
+
+    Attributes:
+        source_words: of a source word as a whole, whose vector is then zero (Gal, Ghahramani 2016, section 4.2,
+            but each occurrence by itself).
+        target_words: of a target word that the decoder reads.
+        outputs: of a number in the vectors that the output layer reads.
+    """
+
+    source_words: float = 0.0
+    target_words: float = 0.0
+    outputs: float = 0.0
 
 
 class Dropout:
@@ -15,12 +33,13 @@ class Dropout:
     Args:
         rate: the probability to drop, in [0, 1). At 0 nothing is added to the graph.
         seed: int32 [2], wanted when rate > 0.
+        first_place: the number of the first, where a model has several of these.
 
     Raises:
         ValueError: rate out of range, or no seed to draw from.
     """
 
-    def __init__(self, rate: float = 0.0, seed: tf.Tensor | None = None) -> None:
+    def __init__(self, rate: float = 0.0, seed: tf.Tensor | None = None, first_place: int = 0) -> None:
         if not 0.0 <= rate < 1.0:
             raise ValueError(f"dropout is {rate}; it must be at least 0 and less than 1")
         if rate > 0.0 and seed is None:
@@ -29,7 +48,7 @@ class Dropout:
             )
         self._keep = 1.0 - rate
         self._seed = seed
-        self._places = 0
+        self._places = first_place
 
     @property
     def active(self) -> bool:
@@ -48,3 +67,9 @@ class Dropout:
         if not self.active:
             return values
         return values * self.mask(tf.shape(values), values.dtype)
+
+    def whole(self, vectors: tf.Tensor) -> tf.Tensor:
+        """Vectors [time, batch, size], each kept or dropped as a whole."""
+        if not self.active:
+            return vectors
+        return vectors * self.mask(tf.concat([tf.shape(vectors)[:2], [1]], 0), vectors.dtype)

@@ -49,6 +49,11 @@ class Embedding:
         partitioner = tf.compat.v1.fixed_size_partitioner(num_partitions) if num_partitions > 1 else None
         self._table = get(name, [rows, size], partitioner=partitioner)
 
+    @property
+    def table(self) -> tf.Tensor:
+        """All trained vectors, [rows, size]."""
+        return tf.convert_to_tensor(self._table)
+
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:
         """The vectors [..., size] of words, int32 [...]."""
         if self._given is None:
@@ -59,7 +64,7 @@ class Embedding:
         return tf.where((ids >= NUM_TRAINED)[..., None], given, trained)
 
 
-def make_embeddings(architecture: Architecture, placement: Placement) -> tuple[Lookup | None, Lookup]:
+def make_embeddings(architecture: Architecture, placement: Placement) -> tuple[Lookup | None, Embedding]:
     """The lookups of source and target words; the former is None if there is no source."""
     partitions = architecture.num_embeddings_partitions
     source: Lookup | None = None
@@ -74,7 +79,7 @@ def make_embeddings(architecture: Architecture, placement: Placement) -> tuple[L
                 pretrained=architecture.src_pretrained,
                 num_partitions=partitions,
             )
-    if architecture.share_embedding and source is not None:
+    if architecture.share_embedding and isinstance(source, Embedding):
         return source, source
     with tf.device(placement.embedding(architecture.tgt_vocab_size)):
         return source, Embedding(

@@ -174,6 +174,12 @@ class OracleModel:
         width = a.num_units if a.attention_architecture == "standard" else memory.shape[1]
         return OracleDecoding(self, memory, states, np.zeros(width))
 
+    def output_layer(self) -> Array:
+        """Its kernel [units, words]."""
+        if self.architecture.tie_embeddings == "none":
+            return self.weight("decoder/output_projection/kernel")
+        return self.weights[self.architecture.target_embedding].astype(np.float64).T
+
     def loss(self, source: Sequence[int], target_in: Sequence[int], target_out: Sequence[int]) -> float:
         """Cross-entropy of one sentence, in nats."""
         total, decoding = 0.0, self.start(source)
@@ -211,7 +217,7 @@ class OracleDecoding:
             output = attention if a.output_attention else query
         else:
             output, states = model.stack("decoder", depth, residual, x, self.states)
-        logits = output @ model.weight("decoder/output_projection/kernel")
+        logits = output @ model.output_layer()
         return logits, OracleDecoding(model, self.memory, states, attention, weights)
 
     def _gnmt(self, x: Array) -> tuple[Array, State, Array, Array]:

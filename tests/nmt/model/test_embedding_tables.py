@@ -41,6 +41,8 @@ CASES: dict[str, dict[str, Any]] = {
         num_encoder_residual_layers=1,
         num_decoder_residual_layers=1,
     ),
+    "tied": dict(attention="luong", tie_embeddings="decoder"),
+    "all tied": dict(**BI, src_vocab_size=13, share_embedding=True, attention="luong", tie_embeddings="all"),
     "language model": dict(**ALONE, num_decoder_layers=2, num_decoder_residual_layers=1),
     "language model of given words": dict(**ALONE, src_vocab_size=13, share_embedding=True, **GIVEN),
 }
@@ -95,7 +97,9 @@ def test_loss_and_steps_are_those_of_the_numpy_model(case: str) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=() if case in ("in pieces", "pretrained shared", "language model") else LONG)
+        pytest.param(
+            case, marks=() if case in ("in pieces", "pretrained shared", "language model", "all tied") else LONG
+        )
         for case in CASES
     ],
 )
@@ -119,6 +123,28 @@ def embeddings(**changes: Any) -> dict[str, tuple[list[int], bool]]:
             for v in v1.global_variables()
             if v.op.name.startswith("embeddings/")
         }
+
+
+def test_a_tied_output_layer_has_no_variable() -> None:
+    for case in ("tied", "all tied"):
+        with tf.Graph().as_default():
+            LSTMTranslator(architecture(**CASES[case]), initializer())
+            assert not [v.op.name for v in v1.global_variables() if "output_projection" in v.op.name]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (dict(tie_embeddings="all"), "needs share_embedding"),
+        (dict(tie_embeddings="some"), "'none', 'decoder', 'all'"),
+        (dict(tie_embeddings="decoder", tgt_embedding_size=5), "they are 5 and 6"),
+        (dict(tie_embeddings="decoder", tgt_pretrained=True), "that is trained, and in one piece"),
+        (dict(tie_embeddings="decoder", num_embeddings_partitions=2), "that is trained, and in one piece"),
+    ],
+)
+def test_what_cannot_be_tied(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        architecture(**changes)
 
 
 def test_names() -> None:

@@ -115,6 +115,10 @@ def test_dropout_masks() -> None:
     assert set(np.unique(first)) == {np.float32(0), np.float32(1 / 0.75)}
     assert first.mean() == pytest.approx(1.0, abs=0.03)
     assert (first != second).mean() == pytest.approx(2 * 0.25 * 0.75, abs=0.03)
+    with tf.Graph().as_default(), v1.Session() as session:
+        dropout = Dropout(0.25, tf.constant([1, 2]), first_place=7)
+        words = session.run(dropout.whole(tf.ones([50, 60, 4])))
+    assert (words == words[..., :1]).all() and words[..., 0].mean() == pytest.approx(1.0, abs=0.05)
     with pytest.raises(ValueError, match="dropout is 1.0"):
         Dropout(1.0)
     with pytest.raises(ValueError, match="no dropout_seed"):

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from nmt.model.lstm.architecture import ATTENTIONS
 from nmt.model.lstm.translator import LSTMTranslator
+from nmt.model.parts.dropout import EdgeDropout
 from nmt.model.parts.initializers import initializer
 from tests.nmt.model import graphs
 from tests.nmt.model.comparisons import (
@@ -144,6 +145,28 @@ def test_dropout_follows_its_seed() -> None:
             assert losses[0] == losses[8]
             assert len(set(losses)) == 8
             assert np.mean(losses) == pytest.approx(session.run(plain), rel=0.1)
+
+
+@pytest.mark.parametrize("edge", ["source_words", "target_words", "outputs"])
+def test_dropped_words_and_outputs(edge: str) -> None:
+    """Each by masks of its own, which follow the seed; nothing of it is in a graph without."""
+    arch = architecture(**SHAPES["bi2"], attention="luong")
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        seed = v1.placeholder(tf.int32, [2])
+        plain = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), 0.0, seed)
+        tensors = [tf.constant(a) for a in Batch().arrays]
+        losses = [plain.loss_sum(*tensors)]
+        assert not [op for op in graph.get_operations() if "Stateless" in op.type]
+        for rate in (0.5, 0.5, 0.999):
+            dropping = LSTMTranslator(arch, initializer(), 0.0, seed, edges=EdgeDropout(**{edge: rate}))
+            losses.append(dropping.loss_sum(*tensors))
+        session.run(v1.global_variables_initializer())
+        found = [session.run(losses, {seed: [1, k]}) for k in range(8)]
+        assert all(one[0] == found[0][0] and one[1] == one[2] for one in found)
+        assert len({one[1] for one in found}) > 4 and found[0][0] not in {one[1] for one in found}
+        if edge == "outputs":  # without them all words are alike
+            words = int(Batch().arrays[4].sum())
+            assert found[0][3] == pytest.approx(words * np.log(arch.tgt_vocab_size), rel=1e-4)
 
 
 def test_names_without_attention() -> None:
