@@ -153,9 +153,17 @@ class Translator(ABC):
         """A decoder over this memory, to be asked one step at a time."""
         return StepDecoder(self._over(memory), self._embed_target, self._projection, self._output_device)
 
-    def loss_sum(self, *batch: tf.Tensor, num_sampled: int = 0) -> tf.Tensor:
-        """`losses` without anything but the words."""
-        return self.losses(*batch, num_sampled=num_sampled).words
+    def loss_sum(
+        self,
+        source: tf.Tensor,
+        source_lengths: tf.Tensor,
+        target_in: tf.Tensor,
+        target_out: tf.Tensor,
+        target_lengths: tf.Tensor,
+        num_sampled: int = 0,
+    ) -> tf.Tensor:
+        """The cross-entropy of the words alone; see `losses`."""
+        return self.losses(source, source_lengths, target_in, target_out, target_lengths, num_sampled).words
 
     def losses(
         self,

@@ -73,6 +73,7 @@ def trained(
     seed: int,
     parts: int = 1,
     normalization: str = "sentences",
+    smoothing: float = 0.0,
     **changes: Any,
 ) -> dict[str, np.ndarray]:
     batches = feed(rank, size, parts, normalization)
@@ -82,7 +83,7 @@ def trained(
         schedule = Schedule(rate, num_train_steps=STEPS, decay_scheme="luong5")
         vectors = np.random.RandomState(seed).randn(60, 20).astype(np.float32)
         initial = Initializer("uniform", INIT_WEIGHT, seed, given_vectors(shape, vectors, vectors))
-        step = TrainStep(shape, initial, Optimization(optimizer, schedule, 5.0))
+        step = TrainStep(shape, initial, Optimization(optimizer, schedule, 5.0, label_smoothing=smoothing))
         session.run(v1.global_variables_initializer())
         for number in range(STEPS):
             for part in range(parts):
@@ -136,6 +137,11 @@ def case_nmt_with_one_embedding_in_pieces() -> None:
 
 def case_nmt_with_pretrained_words() -> None:
     compare("sgd", "luong", src_pretrained=True, tgt_pretrained=True)
+
+
+def case_nmt_with_tied_embeddings_and_smoothed_labels() -> None:
+    """A row of the table is looked up, and a column of the output layer."""
+    compare("sgd", "luong", share_embedding=True, tie_embeddings="all", smoothing=0.1)
 
 
 def communication(graph: tf.Graph) -> list[str]:

@@ -156,14 +156,15 @@ def test_dropped_words_and_outputs(edge: str) -> None:
         plain = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), 0.0, seed)
         tensors = [tf.constant(a) for a in Batch().arrays]
         losses = [plain.loss_sum(*tensors)]
-        assert not [op for op in graph.get_operations() if "Stateless" in op.type]
+        assert not [op for op in graph.get_operations() if "StatelessRandom" in op.type]
         for rate in (0.5, 0.5, 0.999):
             dropping = LSTMTranslator(arch, initializer(), 0.0, seed, edges=EdgeDropout(**{edge: rate}))
             losses.append(dropping.loss_sum(*tensors))
         session.run(v1.global_variables_initializer())
         found = [session.run(losses, {seed: [1, k]}) for k in range(8)]
-        assert all(one[0] == found[0][0] and one[1] == one[2] for one in found)
-        assert len({one[1] for one in found}) > 4 and found[0][0] not in {one[1] for one in found}
+        for one in found:
+            assert one[0] == pytest.approx(found[0][0], rel=1e-5) and one[1] == pytest.approx(one[2], rel=1e-5)
+        assert np.std([one[1] for one in found]) > 0.01
         if edge == "outputs":  # without them all words are alike
             words = int(Batch().arrays[4].sum())
             assert found[0][3] == pytest.approx(words * np.log(arch.tgt_vocab_size), rel=1e-4)
