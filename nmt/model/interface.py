@@ -2,7 +2,7 @@
 
     encode       source ids -> `Memory`, once for a batch of sentences
     decoder      `Memory` -> `StepDecoder`: target ids in, logits out, step by step, for search
-    loss_sum     source and target ids -> cross-entropy, over all target positions at once, for training and perplexity
+    losses       source and target ids -> cross-entropy, over all target positions at once, for training and perplexity
     architecture the shapes
 
 Training, evaluation and translation ask a model by these alone. A model family is a subclass of `Translator` that says
@@ -27,8 +27,9 @@ from nmt.model.parts.sampled_softmax import sampled_cross_entropy_sum
 from nmt.model.parts.softmax_cross_entropy import Losses, cross_entropy_sum
 
 _NOTHING = EdgeDropout()
-_EDGES = 10_000  # likewise
-_SAMPLE = 2**31 - 1  # folded into the seed for the sampled softmax; dropout folds in small numbers
+# Folded into the seed, where dropout of layers folds in small numbers: for the edges' dropout, the sampled softmax.
+_EDGES = 10_000
+_SAMPLE = 2**31 - 1
 
 
 class Memory(NamedTuple):
@@ -152,18 +153,6 @@ class Translator(ABC):
     def decoder(self, memory: Memory) -> StepDecoder:
         """A decoder over this memory, to be asked one step at a time."""
         return StepDecoder(self._over(memory), self._embed_target, self._projection, self._output_device)
-
-    def loss_sum(
-        self,
-        source: tf.Tensor,
-        source_lengths: tf.Tensor,
-        target_in: tf.Tensor,
-        target_out: tf.Tensor,
-        target_lengths: tf.Tensor,
-        num_sampled: int = 0,
-    ) -> tf.Tensor:
-        """The cross-entropy of the words alone; see `losses`."""
-        return self.losses(source, source_lengths, target_in, target_out, target_lengths, num_sampled).words
 
     def losses(
         self,

@@ -7,6 +7,7 @@ comes first: ``ecosystem.cases_sonnet.case_adam``. It is called on every rank; i
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
 import sys
@@ -47,6 +48,7 @@ def main(report: Path, cases: Sequence[str]) -> None:
     import tfdist
     from tests.multirank import inside
 
+    faulthandler.enable()  # a rank that ends with SIGSEGV says in which line, and so in which case
     output = report.open("w") if tfdist.rank() == 0 else None
     for case in cases:
         module, _, name = case.rpartition(".")

@@ -100,10 +100,13 @@ def averaged(
                 application.applies(marker)
     applied = [g for g, _ in grads_and_vars]
     if direct:
-        unseen = [i for i in direct if not marking.exchanged_behind(_components(applied[i]), state)]
-        late = {variable_key(grads_and_vars[i][1]) for i in unseen}
         marks = next(function_state.around(ops.get_default_graph())).marks if in_function else []
-        if any(m.variable in late and not (m.averaged or m.reduced) for m in marks):
+        unaveraged = {m.variable for m in marks if not (m.averaged or m.reduced)}
+        if any(
+            variable_key(grads_and_vars[i][1]) in unaveraged
+            and not marking.exchanged_behind(_components(applied[i]), state)
+            for i in direct
+        ):
             _warn_of_late_average()
         names = [variable_name(grads_and_vars[i][1]) for i in direct]
         own = [marking.dense_if_asked(applied[i], job) for i in direct]

@@ -47,7 +47,7 @@ def assert_loss_is_the_oracles(translator: LSTMTranslator, session: Any) -> None
     """The summed loss of a padded batch, to 1e-5."""
     batch = Batch(extra=2)
     places = batch.places()
-    loss = session.run(translator.loss_sum(*places), batch.feed(places))
+    loss = session.run(translator.losses(*places).words, batch.feed(places))
     expected = graphs.oracle(translator.architecture, session)
     rows = zip(batch.source, batch.target_in, batch.target_out, batch.target_lengths, strict=True)
     wanted = sum(expected.loss(source, given, out) for source, given, out, length in rows if length)
@@ -84,7 +84,7 @@ def assert_gradients_are_finite_differences(arch: LSTMArchitecture) -> None:
 
     def loss() -> tf.Tensor:
         translator = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), 0.3, tf.constant([4, 9]))
-        return translator.loss_sum(*[tf.constant(a) for a in Batch().arrays])
+        return translator.losses(*[tf.constant(a) for a in Batch().arrays]).words
 
     assert_gradients_are_slopes(loss)
 
@@ -97,7 +97,7 @@ def assert_control_flows_agree(arch: LSTMArchitecture) -> None:
         for switch in (v1.disable_control_flow_v2, v1.enable_control_flow_v2):
             switch()
             with graphs.model(arch) as (translator, session):
-                loss = translator.loss_sum(*[tf.constant(a) for a in batch.arrays])
+                loss = translator.losses(*[tf.constant(a) for a in batch.arrays]).words
                 gradients = [tf.convert_to_tensor(g) for g in tf.gradients(loss, v1.trainable_variables())]
                 results.append(session.run([loss, *gradients]))
     finally:

@@ -68,7 +68,7 @@ def test_loss_is_that_of_the_numpy_model(size: int | None) -> None:
     with graphs.model(arch) as (translator, session):
         places = [v1.placeholder(tf.int32, arch.source_shape)]
         places += [v1.placeholder(tf.int32, [None] * array.ndim) for array in batch[1:]]
-        loss = session.run(translator.loss_sum(*places), dict(zip(places, batch, strict=True)))
+        loss = session.run(translator.losses(*places).words, dict(zip(places, batch, strict=True)))
         oracle = graphs.oracle(arch, session)
     wanted = sum(
         oracle.loss(CHARACTERS.encode(words).tolist(), batch[2][:n, k].tolist(), batch[3][:n, k].tolist())
@@ -80,7 +80,7 @@ def test_loss_is_that_of_the_numpy_model(size: int | None) -> None:
 def test_gradients_are_finite_differences() -> None:
     def loss() -> tf.Tensor:
         translator = LSTMTranslator(architecture(**KIND), initializer("uniform", 0.5, seed=5))
-        return translator.loss_sum(*map(tf.constant, arrays()))
+        return translator.losses(*map(tf.constant, arrays())).words
 
     assert_gradients_are_slopes(loss, step=1e-6)
 

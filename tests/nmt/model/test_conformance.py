@@ -103,7 +103,7 @@ def test_stated_figures(case: str) -> None:
         training = LSTMTranslator(architecture(**changes), start, 0.5, tf.constant([3, 0]))
         translator = LSTMTranslator(architecture(**changes), start)
         batch = [tf.constant(a) for a in (SOURCE, SOURCE_LENGTHS, TARGET_IN, TARGET_OUT, TARGET_LENGTHS)]
-        train_loss, eval_loss = (model.loss_sum(*batch) / 2 for model in (training, translator))
+        train_loss, eval_loss = (model.losses(*batch).words / 2 for model in (training, translator))
         variables = v1.trainable_variables()
         gradients, _ = tf.clip_by_global_norm(tf.gradients(train_loss, variables), 5.0)
         with tf.control_dependencies([train_loss]):
@@ -145,7 +145,7 @@ def test_stated_loss_of_glorot(init_op: str, stated: float) -> None:
         training = LSTMTranslator(architecture(**UNI1), OneSeed(init_op, seed=3), 0.5, tf.constant([3, 0]))
         batch = [tf.constant(a) for a in (SOURCE, SOURCE_LENGTHS, TARGET_IN, TARGET_OUT, TARGET_LENGTHS)]
         session.run(v1.global_variables_initializer())
-        loss = session.run(training.loss_sum(*batch) / 2)
+        loss = session.run(training.losses(*batch).words / 2)
     assert loss == pytest.approx(stated, rel=0.05, abs=0.05)
 
 

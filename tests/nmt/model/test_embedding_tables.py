@@ -77,7 +77,7 @@ def test_loss_and_steps_are_those_of_the_numpy_model(case: str) -> None:
     batch = Sentences(arch)
     with graphs.model(arch) as (translator, session):
         places = [v1.placeholder(tf.int32, [None] * array.ndim) for array in batch.arrays]
-        loss = translator.loss_sum(*places)
+        loss = translator.losses(*places).words
         decoder = translator.decoder(translator.encode(*places[:2]))
         state, steps = decoder.initial_state, []
         for row in batch.arrays[2][:3]:
@@ -109,7 +109,7 @@ def test_gradients_are_finite_differences(case: str) -> None:
 
     def loss() -> tf.Tensor:
         translator = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), 0.3, tf.constant([4, 9]))
-        return translator.loss_sum(*map(tf.constant, Sentences(arch).arrays))
+        return translator.losses(*map(tf.constant, Sentences(arch).arrays)).words
 
     assert_gradients_are_slopes(loss)
 

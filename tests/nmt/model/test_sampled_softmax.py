@@ -129,7 +129,9 @@ def batch() -> list[np.ndarray]:
 def loss_of_batch(translator: LSTMTranslator, num_sampled: int) -> tf.Tensor:
     """Its loss over a sample."""
     source, source_lengths, target_in, target_out, target_lengths = map(tf.constant, batch())
-    return translator.loss_sum(source, source_lengths, target_in, target_out, target_lengths, num_sampled=num_sampled)
+    return translator.losses(
+        source, source_lengths, target_in, target_out, target_lengths, num_sampled=num_sampled
+    ).words
 
 
 def test_gradients_are_finite_differences() -> None:

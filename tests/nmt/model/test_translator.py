@@ -107,7 +107,7 @@ def test_gradients_are_finite_differences(shape: str, attention: str) -> None:
 def test_embedding_gradients_stay_sparse() -> None:
     """Only the rows of the batch's words are touched."""
     with graphs.model(architecture(attention="luong")) as (translator, _):
-        loss = translator.loss_sum(*Batch().places())
+        loss = translator.losses(*Batch().places()).words
         embeddings = [v for v in v1.trainable_variables() if v.name.startswith("embeddings/")]
         assert all(isinstance(g, tf.IndexedSlices) for g in tf.gradients(loss, embeddings))
 
@@ -119,7 +119,7 @@ def test_a_batch_without_targets_has_no_loss_and_no_gradient(attention: str) -> 
     batch.arrays[4] = np.zeros(4, np.int32)
     with graphs.model(architecture(attention=attention)) as (translator, session):
         places = batch.places()
-        loss = translator.loss_sum(*places)
+        loss = translator.losses(*places).words
         gradients = [tf.convert_to_tensor(g) for g in tf.gradients(loss, v1.trainable_variables())]
         values = session.run([loss, *gradients], batch.feed(places))
     assert all(not np.any(value) for value in values)
@@ -137,8 +137,8 @@ def test_dropout_follows_its_seed() -> None:
     with tf.Graph().as_default():
         seed = v1.placeholder(tf.int32, [2])
         translator = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), 0.4, seed)
-        loss = translator.loss_sum(*[tf.constant(a) for a in batch.arrays])
-        plain = LSTMTranslator(arch, initializer()).loss_sum(*[tf.constant(a) for a in batch.arrays])
+        loss = translator.losses(*[tf.constant(a) for a in batch.arrays]).words
+        plain = LSTMTranslator(arch, initializer()).losses(*[tf.constant(a) for a in batch.arrays]).words
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
             losses = [session.run(loss, {seed: [1, k]}) for k in [*range(8), 0]]
@@ -155,11 +155,11 @@ def test_dropped_words_and_outputs(edge: str) -> None:
         seed = v1.placeholder(tf.int32, [2])
         plain = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), 0.0, seed)
         tensors = [tf.constant(a) for a in Batch().arrays]
-        losses = [plain.loss_sum(*tensors)]
+        losses = [plain.losses(*tensors).words]
         assert not [op for op in graph.get_operations() if "StatelessRandom" in op.type]
         for rate in (0.5, 0.5, 0.999):
             dropping = LSTMTranslator(arch, initializer(), 0.0, seed, edges=EdgeDropout(**{edge: rate}))
-            losses.append(dropping.loss_sum(*tensors))
+            losses.append(dropping.losses(*tensors).words)
         session.run(v1.global_variables_initializer())
         found = [session.run(losses, {seed: [1, k]}) for k in range(8)]
         for one in found:

@@ -117,7 +117,7 @@ def test_gnmt_decoders_differ() -> None:
         for kind in ("gnmt", "gnmt_v2"):
             changes = shape("uni", 2, attention="luong", attention_architecture=kind, num_decoder_layers=layers)
             with graphs.model(architecture(**changes, pass_hidden_state=False)) as (translator, session):
-                loss = translator.loss_sum(*[tf.constant(a) for a in Batch().arrays])
+                loss = translator.losses(*[tf.constant(a) for a in Batch().arrays]).words
                 losses[layers, kind] = session.run(loss)
     assert losses[1, "gnmt"] == pytest.approx(losses[1, "gnmt_v2"], rel=1e-6)
     assert losses[2, "gnmt"] != pytest.approx(losses[2, "gnmt_v2"], rel=1e-4)
@@ -200,7 +200,7 @@ def placed_loss(num_gpus: int) -> tuple[float, dict[str, str]]:
     """The loss of a model of GNMT, and where its variables were put."""
     with tf.Graph().as_default():
         translator = LSTMTranslator(architecture(**VARIANTS["gnmt"]), initializer(seed=3), num_gpus=num_gpus)
-        loss = translator.loss_sum(*[tf.constant(a) for a in Batch().arrays])
+        loss = translator.losses(*[tf.constant(a) for a in Batch().arrays]).words
         devices = {v.op.name: v.device.removeprefix("/device:") for v in v1.global_variables()}
         with v1.Session(config=v1.ConfigProto(allow_soft_placement=True)) as session:
             session.run(v1.global_variables_initializer())
