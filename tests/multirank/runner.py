@@ -27,12 +27,8 @@ def _showing_where(what: str) -> Iterator[None]:
     """Say where all threads are, should it take long."""
 
     def show() -> None:  # faulthandler's own timer reads the stacks of threads that run, and dies of it now and then
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        stacks = [
-            f"{names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
-            for ident, frame in sys._current_frames().items()
-        ]
-        sys.stderr.write(f"{what} takes long:\n{''.join(stacks)}")
+        sys.stderr.write(f"{what} takes long:\n")
+        faulthandler.dump_traceback()
 
     timer = threading.Timer(STACKS_AFTER_SECONDS, show)
     timer.daemon = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import os
 import sys
@@ -24,25 +26,45 @@ def program_line(thread: int) -> str:
     Args:
       thread: its identity (``threading.get_ident``).
     """
-    innermost = frame = sys._current_frames().get(thread)
-    while frame is not None and _foreign(frame):
-        frame = frame.f_back
-    frame = frame or innermost
-    if frame is None:
-        return ""
-    return f"{frame.f_code.co_name} ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
+    with _uncollected():
+        innermost = frame = sys._current_frames().get(thread)
+        while frame is not None and _foreign(frame):
+            frame = frame.f_back
+        frame = frame or innermost
+        if frame is None:
+            return ""
+        return f"{frame.f_code.co_name} ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
 
 
 def stacks() -> str:
     """Where all threads but the calling one are: the main thread first, its innermost line first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main, own = threading.main_thread().ident, threading.get_ident()
-    frames = sys._current_frames()
-    frames.pop(own, None)
     lines = []
-    for thread in sorted(frames, key=lambda thread: (thread != main, thread)):
-        lines += [f"{names.get(thread, thread)}:", *itertools.islice(_lines(frames[thread]), _DEEPEST)]
+    with _uncollected():
+        frames = sys._current_frames()
+        frames.pop(own, None)
+        for thread in sorted(frames, key=lambda thread: (thread != main, thread)):
+            lines += [f"{names.get(thread, thread)}:", *itertools.islice(_lines(frames[thread]), _DEEPEST)]
     return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage is collected meanwhile.
+
+    ``f_back`` makes an object, and in CPython 3.11 that may begin a collection. Where this lets the other thread run on
+    (a finalizer may), the frame that is looked at is gone, and the process ends with SIGSEGV (Python/frame.c,
+    _PyFrame_MakeAndSetFrameObject). Later ones collect between two instructions alone.
+    """
+    collects = sys.version_info < (3, 12) and gc.isenabled()
+    if collects:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _lines(frame: FrameType | None) -> Iterator[str]:
