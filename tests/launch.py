@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+TFDIST_RUN = ROOT / "scripts" / "tfdist-run"
 STARTUP = Path(__file__).parent / "startup"  # what processes started here do first
 
 

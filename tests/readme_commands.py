@@ -166,6 +166,7 @@ def _rule_of(words: Sequence[str]) -> Run | None:
         rest = _after_options(arguments, LAUNCHERS[name])
         return _rule_of(rest) if rest else None
     if name == "tfdist-run":
+        arguments = arguments or ["--help"]
         dry = () if arguments == ["--help"] else ("--dry-run", "--no-check")
         return Run("tfdist.launch.command", (*dry, *arguments), says="tfdist-run")
     if re.fullmatch(r"python[\d.]*", name) and arguments:

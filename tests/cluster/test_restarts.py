@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster import hosts
 from tests.cluster.hosts import Hosts
-from tests.launch import run
+from tests.launch import TFDIST_RUN, run
 
 pytestmark = [pytest.mark.long("several hosts"), pytest.mark.skipif(bool(hosts.obstacle()), reason=hosts.obstacle())]
 
@@ -46,7 +46,7 @@ class Job:
 
     def __init__(self, hosts: Hosts, arguments: Sequence[str], folder: Path) -> None:
         self.said = folder / "said"
-        line = ["env", *(f"{k}={v}" for k, v in ABORT.items()), sys.executable, "-m", "tfdist.launch.command"]
+        line = ["env", *(f"{k}={v}" for k, v in ABORT.items()), sys.executable, str(TFDIST_RUN)]
         with self.said.open("w") as file:
             self.process = subprocess.Popen(
                 hosts.command("node1", [*line, *arguments]), stdout=file, stderr=subprocess.STDOUT
@@ -125,7 +125,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for command in (
         [sys.executable, "-m", "nmt.phrasebook", f"--out_dir={folder}/text"],
         [*prepare, f"--out_dir={folder}/data", "--bpe=500", f"--apply={folder}/text/dev"],
-        [sys.executable, "-m", "tfdist.launch.command", "-n", "2", *nmt(folder, folder / "straight")],
+        [sys.executable, str(TFDIST_RUN), "-n", "2", *nmt(folder, folder / "straight")],
     ):
         done = run(command, 300)
         assert done.code == 0, done.errors

@@ -17,7 +17,7 @@ import pytest
 from nmt.text.vocabulary import write_vocabulary
 from tests.cluster import hosts, slurm
 from tests.cluster.slurm import Slurm
-from tests.launch import ROOT
+from tests.launch import ROOT, TFDIST_RUN
 from tfdist.launch.host_check import facts_here
 
 PMI = "pmix" if "Open MPI" in facts_here(sys.executable)["mpi"] else "pmi2"
@@ -97,7 +97,7 @@ def test_ranks_of_two_hosts_do_what_one_process_does(
     command = {
         "srun": ["srun", *RANKS, f"--mpi={PMI}", "--kill-on-bad-exit=1", sys.executable, *program],
         "sbatch": ["sbatch", "--wait", f"--output={tmp_path}/log", str(EXAMPLES / "train.sbatch"), *program],
-        "tfdist-run": ["salloc", *RANKS, sys.executable, "-m", "tfdist.launch.command", "python", *program],
+        "tfdist-run": ["salloc", *RANKS, sys.executable, str(TFDIST_RUN), "python", *program],
     }
     finished = cluster.run(command[way], 120, {"MPI": PMI})
     log = tmp_path / "log"

@@ -72,7 +72,7 @@ _VARIATIONS = (
 )
 # Those that take longest on 2 ranks, of what neighbours, other launches, or tests/nmt/runs show too.
 _SLOW = (
-    *_of("nmt", "nmt_with_accumulated", "nmt_goes_back", "nmt_shares", "nmt_evaluates_and_saves"),
+    *_of("nmt", "nmt_with_adam", "nmt_with_accumulated", "nmt_goes_back", "nmt_shares", "nmt_evaluates_and_saves"),
     *_of("loss_scale", "an_overflow_is_left_out_in_functions", "an_overflow_in_fit", "a_checkpoint"),
     *_of("loss_scale", "an_overflow_among"),
     *_of("keras", "ways", "equal", "two_models", "eagerly", "embeddings_are", "optimizers", "a_metric"),
@@ -83,6 +83,7 @@ _SLOW = (
     *_of("derivatives", "contrastive"),
     *_of("writes", "newtons", "gradients_of", "graphs"),
     *_of("variables", "aliases"),
+    *_of("lifetime", "what_is_gone"),
     *_of("law", "reference", "subclasses"),
     *_of("ddl", "reduced_gradients", "metrics"),
     *_of("engine", "random", "law_with"),
@@ -127,13 +128,7 @@ _LAUNCHES = (
         meaningless=_of("nmt", "nmt_with"),  # 64 sentences are not to be divided
         more=("cases_",),
     ),
-    Launch(
-        "4",
-        4,
-        _ADDING,
-        long=_of("engine", "every", "many", "random"),
-        more=("cases_",),
-    ),
+    Launch("4", 4, (), more=("cases_",)),  # "two nodes of two" are four, too
     # One rank has nothing to exchange, and nothing is installed: the public calls, and that graphs stay as they are;
     # but it accumulates, and scales losses, as several do.
     Launch(
@@ -180,10 +175,9 @@ _LAUNCHES = (
     Launch(
         "nodes of three and two",
         5,
-        _SLICES,
-        long=_of("engine", "random", "every", "large"),
+        (),
         settings=(("TFDIST_NODE_SIZE", "3"), _DIRECT),
-        more=_ADDING + _SPARSE,
+        more=_ADDING + _SLICES + _SPARSE,
     ),
     Launch(
         "through MPI alone",
@@ -203,7 +197,7 @@ HOROVOD = (
     Launch(
         "Horovod's names, tf_keras",
         2,
-        ("horovod.cases_tf_keras.case_fit",),
+        (),
         more=("horovod.cases_tf_keras.",),
         settings=(("TF_USE_LEGACY_KERAS", "1"),),
     ),

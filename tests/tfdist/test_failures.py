@@ -222,6 +222,7 @@ def test_mpirun_of_another_mpi() -> None:
     assert "Traceback" not in finished.errors
 
 
+@pytest.mark.long("test_mpirun_of_another_mpi")
 def test_mpirun_of_another_mpi_that_tells_no_size() -> None:
     """Rank 0 can be alone; rank 1 cannot, and its failure ends the job."""
     ask = (
@@ -242,6 +243,7 @@ def test_settings_that_differ_between_ranks(tmp_path: Path) -> None:
     assert "Traceback" not in finished.errors
 
 
+@pytest.mark.long("test_settings_that_differ_between_ranks")
 def test_numbers_of_accumulated_steps_that_differ_between_ranks(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     own = "os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))"
@@ -295,7 +297,9 @@ def test_memory_of_other_ranks_that_may_not_be_read(tmp_path: Path) -> None:
     assert finished.errors.count("cannot read each other's memory (this system has no process_vm_readv)") == 1
 
 
-@pytest.mark.parametrize("node_size", ["0", "1"])
+@pytest.mark.parametrize(
+    "node_size", ["0", pytest.param("1", marks=pytest.mark.long("tests/cluster/test_faults.py has other machines"))]
+)
 def test_a_rank_that_stops_is_named_with_bucket_and_step(tmp_path: Path, node_size: str) -> None:
     """On the same machine, and, by the same way as between machines, on another one."""
     finished = job(
@@ -378,7 +382,9 @@ def test_a_timeline_is_written_at_exit(tmp_path: Path) -> None:
     assert "the timeline is in" in finished.errors
 
 
-@pytest.mark.parametrize("setting", ["TFDIST_TRACE_FOLDER", "TFDIST_TIMELINE"])
+@pytest.mark.parametrize(
+    "setting", ["TFDIST_TRACE_FOLDER", pytest.param("TFDIST_TIMELINE", marks=pytest.mark.long("the same file"))]
+)
 def test_a_killed_rank_leaves_what_it_did_last(tmp_path: Path, setting: str) -> None:
     where = tmp_path / "trace"
     settings: dict[str, Any] = {setting: str(where)}

@@ -43,6 +43,7 @@ def trained(toy: Any, *flags: str, name: str = "out") -> dict[str, np.ndarray]:
     return values(str(latest(out)))
 
 
+@pytest.mark.long("test_flags_without_effect_say_so")
 def test_flags_without_effect_have_none(toy: Any) -> None:
     plain = trained(toy)
     other = trained(toy, "--max_train=3", "--scope=x", "--notime_major", "--jobid=2", name="other")
@@ -57,6 +58,7 @@ def test_share_vocab_has_one_embedding(toy: Any) -> None:
     assert "embeddings/embedding_share" in names and not any("embedding_decoder" in name for name in names)
 
 
+@pytest.mark.long("test_every_flag.py has its flags")
 def test_the_command_of_the_ddl_article(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """But for paths, sizes and the number of steps."""
     prefix = toy.directory

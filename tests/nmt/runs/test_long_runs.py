@@ -12,7 +12,7 @@ import pytest
 
 from nmt.keeping.checkpoint import latest, step_of
 from nmt.nmt import main
-from tests.launch import mpirun, run
+from tests.launch import TFDIST_RUN, mpirun, run
 from tests.nmt.runs.test_program import values
 from tests.nmt.runs.test_ranks_of_the_program import program
 from tfdist.launch import host_check
@@ -111,7 +111,7 @@ def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(toy: Any, wa
 
     script = toy.directory / "signalled.py"
     script.write_text(SIGNALLED)
-    command = [sys.executable, "-m", "tfdist.launch.command", "-n", "2", "--max-restarts", "1", "--no-prefix"]
+    command = [sys.executable, str(TFDIST_RUN), "-n", "2", "--max-restarts", "1", "--no-prefix"]
     done = run([*command, "python", str(script), *flags], timeout_seconds=300)
     assert done.code == 0, done.errors
     assert re.search(r"attempt 1 of 2 ended with exit code [1-9].*\n.*attempt 2 of 2: 2 ranks", done.errors)

@@ -148,6 +148,7 @@ def test_a_run_that_diverges_goes_back(
         np.testing.assert_array_equal(value, theirs[name], name)
 
 
+@pytest.mark.long("test_a_run_that_diverges_goes_back")
 def test_a_run_that_diverges_always_ends(
     toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_run_that_diverges_always_ends(
     assert "halved 1 times, to no avail" in told and "perplexity" in told
 
 
+@pytest.mark.long("test_a_run_that_diverges_goes_back")
 def test_a_divergence_that_no_checkpoint_was_before(
     toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

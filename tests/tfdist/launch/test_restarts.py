@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch import ROOT, Finished, run
+from tests.launch import ROOT, TFDIST_RUN, Finished, run
 from tfdist.launch import restarts
 from tfdist.launch.hosts import Host, LaunchError, parse, shared_out
 from tfdist.launch.restarts import Policy
@@ -117,7 +117,7 @@ def test_options_that_do_not_fit() -> None:
 
 
 def again(*arguments: str, seconds: float = 90) -> Finished:
-    return run([sys.executable, "-m", "tfdist.launch.command", "--max-restarts", "1", *arguments], seconds)
+    return run([sys.executable, str(TFDIST_RUN), "--max-restarts", "1", *arguments], seconds)
 
 
 def shell(tmp_path: Path, text: str) -> str:
@@ -146,7 +146,7 @@ def test_a_job_that_fails_again_and_its_environment(tmp_path: Path) -> None:
 def test_what_the_user_ends_does_not_start_again(tmp_path: Path, between: bool) -> None:
     """SIGTERM while the ranks run, which ends them, and SIGINT between two attempts."""
     program = shell(tmp_path, "echo up; exit 7" if between else "echo up; exec sleep 60")
-    command = [sys.executable, "-m", "tfdist.launch.command", "--max-restarts", "2", "-n", "2", program]
+    command = [sys.executable, str(TFDIST_RUN), "--max-restarts", "2", "-n", "2", program]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout and process.stderr
     try:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch import ROOT, Finished, run
+from tests.launch import ROOT, TFDIST_RUN, Finished, run
 from tfdist.core import environment
 from tfdist.launch import host_check, hosts, launchers
 from tfdist.launch._rank_prefix import Lines
@@ -27,7 +27,7 @@ TWO = (Host("a", 2), Host("b", 1))
 
 
 def tfdist_run(*arguments: str, environment: Mapping[str, str] | None = None, seconds: float = 90) -> Finished:
-    return run([sys.executable, "-m", "tfdist.launch.command", *arguments], seconds, environment)
+    return run([sys.executable, str(TFDIST_RUN), *arguments], seconds, environment)
 
 
 def line(launcher: Launcher, **plan: Any) -> str:
@@ -315,7 +315,7 @@ def start(tmp_path: Path) -> subprocess.Popen[str]:
     """A job of three ranks that wait; returns when they do."""
     script = tmp_path / "wait.py"
     script.write_text(WAITING)
-    command = [sys.executable, "-m", "tfdist.launch.command", "-n", "3", "python", str(script)]
+    command = [sys.executable, str(TFDIST_RUN), "-n", "3", "python", str(script)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     assert sorted(process.stdout.readline() for _ in range(3)) == [f"[{rank}] ready\n" for rank in range(3)]
