@@ -206,7 +206,7 @@ def test_ranks_whose_launcher_is_killed(tmp_path: Path, outlive: str) -> None:
         """)
     )
     path = os.pathsep.join([str(STARTUP), str(ROOT)])
-    settings = {"TFDIST_STALL_ABORT_SECONDS": "2", "TFDIST_OUTLIVE_LAUNCHER": outlive, "PYTHONPATH": path}
+    settings = {"TFDIST_STALL_ABORT_SECONDS": "6", "TFDIST_OUTLIVE_LAUNCHER": outlive, "PYTHONPATH": path}
     with subprocess.Popen(
         ["mpirun", "-n", "2", sys.executable, str(script), str(tmp_path), outlive],
         env={**os.environ, **settings},
