@@ -19,6 +19,7 @@ from nmt.train.step import Optimization
 from nmt.train.synchronisation import BLOCK_STATES, SYNCS, Synchronisation
 from nmt.translate.translation_model import SearchSettings
 
+_ADAM = Condition("--optimizer=adam", lambda options: options.optimizer == "adam")
 _BLOCKS = Condition("--sync=average or --sync=bmuf", lambda options: options.sync != "gradients")
 _ALL_WORDS = Condition("--num_sampled_softmax=0", lambda options: options.num_sampled_softmax == 0)
 _FILTER = Condition("--sync=bmuf", lambda options: options.sync == "bmuf")
@@ -31,6 +32,29 @@ class TrainingOptions(ModelOptions):
     title: ClassVar[str] = "training"
 
     optimizer: str = option("sgd", "optimizer", allowed=("sgd", "adam"), makes=[Optimization])
+    adam_beta1: float = option(
+        0.9,
+        "what Adam keeps of its mean of gradients in a step",
+        within=BELOW_ONE,
+        needs=_ADAM,
+        makes=[Optimization],
+    )
+    adam_beta2: float = option(
+        0.999,
+        "what Adam keeps of its mean of squared gradients in a step",
+        within=BELOW_ONE,
+        needs=_ADAM,
+        makes=[Optimization],
+    )
+    adam_epsilon: float = option(
+        1e-8, "what Adam adds to the root of the latter", within=POSITIVE, needs=_ADAM, makes=[Optimization]
+    )
+    weight_decay: float = option(
+        0.0,
+        "part of kernels and embeddings that a step takes away, times the learning rate, apart from gradients",
+        within=BELOW_ONE,
+        makes=[Optimization],
+    )
     learning_rate: float = option(1.0, "learning rate of one rank", within=POSITIVE)
     learning_rate_scaling: str = option(
         "none",

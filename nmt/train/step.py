@@ -22,6 +22,7 @@ from nmt.model.parts.initializers import Initializer
 from nmt.model.registry import make_translator
 from nmt.text.batches import Batch
 from nmt.train.schedule import Schedule
+from nmt.train.weight_decay import with_weight_decay
 
 v1 = tf.compat.v1
 
@@ -31,7 +32,7 @@ class Optimization:
     """How weights are updated.
 
     Attributes:
-        optimizer: "sgd", or "adam" with TensorFlow's defaults (Kingma, Ba 2015).
+        optimizer: "sgd", or "adam" (Kingma, Ba 2015).
         schedule: the learning rate of each step.
         max_gradient_norm: gradients are clipped to this global norm.
         dropout: probability that an input of a cell is dropped.
@@ -41,6 +42,10 @@ class Optimization:
         num_sampled_softmax: words that the softmax is taken over (`nmt.model.parts.sampled_softmax`); 0 for all. The
             loss, and the perplexity printed in training, are then those of the sample.
         label_smoothing: probability that is asked for of all words alike; the loss that is printed is without it.
+        adam_beta1: of Adam, what is left of the mean of gradients after a step.
+        adam_beta2: the same for the mean of their squares.
+        adam_epsilon: added to the root of the latter.
+        weight_decay: part of each matrix that a step takes away, times the learning rate (`nmt.train.weight_decay`).
         colocate_gradients_with_ops: whether gradients are computed on the device of what they are gradients of.
         loss_scale: what a library multiplies the loss by, which then leaves out updates that overflow; None or "none":
             nothing.
@@ -58,6 +63,10 @@ class Optimization:
     tgt_word_dropout: float = 0.0
     num_sampled_softmax: int = 0
     label_smoothing: float = 0.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-8
+    weight_decay: float = 0.0
     colocate_gradients_with_ops: bool = True
     loss_scale: str | None = None
 
@@ -68,8 +77,10 @@ class Optimization:
 
     def build(self, rate: tf.Tensor) -> Any:
         """The TensorFlow optimizer."""
-        made = {"sgd": v1.train.GradientDescentOptimizer, "adam": v1.train.AdamOptimizer}
-        return made[self.optimizer](rate)
+        if self.optimizer == "sgd":
+            return with_weight_decay(v1.train.GradientDescentOptimizer, self.weight_decay)(rate)
+        adam = with_weight_decay(v1.train.AdamOptimizer, self.weight_decay)
+        return adam(rate, self.adam_beta1, self.adam_beta2, self.adam_epsilon)
 
 
 class StepResult(NamedTuple):

@@ -6,8 +6,10 @@ import contextlib
 import functools
 import io
 import tempfile
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
@@ -73,7 +75,7 @@ def trained(
     seed: int,
     parts: int = 1,
     normalization: str = "sentences",
-    smoothing: float = 0.0,
+    how: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
 ) -> dict[str, np.ndarray]:
     batches = feed(rank, size, parts, normalization)
@@ -83,7 +85,7 @@ def trained(
         schedule = Schedule(rate, num_train_steps=STEPS, decay_scheme="luong5")
         vectors = np.random.RandomState(seed).randn(60, 20).astype(np.float32)
         initial = Initializer("uniform", INIT_WEIGHT, seed, given_vectors(shape, vectors, vectors))
-        step = TrainStep(shape, initial, Optimization(optimizer, schedule, 5.0, label_smoothing=smoothing))
+        step = TrainStep(shape, initial, Optimization(optimizer, schedule, 5.0, **how))
         session.run(v1.global_variables_initializer())
         for number in range(STEPS):
             for part in range(parts):
@@ -140,8 +142,9 @@ def case_nmt_with_pretrained_words() -> None:
 
 
 def case_nmt_with_tied_embeddings_and_smoothed_labels() -> None:
-    """A row of the table is looked up, and a column of the output layer."""
-    compare("sgd", "luong", share_embedding=True, tie_embeddings="all", smoothing=0.1)
+    """A row of the table is looked up, and a column of the output layer; and matrices shrink as they are applied."""
+    how = {"label_smoothing": 0.1, "weight_decay": 0.9, "adam_beta2": 0.98, "adam_epsilon": 1e-6}
+    compare("adam", "luong", share_embedding=True, tie_embeddings="all", how=how)
 
 
 def communication(graph: tf.Graph) -> list[str]:

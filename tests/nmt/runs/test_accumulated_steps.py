@@ -28,7 +28,12 @@ def test_a_step_of_two_batches_is_that_of_one(toy: Any, capsys: pytest.CaptureFi
     said = {}
     for name, flags in (("whole", ["--batch_size=8"]), ("halves", ["--batch_size=4", "--accumulate_steps=2"])):
         out = f"--out_dir={toy.directory}/{name}"
-        assert main(toy.flags(out, "--dropout=0", "--optimizer=adam", "--learning_rate=0.01", *flags)) == 0
+        assert (
+            main(
+                toy.flags(out, "--dropout=0", "--optimizer=adam", "--learning_rate=0.01", "--weight_decay=0.9", *flags)
+            )
+            == 0
+        )
         said[name] = [line for line in capsys.readouterr().out.splitlines() if "epoch" in line]
     assert said["whole"] == said["halves"] and said["whole"]
     expected = values(str(latest(toy.directory / "whole")))
