@@ -21,8 +21,10 @@ from nmt.model.session import multiplies_in_bfloat16, session_config
 from nmt.options.config import Config
 from nmt.options.option import make
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
+from nmt.train.evaluation import PERPLEXITY
 from nmt.train.loop import Cadence
-from nmt.train.schedule import Schedule
+from nmt.train.plateau import PlateauSettings
+from nmt.train.schedule import PLATEAU, Schedule
 from nmt.train.step import Optimization
 
 
@@ -79,7 +81,9 @@ def optimization(config: Config, size: int, rewinds: int = 0) -> Optimization:
         warmup_start=rate if factor > 1 else 0.0,
         num_units=config.num_units,
     )
-    return make(Optimization, config, schedule=schedule)
+    figure = PERPLEXITY if config.plateau_metric == "perplexity" else config.metric_names[0]
+    plateau = make(PlateauSettings, config, metric=figure) if config.decay_scheme == PLATEAU else None
+    return make(Optimization, config, schedule=schedule, plateau=plateau)
 
 
 def cadence(config: Config) -> Cadence:

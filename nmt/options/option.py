@@ -34,6 +34,7 @@ class Condition(NamedTuple):
 POSITIVE = Condition("it must be more than 0, and finite", lambda value: 0 < value < float("inf"))
 NOT_NEGATIVE = Condition("it must be 0 or more", lambda value: value >= 0)
 BELOW_ONE = Condition("it must be at least 0 and less than 1", lambda value: 0 <= value < 1)
+BETWEEN_0_AND_1 = Condition("it must be more than 0 and less than 1", lambda value: 0 < value < 1)
 SHARE = Condition("it must be from 0 to 1", lambda value: 0 <= value <= 1)
 FINITE = Condition("it must be a finite number", lambda value: abs(value) < float("inf"))
 

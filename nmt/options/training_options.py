@@ -9,16 +9,18 @@ from typing import Any, ClassVar
 from nmt.model.parts.initializers import Initializer
 from nmt.model.session import session_config
 from nmt.options.model_options import ModelOptions
-from nmt.options.option import BELOW_ONE, NOT_NEGATIVE, POSITIVE, Condition, option
+from nmt.options.option import BELOW_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, POSITIVE, Condition, option
 from nmt.scoring.perplexity import LikelihoodSettings
 from nmt.train.divergence import ACTIONS
 from nmt.train.feed import NORMALIZATIONS, FeedSettings
 from nmt.train.loop import Cadence
-from nmt.train.schedule import DECAY_SCHEMES, NOAM, WARMUP_SCHEMES, Schedule
+from nmt.train.plateau import PlateauSettings
+from nmt.train.schedule import DECAY_SCHEMES, PLATEAU, ROOTS, WARMUP_SCHEMES, Schedule
 from nmt.train.step import Optimization
 from nmt.train.synchronisation import BLOCK_STATES, SYNCS, Synchronisation
 from nmt.translate.translation_model import SearchSettings
 
+_PLATEAU = Condition("--decay_scheme=plateau", lambda options: options.decay_scheme == PLATEAU)
 _ADAM = Condition("--optimizer=adam", lambda options: options.optimizer == "adam")
 _BLOCKS = Condition("--sync=average or --sync=bmuf", lambda options: options.sync != "gradients")
 _ALL_WORDS = Condition("--num_sampled_softmax=0", lambda options: options.num_sampled_softmax == 0)
@@ -65,9 +67,30 @@ class TrainingOptions(ModelOptions):
     warmup_scheme: str = option("t2t", "warm-up, where the rate is not scaled", allowed=WARMUP_SCHEMES)
     decay_scheme: str = option(
         "",
-        "decay of the rate; noam: by the root of the step, times --learning_rate / sqrt(--num_units)",
+        "decay of the rate; noam: by the root of the step, times --learning_rate / sqrt(--num_units); inverse_sqrt: "
+        "the same from --learning_rate at its peak; plateau: when evaluations find nothing better",
         allowed=DECAY_SCHEMES,
         makes=[Schedule],
+    )
+    plateau_metric: str = option(
+        "score",
+        "what must get better on the development text: the first of --metrics, or the perplexity",
+        allowed=("score", "perplexity"),
+        needs=_PLATEAU,
+    )
+    plateau_factor: float = option(
+        0.5,
+        "what the rate is multiplied by when it does not",
+        within=BETWEEN_0_AND_1,
+        needs=_PLATEAU,
+        makes=[(PlateauSettings, "factor")],
+    )
+    plateau_patience: int = option(
+        2,
+        "evaluations in succession without a better figure before that",
+        within=POSITIVE,
+        needs=_PLATEAU,
+        makes=[(PlateauSettings, "patience")],
     )
     num_train_steps: int = option(
         12000, "steps in all, those of a continued run included", within=POSITIVE, makes=[Schedule, Cadence]
@@ -206,10 +229,16 @@ class TrainingOptions(ModelOptions):
                 f"--warmup_scheme=t2t contradicts --learning_rate_scaling={self.learning_rate_scaling}, whose warm-up "
                 "is linear: leave one of them out"
             )
-        if given.get("warmup_scheme") == "t2t" and self.decay_scheme == NOAM:
-            yield "--warmup_scheme=t2t contradicts --decay_scheme=noam, whose warm-up is linear: leave one of them out"
+        if given.get("warmup_scheme") == "t2t" and self.decay_scheme in ROOTS:
+            yield (
+                f"--warmup_scheme=t2t contradicts --decay_scheme={self.decay_scheme}, whose warm-up is linear: leave "
+                "one of them out"
+            )
 
     def decay_contradictions(self) -> Iterator[str]:
         """A decay that cannot be without a warm-up."""
-        if self.decay_scheme == NOAM and not self.warmup_steps:
-            yield "--decay_scheme=noam needs the step at which its rate is greatest: give --warmup_steps, 4000 say"
+        if self.decay_scheme in ROOTS and not self.warmup_steps:
+            yield (
+                f"--decay_scheme={self.decay_scheme} needs the step at which its rate is greatest: give "
+                "--warmup_steps, 4000 say"
+            )

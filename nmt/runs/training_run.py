@@ -32,7 +32,7 @@ from nmt.train.divergence import DivergedError, Guard, LossGuard, NoGuard
 from nmt.train.evaluation import Evaluation, Evaluator, NoEvaluation
 from nmt.train.feed import Feed, FeedSettings
 from nmt.train.loop import train
-from nmt.train.schedule import NOAM
+from nmt.train.schedule import INVERSE_SQRT, NOAM
 from nmt.train.step import TrainStep
 from nmt.train.stopping import StopBySignal
 from nmt.translate.translation_model import SearchSettings, TranslationModel
@@ -260,12 +260,18 @@ def restore_latest(session: Any, saver: Any, out_dir: str) -> int:
 
 def opening_lines(config: Config, feed: Feed, first_step: int, size: int, rewinds: int) -> list[str]:
     """What the log begins with."""
-    schedule = derived_settings.optimization(config, size, rewinds).schedule
+    optimization = derived_settings.optimization(config, size, rewinds)
+    schedule = optimization.schedule
     rate = f"learning rate {schedule.learning_rate:g} (scaling: {config.learning_rate_scaling})"
     steps = schedule.warmup_steps
     warmup = f"{schedule.warmup_scheme} warm-up over {steps} steps" if steps else "no warm-up"
     if schedule.decay_scheme == NOAM:
         warmup = f"noam, at most {schedule.noam_peak:.3g} at step {steps}"
+    if schedule.decay_scheme == INVERSE_SQRT:
+        warmup = f"inverse_sqrt, at most that at step {steps}"
+    if optimization.plateau:
+        times = f"{optimization.plateau.patience} evaluation(s) without a better dev {optimization.plateau.metric}"
+        warmup += f", times {optimization.plateau.factor:g} after {times}"
     no_gpu = config.num_gpus > 0 and not derived_settings.gpus(config)
     parts = f" x {feed.parts} batches a step" if feed.parts > 1 else ""
     batch, total = feed.sizes()

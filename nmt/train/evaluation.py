@@ -8,6 +8,7 @@ write with a store and outputs that do nothing: each takes its share of the sent
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -26,6 +27,8 @@ from nmt.text.corpus import ParallelCorpus
 from nmt.text.tokens import reference_text
 from nmt.translate.translation_model import TranslationModel, translate_shared
 
+PERPLEXITY = "ppl"  # its name among the figures
+
 
 class Evaluation(Protocol):
     """The milestones; each takes the training session and the number of steps done."""
@@ -36,6 +39,9 @@ class Evaluation(Protocol):
 
     def best_step(self) -> int:
         """The step of the best model by the first metric."""
+
+    def newest(self, metric: str) -> float:
+        """The last figure of the development text, of this metric or `PERPLEXITY`; not a number where none is known."""
 
     def milestone(self, session: Any, step: int, *, perplexities: bool, scores: bool) -> None:
         """Checkpoint and sample translation; perplexities; scores of translated texts, and the best models."""
@@ -55,6 +61,10 @@ class NoEvaluation:
     def best_step(self) -> int:
         """None."""
         return 0
+
+    def newest(self, metric: str) -> float:
+        """None."""
+        return math.nan
 
     def milestone(self, session: Any, step: int, *, perplexities: bool, scores: bool) -> None:
         """Nothing."""
@@ -99,6 +109,7 @@ class Evaluator:
         self._texts, self._likelihood, self._translation = texts, likelihood, translation
         self._metrics, self._store, self._seed = metrics, store, seed
         self._everybody, self._sharing, self._outputs = everybody, sharing, outputs
+        self._newest: dict[str, float] = {}
         self._references = {
             name: [reference_text(line, subword_option) for line in text.tgt] for name, text in texts.items()
         }
@@ -112,6 +123,10 @@ class Evaluator:
         """The step of the best model by the first metric."""
         return self._best(self._metrics[0]).step
 
+    def newest(self, metric: str) -> float:
+        """The last figure of the development text, of this metric or `PERPLEXITY`; not a number where none is known."""
+        return self._newest.get(f"dev_{metric}", math.nan)
+
     def milestone(self, session: Any, step: int, *, perplexities: bool, scores: bool) -> None:
         """Checkpoint and sample translation; perplexities; scores of translated texts, and the best models."""
         with self._everybody.alone("evaluation"):
@@ -119,9 +134,10 @@ class Evaluator:
             self._restore(path)
             self._sample(step)
             if perplexities:
-                self._perplexities(step)
+                self._newest |= self._perplexities(step)
             if scores:
-                self._offer(path, self._scores(step))
+                self._newest |= (figures := self._scores(step))
+                self._offer(path, figures)
                 self._evaluate_average(step)
 
     def save(self, session: Any, step: int) -> None:
@@ -192,7 +208,7 @@ class Evaluator:
         """`dev ppl 3.21, dev bleu 20.1, avg_dev bleu 20.3, test ppl ...`"""
         parts = []
         for name in (prefix + text for text in self._texts):
-            parts.append(f"{name} ppl {figures[f'{name}_ppl']:.2f}")
+            parts.append(f"{name} ppl {figures[f'{name}_{PERPLEXITY}']:.2f}")
             parts += [f"{name} {metric} {figures[f'{name}_{metric}']:.1f}" for metric in self._metrics]
             average = AVERAGE + name
             parts += [f"{average} {m} {averaged[f'{average}_{m}']:.1f}" for m in self._metrics if averaged]
@@ -218,7 +234,7 @@ class Evaluator:
         for text_name, text in self._texts.items():
             name = prefix + text_name
             started = time.perf_counter()
-            figures[f"{name}_ppl"] = value = self._likelihood.perplexity(text, self._sharing)
+            figures[f"{name}_{PERPLEXITY}"] = value = self._likelihood.perplexity(text, self._sharing)
             seconds = time.perf_counter() - started
             self._outputs.say(f"  eval {name}: perplexity {value:.2f}, time {seconds:.0f}s, {time.ctime()}.")
         self._outputs.scores(step, figures)

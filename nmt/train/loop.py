@@ -200,6 +200,8 @@ def train(
         scored = first_step > 0 and cadence.scores_due(first_step, feed.epoch_ended(first_step) > 0)
         with _standing_still(outputs):
             evaluation.milestone(session, first_step, perplexities=True, scores=scored)
+        due = first_step > 0 and cadence.perplexities_due(first_step)
+        step.decay.look(session, evaluation, ranks, outputs.say, perplexities=due, scores=scored)
         over = scored and _is_over(first_step, cadence, evaluation, outputs, ranks)
     now = first_step
     left_out = ranks.broadcast(max(0, first_step - step.updates(session)))  # (rank 0 alone has restored them as yet)
@@ -240,6 +242,7 @@ def train(
         if eval_due or external_due:
             with _standing_still(outputs):
                 evaluation.milestone(session, now, perplexities=eval_due, scores=external_due)
+            step.decay.look(session, evaluation, ranks, outputs.say, perplexities=eval_due, scores=external_due)
         over = external_due and _is_over(now, cadence, evaluation, outputs, ranks)
     evaluation.end(session, stats)
     ranks.barrier()  # the others stay until the evaluation is over

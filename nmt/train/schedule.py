@@ -1,4 +1,4 @@
-"""Learning rate schedule: the rate as a function of the step, a warm-up, then halvings; or both in one, noam.
+"""Learning rate schedule: the rate as a function of the step, a warm-up, then halvings; or both in one.
 
 Warm-up over W steps, for step < W:
 
@@ -13,7 +13,13 @@ Decay multiplies by 0.5 ** floor((step - S) / T) from step S on; with N training
 
 The inverse square root of the step, after a linear warm-up (Vaswani et al. 2017, equation 3, whose first step is 1):
 
-    noam      lr = rate * units ** -0.5 * min(s ** -0.5, s * W ** -1.5)    with s = step + 1
+    noam          lr = rate * units ** -0.5 * min(s ** -0.5, s * W ** -1.5)    with s = step + 1
+
+The same with the rate at its peak, as others (fairseq) state it:
+
+    inverse_sqrt  lr = start + (rate - start) * s / W  for s < W,  rate * (W / s) ** 0.5  from there on
+
+With "plateau" the schedule ends with the warm-up: what evaluations find decides (`nmt.train.plateau`).
 """
 
 from __future__ import annotations
@@ -26,8 +32,9 @@ import tensorflow as tf
 WARMUP_SCHEMES = ("t2t", "linear")
 # scheme -> (the share of the training after which decay starts, number of halvings from there to the end)
 _DECAYS = {"luong5": (Fraction(1, 2), 5), "luong10": (Fraction(1, 2), 10), "luong234": (Fraction(2, 3), 4)}
-NOAM = "noam"
-DECAY_SCHEMES = ("", *_DECAYS, NOAM)
+NOAM, INVERSE_SQRT, PLATEAU = "noam", "inverse_sqrt", "plateau"
+ROOTS = (NOAM, INVERSE_SQRT)  # these have a warm-up of their own
+DECAY_SCHEMES = ("", *_DECAYS, *ROOTS, PLATEAU)
 
 
 @dataclass(frozen=True)
@@ -39,12 +46,12 @@ class Schedule:
         num_train_steps: N, the last step of the training.
         warmup_steps: W; 0 for no warm-up.
         warmup_scheme: "t2t" or "linear".
-        warmup_start: the rate at step 0 of the "linear" warm-up.
-        decay_scheme: "" for none; "noam" has a warm-up of its own over W steps.
+        warmup_start: the rate at step 0 of the "linear" warm-up, and of that of "inverse_sqrt".
+        decay_scheme: "" for none; "noam" and "inverse_sqrt" have a warm-up of their own over W steps.
         num_units: of the model, for "noam".
 
     Raises:
-        ValueError: an unknown scheme, a negative count, or "noam" without a warm-up.
+        ValueError: an unknown scheme, a negative count, or "noam" or "inverse_sqrt" without a warm-up.
     """
 
     learning_rate: float
@@ -64,8 +71,8 @@ class Schedule:
         for name in ("num_train_steps", "warmup_steps"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must not be negative")
-        if self.decay_scheme == NOAM and not self.warmup_steps:
-            raise ValueError("decay_scheme is 'noam' and warmup_steps is 0; it must be at least 1")
+        if self.decay_scheme in ROOTS and not self.warmup_steps:
+            raise ValueError(f"decay_scheme is {self.decay_scheme!r} and warmup_steps is 0; it must be at least 1")
 
     @property
     def noam_peak(self) -> float:
@@ -77,11 +84,13 @@ class Schedule:
         0)."""
         if self.decay_scheme == NOAM:
             return self._noam(tf.cast(step + 1, tf.float32))
+        if self.decay_scheme == INVERSE_SQRT:
+            return self._inverse_sqrt(tf.cast(step + 1, tf.float32))
         step = tf.cast(step, tf.int32)
         rate = tf.constant(self.learning_rate, tf.float32)
         if self.warmup_steps:
             rate = tf.where(step < self.warmup_steps, self._warming(tf.cast(step, tf.float32)), rate)
-        if self.decay_scheme:
+        if self.decay_scheme in _DECAYS:
             rate *= tf.pow(0.5, tf.cast(self._halvings(step), tf.float32))
         return rate
 
@@ -94,6 +103,11 @@ class Schedule:
     def _noam(self, step: tf.Tensor) -> tf.Tensor:
         factor = self.learning_rate * self.num_units**-0.5
         return factor * tf.minimum(step**-0.5, step * self.warmup_steps**-1.5)
+
+    def _inverse_sqrt(self, step: tf.Tensor) -> tf.Tensor:
+        share = step / self.warmup_steps
+        rising = self.warmup_start + (self.learning_rate - self.warmup_start) * share
+        return tf.where(share < 1, rising, self.learning_rate * share**-0.5)
 
     def _halvings(self, step: tf.Tensor) -> tf.Tensor:
         share, times = _DECAYS[self.decay_scheme]

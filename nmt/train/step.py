@@ -21,6 +21,7 @@ from nmt.model.parts.dropout import EdgeDropout
 from nmt.model.parts.initializers import Initializer
 from nmt.model.registry import make_translator
 from nmt.text.batches import Batch
+from nmt.train.plateau import Decay, NoDecay, Plateau, PlateauSettings
 from nmt.train.schedule import Schedule
 from nmt.train.weight_decay import with_weight_decay
 
@@ -34,6 +35,7 @@ class Optimization:
     Attributes:
         optimizer: "sgd", or "adam" (Kingma, Ba 2015).
         schedule: the learning rate of each step.
+        plateau: when evaluations lower it; None: never.
         max_gradient_norm: gradients are clipped to this global norm.
         dropout: probability that an input of a cell is dropped.
         output_dropout: probability that a number of what the output layer reads is dropped.
@@ -69,6 +71,7 @@ class Optimization:
     weight_decay: float = 0.0
     colocate_gradients_with_ops: bool = True
     loss_scale: str | None = None
+    plateau: PlateauSettings | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
@@ -113,6 +116,7 @@ class TrainStep:
 
     Attributes:
         leaves_out: whether an update that overflows is left out.
+        decay: what lowers the learning rate beside its schedule.
 
     Raises:
         ValueError: the initializer has no vectors for the architecture's pretrained embeddings.
@@ -136,7 +140,8 @@ class TrainStep:
         )  # fmt: skip
         self._step = step
         self.leaves_out = optimization.loss_scale not in (None, "none")
-        rate = optimization.schedule.rate(step)
+        self.decay: Decay = NoDecay() if optimization.plateau is None else Plateau(optimization.plateau)
+        rate = self.decay.lowered(optimization.schedule.rate(step))
         weights = v1.trainable_variables()
         loss = normalized(losses.trained, self._input.divisor)
         colocate = optimization.colocate_gradients_with_ops

@@ -58,6 +58,7 @@ def test_all_flags_of_the_original_and_those_added() -> None:
     added |= {"loss_scale", "loss_normalization", "pool_batches", "batch_tokens", "label_smoothing"}
     added |= {"tie_embeddings", "output_dropout", "src_word_dropout", "tgt_word_dropout"}
     added |= {"adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
+    added |= {"plateau_metric", "plateau_factor", "plateau_patience"}
     added |= {f"block_{name}" for name in ("steps", "momentum", "learning_rate", "nesterov", "state", "warmup")}
     assert added < set(FIELDS)
     assert len(FIELDS) == 75 + len(added)

@@ -58,10 +58,12 @@ def test_noam_takes_the_model_and_the_ranks() -> None:
     ("given", "message"),
     [
         ({"decay_scheme": "noam"}, "--decay_scheme=noam needs .* --warmup_steps"),
+        ({"decay_scheme": "inverse_sqrt"}, "--decay_scheme=inverse_sqrt needs .* --warmup_steps"),
+        ({"plateau_patience": 3}, "--plateau_patience=3 would have no effect: it needs --decay_scheme=plateau"),
         ({"decay_scheme": "noam", "warmup_steps": 4, "warmup_scheme": "t2t"}, "--warmup_scheme=t2t contradicts .*noam"),
     ],
 )
-def test_noam_is_refused_without_its_warmup(given: dict[str, Any], message: str) -> None:
+def test_decays_are_refused_without_what_they_need(given: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         resolve(NEEDED | given)
 
@@ -75,6 +77,12 @@ def test_the_log_tells_rate_and_warmup(toy: Any) -> None:
     assert "# sgd, learning rate 1 (scaling: none), noam, at most 0.125 at step 4" in opening_lines(
         config, feed, 0, 4, 0
     )
+    for scheme, decay in (
+        ("inverse_sqrt", "inverse_sqrt, at most that at step 4"),
+        ("plateau", "t2t warm-up over 4 steps, times 0.5 after 2 evaluation(s) without a better dev bleu"),
+    ):
+        config = resolve(NEEDED | {"decay_scheme": scheme, "warmup_steps": 4})
+        assert f"# sgd, learning rate 1 (scaling: none), {decay}" in opening_lines(config, feed, 0, 4, 0)
     config = resolve(NEEDED)
     assert "# sgd, learning rate 1 (scaling: none), no warm-up" in opening_lines(config, feed, 0, 4, 0)
 

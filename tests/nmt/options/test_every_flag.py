@@ -80,6 +80,10 @@ def schedule(**given: Any) -> Any:
     return optimization(**given).schedule
 
 
+def plateau(**given: Any) -> Any:
+    return optimization(**given, decay_scheme="plateau").plateau
+
+
 def cadence(**given: Any) -> Any:
     return derived_settings.cadence(resolve(NEEDED | given))
 
@@ -136,6 +140,9 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "warmup_steps": (schedule, "warmup_steps", 5, 5, {}),
     "warmup_scheme": (schedule, "warmup_scheme", "linear", "linear", {}),
     "decay_scheme": (schedule, "decay_scheme", "luong5", "luong5", {}),
+    "plateau_metric": (plateau, "metric", "perplexity", "ppl", {}),
+    "plateau_factor": (plateau, "factor", 0.1, 0.1, {}),
+    "plateau_patience": (plateau, "patience", 5, 5, {}),
     "sync": (synchronisation, "sync", "average", "average", {"block_steps": 5}),
     "block_steps": (synchronisation, "block_steps", 7, 7, {"sync": "bmuf", "block_steps": 5}),
     "block_momentum": (synchronisation, "block_momentum", 0.5, 0.5, BMUF),

@@ -88,7 +88,15 @@ sys.exit(code)
     "ways",
     [
         pytest.param(
-            ["--accumulate_steps=2", "--precision=float16", "--loss_scale=backoff", "--loss_normalization=words"],
+            [
+                "--accumulate_steps=2",
+                "--precision=float16",
+                "--loss_scale=backoff",
+                "--loss_normalization=words",
+                "--weight_decay=0.5",
+                "--decay_scheme=plateau",
+                "--plateau_patience=1",
+            ],
             id="accumulated",
             marks=pytest.mark.long("cases_nmt and cases_loss_scale have these, and it takes twice as long"),
         ),

@@ -16,12 +16,15 @@ from nmt.reporting.outputs import NoOutputs, Stats
 from nmt.train.divergence import NoGuard
 from nmt.train.evaluation import NoEvaluation
 from nmt.train.loop import Cadence, Window, train
+from nmt.train.plateau import NoDecay
 from nmt.train.step import StepResult
 from nmt.train.stopping import NoStop, Stop
 
 
 class FakeStep:
     """Counts, and diverges where it is told to; or leaves these updates out."""
+
+    decay = NoDecay()
 
     def __init__(self, bad_step: int = 0, first_step: int = 0, leaves_out: Sequence[int] = ()) -> None:
         self.seeds: list[tuple[int, ...]] = []

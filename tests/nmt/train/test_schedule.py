@@ -60,6 +60,18 @@ def test_noam() -> None:
     assert rates(schedule, steps) == pytest.approx([schedules.noam(16, 4, 2.0)(step) for step in steps])
 
 
+def test_inverse_sqrt() -> None:
+    """From the start to the rate by equal steps, of which the first is done before the first update; then by the root.
+
+    Without a start it is noam with another unit of its rate.
+    """
+    schedule = Schedule(2.0, 100, warmup_steps=4, warmup_start=1.0, decay_scheme="inverse_sqrt")
+    assert rates(schedule, [0, 1, 3, 15, 99]) == pytest.approx([1.25, 1.5, 2.0, 1.0, 0.4])
+    noam = Schedule(2.0, 100, warmup_steps=4, decay_scheme="noam", num_units=16)
+    same = Schedule(noam.noam_peak, 100, warmup_steps=4, decay_scheme="inverse_sqrt")
+    assert rates(same, [0, 2, 3, 50]) == pytest.approx(rates(noam, [0, 2, 3, 50]))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -1,0 +1,64 @@
+"""When a learning rate is lowered because evaluations find nothing better, and that a run which goes on knows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from nmt.train.evaluation import PERPLEXITY, NoEvaluation
+from nmt.train.plateau import Plateau, PlateauSettings
+from tests.nmt.core.thread_ranks import outcomes
+
+v1 = tf.compat.v1
+
+
+class Told(NoEvaluation):
+    """Found what it is told."""
+
+    def __init__(self, figure: float, metric: str) -> None:
+        self._figure, self._metric = figure, metric
+
+    def newest(self, metric: str) -> float:
+        return self._figure if metric == self._metric else math.nan
+
+
+@pytest.mark.parametrize(
+    ("metric", "figures"),
+    [("bleu", [1.0, 3.0, 2.0, 3.0, 2.5, 2.9, 3.1, 0.0]), (PERPLEXITY, [9.0, 5.0, 7.0, 5.0, 6.0, 5.5, 4.0, 8.0])],
+)
+def test_two_ranks_lower_the_rate_after_two_looks_in_vain(metric: str, figures: list[float]) -> None:
+    """Also if they start again at any look, with the state from before it on rank 0 alone."""
+    expected = [1.0, 1.0, 1.0, 0.1, 0.1, 0.01, 0.01, 0.01]
+    looked = {"perplexities": metric == PERPLEXITY, "scores": metric == "bleu"}
+    other = {"perplexities": not looked["perplexities"], "scores": not looked["scores"]}
+
+    def rank(ranks: Any) -> tuple[list[float], list[str]]:
+        said: list[str] = []
+        with tf.Graph().as_default() as graph:
+            plateau = Plateau(PlateauSettings(metric, 0.1, 2))
+            rate = plateau.lowered(tf.constant(1.0))
+            (state,) = v1.global_variables()
+            initialise = v1.global_variables_initializer()
+        rates, kept = [], None
+        for figure in figures:
+            session = v1.Session(graph=graph)  # a new run
+            session.run(initialise)
+            if kept is not None and ranks.rank == 0:
+                session.run(state.initializer, {state.initializer.inputs[1]: kept})
+            evaluation = NoEvaluation() if ranks.rank else Told(figure, metric)
+            plateau.look(session, evaluation, ranks, said.append, **other)  # an evaluation of something else
+            plateau.look(session, evaluation, ranks, said.append, **looked)
+            kept = session.run(state)
+            rates.append(float(session.run(rate)))
+        return rates, said
+
+    for number, (rates, said) in enumerate(outcomes(2, rank)):
+        np.testing.assert_allclose(rates, expected, rtol=1e-6, err_msg=str(number))
+        if number == 0:
+            best = "5.00" if metric == PERPLEXITY else "3.00"
+            told = f"# No better dev {metric} than {best} in 2 evaluation(s): the learning rate is multiplied by 0.1"
+            assert said == [told] * 2
