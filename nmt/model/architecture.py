@@ -33,8 +33,9 @@ class Architecture:
             one is not cut. Checkpoints are the same however it is cut.
         character_source: source words are read as characters (`nmt.text.character_vocabulary`).
         language_model: there is no source: the decoder predicts sentences from nothing.
-        tie_embeddings: "decoder": the output layer is the target embedding, too (Press, Wolf 2017); "all": and that is
-            the source's, as share_embedding has it; "none".
+        tie_embeddings: "decoder": the output layer is the target embedding, too (Press, Wolf 2017), behind a projection
+            where that is of another width than the layers; "all": and it is the source's, as share_embedding has it;
+            "none".
 
     Raises:
         ValueError: a value is outside what is allowed, or two values contradict each other.
@@ -82,15 +83,8 @@ class Architecture:
                 "tie_embeddings is 'all', but each side has its own words: it needs share_embedding, and one "
                 "vocabulary for both"
             )
-        if not self.ties_output:
-            return
-        if self.tgt_pretrained or self.num_embeddings_partitions > 1:
+        if self.ties_output and (self.tgt_pretrained or self.num_embeddings_partitions > 1):
             raise ValueError("tie_embeddings needs a target embedding that is trained, and in one piece")
-        if self.target_size != self.num_units:
-            raise ValueError(
-                f"tie_embeddings needs target words as wide as the layers; they are {self.target_size} and "
-                f"{self.num_units}"
-            )
 
     def _check_embeddings(self) -> None:
         if self.character_source and (self.share_embedding or self.src_pretrained or self.language_model):
@@ -122,6 +116,11 @@ class Architecture:
     def ties_output(self) -> bool:
         """Whether the output layer has no variable of its own."""
         return self.tie_embeddings != "none"
+
+    @property
+    def output_size(self) -> int:
+        """Width of what the output layer reads."""
+        return self.target_size if self.ties_output else self.num_units
 
     @property
     def source_size(self) -> int:

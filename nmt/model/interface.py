@@ -73,6 +73,32 @@ class Decoding(ABC):
         """
 
 
+class _Narrowed(Decoding):
+    """Another decoding, and a product behind it.
+
+    Args:
+        decoding: whose outputs have the width num_units.
+        kernel: [num_units, output_size].
+        device: where the product is.
+    """
+
+    def __init__(self, decoding: Decoding, kernel: tf.Tensor, device: str) -> None:
+        self._decoding, self._kernel, self._device = decoding, kernel, device
+        self.initial_state = decoding.initial_state
+
+    def all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
+        """The outputs [time, batch, output_size]."""
+        outputs = self._decoding.all_steps(embedded)
+        with tf.device(self._device):
+            return tf.tensordot(outputs, self._kernel, 1)
+
+    def step(self, embedded: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
+        """One step; its output is [batch, output_size]."""
+        output, state, weights = self._decoding.step(embedded, state)
+        with tf.device(self._device):
+            return tf.matmul(output, self._kernel), state, weights
+
+
 class Translator(ABC):
     """A model in the current default graph.
 
@@ -87,6 +113,7 @@ class Translator(ABC):
             Equal seeds, equal masks and samples.
         num_gpus: over how many GPUs the layers are spread; 0 for the CPU.
         edges: the probabilities to drop words and outputs.
+        dropout_mask: "step": masks differ at all times, or "sentence": those of numbers (not of whole words) do not.
     """
 
     def __init__(
@@ -97,13 +124,14 @@ class Translator(ABC):
         dropout_seed: tf.Tensor | None = None,
         num_gpus: int = 0,
         edges: EdgeDropout = _NOTHING,
+        dropout_mask: str = "step",
     ) -> None:
         self.architecture: Architecture = architecture
         self._seed = dropout_seed
-        self._drop_source, self._drop_target, self._drop_outputs = (
-            Dropout(rate, dropout_seed, _EDGES + place)
-            for place, rate in enumerate((edges.source_words, edges.target_words, edges.outputs))
-        )
+        per_sentence = dropout_mask == "sentence"
+        self._drop_source = Dropout(edges.source_words, dropout_seed, _EDGES)
+        self._drop_target = Dropout(edges.target_words, dropout_seed, _EDGES + 1)
+        self._drop_outputs = Dropout(edges.outputs, dropout_seed, _EDGES + 2, per_sentence)
         placement = Placement(num_gpus)
         self._output_device = placement.output(architecture.num_decoder_layers)
         v1 = tf.compat.v1
@@ -114,17 +142,27 @@ class Translator(ABC):
         ):
             self._embed_source, self._embed_target = make_embeddings(architecture, placement)
             with v1.variable_scope("dynamic_seq2seq"):
-                self._build(architecture, Dropout(dropout, dropout_seed), placement)
+                self._build(architecture, Dropout(dropout, dropout_seed, per_sentence=per_sentence), placement)
                 with tf.device(self._output_device), v1.variable_scope("decoder/output_projection"):
-                    self._projection = self._output_layer(architecture)
+                    self._narrow, self._projection = self._output_layer(architecture)
 
-    def _output_layer(self, architecture: Architecture) -> tf.Tensor:
-        """Its kernel [num_units, tgt_vocab_size]."""
-        if architecture.ties_output:
-            return tf.transpose(self._embed_target.table)
-        return tf.identity(
-            tf.compat.v1.get_variable("kernel", [architecture.num_units, architecture.tgt_vocab_size]),
-        )
+    def _output_layer(self, architecture: Architecture) -> tuple[tf.Tensor | None, tf.Tensor]:
+        """Its kernel [output_size, tgt_vocab_size], and before it the one [num_units, output_size] where these differ.
+
+        The variable `kernel` is one of the two: a tied output layer has none of its own, and needs none before it if
+        words are as wide as the layers.
+        """
+        get, units = tf.compat.v1.get_variable, architecture.num_units
+        if not architecture.ties_output:
+            return None, tf.identity(get("kernel", [units, architecture.tgt_vocab_size]))
+        size = architecture.output_size
+        narrow = None if size == units else tf.identity(get("kernel", [units, size]))
+        return narrow, tf.transpose(self._embed_target.table)
+
+    def _decoding(self, memory: Memory) -> Decoding:
+        """The family's, whose outputs have the width that the output layer reads."""
+        decoding = self._over(memory)
+        return decoding if self._narrow is None else _Narrowed(decoding, self._narrow, self._output_device)
 
     @abstractmethod
     def _build(self, architecture: Any, dropout: Dropout, placement: Placement) -> None:
@@ -152,7 +190,7 @@ class Translator(ABC):
 
     def decoder(self, memory: Memory) -> StepDecoder:
         """A decoder over this memory, to be asked one step at a time."""
-        return StepDecoder(self._over(memory), self._embed_target, self._projection, self._output_device)
+        return StepDecoder(self._decoding(memory), self._embed_target, self._projection, self._output_device)
 
     def losses(
         self,
@@ -191,13 +229,12 @@ class Translator(ABC):
             )
         if num_sampled and self._seed is None:
             raise ValueError(f"num_sampled is {num_sampled}, but there is no dropout_seed (int32 [2])")
-        decoding = self._over(self.encode(source, source_lengths))
-        outputs = decoding.all_steps(self._drop_target.whole(self._embed_target(target_in)))
+        decoding = self._decoding(self.encode(source, source_lengths))
+        outputs = self._drop_outputs(decoding.all_steps(self._drop_target.whole(self._embed_target(target_in))))
         # Padding leaves before the projection, which is the dearest product of the model.
         real = tf.transpose(tf.sequence_mask(target_lengths, tf.shape(target_out)[0]))
         positions = tf.where(tf.reshape(real, [-1]))[:, 0]
-        rows = tf.gather(tf.reshape(outputs, [-1, self.architecture.num_units]), positions)
-        rows = self._drop_outputs(rows)
+        rows = tf.gather(tf.reshape(outputs, [-1, self.architecture.output_size]), positions)
         labels = tf.gather(tf.reshape(target_out, [-1]), positions)
         with tf.device(self._output_device):
             if not num_sampled:

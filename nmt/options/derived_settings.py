@@ -48,8 +48,8 @@ def architecture(
     derived = dict(
         src_vocab_size=src_vocab.size,
         tgt_vocab_size=tgt_vocab.size,
-        src_embedding_size=src_size,
-        tgt_embedding_size=tgt_size,
+        src_embedding_size=src_size or config.embedding_size,
+        tgt_embedding_size=tgt_size or config.embedding_size,
         src_pretrained=src_size is not None,
         tgt_pretrained=tgt_size is not None,
         num_encoder_residual_layers=encoder_residual,

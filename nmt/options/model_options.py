@@ -27,7 +27,10 @@ class ModelOptions(DataOptions):
     title: ClassVar[str] = "model"
 
     model_family: str = option("lstm", "family of models", allowed=FAMILIES, fixed=True)
-    num_units: int = option(32, "hidden and embedding size", within=POSITIVE, makes=[Architecture], fixed=True)
+    num_units: int = option(32, "width of the layers", within=POSITIVE, makes=[Architecture], fixed=True)
+    embedding_size: int | None = option(
+        None, "width of the words' vectors; unset: num_units, or as pretrained", within=POSITIVE, fixed=True
+    )
     num_layers: int = option(2, "depth of both sides, where not given apart", within=POSITIVE)
     num_encoder_layers: int | None = option(
         None, "encoder depth", within=NOT_NEGATIVE, makes=[Architecture], fixed=True
@@ -105,6 +108,8 @@ class ModelOptions(DataOptions):
             yield f"--init_op=uniform needs --init_weight more than 0, not {self.init_weight}"
         if self.embed_prefix and self.num_embeddings_partitions > 1:
             yield "--embed_prefix needs --num_embeddings_partitions of 0 or 1: leave one of them out"
+        if self.embed_prefix and self.embedding_size:
+            yield "--embed_prefix has vectors of one width: leave --embedding_size out"
         if self.tie_embeddings == "all" and not self.share_vocab:
             yield "--tie_embeddings=all needs --share_vocab, and the vocabulary that nmt.prepare --share_vocab makes"
         if self.tie_embeddings != "none" and (self.embed_prefix or self.num_embeddings_partitions > 1):

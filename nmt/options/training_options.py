@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from nmt.model.parts.dropout import DROPOUT_MASKS
 from nmt.model.parts.initializers import Initializer
 from nmt.model.session import session_config
 from nmt.options.model_options import ModelOptions
@@ -22,6 +23,7 @@ from nmt.translate.translation_model import SearchSettings
 
 _PLATEAU = Condition("--decay_scheme=plateau", lambda options: options.decay_scheme == PLATEAU)
 _ADAM = Condition("--optimizer=adam", lambda options: options.optimizer == "adam")
+_DROPS = Condition("--dropout or --output_dropout", lambda options: options.dropout or options.output_dropout)
 _BLOCKS = Condition("--sync=average or --sync=bmuf", lambda options: options.sync != "gradients")
 _ALL_WORDS = Condition("--num_sampled_softmax=0", lambda options: options.num_sampled_softmax == 0)
 _FILTER = Condition("--sync=bmuf", lambda options: options.sync == "bmuf")
@@ -134,6 +136,13 @@ class TrainingOptions(ModelOptions):
         0.0,
         "probability that a number of what the output layer reads is dropped",
         within=BELOW_ONE,
+        makes=[Optimization],
+    )
+    dropout_mask: str = option(
+        "step",
+        "how long a mask of these two lasts: a step, or a whole sentence",
+        allowed=DROPOUT_MASKS,
+        needs=_DROPS,
         makes=[Optimization],
     )
     src_word_dropout: float = option(

@@ -39,6 +39,7 @@ class Optimization:
         max_gradient_norm: gradients are clipped to this global norm.
         dropout: probability that an input of a cell is dropped.
         output_dropout: probability that a number of what the output layer reads is dropped.
+        dropout_mask: "step", or "sentence": these two drop the same numbers at all times of a sentence.
         src_word_dropout: probability that a source word is dropped as a whole.
         tgt_word_dropout: the same for a target word that the decoder reads.
         num_sampled_softmax: words that the softmax is taken over (`nmt.model.parts.sampled_softmax`); 0 for all. The
@@ -61,6 +62,7 @@ class Optimization:
     max_gradient_norm: float
     dropout: float = 0.0
     output_dropout: float = 0.0
+    dropout_mask: str = "step"
     src_word_dropout: float = 0.0
     tgt_word_dropout: float = 0.0
     num_sampled_softmax: int = 0
@@ -131,7 +133,9 @@ class TrainStep:
         self._input = BatchInput(architecture)
         self._seed = v1.placeholder(tf.int32, [2], "dropout_seed")
         edges = EdgeDropout(optimization.src_word_dropout, optimization.tgt_word_dropout, optimization.output_dropout)
-        translator = make_translator(architecture, initializer, optimization.dropout, self._seed, num_gpus, edges=edges)
+        translator = make_translator(
+            architecture, initializer, optimization.dropout, self._seed, num_gpus, edges, optimization.dropout_mask
+        )
         losses = self._input.losses(translator, optimization.num_sampled_softmax, optimization.label_smoothing)
         # int32 because that is the tutorial's type; by hand because TensorFlow's own global step is int64.
         step = v1.get_variable(

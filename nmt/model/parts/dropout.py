@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+DROPOUT_MASKS = ("step", "sentence")
+
 
 @dataclass(frozen=True)
 class EdgeDropout:
@@ -34,12 +36,16 @@ class Dropout:
         rate: the probability to drop, in [0, 1). At 0 nothing is added to the graph.
         seed: int32 [2], wanted when rate > 0.
         first_place: the number of the first, where a model has several of these.
+        per_sentence: whether a place has one mask for all times of a sentence (Gal, Ghahramani 2016), and not another
+            at each.
 
     Raises:
         ValueError: rate out of range, or no seed to draw from.
     """
 
-    def __init__(self, rate: float = 0.0, seed: tf.Tensor | None = None, first_place: int = 0) -> None:
+    def __init__(
+        self, rate: float = 0.0, seed: tf.Tensor | None = None, first_place: int = 0, per_sentence: bool = False
+    ) -> None:
         if not 0.0 <= rate < 1.0:
             raise ValueError(f"dropout is {rate}; it must be at least 0 and less than 1")
         if rate > 0.0 and seed is None:
@@ -49,6 +55,7 @@ class Dropout:
         self._keep = 1.0 - rate
         self._seed = seed
         self._places = first_place
+        self._per_sentence = per_sentence
 
     @property
     def active(self) -> bool:
@@ -56,17 +63,23 @@ class Dropout:
         return self._keep < 1.0
 
     def mask(self, shape: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Factors to multiply with: 0 where dropped, 1 / (1 - rate) where kept. Only when active."""
+        """Factors [time, batch, size]: 0 where dropped, 1 / (1 - rate) where kept. Only when active."""
+        factors = self._factors(shape, dtype)
+        return tf.broadcast_to(factors, shape) if self._per_sentence else factors
+
+    def _factors(self, shape: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        """The same; [1, batch, size] if they are equal at all times."""
+        shape = tf.concat([[1], shape[1:]], 0) if self._per_sentence else shape
         seed = tf.random.experimental.stateless_fold_in(self._seed, self._places)
         self._places += 1
         kept = tf.random.stateless_uniform(shape, seed) < self._keep
         return tf.cast(kept, dtype) * tf.constant(1.0 / self._keep, dtype)
 
     def __call__(self, values: tf.Tensor) -> tf.Tensor:
-        """`values` with a fresh mask for every element."""
+        """Values [time, batch, size] with a fresh mask."""
         if not self.active:
             return values
-        return values * self.mask(tf.shape(values), values.dtype)
+        return values * self._factors(tf.shape(values), values.dtype)
 
     def whole(self, vectors: tf.Tensor) -> tf.Tensor:
         """Vectors [time, batch, size], each kept or dropped as a whole."""

@@ -178,7 +178,9 @@ class OracleModel:
         """Its kernel [units, words]."""
         if self.architecture.tie_embeddings == "none":
             return self.weight("decoder/output_projection/kernel")
-        return self.weights[self.architecture.target_embedding].astype(np.float64).T
+        table = self.weights[self.architecture.target_embedding].astype(np.float64).T
+        narrowed = self.architecture.target_size != self.architecture.num_units
+        return self.weight("decoder/output_projection/kernel") @ table if narrowed else table
 
     def loss(self, source: Sequence[int], target_in: Sequence[int], target_out: Sequence[int]) -> float:
         """Cross-entropy of one sentence, in nats."""

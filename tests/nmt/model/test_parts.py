@@ -119,6 +119,13 @@ def test_dropout_masks() -> None:
         dropout = Dropout(0.25, tf.constant([1, 2]), first_place=7)
         words = session.run(dropout.whole(tf.ones([50, 60, 4])))
     assert (words == words[..., :1]).all() and words[..., 0].mean() == pytest.approx(1.0, abs=0.05)
+    with tf.Graph().as_default(), v1.Session() as session:
+        dropout = Dropout(0.25, tf.constant([1, 2]), per_sentence=True)
+        ones = tf.ones([5, 60, 40])
+        dropped, mask = session.run([dropout(ones), dropout.mask(tf.shape(ones), tf.float32)])
+    for one in (dropped, mask):
+        assert (one == one[:1]).all() and one.shape == (5, 60, 40) and one[0].mean() == pytest.approx(1.0, abs=0.05)
+    assert (dropped != mask).any()
     with pytest.raises(ValueError, match="dropout is 1.0"):
         Dropout(1.0)
     with pytest.raises(ValueError, match="no dropout_seed"):

@@ -106,6 +106,8 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "batch_size": (feed, "batch_size", 7, 7, {}),
     "accumulate_steps": (feed, "accumulate_steps", 7, 7, {}),
     "tie_embeddings": (architecture, "tie_embeddings", "decoder", "decoder", {}),
+    "embedding_size": (architecture, "tgt_embedding_size", 5, 5, {}),
+    "dropout_mask": (optimization, "dropout_mask", "sentence", "sentence", {}),
     "output_dropout": (optimization, "output_dropout", 0.1, 0.1, {}),
     "src_word_dropout": (optimization, "src_word_dropout", 0.1, 0.1, {}),
     "tgt_word_dropout": (optimization, "tgt_word_dropout", 0.1, 0.1, {}),
