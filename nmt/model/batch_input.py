@@ -26,11 +26,13 @@ class BatchInput:
         self.target_lengths = v1.placeholder(tf.int32, lengths, "target_lengths")
         self.divisor = v1.placeholder(tf.float32, [], "divisor")
 
-    def losses(self, translator: Translator, num_sampled: int = 0, label_smoothing: float = 0.0) -> Losses:
+    def losses(
+        self, translator: Translator, num_sampled: int = 0, label_smoothing: float = 0.0, r_drop: float = 0.0
+    ) -> Losses:
         """The translator's summed losses of the batch, float32 scalars; see `Translator.losses`."""
         return translator.losses(
             self.source, self.source_lengths, self.target_in, self.target_out, self.target_lengths,
-            num_sampled, label_smoothing,
+            num_sampled, label_smoothing, r_drop,
         )  # fmt: skip
 
     def feed(self, batch: Batch) -> dict[tf.Tensor, Any]:

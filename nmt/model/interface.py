@@ -23,6 +23,7 @@ from nmt.model.parts.dropout import Dropout, EdgeDropout
 from nmt.model.parts.embedding_tables import Lookup, make_embeddings
 from nmt.model.parts.initializers import Initializer
 from nmt.model.parts.placement import Placement
+from nmt.model.parts.r_drop import r_drop_loss_sum
 from nmt.model.parts.sampled_softmax import sampled_cross_entropy_sum
 from nmt.model.parts.softmax_cross_entropy import Losses, cross_entropy_sum
 
@@ -201,6 +202,7 @@ class Translator(ABC):
         target_lengths: tf.Tensor,
         num_sampled: int = 0,
         label_smoothing: float = 0.0,
+        r_drop: float = 0.0,
     ) -> Losses:
         """Cross-entropy in nats, summed over the target positions that are no padding.
 
@@ -214,33 +216,44 @@ class Translator(ABC):
                 perplexity needs the latter. (The TensorFlow NMT tutorial evaluates by the sample, too, and gets
                 figures that depend on its size.)
             label_smoothing: probability that is asked for of all words alike, in training.
+            r_drop: what the divergence of two passes with other masks counts (`nmt.model.parts.r_drop`); 0: one pass.
 
         Returns:
             scalars; 0 if no position counts.
 
         Raises:
-            ValueError: more words to sample than there are, or no seed to draw them by; or smoothing beside sampling.
+            ValueError: more words to sample than there are, or no seed to draw them by; or sampling beside what asks
+                for all words.
         """
-        if num_sampled and label_smoothing:
-            raise ValueError(f"label_smoothing is {label_smoothing}, which asks for all words, beside num_sampled")
+        for name, value in (("label_smoothing", label_smoothing), ("r_drop", r_drop)):
+            if num_sampled and value:
+                raise ValueError(f"{name} is {value}, which asks for all words, beside num_sampled")
         if num_sampled > self.architecture.tgt_vocab_size:
             raise ValueError(
                 f"num_sampled is {num_sampled}; the target vocabulary has {self.architecture.tgt_vocab_size} words"
             )
         if num_sampled and self._seed is None:
             raise ValueError(f"num_sampled is {num_sampled}, but there is no dropout_seed (int32 [2])")
+        if r_drop:  # both passes beside each other in one batch, for each of whose sentences masks are drawn
+            source, target_in = (tf.concat([ids, ids], 1) for ids in (source, target_in))
+            source_lengths = tf.tile(source_lengths, [2])
         decoding = self._decoding(self.encode(source, source_lengths))
         outputs = self._drop_outputs(decoding.all_steps(self._drop_target.whole(self._embed_target(target_in))))
         # Padding leaves before the projection, which is the dearest product of the model.
         real = tf.transpose(tf.sequence_mask(target_lengths, tf.shape(target_out)[0]))
         positions = tf.where(tf.reshape(real, [-1]))[:, 0]
-        rows = tf.gather(tf.reshape(outputs, [-1, self.architecture.output_size]), positions)
+        first, *others = (
+            tf.gather(tf.reshape(one, [-1, self.architecture.output_size]), positions)
+            for one in (tf.split(outputs, 2, 1) if r_drop else [outputs])
+        )
         labels = tf.gather(tf.reshape(target_out, [-1]), positions)
         with tf.device(self._output_device):
+            if others:
+                return r_drop_loss_sum((first, others[0]), self._projection, labels, r_drop, label_smoothing)
             if not num_sampled:
-                return cross_entropy_sum(rows, self._projection, labels, label_smoothing)
+                return cross_entropy_sum(first, self._projection, labels, label_smoothing)
             seed = tf.random.experimental.stateless_fold_in(self._seed, _SAMPLE)
-            sampled = sampled_cross_entropy_sum(rows, self._projection, labels, num_sampled, seed)
+            sampled = sampled_cross_entropy_sum(first, self._projection, labels, num_sampled, seed)
             return Losses(sampled, sampled)
 
 

@@ -107,6 +107,13 @@ class TrainingOptions(ModelOptions):
         needs=_ALL_WORDS,
         makes=[Optimization],
     )
+    r_drop: float = option(
+        0.0,
+        "weight of the divergence of two passes with other dropout, which a training step then makes; 0: one pass",
+        within=NOT_NEGATIVE,
+        needs=_ALL_WORDS,
+        makes=[Optimization],
+    )
     batch_size: int = option(
         128, "sentences a step on each rank", within=POSITIVE, makes=[FeedSettings, LikelihoodSettings]
     )
@@ -225,6 +232,15 @@ class TrainingOptions(ModelOptions):
         needs=_BLOCKS,
         makes=[Synchronisation],
     )
+
+    def pass_contradictions(self) -> Iterator[str]:
+        """Two passes that would be the same."""
+        drops = (self.dropout, self.output_dropout, self.src_word_dropout, self.tgt_word_dropout)
+        if self.r_drop and not any(drops):
+            yield (
+                f"--r_drop={self.r_drop} compares two passes, which are the same without dropout: give --dropout, "
+                "--output_dropout, --src_word_dropout or --tgt_word_dropout"
+            )
 
     def block_contradictions(self) -> Iterator[str]:
         """Blocks without a length."""

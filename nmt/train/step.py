@@ -45,6 +45,8 @@ class Optimization:
         num_sampled_softmax: words that the softmax is taken over (`nmt.model.parts.sampled_softmax`); 0 for all. The
             loss, and the perplexity printed in training, are then those of the sample.
         label_smoothing: probability that is asked for of all words alike; the loss that is printed is without it.
+        r_drop: what the divergence of two passes with other dropout counts; 0: one pass. The loss that is printed is
+            without it, the mean of both.
         adam_beta1: of Adam, what is left of the mean of gradients after a step.
         adam_beta2: the same for the mean of their squares.
         adam_epsilon: added to the root of the latter.
@@ -67,6 +69,7 @@ class Optimization:
     tgt_word_dropout: float = 0.0
     num_sampled_softmax: int = 0
     label_smoothing: float = 0.0
+    r_drop: float = 0.0
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
     adam_epsilon: float = 1e-8
@@ -136,7 +139,9 @@ class TrainStep:
         translator = make_translator(
             architecture, initializer, optimization.dropout, self._seed, num_gpus, edges, optimization.dropout_mask
         )
-        losses = self._input.losses(translator, optimization.num_sampled_softmax, optimization.label_smoothing)
+        losses = self._input.losses(
+            translator, optimization.num_sampled_softmax, optimization.label_smoothing, optimization.r_drop
+        )
         # int32 because that is the tutorial's type; by hand because TensorFlow's own global step is int64.
         step = v1.get_variable(
             "global_step", [], tf.int32, v1.zeros_initializer(), trainable=False,

@@ -143,7 +143,7 @@ def case_nmt_with_pretrained_words() -> None:
 
 def case_nmt_with_tied_embeddings_and_smoothed_labels() -> None:
     """A row of the table is looked up, and a column of the output layer; and matrices shrink as they are applied."""
-    how = {"label_smoothing": 0.1, "weight_decay": 0.9, "adam_beta2": 0.98, "adam_epsilon": 1e-6}
+    how = {"label_smoothing": 0.1, "r_drop": 0.5, "weight_decay": 0.9, "adam_beta2": 0.98, "adam_epsilon": 1e-6}
     narrow = {"src_embedding_size": 12, "tgt_embedding_size": 12}
     compare("adam", "luong", share_embedding=True, tie_embeddings="all", how=how, **narrow)
 

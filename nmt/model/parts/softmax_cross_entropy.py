@@ -15,7 +15,7 @@ gradient made the whole step a quarter shorter. The rows are cut into slices, so
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -51,42 +51,80 @@ def cross_entropy_sum(rows: tf.Tensor, kernel: tf.Tensor, labels: tf.Tensor, smo
 
     @tf.custom_gradient
     def loss(rows: tf.Tensor, kernel: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., list[tf.Tensor]]]:
-        positions = tf.shape(rows)[0]
-        losses, evenly, row_gradients, kernel_gradients = [], [], [], []
+        trained, words, row_gradients, kernel_gradients = [], [], [], []
         mean = tf.reduce_mean(kernel, 1) if smoothing else None
-        for index in range(_SLICES):
-            part = slice(positions * index // _SLICES, positions * (index + 1) // _SLICES)
-            some = rows[part]
-            # TensorFlow's mixed precision lets a softmax that directly follows a product run in bfloat16,
-            # which rounds p, and with it p - 1, to two digits; behind this operation it stays in float32.
-            logits = tf.ensure_shape(tf.matmul(some, kernel), [None, None])
-            p = tf.nn.softmax(logits)
-            places = tf.stack([tf.range(tf.shape(some)[0]), labels[part]], 1)
-            hit = tf.gather_nd(p, places)
-            lost = -tf.math.log(tf.maximum(hit, _smallest(hit.dtype)))
-            losses.append(tf.reduce_sum(lost))
-            if mean is not None:  # the mean of -log p: what the right word has lost, and its logit above the mean one
-                evenly.append(tf.reduce_sum(lost + tf.gather_nd(logits, places) - tf.linalg.matvec(some, mean)))
-            # Once `hit` is read nothing else needs p, and the subtraction can happen in its memory.
-            with tf.control_dependencies([hit]):
-                if smoothing:
-                    p -= tf.constant(smoothing, p.dtype) / tf.cast(tf.shape(p)[1], p.dtype)
-                gradient = tf.tensor_scatter_nd_sub(
-                    p, places, tf.fill(tf.shape(hit), tf.constant(1 - smoothing, hit.dtype))
-                )
-            row_gradients.append(tf.matmul(gradient, kernel, transpose_b=True))
-            kernel_gradients.append(tf.matmul(some, gradient, transpose_a=True))
+        for part in cut(tf.shape(rows)[0]):
+            one = predicted(rows[part], kernel, labels[part], smoothing, mean)
+            trained.append(one.trained)
+            words.append(one.words)
+            row_gradients.append(tf.matmul(one.gradient, kernel, transpose_b=True))
+            kernel_gradients.append(tf.matmul(one.rows, one.gradient, transpose_a=True))
 
         def backward(upstream: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
             return [upstream * tf.concat(row_gradients, 0), upstream * tf.add_n(kernel_gradients)]
 
-        words = tf.add_n(losses)
-        if not smoothing:
-            return [words], backward
-        return [(1 - smoothing) * words + smoothing * tf.add_n(evenly), words], backward
+        return [tf.add_n(trained), *([tf.add_n(words)] if smoothing else [])], backward
 
     found = loss(rows, kernel)
     return Losses(found[0], tf.stop_gradient(found[-1]) if smoothing else found[0])
+
+
+class Prediction(NamedTuple):
+    """What a slice of positions predicts, [positions, ...].
+
+    Attributes:
+        rows: what it is predicted from.
+        logits: [positions, vocabulary].
+        p: their softmax.
+        trained: a scalar, as in `Losses`.
+        words: likewise.
+        gradient: of `trained` by the logits.
+    """
+
+    rows: tf.Tensor
+    logits: tf.Tensor
+    p: tf.Tensor
+    trained: tf.Tensor
+    words: tf.Tensor
+    gradient: tf.Tensor
+
+
+def cut(positions: tf.Tensor) -> Iterator[slice]:
+    """The slices of so many positions."""
+    for index in range(_SLICES):
+        yield slice(positions * index // _SLICES, positions * (index + 1) // _SLICES)
+
+
+def predicted(
+    rows: tf.Tensor, kernel: tf.Tensor, labels: tf.Tensor, smoothing: float, mean: tf.Tensor | None
+) -> Prediction:
+    """The cross-entropy of a slice, and its gradient.
+
+    Args:
+        rows: [positions, units].
+        kernel: [units, vocabulary].
+        labels: int32 [positions].
+        smoothing: as for `cross_entropy_sum`.
+        mean: of the kernel over the vocabulary, [units], with smoothing.
+    """
+    # TensorFlow's mixed precision lets a softmax that directly follows a product run in bfloat16,
+    # which rounds p, and with it p - 1, to two digits; behind this operation it stays in float32.
+    logits = tf.ensure_shape(tf.matmul(rows, kernel), [None, None])
+    p = tf.nn.softmax(logits)
+    places = tf.stack([tf.range(tf.shape(rows)[0]), labels], 1)
+    hit = tf.gather_nd(p, places)
+    lost = -tf.math.log(tf.maximum(hit, _smallest(hit.dtype)))
+    trained = words = tf.reduce_sum(lost)
+    if mean is not None:  # the mean of -log p: what the right word has lost, and its logit above the mean one
+        evenly = tf.reduce_sum(lost + tf.gather_nd(logits, places) - tf.linalg.matvec(rows, mean))
+        trained = (1 - smoothing) * words + smoothing * evenly
+    # Once `hit` is read nothing else needs p (but R-Drop), and the subtraction can happen in its memory.
+    with tf.control_dependencies([hit]):
+        asked = p - tf.constant(smoothing, p.dtype) / tf.cast(tf.shape(p)[1], p.dtype) if smoothing else p
+        gradient = tf.tensor_scatter_nd_sub(
+            asked, places, tf.fill(tf.shape(hit), tf.constant(1 - smoothing, hit.dtype))
+        )
+    return Prediction(rows, logits, p, trained, words, gradient)
 
 
 def _smallest(dtype: tf.DType) -> tf.Tensor:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.dropout import Dropout
 from nmt.model.parts.initializers import initializer
+from nmt.model.parts.r_drop import r_drop_loss_sum
 from nmt.model.parts.softmax_cross_entropy import cross_entropy_sum
 from nmt.scoring.perplexity import perplexity
 from nmt.train.step import normalized
@@ -151,6 +152,30 @@ def test_cross_entropy_is_tensorflows(positions: int, smoothing: float) -> None:
         np.testing.assert_allclose(*session.run([words, plain]))
         results = session.run([[x, *tf.gradients(3.0 * x, [rows, kernel])] for x in (ours, theirs)])
     for what, mine, wanted in zip(("loss", "rows", "kernel"), *results, strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=1e-9, atol=1e-12, err_msg=what)
+
+
+@pytest.mark.parametrize(("positions", "smoothing"), [(0, 0.1), (3, 0.0), (10, 0.1)])
+def test_r_drop_is_the_papers(positions: int, smoothing: float) -> None:
+    """Half of equation 4 in NumPy, and TensorFlow's gradients of the same; words are the passes' mean."""
+    rng = np.random.default_rng(2)
+    alpha, labels = 3.0, rng.integers(0, 7, positions)
+    values = [rng.standard_normal(shape) for shape in ((positions, 4), (positions, 4), (4, 7))]
+    one, other = (np.log(np.exp(x @ values[2]) / np.exp(x @ values[2]).sum(1, keepdims=True)) for x in values[:2])
+    right = [-log_p[np.arange(positions), labels].sum() for log_p in (one, other)]
+    likely = [(1 - smoothing) * r - smoothing * p.sum() / 7 for r, p in zip(right, (one, other), strict=True)]
+    apart = (np.exp(one) * (one - other)).sum() + (np.exp(other) * (other - one)).sum()
+    with tf.Graph().as_default(), v1.Session() as session:
+        first, second, kernel = (tf.constant(value) for value in values)
+        ours = r_drop_loss_sum((first, second), kernel, tf.constant(labels, tf.int32), alpha, smoothing)
+        found = session.run(ours)
+        np.testing.assert_allclose(found, [sum(likely) / 2 + alpha / 4 * apart, sum(right) / 2], atol=1e-12)
+        asked = (1 - smoothing) * tf.one_hot(labels, 7, dtype=tf.float64) + smoothing / 7
+        p, q = (tf.nn.log_softmax(tf.matmul(x, kernel)) for x in (first, second))
+        plain = -tf.reduce_sum(asked * (p + q)) / 2 + alpha / 4 * tf.reduce_sum((tf.exp(p) - tf.exp(q)) * (p - q))
+        weights = [first, second, kernel]
+        results = session.run([tf.gradients(3.0 * loss, weights) for loss in (ours.trained, plain)])
+    for what, mine, wanted in zip(("first", "second", "kernel"), *results, strict=True):
         np.testing.assert_allclose(mine, wanted, rtol=1e-9, atol=1e-12, err_msg=what)
 
 

@@ -156,11 +156,14 @@ def test_dropped_words_and_outputs(edge: str) -> None:
         plain = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), 0.0, seed)
         tensors = [tf.constant(a) for a in Batch().arrays]
         losses = [plain.losses(*tensors).words]
+        source, lengths, given, wanted, target_lengths = tensors
+        alone = plain.losses(source, lengths, given, wanted, target_lengths, r_drop=5.0)  # two passes that are the same
         assert not [op for op in graph.get_operations() if "StatelessRandom" in op.type]
         for rate in (0.5, 0.5, 0.999):
             dropping = LSTMTranslator(arch, initializer(), 0.0, seed, edges=EdgeDropout(**{edge: rate}))
             losses.append(dropping.losses(*tensors).words)
         session.run(v1.global_variables_initializer())
+        np.testing.assert_allclose(session.run(alone), session.run([losses[0]] * 2), rtol=1e-5)
         found = [session.run(losses, {seed: [1, k]}) for k in range(8)]
         for one in found:
             assert one[0] == pytest.approx(found[0][0], rel=1e-5) and one[1] == pytest.approx(one[2], rel=1e-5)

@@ -111,6 +111,7 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "output_dropout": (optimization, "output_dropout", 0.1, 0.1, {}),
     "src_word_dropout": (optimization, "src_word_dropout", 0.1, 0.1, {}),
     "tgt_word_dropout": (optimization, "tgt_word_dropout", 0.1, 0.1, {}),
+    "r_drop": (optimization, "r_drop", 0.5, 0.5, {}),
     "label_smoothing": (optimization, "label_smoothing", 0.1, 0.1, {}),
     "pool_batches": (feed, "pool_batches", 7, 7, {}),
     "batch_tokens": (feed, "batch_tokens", 70, 70, {}),

@@ -1,0 +1,66 @@
+"""R-Drop (Wu et al. 2021): output layer and loss of two passes with other dropout, which are to predict the same.
+
+Of the two predictions p and q of a target word, with logits l and m, training is to lower
+
+    ((-log p[label]) + (-log q[label])) / 2  +  alpha / 4 (KL(p || q) + KL(q || p))
+
+the paper's loss (equations 2 to 4) divided by two: with alpha 0 it is that of one pass on average, and the learning
+rate need not change. The normalisers of log p and log q cancel in the divergences, of which with d = l - m
+
+    KL(p || q) + KL(q || p) = sum (p - q) d
+    d / d l = p (d - sum p d) + p - q,   d / d m = q (sum q d - d) + q - p
+
+so that no logarithm is taken but the labels'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from nmt.model.parts.softmax_cross_entropy import Losses, cut, predicted
+
+
+def r_drop_loss_sum(
+    rows: tuple[tf.Tensor, tf.Tensor], kernel: tf.Tensor, labels: tf.Tensor, alpha: float, smoothing: float = 0.0
+) -> Losses:
+    """The loss above in nats, summed.
+
+    Args:
+        rows: of the two passes, [positions, units] each; there may be no positions.
+        kernel: [units, vocabulary].
+        labels: int32 [positions].
+        alpha: the weight of the divergences.
+        smoothing: as for `cross_entropy_sum`, in both passes.
+
+    Returns:
+        scalars of the rows' type; `words` is the mean of the passes.
+    """
+
+    @tf.custom_gradient
+    def loss(
+        first: tf.Tensor, second: tf.Tensor, kernel: tf.Tensor
+    ) -> tuple[list[tf.Tensor], Callable[..., list[tf.Tensor]]]:
+        trained, words, kernel_gradients = [], [], []
+        row_gradients: tuple[list[tf.Tensor], list[tf.Tensor]] = [], []
+        mean = tf.reduce_mean(kernel, 1) if smoothing else None
+        for part in cut(tf.shape(labels)[0]):
+            passes = [predicted(some[part], kernel, labels[part], smoothing, mean) for some in (first, second)]
+            (p, q), apart = (one.p for one in passes), passes[0].logits - passes[1].logits
+            trained += [one.trained / 2 for one in passes] + [alpha / 4 * tf.reduce_sum((p - q) * apart)]
+            words += [one.words / 2 for one in passes]
+            for one, other, away, gradients in zip(passes, (q, p), (apart, -apart), row_gradients, strict=True):
+                pulled = one.p * (away - tf.reduce_sum(one.p * away, 1, keepdims=True)) + one.p - other
+                gradient = one.gradient / 2 + alpha / 4 * pulled
+                gradients.append(tf.matmul(gradient, kernel, transpose_b=True))
+                kernel_gradients.append(tf.matmul(one.rows, gradient, transpose_a=True))
+
+        def backward(upstream: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
+            of_rows = [upstream * tf.concat(gradients, 0) for gradients in row_gradients]
+            return [*of_rows, upstream * tf.add_n(kernel_gradients)]
+
+        return [tf.add_n(trained), tf.add_n(words)], backward
+
+    trained, words = loss(*rows, kernel)
+    return Losses(trained, tf.stop_gradient(words))
