@@ -49,13 +49,13 @@ class Config(InferenceOptions):
         """
         for name, value in given.items():
             if name in FIELDS and value != FIELDS[name].default:
-                for needs in self._missing(name):
+                for needs in self.missing(name):
                     raise InputError(f"--{name}={value} would have no effect: it needs {needs}")
         for message in self.warmup_contradiction(given):
             raise InputError(message)
 
-    def _missing(self, name: str) -> Iterator[str]:
-        """What an option would need to have an effect."""
+    def missing(self, name: str) -> Iterator[str]:
+        """What an option would need to have an effect, in words."""
         needs = FIELDS[name].metadata["needs"]
         if needs and not needs.holds(self):
             yield needs.text

@@ -1,8 +1,8 @@
 """From the command line and a saved configuration to a checked one.
 
 An option's value comes, first match wins, from the file --hparams_path, from the command line, from the `hparams` file
-of the run that is continued or translated with, and from the default. Options that shape the weights, or say what they
-mean, cannot change in between (`fixed`).
+of the run that is continued or translated with, from the preset, and from the default. Options that shape the weights,
+or say what they mean, cannot change in between (`fixed`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from nmt.options.config import FIELDS, Config
 from nmt.options.flags import parse
 from nmt.options.hparams_file import HPARAMS, read_file, read_saved
 from nmt.options.option import check_each
+from nmt.options.presets import blamed, preset
 
 
 def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
@@ -47,7 +48,7 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
 
 
 def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None, saved_path: str = "hparams") -> Config:
-    """The configuration of a run: `explicit` flags over `saved` ones over defaults; checked, and complete.
+    """The configuration of a run: `explicit` flags over `saved` ones over a preset over defaults; checked, complete.
 
     Depths are filled in from num_layers, an unset seed is drawn, and unequal depths switch pass_hidden_state
     off.
@@ -62,7 +63,9 @@ def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None,
         if given[side] is None:
             del given[side]
     kept = {name: value for name, value in (saved or {}).items() if name in FIELDS and FIELDS[name].metadata["saved"]}
-    config = Config(**(kept | given))
+    name = given.get("preset", kept.get("preset", ""))
+    fresh = {option: value for option, value in preset(name).items() if option not in kept and option not in given}
+    config = Config(**(fresh | kept | given))
     config = dataclasses.replace(
         config,
         num_encoder_layers=config.num_encoder_layers or config.num_layers,
@@ -72,6 +75,9 @@ def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None,
         random_seed=secrets.randbelow(2**31) if config.random_seed is None else config.random_seed,
     )
     check_each(config)
+    # What a preset says gives way.
+    idle: dict[str, Any] = {option: FIELDS[option].default for option in fresh if any(config.missing(option))}
+    config = dataclasses.replace(config, **idle)
     if config.language_model:
         config = _without_source(config)
     if config.num_encoder_layers != config.num_decoder_layers:
@@ -86,8 +92,11 @@ def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None,
                 f"--{name}={getattr(config, name)} contradicts {saved_path}, where it is {value!r}: "
                 "leave the flag out or choose another out_dir"
             )
-    config.check_together()
-    config.check_given(given)
+    try:
+        config.check_together()
+        config.check_given(given)
+    except InputError as error:
+        raise InputError(blamed(str(error), name, fresh, given)) from None
     return config
 
 

@@ -15,6 +15,7 @@ from nmt.core.ranks import Ranks, check_equal
 from nmt.options.config import Config
 from nmt.text.character_vocabulary import CharacterVocabulary
 from nmt.text.corpus import ParallelCorpus, open_parallel
+from nmt.text.lines import TextFile
 from nmt.text.unknown_words import count_unknown
 from nmt.text.vector_file import read_embeddings
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary, complete_vocabulary, read_vocabulary
@@ -39,6 +40,8 @@ def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = F
     """
     tgt = _read_vocabulary(config, str(config.src if config.share_vocab else config.tgt), writes)
     src: SourceVocabulary = tgt
+    if config.share_vocab and not config.language_model:
+        _check_joint(tgt, f"{config.vocab_prefix}.{config.tgt}")
     if config.use_char_encode:
         src = CharacterVocabulary()
     elif not config.share_vocab:
@@ -51,6 +54,15 @@ def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = F
                 f"{value}): restore it, or choose another out_dir"
             )
     return src, tgt
+
+
+def _check_joint(vocabulary: Vocabulary, other: str) -> None:
+    """Raise InputError if a file has the words of the other side alone, which nobody would read."""
+    if os.path.exists(other) and set(TextFile(other)) - set(vocabulary.words):
+        raise InputError(
+            f"--share_vocab reads {vocabulary.path} for both sides, but {other} has other words: make one vocabulary "
+            "of both languages with python -m nmt.prepare --share_vocab, or, if it is one, remove the other file"
+        )
 
 
 def _read_vocabulary(config: Config, suffix: str, writes: bool) -> Vocabulary:

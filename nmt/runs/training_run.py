@@ -24,6 +24,7 @@ from nmt.options import derived_settings
 from nmt.options.config import FIELDS, Config
 from nmt.options.hparams_file import HPARAMS, read_saved
 from nmt.options.option import make
+from nmt.options.presets import preset_lines
 from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
 from nmt.runs import inputs
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
@@ -279,6 +280,7 @@ def opening_lines(config: Config, feed: Feed, first_step: int, size: int, rewind
     return [
         "# hparams:",
         *(f"  {name}={getattr(config, name)}" for name in sorted(FIELDS)),
+        *preset_lines(config),
         f"# ranks {size} x batch {batch}{parts} = global batch {total}",
         f"# {feed.pairs} sentence pairs, {feed.steps_per_epoch} steps an epoch, seed {config.random_seed}",
         f"# {config.optimizer}, {rate}, {warmup}",

@@ -12,8 +12,10 @@ import nmt
 from nmt.core.errors import InputError
 from nmt.model.parts.initializers import INIT_OPS
 from nmt.options.config import FIELDS, Config
+from nmt.options.configuration_options import PRESETS
 from nmt.options.flags import help_text, parse
 from nmt.options.hparams_file import read_file, read_saved
+from nmt.options.presets import preset, preset_lines
 from nmt.options.resolve import resolve
 from nmt.train.schedule import DECAY_SCHEMES, WARMUP_SCHEMES
 
@@ -58,7 +60,7 @@ def test_all_flags_of_the_original_and_those_added() -> None:
     added |= {"loss_scale", "loss_normalization", "pool_batches", "batch_tokens", "label_smoothing"}
     added |= {"tie_embeddings", "output_dropout", "src_word_dropout", "tgt_word_dropout"}
     added |= {"adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
-    added |= {"embedding_size", "dropout_mask", "r_drop"}
+    added |= {"embedding_size", "dropout_mask", "r_drop", "preset"}
     added |= {"plateau_metric", "plateau_factor", "plateau_patience"}
     added |= {f"block_{name}" for name in ("steps", "momentum", "learning_rate", "nesterov", "state", "warmup")}
     assert added < set(FIELDS)
@@ -143,6 +145,66 @@ def test_standard_files(path: Path) -> None:
     }[path.stem]
     assert (config.num_encoder_layers, config.num_decoder_layers) == (depth, depth)
     assert config.attention_architecture == architecture
+
+
+@pytest.mark.parametrize("name", PRESETS[1:])
+def test_presets(name: str) -> None:
+    """Each is complete, and nothing in it is without effect; the log says what it has set."""
+    values = preset(name)
+    config = resolve(NEEDED | {"preset": name, "random_seed": 1})
+    assert config == dataclasses.replace(resolve(NEEDED | values | {"random_seed": 1}), preset=name)
+    (told,) = preset_lines(config)
+    assert told.startswith(f"# --preset={name} sets ") and all(
+        f"{one}={value}" in told for one, value in values.items()
+    )
+    assert config.search_mode == "beam_search" and config.tie_embeddings == "all"
+
+
+def test_presets_stand_behind_flags_and_saved_options() -> None:
+    flags = {"preset": "small", "dropout": 0.25, "num_layers": 4}
+    first = resolve(NEEDED | flags)
+    assert (first.dropout, first.num_encoder_layers, first.label_smoothing) == (0.25, 4, 0.1)
+    _, other = preset_lines(first)
+    assert other == "# other than in --preset=small: dropout=0.25 (not 0.3), num_layers=4 (not 2)"
+    saved = json.loads(first.to_json())
+    assert (
+        resolve({"out_dir": "o"}, saved).dropout == resolve({"out_dir": "o", "preset": "small"}, saved).dropout == 0.25
+    )
+    with pytest.raises(InputError, match="--preset=wmt contradicts hparams, where it is 'small'"):
+        resolve({"out_dir": "o", "preset": "wmt"}, saved)
+    assert preset_lines(resolve(NEEDED)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        ({"infer_mode": "greedy"}, "length_penalty_weight"),
+        ({"optimizer": "sgd"}, "adam_beta2"),
+        ({"num_sampled_softmax": 9}, "label_smoothing"),
+        ({"batch_tokens": 900}, "pool_batches"),
+    ],
+)
+def test_what_a_preset_says_gives_way(given: dict[str, object], option: str) -> None:
+    assert preset("small")[option] != FIELDS[option].default
+    config = resolve(NEEDED | {"preset": "small"} | given)
+    assert getattr(config, option) == FIELDS[option].default
+    assert f"{option}={FIELDS[option].default} (not " in preset_lines(config)[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"preset": "large"}, "--preset=large is not allowed: choose one of '', 'small', 'iwslt', 'wmt'"),
+        ({"share_vocab": False}, "needs --share_vocab, .* [(]--preset=small sets --tie_embeddings=all: give another"),
+        (
+            {"num_encoder_layers": 3},
+            "needs an even --num_encoder_layers, not 3 [(]--preset=small sets --encoder_type=bi",
+        ),
+    ],
+)
+def test_flags_that_contradict_a_preset(given: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        resolve(NEEDED | {"preset": "small"} | given)
 
 
 @pytest.mark.parametrize(

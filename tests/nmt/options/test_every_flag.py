@@ -53,6 +53,7 @@ SHOWN = {
     "eval_mode": "test_a_shared_evaluation_says_what_rank_0_says",
     "num_keep_ckpts": "test_checkpoints_are_averaged",
     "avg_ckpts": "test_checkpoints_are_averaged",
+    "preset": "test_presets_stand_behind_flags_and_saved_options",
     "hparams_path": "test_a_file_of_options_comes_before_flags",
     "override_loaded_hparams": "test_loaded_options_can_be_overridden",
     "num_workers": "test_workers_are_ranks",

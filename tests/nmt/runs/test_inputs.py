@@ -9,7 +9,7 @@ import pytest
 from nmt.core.errors import InputError
 from nmt.core.ranks import AgreedError, Ranks
 from nmt.options.resolve import resolve
-from nmt.runs.inputs import changed_texts, check_same_text, text_record, unknown_words
+from nmt.runs.inputs import changed_texts, check_same_text, read_vocabularies, text_record, unknown_words
 from nmt.text.character_vocabulary import CharacterVocabulary
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import write_vocabulary
@@ -70,3 +70,16 @@ def test_texts_must_fit_their_vocabularies(tmp_path: Path) -> None:
         resolve(NEEDED | {"max_unknown_share": 1}), {"dev": text}, (CharacterVocabulary(), target)
     )
     assert len(characters) == 1 and f"{tmp_path}/x.de: " in characters[0]
+
+
+def test_a_joint_vocabulary_must_be_one(tmp_path: Path) -> None:
+    """The other file may be there: as prepare --share_vocab writes it, or the part of it that is one side's."""
+    config = resolve(NEEDED | {"share_vocab": True, "vocab_prefix": f"{tmp_path}/vocab"})
+    write_vocabulary(tmp_path / "vocab.en", ["a", "b", "A"])
+    assert len({id(one) for one in read_vocabularies(config, {})}) == 1
+    for words in (["a", "b", "A"], ["A"]):
+        write_vocabulary(tmp_path / "vocab.de", words)
+        read_vocabularies(config, {})
+    write_vocabulary(tmp_path / "vocab.de", ["A", "B"])
+    with pytest.raises(InputError, match="vocab.de has other words: make one vocabulary .*nmt.prepare --share_vocab"):
+        read_vocabularies(config, {})
