@@ -2,6 +2,7 @@
 
     python -m nmt.prepare --train_prefix=data/train --src=en --tgt=de --out_dir=D
         [--bpe=N | --spm=N] [--apply=data/dev,data/test] [--min_count=K] [--share_vocab]
+        [--all_subwords]
 
 reads data/train.en and data/train.de, whose tokens are separated by spaces, and writes D/vocab.en and D/vocab.de: with
 --share_vocab, which training then takes, too, one vocabulary of both languages under both names.
@@ -86,6 +87,7 @@ def prepare(
     spm: int | None = None,
     min_count: int = 1,
     share_vocab: bool = False,
+    all_subwords: bool = False,
 ) -> Summary:
     """Make vocabularies and subword text; the module's docstring names the files.
 
@@ -99,11 +101,14 @@ def prepare(
       spm: pieces of a SentencePiece model, likewise; at most one of the two is given.
       min_count: rarer tokens of the training text stay out of the vocabularies.
       share_vocab: both vocabularies are one of both languages, whose tokens are counted together.
+      all_subwords: both also have what words are cut into with some of the joints of byte pair encoding left out.
 
     Raises:
       InputError: a file cannot be read or written, or an argument does not fit.
     """
     _check(src, tgt, bpe, spm, min_count)
+    if all_subwords and bpe is None:
+        raise InputError("--all_subwords is of byte pair encoding: give --bpe, or leave it out")
     prefixes = [train_prefix, *apply]
     directory = Path(out_dir)
     train = open_parallel(f"{train_prefix}.{src}", f"{train_prefix}.{tgt}")
@@ -119,7 +124,9 @@ def prepare(
     counted = {side: counts[train_prefix, side] for side in (src, tgt)}
     if share_vocab:
         counted = dict.fromkeys(counted, counted[src] + counted[tgt])
+    more = subwords.units if all_subwords and isinstance(subwords, BytePairs) else set()
     words = {side: _frequent(count, min_count) for side, count in counted.items()}
+    words = {side: [*listed, *sorted(more - set(listed))] for side, listed in words.items()}
 
     make_directory(directory)
     vocabularies = {side: write_vocabulary(directory / f"vocab.{side}", words[side]) for side in (src, tgt)}
@@ -229,6 +236,10 @@ class PrepareOptions:
     spm: int | None = option(None, "Pieces of a SentencePiece model of both languages.")
     min_count: int = option(1, "Rarer tokens stay out of the vocabularies.")
     share_vocab: bool = option(False, "One vocabulary of both languages, for nmt.nmt --share_vocab.")
+    all_subwords: bool = option(
+        False,
+        "With --bpe: vocabularies have all units that it can make, for nmt.nmt --src_bpe_dropout, --tgt_bpe_dropout.",
+    )
 
 
 def main(argv: Sequence[str]) -> int:

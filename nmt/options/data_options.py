@@ -6,11 +6,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nmt.model.architecture import Architecture
-from nmt.options.option import NOT_NEGATIVE, POSITIVE, SHARE, Condition, option
+from nmt.options.option import BELOW_ONE, NOT_NEGATIVE, POSITIVE, SHARE, Condition, option
 from nmt.text.tokens import SUBWORD_OPTIONS
 from nmt.train.feed import FeedSettings
 from nmt.translate.translation_model import SearchSettings
 
+_DRAWN = Condition(
+    "--src_bpe_dropout or --tgt_bpe_dropout", lambda options: options.src_bpe_dropout or options.tgt_bpe_dropout
+)
+_CODES = Condition(
+    "--subword_option=bpe and --bpe_codes", lambda options: options.subword_option == "bpe" and options.bpe_codes
+)
 _BY_SENTENCES = Condition("no --batch_tokens", lambda options: options.batch_tokens is None)
 
 
@@ -50,6 +56,17 @@ class DataOptions:
     embed_prefix: str | None = option(None, "pretrained embeddings are <embed_prefix>.<src> and <embed_prefix>.<tgt>")
     subword_option: str = option(
         "", "how tokens are joined into words", allowed=SUBWORD_OPTIONS, makes=[SearchSettings]
+    )
+    bpe_codes: str | None = option(None, "the bpe.codes of nmt.prepare that the training text is cut by", needs=_DRAWN)
+    src_bpe_dropout: float = option(
+        0.0,
+        "probability that a joint of a source word's subwords is left out when it is read",
+        within=BELOW_ONE,
+        needs=_CODES,
+        makes=[FeedSettings],
+    )
+    tgt_bpe_dropout: float = option(
+        0.0, "the same of a target word's", within=BELOW_ONE, needs=_CODES, makes=[FeedSettings]
     )
     src_max_len: int = option(
         50, "tokens kept of a training source; 0 keeps all", within=NOT_NEGATIVE, makes=[FeedSettings]

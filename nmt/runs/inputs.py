@@ -13,6 +13,7 @@ import numpy as np
 from nmt.core.errors import InputError
 from nmt.core.ranks import Ranks, check_equal
 from nmt.options.config import Config
+from nmt.text.bpe_dropout import Joints, check_fit, read_joints
 from nmt.text.character_vocabulary import CharacterVocabulary
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.lines import TextFile
@@ -151,6 +152,22 @@ def check_same_text(ranks: Ranks, corpora: Iterable[ParallelCorpus]) -> None:
     for corpus in corpora:
         for file in (corpus.src, corpus.tgt):
             check_equal(ranks, file.checksum, f"{file.path} is not the same text on all ranks: copy one to all")
+
+
+def joints_of(config: Config, corpus: ParallelCorpus, vocabularies: Vocabularies) -> Joints | None:
+    """What words of the training text are joined by, if some of it is left out by chance, checked to fit.
+
+    Raises:
+        InputError: the file --bpe_codes cannot be used, or is of another text or vocabulary.
+    """
+    rates = config.src_bpe_dropout, config.tgt_bpe_dropout
+    if not any(rates):
+        return None
+    joints = read_joints(str(config.bpe_codes))
+    for rate, text, vocabulary in zip(rates, (corpus.src, corpus.tgt), vocabularies, strict=True):
+        if rate and isinstance(vocabulary, Vocabulary):
+            check_fit(joints, text, vocabulary)
+    return joints
 
 
 def text_record(corpora: Mapping[str, ParallelCorpus]) -> dict[str, dict[str, int]]:

@@ -128,7 +128,8 @@ def _train(
         corpus = inputs.open_text(config, config.train_prefix)
         shared = config.eval_mode == "shared"
         held_out = inputs.open_held_out(config) if shared or not ranks.rank else {}
-        feed = Feed(corpus, *vocabularies, make(FeedSettings, config), ranks.rank, ranks.size)
+        joints = inputs.joints_of(config, corpus, vocabularies)
+        feed = Feed(corpus, *vocabularies, make(FeedSettings, config), ranks.rank, ranks.size, joints)
     inputs.check_same_text(ranks, [corpus, *(held_out.values() if shared else ())])
     texts = {"train": corpus, **held_out}
     notices += from_root(ranks, lambda: inputs.unknown_words(config, texts, vocabularies))
@@ -137,6 +138,7 @@ def _train(
         inputs.checksum(vocabularies),
         f"the vocabularies {config.vocab_prefix}.* are not the same on all ranks",
     )
+    check_equal(ranks, joints.checksum if joints else 0, f"{config.bpe_codes} is not the same on all ranks")
     notices += derived_settings.precision_notices(config, ranks)
     with tf.Graph().as_default() as graph:
         initial = initial_weights(config, shape, vectors)

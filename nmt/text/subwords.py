@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from nmt.core.errors import InputError
+from nmt.text.bpe_dropout import Joints, characters
 
 
 class Subwords(Protocol):
@@ -59,6 +60,12 @@ class BytePairs:
                 f"--bpe={merges}: subword-nmt cannot use this text ({reason}); remove what it names, or take --spm"
             ) from None
         self.model = codes.getvalue().encode()
+        self._words = tuple(word_counts)
+
+    @property
+    def units(self) -> set[str]:
+        """All that a word of the text can be cut into, whichever joints are left out."""
+        return Joints(self.model.decode().rstrip("\n").split("\n"), self.file_name).units | characters(self._words)
 
     def segment(self, line: str) -> str:
         """The line's units, with spaces between them; all but the last one of a word end in "@@"."""

@@ -14,7 +14,8 @@ import numpy as np
 
 from nmt.core.errors import InputError
 from nmt.text.batches import Batch, make_batch, token_limit
-from nmt.text.corpus import ParallelCorpus
+from nmt.text.bpe_dropout import DrawnText, Joints, lengths_of
+from nmt.text.corpus import ParallelCorpus, TextFile
 from nmt.text.epoch_plan import Cut, epoch_plan, rank_slice, steps_per_epoch, widest_batch
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
@@ -51,6 +52,9 @@ class FeedSettings:
         pool_batches: so many batches' sentences of a length class are put in order of length before they are cut.
         batch_tokens: tokens of a batch of one rank, on its longer side, padding counted, in place of `batch_size` and
             `num_buckets`; None: these count.
+        src_bpe_dropout: probability that a joint of a source word is left out (`nmt.text.bpe_dropout`). Batches are
+            planned, and limits of tokens kept, by the text as it stands.
+        tgt_bpe_dropout: the same of a target word.
     """
 
     batch_size: int
@@ -63,6 +67,8 @@ class FeedSettings:
     loss_normalization: str | None = None
     pool_batches: int = 1
     batch_tokens: int | None = None
+    src_bpe_dropout: float = 0.0
+    tgt_bpe_dropout: float = 0.0
 
     @property
     def by_words(self) -> bool:
@@ -82,6 +88,7 @@ class Feed:
         settings: how batches are cut; the same on all ranks.
         rank: this rank.
         size: number of ranks.
+        joints: of subwords; wanted with a BPE-dropout.
 
     Attributes:
         parts: of a step, that a rank does one after the other.
@@ -98,7 +105,9 @@ class Feed:
         settings: FeedSettings,
         rank: int = 0,
         size: int = 1,
+        joints: Joints | None = None,
     ) -> None:
+        self._joints, self._read = joints, corpus
         self._corpus, self._src_vocab, self._tgt_vocab = corpus, src_vocab, tgt_vocab
         self._settings, self._rank, self._size = settings, rank, size
         self.parts = settings.accumulate_steps or 1
@@ -186,7 +195,13 @@ class Feed:
         """All that the plan of an epoch is a function of, and what the sentences in it say."""
         settings = self._settings
         cut = self._cut
-        more = {"pool_batches": (cut.pool_batches, 1), "tokens of a global batch": (cut.global_batch_tokens, None)}
+        more = {
+            "pool_batches": (cut.pool_batches, 1),
+            "tokens of a global batch": (cut.global_batch_tokens, None),
+            "src_bpe_dropout": (settings.src_bpe_dropout, 0.0),
+            "tgt_bpe_dropout": (settings.tgt_bpe_dropout, 0.0),
+            "bpe_codes": (self._joints.checksum if self._joints else 0, 0),
+        }
         return {
             "global batch size": cut.global_batch_size,
             "source text": self._corpus.src.checksum,
@@ -244,10 +259,14 @@ class Feed:
         epoch += self._origin.epoch
         if epoch != self._epoch:
             self._plan, self._epoch = self._plan_of(epoch), epoch
+            self._read = ParallelCorpus(
+                self._drawn(self._corpus.src, self._settings.src_bpe_dropout, 0),
+                self._drawn(self._corpus.tgt, self._settings.tgt_bpe_dropout, 1),
+            )
         sentences = self._plan[position]
         return make_batch(
             rank_slice(sentences, self._rank + part * self._size, self._size * self.parts),
-            self._corpus,
+            self._read,
             self._src_vocab,
             self._tgt_vocab,
             self._settings.src_max_len,
@@ -259,8 +278,13 @@ class Feed:
 
     def _words(self, pairs: np.ndarray) -> int:
         """Target words of sentence pairs, end marks counted, as far as they are trained on."""
-        lengths = self._corpus.tgt.lengths[pairs]
+        lengths = lengths_of(self._read.tgt, pairs)
         return int((np.minimum(lengths, self._settings.tgt_max_len or lengths.max()) + 1).sum())
+
+    def _drawn(self, text: TextFile, rate: float, side: int) -> TextFile:
+        """A text as it is read in the present epoch."""
+        key = self._settings.seed, self._epoch, side
+        return DrawnText(text, self._joints, rate, key) if self._joints and rate else text
 
     def _plan_of(self, epoch: int) -> list[np.ndarray]:
         lengths = self._corpus.src.lengths, self._corpus.tgt.lengths

@@ -60,7 +60,7 @@ def test_all_flags_of_the_original_and_those_added() -> None:
     added |= {"loss_scale", "loss_normalization", "pool_batches", "batch_tokens", "label_smoothing"}
     added |= {"tie_embeddings", "output_dropout", "src_word_dropout", "tgt_word_dropout"}
     added |= {"adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
-    added |= {"embedding_size", "dropout_mask", "r_drop", "preset"}
+    added |= {"embedding_size", "dropout_mask", "r_drop", "preset", "bpe_codes", "src_bpe_dropout", "tgt_bpe_dropout"}
     added |= {"plateau_metric", "plateau_factor", "plateau_patience"}
     added |= {f"block_{name}" for name in ("steps", "momentum", "learning_rate", "nesterov", "state", "warmup")}
     assert added < set(FIELDS)
@@ -261,6 +261,8 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
         ({"embed_prefix": "e", "num_embeddings_partitions": 2}, "--num_embeddings_partitions"),
         ({"dropout": 0.0, "r_drop": 5.0}, "--r_drop=5.0 compares two passes, which are the same without dropout"),
         ({"num_sampled_softmax": 3, "r_drop": 5.0}, "it needs --num_sampled_softmax=0"),
+        ({"src_bpe_dropout": 0.1, "bpe_codes": "c"}, "it needs --subword_option=bpe and --bpe_codes"),
+        ({"bpe_codes": "c"}, "--bpe_codes=c would have no effect: it needs --src_bpe_dropout or --tgt_bpe_dropout"),
         ({"embed_prefix": "e", "embedding_size": 7}, "--embed_prefix has vectors of one width"),
         ({"dropout": 0.0, "dropout_mask": "sentence"}, "it needs --dropout or --output_dropout"),
         ({"use_char_encode": True, "share_vocab": True}, "--use_char_encode has no source vocabulary"),

@@ -54,6 +54,7 @@ SHOWN = {
     "num_keep_ckpts": "test_checkpoints_are_averaged",
     "avg_ckpts": "test_checkpoints_are_averaged",
     "preset": "test_presets_stand_behind_flags_and_saved_options",
+    "bpe_codes": "test_words_are_cut_anew_in_each_epoch",
     "hparams_path": "test_a_file_of_options_comes_before_flags",
     "override_loaded_hparams": "test_loaded_options_can_be_overridden",
     "num_workers": "test_workers_are_ranks",
@@ -97,6 +98,7 @@ def feed(**given: Any) -> Any:
     return make(FeedSettings, resolve(NEEDED | given))
 
 
+CODES = {"bpe_codes": "c", "subword_option": "bpe", "src_bpe_dropout": 0.5, "tgt_bpe_dropout": 0.5}
 BMUF = {"sync": "bmuf", "block_steps": 5}
 # (maker, its attribute, the option's value, what the attribute then is, other options needed)
 PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
@@ -112,6 +114,8 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "output_dropout": (optimization, "output_dropout", 0.1, 0.1, {}),
     "src_word_dropout": (optimization, "src_word_dropout", 0.1, 0.1, {}),
     "tgt_word_dropout": (optimization, "tgt_word_dropout", 0.1, 0.1, {}),
+    "src_bpe_dropout": (feed, "src_bpe_dropout", 0.1, 0.1, CODES),
+    "tgt_bpe_dropout": (feed, "tgt_bpe_dropout", 0.1, 0.1, CODES),
     "r_drop": (optimization, "r_drop", 0.5, 0.5, {}),
     "label_smoothing": (optimization, "label_smoothing", 0.1, 0.1, {}),
     "pool_batches": (feed, "pool_batches", 7, 7, {}),
