@@ -96,6 +96,8 @@ sys.exit(code)
                 "--weight_decay=0.5",
                 "--decay_scheme=plateau",
                 "--plateau_patience=1",
+                "--dropout_mask=sentence",
+                "--r_drop=1",
             ],
             id="accumulated",
             marks=pytest.mark.long("cases_nmt and cases_loss_scale have these, and it takes twice as long"),
