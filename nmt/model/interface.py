@@ -52,25 +52,29 @@ class Decoding(ABC):
 
     Attributes:
         initial_state: before the first target word; nested tensors [batch, ...], so that search can pick sentences.
+        sources: what steps read of the source sentences, formed once: nested tensors [batch, ...], for the same reason.
     """
 
     initial_state: Any
+    sources: Any = ()
 
     @abstractmethod
     def all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
         """The outputs [time, batch, num_units] for given target words [time, batch, target_size], with dropout."""
 
     @abstractmethod
-    def step(self, embedded: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
-        """One step without dropout.
+    def step(self, embedded: tf.Tensor, state: Any, sources: Any) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
+        """One step without dropout, of any number of translations of each sentence.
 
         Args:
-            embedded: the target words just written, [batch, target_size].
-            state: before them.
+            embedded: the target words just written, [batch * translations, target_size], those of a sentence one after
+                the other.
+            state: before them, [batch * translations, ...].
+            sources: as the attribute, of the sentences that are translated.
 
         Returns:
-            the output [batch, num_units], the state after them, and the attention's weights [batch, source time]
-            (None without attention).
+            the output [batch * translations, num_units], the state after them, and the attention's weights [batch *
+            translations, source time] (None without attention).
         """
 
 
@@ -261,7 +265,8 @@ class StepDecoder:
     """Ids in, logits out, one target position at a time.
 
     Attributes:
-        initial_state: before the first target word.
+        initial_state: before the first target word, nested tensors [batch, ...].
+        sources: what steps read of the sentences, likewise.
     """
 
     def __init__(self, decoding: Decoding, embed: Lookup, projection: tf.Tensor, device: str) -> None:
@@ -270,22 +275,21 @@ class StepDecoder:
         self._projection = projection
         self._device = device
         self.initial_state = decoding.initial_state
+        self.sources = decoding.sources
 
-    def step(
-        self,
-        state: Any,
-        token_ids: tf.Tensor,
-    ) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
-        """Read the words just written.
+    def step(self, state: Any, token_ids: tf.Tensor, sources: Any = None) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
+        """Read the words just written, of any number of translations of each sentence.
 
         Args:
-            state: before them.
-            token_ids: int32 [batch].
+            state: before them, [batch * translations, ...], those of a sentence one after the other.
+            token_ids: int32 [batch * translations].
+            sources: of the sentences that are translated; None: of all.
 
         Returns:
-            logits [batch, tgt_vocab_size] of the next word, the state after the words, and the attention's
-            weights [batch, source time] (None without attention).
+            logits [batch * translations, tgt_vocab_size] of the next word, the state after the words, and the
+            attention's weights [batch * translations, source time] (None without attention).
         """
-        output, state, weights = self._decoding.step(self._embed(token_ids), state)
+        sources = self.sources if sources is None else sources
+        output, state, weights = self._decoding.step(self._embed(token_ids), state, sources)
         with tf.device(self._device):
             return tf.matmul(output, self._projection), state, weights

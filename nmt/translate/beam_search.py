@@ -1,17 +1,14 @@
-"""Beam search: the best of several partial translations of each sentence, extended together.
-
-A single loop inside the graph. A sentence stops by itself, so that what it gets does not depend on the sentences it
-shares a batch with.
-"""
+"""Beam search: the best of several partial translations of each sentence, extended together."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from nmt.model.interface import Translator
-from nmt.translate.search import any_batch, repeated
+from nmt.translate.search_loop import Forbidden, Written, write_words
+from nmt.translate.top_words import top_words
 
 
 def beam_search(
@@ -24,6 +21,8 @@ def beam_search(
     beam_width: int,
     length_penalty_weight: float = 0.0,
     coverage_penalty_weight: float = 0.0,
+    min_length: int = 0,
+    unk_id: int | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Keep the `beam_width` best partial translations of each sentence.
 
@@ -47,6 +46,8 @@ def beam_search(
         beam_width: partial translations kept for each sentence.
         length_penalty_weight: 0 compares plain log-probabilities, more favours longer translations.
         coverage_penalty_weight: 0 does not look at coverage, more favours translations of the whole source.
+        min_length: the fewest words to write (eos not counted), where `max_steps` allows them.
+        unk_id: a word that is not written; None if all are. What the others get stays as it is.
 
     Returns:
         ids, int32 [batch, beam, time], best first, eos from the first eos on and past a sentence's limit; and
@@ -59,122 +60,114 @@ def beam_search(
         raise ValueError(f"beam_width is {beam_width}; it must be at least 1")
     if coverage_penalty_weight and not translator.architecture.has_attention:
         raise ValueError(f"coverage_penalty_weight is {coverage_penalty_weight}; without attention it must be 0")
-    memory = repeated(translator.encode(source, source_lengths), beam_width)
+    memory = translator.encode(source, source_lengths)
     decoder = translator.decoder(memory)
     batch = tf.shape(source_lengths)[0]
-    limits = tf.broadcast_to(max_steps, [batch])
-    race = _Race(beam_width, length_penalty_weight, coverage_penalty_weight, eos_id)
+    forbidden = Forbidden(eos_id, min_length, unk_id)
+    race = _Race(beam_width, length_penalty_weight, coverage_penalty_weight, forbidden)
     positions = tf.shape(source)[0] if coverage_penalty_weight else 0  # whose attention is kept account of
-
-    def body(time: tf.Tensor, done: tf.Tensor, beams: _Beams, state: list[tf.Tensor]) -> tuple[Any, ...]:
-        written = tf.reshape(beams.ids[:, :, -1], [-1])
-        logits, new, weights = decoder.step(tf.nest.pack_sequence_as(decoder.initial_state, state), written)
-        log_probs = tf.reshape(tf.nn.log_softmax(logits), tf.stack([batch, beam_width, logits.shape[1]]))
-        attention = tf.reshape(weights, tf.shape(beams.attended)) if coverage_penalty_weight else beams.attended
-        beams, parents = race.advance(beams, log_probs, attention, done)
-        done |= tf.reduce_all(beams.finished, 1) | (time + 1 >= limits)
-        flat_parents = tf.reshape(parents + tf.range(batch)[:, None] * beam_width, [-1])
-        return time + 1, done, beams, [tf.gather(value, flat_parents) for value in tf.nest.flatten(new)]
-
-    start = tf.nest.flatten(decoder.initial_state)
-    pair, triple = tf.TensorShape([None, None]), tf.TensorShape([None, None, None])
-    first = race.start(batch, sos_id, positions, memory.outputs.dtype)
-    _, _, beams, _ = tf.while_loop(
-        lambda time, done, *_: ~tf.reduce_all(done),
-        body,
-        [tf.constant(0), limits <= 0, first, start],
-        shape_invariants=[
-            tf.TensorShape([]),
-            tf.TensorShape([None]),
-            _Beams(triple, pair, pair, pair, pair, triple),
-            any_batch(start),
-        ],
-    )
-    # A sentence that reached its limit is filled up with eos by the steps that the others still take.
-    return beams.ids[:, :, 1:], beams.scores
+    start = race.start(batch, sos_id, positions, memory.outputs.dtype)
+    return write_words(decoder, tf.broadcast_to(max_steps, [batch]), start, race.advance, beam_width, eos_id)
 
 
-class _Beams(NamedTuple):
-    """The partial translations of all sentences, best first; all but `ids` and `attended` are [batch, beam].
+class _Account(NamedTuple):
+    """What is known of each beam.
 
-    `ids` is [batch, beam, 1 + time]: the translations themselves, rearranged in each step, which costs less
-    than tracing parents back in a second loop. `lengths` counts words, the eos of a finished beam included.
-    `attended` is [batch, beam, source time], the sum of the attention's weights over the words; without a
-    coverage penalty it has no source positions.
+    Attributes:
+        log_probs: [sentences, beam].
+        lengths: words, the eos of a finished beam included; int32 [sentences, beam].
+        attended: [sentences, beam, source time], the sum of the attention's weights over the words; without a coverage
+            penalty it has no source positions.
     """
 
-    ids: tf.Tensor
     log_probs: tf.Tensor
-    scores: tf.Tensor
     lengths: tf.Tensor
-    finished: tf.Tensor
     attended: tf.Tensor
 
 
 class _Race:
-    """The rules by which beams extend, score and replace each other."""
+    """The rules by which beams extend, score and replace each other.
 
-    def __init__(self, width: int, length_penalty_weight: float, coverage_penalty_weight: float, eos_id: int) -> None:
+    Of what follows a beam, no more than `width` words and eos can be among the best `width` of all: the length that
+    scores a candidate is the same for all words but eos, so that the most probable words score best.
+    """
+
+    def __init__(
+        self, width: int, length_penalty_weight: float, coverage_penalty_weight: float, forbidden: Forbidden
+    ) -> None:
         self._width = width
         self._length_weight = length_penalty_weight
         self._coverage_weight = coverage_penalty_weight
-        self._eos_id = eos_id
+        self._forbidden = forbidden
 
-    def start(self, batch: tf.Tensor, sos_id: int, positions: int | tf.Tensor, dtype: tf.DType) -> _Beams:
-        """One beam that counts; the others are copies of it and must not win."""
-        log_probs = tf.tile(tf.constant([[0.0] + [-float("inf")] * (self._width - 1)], dtype), [batch, 1])
-        zeros = tf.zeros_like(log_probs, tf.int32)
-        attended = tf.zeros(tf.stack([batch, self._width, positions]), dtype)
-        return _Beams(zeros[:, :, None] + sos_id, log_probs, log_probs, zeros, tf.cast(zeros, tf.bool), attended)
+    def start(self, batch: tf.Tensor, sos_id: int, positions: int | tf.Tensor, dtype: tf.DType) -> Written:
+        """A single beam of each sentence."""
+        zeros = tf.zeros(tf.stack([batch, 1]), tf.int32)
+        none = tf.cast(zeros, dtype)
+        account = _Account(none, zeros, tf.zeros(tf.stack([batch, 1, positions]), dtype))
+        return Written(zeros[:, :, None] + sos_id, tf.cast(zeros, tf.bool), none, account)
 
-    def advance(
-        self, beams: _Beams, log_probs: tf.Tensor, attention: tf.Tensor, done: tf.Tensor
-    ) -> tuple[_Beams, tf.Tensor]:
-        """Write one word.
+    def advance(self, written: Written, logits: tf.Tensor, attention: tf.Tensor | None) -> tuple[Written, tf.Tensor]:
+        """Write one word: see `nmt.translate.search_loop.Advance`."""
+        eos_id, vocabulary = self._forbidden.eos_id, logits.shape[1]
+        impossible = tf.constant(-float("inf"), logits.dtype)
+        finished = tf.reshape(written.finished, [-1, 1])
+        log_probs, lengths = (tf.reshape(values, [-1, 1]) for values in written.account[:2])
+        attended = tf.reshape(written.account.attended, tf.stack([-1, tf.shape(written.account.attended)[2]]))
+        if self._coverage_weight:
+            attended += tf.where(finished, tf.zeros([], logits.dtype), attention)
 
-        Args:
-            beams: before it.
-            log_probs: of each next word, [batch, beam, vocabulary].
-            attention: the weights that these came with, of the shape of `beams.attended`.
-            done: [batch], sentences whose beams stay as they are, followed by eos.
+        # The candidates of each beam, [beams, candidates]: words, and last eos.
+        forbidden = self._forbidden.at(written.time, vocabulary, logits.dtype)
+        best, words, total = top_words(logits, self._width + 1, forbidden)
+        go_on = tf.where(finished | tf.equal(words, eos_id), impossible, best - total) + log_probs
+        eos = logits[:, eos_id : eos_id + 1] - total
+        if forbidden is not None:
+            eos += forbidden[eos_id]
+        end = tf.where(finished, tf.zeros([], logits.dtype), eos) + log_probs
+        scores = tf.concat([go_on / self._length_penalty(lengths + 1), self._end(end, lengths, finished, attended)], 1)
+        candidates = tf.concat([go_on, end], 1)
+        words = tf.concat([words, tf.fill(tf.shape(end), eos_id)], 1)
+        missing = self._width - candidates.shape[1]
+        if missing > 0:  # of a small vocabulary
+            scores, candidates = (
+                tf.pad(values, [[0, 0], [0, missing]], constant_values=impossible) for values in (scores, candidates)
+            )
+            words = tf.pad(words, [[0, 0], [0, missing]], constant_values=eos_id)
 
-        Returns:
-            the beams after it, and which beam each comes from, int32 [batch, beam].
-        """
-        vocabulary = log_probs.shape[2]
-        is_eos = tf.equal(tf.range(vocabulary), self._eos_id)
-        only_eos = tf.where(is_eos, tf.zeros([], log_probs.dtype), log_probs.dtype.min)
-        log_probs = tf.where(beams.finished[:, :, None], only_eos, log_probs) + beams.log_probs[:, :, None]
-        grows = ~beams.finished
-        lengths = beams.lengths[:, :, None] + tf.cast(grows[:, :, None] & ~is_eos, tf.int32)
-        attended = beams.attended + tf.where(grows[:, :, None], attention, tf.zeros([], attention.dtype))
-        scores = log_probs / self._length_penalty(lengths, log_probs.dtype)
-        scores += tf.where(grows, tf.zeros([], scores.dtype), self._coverage_penalty(attended))[:, :, None]
-
-        all_candidates = tf.stack([-1, self._width * vocabulary])
-        best, chosen = tf.math.top_k(tf.reshape(scores, all_candidates), self._width)
-        stay = done[:, None]
-        parents = tf.where(stay, tf.range(self._width), chosen // vocabulary)
-        words = tf.where(stay, self._eos_id, chosen % vocabulary)
-
-        def of_parent(values: tf.Tensor) -> tf.Tensor:
-            return tf.gather(values, parents, batch_dims=1)
-
-        chosen_log_probs = tf.gather(tf.reshape(log_probs, all_candidates), chosen, batch_dims=1)
-        was_finished = of_parent(beams.finished)
-        return _Beams(
-            ids=tf.concat([of_parent(beams.ids), words[:, :, None]], 2),
-            log_probs=tf.where(stay, beams.log_probs, chosen_log_probs),
-            scores=tf.where(stay, beams.scores, best),
-            lengths=of_parent(beams.lengths) + tf.cast(~was_finished & ~stay, tf.int32),
-            finished=was_finished | tf.equal(words, self._eos_id),
-            attended=of_parent(attended),
+        sentences, beams = tf.unstack(tf.shape(written.scores))
+        each = candidates.shape[1]
+        scores, chosen = tf.math.top_k(tf.reshape(scores, tf.stack([sentences, beams * each])), self._width)
+        chosen += tf.range(sentences)[:, None] * (beams * each)
+        parents = chosen // each
+        words = tf.gather(tf.reshape(words, [-1]), chosen)
+        ids = tf.reshape(written.ids, tf.stack([-1, written.time + 1]))
+        was_finished = tf.gather(finished[:, 0], parents)
+        account = _Account(
+            log_probs=tf.gather(tf.reshape(candidates, [-1]), chosen),
+            lengths=tf.gather(lengths[:, 0], parents) + tf.cast(~was_finished, tf.int32),
+            attended=tf.gather(attended, parents),
+        )
+        return Written(
+            ids=tf.concat([tf.gather(ids, parents), words[:, :, None]], 2),
+            finished=was_finished | tf.equal(words, eos_id),
+            scores=scores,
+            account=account,
         ), parents
 
-    def _length_penalty(self, lengths: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        return tf.pow((5.0 + tf.cast(lengths, dtype)) / 6.0, tf.cast(self._length_weight, dtype))
+    def _end(self, log_probs: tf.Tensor, lengths: tf.Tensor, finished: tf.Tensor, attended: tf.Tensor) -> tf.Tensor:
+        """The scores of beams that end, or have ended before, [beams, 1]."""
+        scores = log_probs / self._length_penalty(lengths)
+        if not self._coverage_weight:
+            return scores
+        return scores + tf.where(finished, self._coverage_penalty(attended), tf.zeros([], scores.dtype))
+
+    def _length_penalty(self, lengths: tf.Tensor) -> tf.Tensor | float:
+        if not self._length_weight:
+            return 1.0
+        return tf.pow((5.0 + tf.cast(lengths, tf.float32)) / 6.0, self._length_weight)
 
     def _coverage_penalty(self, attended: tf.Tensor) -> tf.Tensor:
-        """[batch, beam], at most 0; positions past a sentence's end have no attention and add nothing."""
+        """[beams, 1], at most 0; positions past a sentence's end have no attention and add nothing."""
         share = tf.where(attended > 0, tf.minimum(attended, 1.0), tf.ones_like(attended))
-        return self._coverage_weight * tf.reduce_sum(tf.math.log(share), 2)
+        return self._coverage_weight * tf.reduce_sum(tf.math.log(share), 1, keepdims=True)

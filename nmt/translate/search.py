@@ -1,8 +1,4 @@
-"""Greedy search and sampling: a translation word by word, the best one each time or one drawn at random.
-
-Each is a single loop inside the graph. A sentence stops by itself, so that what it gets does not depend on the
-sentences it shares a batch with.
-"""
+"""Greedy search and sampling: a translation word by word, the best one each time or one drawn at random."""
 
 from __future__ import annotations
 
@@ -12,11 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from nmt.model.interface import Translator
-from nmt.model.lstm.encoder import Memory
+from nmt.model.interface import StepDecoder, Translator
+from nmt.translate.search_loop import Forbidden, Written, any_batch, write_words
 
-# (logits [batch, vocabulary], time, an int32 scalar from 0) -> the next words, int32 [batch]
-Choice = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+# (logits [sentences * translations, vocabulary], what is written) -> the next words, int32 [sentences, translations]
+Choice = Callable[[tf.Tensor, Written], tf.Tensor]
 
 
 def greedy_search(
@@ -26,6 +22,8 @@ def greedy_search(
     max_steps: tf.Tensor,
     sos_id: int,
     eos_id: int,
+    min_length: int = 0,
+    unk_id: int | None = None,
 ) -> tf.Tensor:
     """Write the most probable next word until it is eos.
 
@@ -36,13 +34,18 @@ def greedy_search(
         max_steps: int32, the most words to write (eos included): a scalar, or [batch] to limit each sentence.
         sos_id: the word before the first.
         eos_id: the word after the last.
+        min_length: the fewest words to write (eos not counted), where `max_steps` allows them.
+        unk_id: a word that is not written; None if all are.
 
     Returns:
         ids, int32 [batch, time], eos from the first eos on, and past a sentence's limit; time is as long as
         the longest translation needs.
     """
-    memory = translator.encode(source, source_lengths)
-    return _write(translator, memory, max_steps, sos_id, eos_id, lambda logits, _: tf.argmax(logits, 1, tf.int32))
+    batch = tf.shape(source_lengths)[0]
+    decoder = translator.decoder(translator.encode(source, source_lengths))
+    start = _start(tf.stack([batch, 1]), sos_id)
+    limits, forbidden = tf.broadcast_to(max_steps, [batch]), Forbidden(eos_id, min_length, unk_id)
+    return _write(decoder, limits, start, forbidden, lambda logits, _: tf.argmax(logits, 1, tf.int32)[:, None])[:, 0]
 
 
 def sample_search(
@@ -54,6 +57,8 @@ def sample_search(
     eos_id: int,
     temperature: float,
     draws: tf.Tensor,
+    min_length: int = 0,
+    unk_id: int | None = None,
 ) -> tf.Tensor:
     """Write words drawn from softmax(logits / temperature) until one is eos.
 
@@ -69,6 +74,8 @@ def sample_search(
         eos_id: the word after the last.
         temperature: more than 0; the smaller, the nearer to greedy search.
         draws: float64 [batch, translations, time] in [0, 1), uniform; time is at least the greatest of max_steps.
+        min_length: the fewest words to write (eos not counted), where `max_steps` allows them.
+        unk_id: a word that is not drawn; None if all are.
 
     Returns:
         ids, int32 [batch, translations, time], eos from the first eos on, and past a sentence's limit.
@@ -78,20 +85,20 @@ def sample_search(
     """
     if temperature <= 0:
         raise ValueError(f"sampling_temperature is {temperature}; it must be more than 0")
-    batch, translations, time = tf.unstack(tf.shape(draws))
-    rows = tf.reshape(draws, tf.stack([batch * translations, time]))
+    batch, translations, _ = tf.unstack(tf.shape(draws))
 
-    def choose(logits: tf.Tensor, now: tf.Tensor) -> tf.Tensor:
+    def choose(logits: tf.Tensor, written: Written) -> tf.Tensor:
         # In float64: the sum of a large vocabulary's probabilities would lose the small ones.
         cumulative = tf.cumsum(tf.nn.softmax(tf.cast(logits, tf.float64) / temperature), axis=1)
         # Times the sum, which rounding keeps from being 1: the last word is not passed by.
-        drawn = tf.gather(rows, now, axis=1)[:, None] * cumulative[:, -1:]
-        return tf.reduce_sum(tf.cast(cumulative <= drawn, tf.int32), axis=1)
+        draws = tf.gather(written.account, written.time, axis=2)
+        drawn = tf.reshape(draws, [-1, 1]) * cumulative[:, -1:]
+        return tf.reshape(tf.reduce_sum(tf.cast(cumulative <= drawn, tf.int32), axis=1), tf.shape(draws))
 
-    memory = repeated(translator.encode(source, source_lengths), translations)
-    limits = tf.repeat(tf.broadcast_to(max_steps, [batch]), translations)
-    ids = _write(translator, memory, limits, sos_id, eos_id, choose)
-    return tf.reshape(ids, tf.stack([batch, translations, tf.shape(ids)[1]]))
+    decoder = translator.decoder(translator.encode(source, source_lengths))
+    start = _start(tf.stack([batch, translations]), sos_id, draws)
+    limits = tf.broadcast_to(max_steps, [batch])
+    return _write(decoder, limits, start, Forbidden(eos_id, min_length, unk_id), choose)
 
 
 def uniform_draws(seed: int, sentence: int, translation: int, steps: int) -> np.ndarray:
@@ -142,44 +149,21 @@ def attention_weights(
     return tf.transpose(rows.stack(), [1, 0, 2])
 
 
-def repeated(memory: Memory, times: int | tf.Tensor) -> Memory:
-    """Each sentence `times` times in a row."""
-    return Memory(
-        tf.repeat(memory.outputs, times, axis=1),
-        tf.repeat(memory.lengths, times),
-        tf.nest.map_structure(lambda value: tf.repeat(value, times, axis=0), memory.state),
-    )
+def _start(shape: tf.Tensor, sos_id: int, draws: Any = ()) -> Written:
+    zeros = tf.zeros(shape, tf.int32)
+    return Written(zeros[:, :, None] + sos_id, tf.cast(zeros, tf.bool), tf.cast(zeros, tf.float32), draws)
 
 
-def any_batch(state: list[tf.Tensor]) -> list[tf.TensorShape]:
-    """The shapes of a decoder's state in a loop, which does not know the batch's size."""
-    return [tf.TensorShape([None, *value.shape[1:]]) for value in state]
+def _write(decoder: StepDecoder, limits: tf.Tensor, start: Written, forbidden: Forbidden, choose: Choice) -> tf.Tensor:
+    """Translations of each sentence, int32 [batch, translations, time], by a choice of words."""
 
+    def advance(written: Written, logits: tf.Tensor, _: tf.Tensor | None) -> tuple[Written, tf.Tensor]:
+        never = forbidden.at(written.time, logits.shape[1], logits.dtype)
+        chosen = choose(logits if never is None else logits + never, written)
+        words = tf.where(written.finished, forbidden.eos_id, chosen)
+        itself = tf.reshape(tf.range(tf.size(words)), tf.shape(words))
+        return written._replace(
+            ids=tf.concat([written.ids, words[:, :, None]], 2), finished=tf.equal(words, forbidden.eos_id)
+        ), itself
 
-def _write(
-    translator: Translator, memory: Memory, max_steps: tf.Tensor, sos_id: int, eos_id: int, choose: Choice
-) -> tf.Tensor:
-    """One translation of each sentence of the memory, int32 [batch, time], by a choice of words."""
-    decoder = translator.decoder(memory)
-    batch = tf.shape(memory.lengths)[0]
-    limits = tf.broadcast_to(max_steps, [batch])
-
-    def body(time: tf.Tensor, finished: tf.Tensor, ids: tf.Tensor, state: list[tf.Tensor]) -> tuple[Any, ...]:
-        logits, new, _ = decoder.step(tf.nest.pack_sequence_as(decoder.initial_state, state), ids[:, -1])
-        words = tf.where(finished, eos_id, choose(logits, time))
-        finished |= tf.equal(words, eos_id) | (time + 1 >= limits)
-        return time + 1, finished, tf.concat([ids, words[:, None]], 1), tf.nest.flatten(new)
-
-    start = tf.nest.flatten(decoder.initial_state)
-    _, _, ids, _ = tf.while_loop(
-        lambda time, finished, *_: ~tf.reduce_all(finished),
-        body,
-        [tf.constant(0), limits <= 0, tf.fill([batch, 1], sos_id), start],
-        shape_invariants=[
-            tf.TensorShape([]),
-            tf.TensorShape([None]),
-            tf.TensorShape([None, None]),
-            any_batch(start),
-        ],
-    )
-    return ids[:, 1:]
+    return write_words(decoder, limits, start, advance, tf.shape(start.scores)[1], forbidden.eos_id)[0]

@@ -15,14 +15,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.deferred_gradients import LoopOperand, batch_gradient
 
-# (queries [batch, num_units], keys [batch, time, num_units]) -> scores [batch, time]
+# (queries [batch * queries, num_units], keys [batch, time, num_units]) -> scores [batch, queries, time]
 Score = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+class AttendedMemory(NamedTuple):
+    """What an attention reads of a batch of sentences, formed once.
+
+    Attributes:
+        keys: [batch, time, num_units].
+        values: the memory, batch-major: [batch, time, memory_size], zero past the end.
+        outside: [batch, time], added to the scores: 0 inside a sentence, hugely negative past its end.
+    """
+
+    keys: tf.Tensor
+    values: tf.Tensor
+    outside: tf.Tensor
 
 
 class Attention:
@@ -72,9 +87,9 @@ class Attention:
         outside = (inside - 1.0) * 1e30
         if "luong" in self._kind:
             scaled = keys * self._g if self._kind == "scaled_luong" else keys
-            return BoundAttention(_dot, True, scaled, values, outside)
+            return BoundAttention(_dots, True, AttendedMemory(scaled, values, outside))
         keys, score = self._additive(keys)
-        return BoundAttention(score, False, keys, values, outside)
+        return BoundAttention(score, False, AttendedMemory(keys, values, outside))
 
     def _additive(self, keys: tf.Tensor) -> tuple[tf.Tensor, Score]:
         v = self._v
@@ -83,7 +98,8 @@ class Attention:
             keys += self._b
 
         def score(query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-            return tf.reduce_sum(v * tf.tanh(keys + tf.matmul(query, self._query_layer)[:, None, :]), 2)
+            projected = _by_sentence(tf.matmul(query, self._query_layer), keys)
+            return tf.reduce_sum(v * tf.tanh(keys[:, None] + projected[:, :, None]), 3)
 
         return keys, score
 
@@ -94,33 +110,35 @@ class BoundAttention:
     Args:
         score: the score of queries against keys.
         is_product: whether the score is the product of query and key.
-        keys: [batch, time, num_units].
-        values: the memory, batch-major: [batch, time, memory_size], zero past the end.
-        outside: [batch, time], added to the scores: 0 inside a sentence, hugely negative past its end.
+        memory: of the sentences.
+
+    Attributes:
+        memory: as given.
     """
 
-    def __init__(
-        self,
-        score: Score,
-        is_product: bool,
-        keys: tf.Tensor,
-        values: tf.Tensor,
-        outside: tf.Tensor,
-    ) -> None:
+    def __init__(self, score: Score, is_product: bool, memory: AttendedMemory) -> None:
         self._score = score
         self._is_product = is_product
-        self._keys = keys
-        self._values = values
-        self._outside = outside
+        self.memory = memory
 
-    def __call__(self, query: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The context [batch, memory_size] and the weights [batch, time] for queries [batch, num_units]."""
-        weights = tf.nn.softmax(self._score(query, self._keys) + self._outside)
-        return _weighted_sum(weights, self._values), weights
+    def __call__(self, query: tf.Tensor, memory: AttendedMemory) -> tuple[tf.Tensor, tf.Tensor]:
+        """Several queries a sentence, without a copy of the memory for each.
+
+        Args:
+            query: [batch * queries, num_units], those of a sentence one after the other.
+            memory: of the batch, which may be some of the sentences only.
+
+        Returns:
+            the contexts [batch * queries, memory_size] and the weights [batch * queries, time].
+        """
+        keys, values, outside = memory
+        weights = tf.nn.softmax(self._score(query, keys) + outside[:, None])
+        context = tf.reshape(tf.matmul(weights, values), tf.stack([-1, values.shape[2]]))
+        return context, tf.reshape(weights, tf.stack([-1, tf.shape(values)[1]]))
 
     def in_loop(self, steps: tf.Tensor) -> AttentionInLoop:
-        """The same for all times of one loop of so many steps."""
-        return AttentionInLoop(self._score, self._is_product, self._keys, self._values, self._outside, steps)
+        """The same for all times of one loop of so many steps, with one query a sentence."""
+        return AttentionInLoop(self._score, self._is_product, self.memory, steps)
 
 
 class AttentionInLoop:
@@ -138,11 +156,10 @@ class AttentionInLoop:
         self,
         score: Score,
         is_product: bool,
-        keys: tf.Tensor,
-        values: tf.Tensor,
-        outside: tf.Tensor,
+        memory: AttendedMemory,
         steps: tf.Tensor,
     ) -> None:
+        keys, values, outside = memory
         self._score = score
         self._keys = keys
         self.outside = tf.tile(outside[None], tf.stack([steps, 1, 1]))
@@ -160,7 +177,8 @@ class AttentionInLoop:
 
     def step(self, query: tf.Tensor, outside: tf.Tensor, zeros: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """As calling a `BoundAttention`; queries and weights of all times go to `close` after the loop."""
-        weights = tf.nn.softmax(self._score(query, self._keys) + outside)
+        one = _dot(query, self._keys) if self._keys_operand else self._score(query, self._keys)[:, 0]
+        weights = tf.nn.softmax(one + outside)
         return _weighted_sum(weights, self._values.value) + zeros, weights
 
     def close(self, queries: tf.Tensor, weights: tf.Tensor) -> None:
@@ -170,7 +188,17 @@ class AttentionInLoop:
             self._keys_operand.fed(queries)
 
 
+def _dots(query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    return tf.matmul(_by_sentence(query, keys), keys, transpose_b=True)
+
+
+def _by_sentence(query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    """[batch * queries, num_units] -> [batch, queries, num_units]."""
+    return tf.reshape(query, tf.stack([tf.shape(keys)[0], -1, query.shape[1]]))
+
+
 def _dot(query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    """[batch, num_units] -> [batch, time], one query a sentence."""
     return tf.matmul(keys, query[:, :, None])[:, :, 0]
 
 

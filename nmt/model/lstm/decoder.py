@@ -50,13 +50,23 @@ class BoundDecoder(Decoding):
         attention_width: of what is fed back.
         device: where everything but the cells is.
 
+        bound: the attention to this memory, if there is one.
+
     Attributes:
         initial_state: before the first target word.
+        sources: what attention reads.
     """
 
     def __init__(
-        self, architecture: LSTMArchitecture, cells: Sequence[Cell], memory: Memory, attention_width: int, device: str
+        self,
+        architecture: LSTMArchitecture,
+        cells: Sequence[Cell],
+        memory: Memory,
+        attention_width: int,
+        device: str,
+        bound: BoundAttention | None,
     ) -> None:
+        self.sources: Any = bound.memory if bound else ()
         self._cells = cells
         self._device = device
         self._num_residual_layers = architecture.num_decoder_residual_layers
@@ -71,16 +81,20 @@ class BoundDecoder(Decoding):
         with tf.device(self._device):
             return self._all_steps(embedded)
 
-    def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState, tf.Tensor | None]:
+    def step(
+        self, embedded: tf.Tensor, state: DecoderState, sources: Any
+    ) -> tuple[tf.Tensor, DecoderState, tf.Tensor | None]:
         """One step without dropout."""
         with tf.device(self._device):
-            return self._step(embedded, state)
+            return self._step(embedded, state, sources)
 
     @abstractmethod
     def _all_steps(self, embedded: tf.Tensor) -> tf.Tensor: ...
 
     @abstractmethod
-    def _step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState, tf.Tensor | None]: ...
+    def _step(
+        self, embedded: tf.Tensor, state: DecoderState, sources: Any
+    ) -> tuple[tf.Tensor, DecoderState, tf.Tensor | None]: ...
 
     def _is_residual(self, layer: int) -> bool:
         return is_residual(layer, len(self._cells), self._num_residual_layers)
@@ -123,7 +137,7 @@ class _BoundStack(BoundDecoder):
         if decoder.attention is not None:
             self._attention = decoder.attention.over(memory.outputs, memory.lengths)
         width = decoder.architecture.num_units if decoder.attention else 0
-        super().__init__(decoder.architecture, decoder.cells, memory, width, decoder.device)
+        super().__init__(decoder.architecture, decoder.cells, memory, width, decoder.device, self._attention)
 
     def _all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
         if self._attention is None:
@@ -176,7 +190,9 @@ class _BoundStack(BoundDecoder):
             cell.close(was_fed)
         return vectors if self._decoder.architecture.output_attention else queries
 
-    def _step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState, tf.Tensor | None]:
+    def _step(
+        self, embedded: tf.Tensor, state: DecoderState, sources: Any
+    ) -> tuple[tf.Tensor, DecoderState, tf.Tensor | None]:
         cells = self._cells
         nothing = embedded[:, :0]
         if self._attention is None:
@@ -192,7 +208,7 @@ class _BoundStack(BoundDecoder):
             return cells[layer].step(projected, inside, state.cells[layer])
 
         query, states = self._climb(state.attention, attended)
-        context, weights = self._attention(query)
+        context, weights = self._attention(query, sources)
         vector = self._attend(query, context)
         output = vector if self._decoder.architecture.output_attention else query
         return output, DecoderState(states, vector), weights

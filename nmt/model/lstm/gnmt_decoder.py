@@ -64,7 +64,8 @@ class _BoundGNMT(BoundDecoder):
         self._dropout = decoder.dropout
         self._newest = architecture.attention_architecture == "gnmt_v2"
         self._attention = decoder.attention.over(memory.outputs, memory.lengths)
-        super().__init__(architecture, decoder.cells, memory, architecture.memory_size, decoder.device)
+        width = architecture.memory_size
+        super().__init__(architecture, decoder.cells, memory, width, decoder.device, self._attention)
 
     def _all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
         below, contexts = self._bottom_layer(embedded)
@@ -102,11 +103,13 @@ class _BoundGNMT(BoundDecoder):
         cell.close(fed)
         return queries, contexts
 
-    def _step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState, tf.Tensor]:
+    def _step(
+        self, embedded: tf.Tensor, state: DecoderState, sources: Any
+    ) -> tuple[tf.Tensor, DecoderState, tf.Tensor]:
         cells: list[CellState] = []
         cells.append(self._cells[0].step(self._cells[0].project(embedded), state.attention, state.cells[0]))
         below = cells[0].h
-        context, weights = self._attention(below)
+        context, weights = self._attention(below, sources)
         attention = context if self._newest else state.attention
         for layer in range(1, len(self._cells)):
             cell = self._cells[layer]

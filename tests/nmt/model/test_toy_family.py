@@ -51,7 +51,7 @@ class BagDecoding(Decoding):
         inputs = self._dropout(tf.concat([embedded, mean], 2))
         return tf.tanh(tf.tensordot(inputs, self._kernel, 1))
 
-    def step(self, embedded: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, None]:
+    def step(self, embedded: tf.Tensor, state: tf.Tensor, sources: Any) -> tuple[tf.Tensor, tf.Tensor, None]:
         return tf.tanh(tf.matmul(tf.concat([embedded, state], 1), self._kernel)), state, None
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from nmt.translate.beam_search import beam_search
 from nmt.translate.search import attention_weights, greedy_search, sample_search, uniform_draws
+from nmt.translate.top_words import top_words
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import SOS, architecture, v1
 from tests.nmt.translate.oracle_search import attention, beam, greedy, sample
@@ -227,6 +228,28 @@ def test_a_sentence_does_not_depend_on_its_batch(weights: tuple[float, float]) -
             assert (all_beams[k, :, time:] == EOS).all(), k
             np.testing.assert_allclose(all_scores[k], scores[0], rtol=1e-5, err_msg=f"k {k}")
             assert all_greedy[k].tolist() == padded(greedy_ids[0].tolist(), all_greedy.shape[1], EOS), k
+
+
+def test_top_words_are_the_greatest() -> None:
+    """By blocks as by a sort, the first of equal ones, and where the last block is not full."""
+    rng = np.random.default_rng(4)
+    logits = rng.integers(0, 40, [7, 301]).astype(np.float32)  # many are equal
+    never = np.where(rng.random(301) < 0.2, -np.inf, 0).astype(np.float32)
+    cases = [(None, 7, 3), (None, 43, 3), (None, 4, 9), (None, 300, 5), (never, 7, 6), (None, None, 400)]
+    with tf.Graph().as_default(), v1.Session() as session:
+        constant = tf.constant(logits)
+        found = session.run(
+            [
+                top_words(constant, count, None if forbidden is None else tf.constant(forbidden), block)
+                for forbidden, block, count in cases
+            ]
+        )
+    for (forbidden, _, count), (values, words, total) in zip(cases, found, strict=True):
+        choice = logits if forbidden is None else logits + forbidden
+        wanted = np.argsort(-choice, axis=1, kind="stable")[:, :count]
+        assert words.tolist() == wanted.tolist(), count
+        assert (values == np.take_along_axis(choice, wanted, 1)).all(), count
+        np.testing.assert_allclose(total[:, 0], np.log(np.exp(logits.astype(np.float64)).sum(1)), rtol=1e-6)
 
 
 def test_no_steps_allowed() -> None:

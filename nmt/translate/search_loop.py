@@ -1,0 +1,150 @@
+"""The loop of every search: one word after the other; a sentence that is done leaves the batch.
+
+A single loop inside the graph. The steps that long sentences still take cost what these cost; what a sentence gets does
+not depend on those it shares a batch with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from nmt.model.interface import StepDecoder
+
+
+class Written(NamedTuple):
+    """What a search has written, of each sentence that it still translates.
+
+    Attributes:
+        ids: int32 [sentences, translations, 1 + time], the translations, sos first.
+        finished: bool [sentences, translations], those that have ended.
+        scores: [sentences, translations].
+        account: what else the search keeps account of, nested tensors [sentences, translations, ...].
+    """
+
+    ids: tf.Tensor
+    finished: tf.Tensor
+    scores: tf.Tensor
+    account: Any = ()
+
+    @property
+    def time(self) -> tf.Tensor:
+        """Words written of each translation, an int32 scalar."""
+        return tf.shape(self.ids)[2] - 1
+
+
+# (what is written, logits [sentences * translations, vocabulary] of the next words, the attention's weights that these
+# came with, [sentences * translations, source time] or None) -> the same with one word more, and which of the
+# translations before each goes on with, int32 [sentences, translations]: i of sentence s is s * translations + i.
+Advance = Callable[[Written, tf.Tensor, tf.Tensor | None], tuple[Written, tf.Tensor]]
+
+
+@dataclass(frozen=True)
+class Forbidden:
+    """The words that a search may not write.
+
+    Attributes:
+        eos_id: not before `min_length` words.
+        min_length: words of a translation at least, without eos.
+        unk_id: never; None if it may be written.
+    """
+
+    eos_id: int
+    min_length: int = 0
+    unk_id: int | None = None
+
+    def at(self, time: tf.Tensor, vocabulary: int, dtype: tf.DType) -> tf.Tensor | None:
+        """What is added to the logits after `time` words: [vocabulary], 0 or minus infinity; None for nothing."""
+        if not self.min_length and self.unk_id is None:
+            return None
+        words = tf.range(vocabulary)
+        never = tf.equal(words, self.eos_id) & (time < self.min_length)
+        if self.unk_id is not None:
+            never |= tf.equal(words, self.unk_id)
+        return tf.where(never, tf.constant(-float("inf"), dtype), tf.zeros([], dtype))
+
+
+def write_words(
+    decoder: StepDecoder,
+    limits: tf.Tensor,
+    start: Written,
+    advance: Advance,
+    translations: int | tf.Tensor,
+    eos_id: int,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Write words until all translations of all sentences have ended.
+
+    Args:
+        decoder: over the memory of the sentences.
+        limits: int32 [batch], the most words of each sentence's translations.
+        start: before the first word, of all sentences; it may have fewer translations than there will be.
+        advance: writes a word of each.
+        translations: of each sentence after the first word.
+        eos_id: what ids are filled up with.
+
+    Returns:
+        ids, int32 [batch, translations, time], without sos, where time is as long as the longest needs; and the scores
+        [batch, translations], 0 where the limit is 0.
+    """
+    batch = tf.shape(limits)[0]
+    sentences = tf.cast(tf.where(limits > 0)[:, 0], tf.int32)
+    state = tf.nest.map_structure(
+        lambda value: tf.repeat(tf.gather(value, sentences), tf.shape(start.scores)[1], axis=0), decoder.initial_state
+    )
+    kept = tf.nest.map_structure(lambda value: tf.gather(value, sentences), (limits, start, decoder.sources))
+    shape = tf.stack([batch, translations])
+    results = tf.zeros(tf.concat([shape, [0]], 0), tf.int32), tf.zeros(shape, start.scores.dtype)
+    variables = (sentences, kept, results, state)
+
+    def body(*flat: tf.Tensor) -> list[tf.Tensor]:
+        sentences, (limits, written, sources), results, state = tf.nest.pack_sequence_as(variables, flat)
+        logits, state, weights = decoder.step(state, tf.reshape(written.ids[:, :, -1], [-1]), sources)
+        written, rows = advance(written, logits, weights)
+        done = tf.reduce_all(written.finished, 1) | (written.time >= limits)
+
+        def leave() -> list[tf.Tensor]:
+            stay, go = (tf.where(which)[:, 0] for which in (~done, done))
+            found = _filled_in(results, tf.gather(sentences, go), written, go, eos_id)
+            going_on = (sentences, (limits, written, sources), rows)
+            return tf.nest.flatten((tf.nest.map_structure(lambda value: tf.gather(value, stay), going_on), found))
+
+        going_on = (sentences, (limits, written, sources), rows)
+        flat = tf.cond(
+            tf.reduce_any(done), leave, lambda: [tf.identity(value) for value in tf.nest.flatten((going_on, results))]
+        )
+        (sentences, kept, rows), results = tf.nest.pack_sequence_as((going_on, results), flat)
+        rows = tf.reshape(rows, [-1])
+        state = tf.nest.map_structure(lambda value: tf.gather(value, rows), state)
+        return tf.nest.flatten((sentences, kept, results, state))
+
+    any_size = [tf.TensorShape([None] * len(value.shape)) for value in tf.nest.flatten((sentences, kept[:2]))]
+    any_size += any_batch(tf.nest.flatten(kept[2]))
+    any_size += [tf.TensorShape([None] * 3), tf.TensorShape([None] * 2), *any_batch(tf.nest.flatten(state))]
+    last = tf.while_loop(
+        lambda sentences, *_: tf.size(sentences) > 0, body, tf.nest.flatten(variables), shape_invariants=any_size
+    )
+    ids, scores = tf.nest.pack_sequence_as(variables, last)[2]
+    return ids, scores
+
+
+def any_batch(state: list[tf.Tensor]) -> list[tf.TensorShape]:
+    """The shapes of tensors in a loop that does not know the batch's size."""
+    return [tf.TensorShape([None, *value.shape[1:]]) for value in state]
+
+
+def _filled_in(
+    results: tuple[tf.Tensor, tf.Tensor], sentences: tf.Tensor, written: Written, go: tf.Tensor, eos_id: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The results with those of these sentences, which `go` are in what is written; the others get as long."""
+    ids, scores = results
+    before = tf.shape(ids)
+    more = tf.fill(tf.stack([before[0], before[1], written.time - before[2]]), eos_id)
+    return (
+        tf.tensor_scatter_nd_update(
+            tf.concat([ids, more], 2), sentences[:, None], tf.gather(written.ids[:, :, 1:], go)
+        ),
+        tf.tensor_scatter_nd_update(scores, sentences[:, None], tf.gather(written.scores, go)),
+    )
