@@ -40,6 +40,8 @@ class InferenceOptions(ConfigurationOptions):
         within=NOT_NEGATIVE,
         makes=[(SearchSettings, "tgt_max_len"), (LikelihoodSettings, "tgt_max_len")],
     )
+    min_length: int = option(0, "fewest tokens of a translation", within=NOT_NEGATIVE, makes=[SearchSettings])
+    ban_unk_token: bool = option(False, "never write the word for unknown ones", makes=[SearchSettings])
     inference_list: str | None = option(
         None, "numbers of lines, from 0 and with commas between, to translate alone", saved=False
     )
@@ -127,6 +129,11 @@ class InferenceOptions(ConfigurationOptions):
             )
         if self.coverage_penalty_weight and not self.attention:
             yield "--coverage_penalty_weight needs --attention, whose weights it adds up"
+        if self.tgt_max_len_infer and self.min_length >= self.tgt_max_len_infer:
+            yield (
+                f"--min_length={self.min_length} does not fit --tgt_max_len_infer={self.tgt_max_len_infer}, which "
+                "counts the end mark, too: lower the one or raise the other"
+            )
         if self.num_workers != 1:
             yield (
                 f"--num_workers={self.num_workers}: start the program as mpirun -n {self.num_workers} instead; the "

@@ -51,6 +51,8 @@ class SearchSettings:
         batch_size: sentences translated together.
         src_max_len: tokens kept of a source; None or 0 for all.
         tgt_max_len: most tokens of a translation; None or 0 for twice its source's length, and ten.
+        min_length: fewest tokens of a translation; one of a very short source may then be longer than the above.
+        ban_unk_token: whether the word for unknown ones is never written.
         subword_option: how tokens are joined into words: "", "bpe" or "spm".
 
     Raises:
@@ -67,6 +69,8 @@ class SearchSettings:
     batch_size: int = 32
     src_max_len: int | None = None
     tgt_max_len: int | None = None
+    min_length: int = 0
+    ban_unk_token: bool = False
     subword_option: str = ""
 
     def __post_init__(self) -> None:
@@ -79,6 +83,10 @@ class SearchSettings:
             raise ValueError(f"sampling_temperature is {self.sampling_temperature}; sampling needs more than 0")
         if self.translations_per_input < 1:
             raise ValueError(f"translations_per_input is {self.translations_per_input}; it must be at least 1")
+        if self.tgt_max_len and self.min_length >= self.tgt_max_len:
+            raise ValueError(
+                f"min_length is {self.min_length}; with the end mark it must be at most tgt_max_len, {self.tgt_max_len}"
+            )
 
     @property
     def mode(self) -> str:
@@ -117,14 +125,15 @@ class TranslationModel(TrainedModel[SearchSettings]):
         sos, eos, settings = self._tgt_vocab.sos_id, self._tgt_vocab.eos_id, self._settings
         read = (translator, self._source, self._lengths)
         arguments = (*read, self._max_steps, sos, eos)
+        allowed = settings.min_length, self._tgt_vocab.unk_id if settings.ban_unk_token else None
         if settings.mode == "beam_search":
             weights = settings.length_penalty_weight, settings.coverage_penalty_weight
-            hypotheses, _ = beam_search(*arguments, settings.beam_width, *weights)
+            hypotheses, _ = beam_search(*arguments, settings.beam_width, *weights, *allowed)
             self._ids = hypotheses[:, : settings.translations]
         elif settings.mode == "sample":
-            self._ids = sample_search(*arguments, settings.sampling_temperature, self._draws)
+            self._ids = sample_search(*arguments, settings.sampling_temperature, self._draws, *allowed)
         else:
-            self._ids = greedy_search(*arguments)[:, None]
+            self._ids = greedy_search(*arguments, *allowed)[:, None]
         # self._ids: int32 [batch, translations, time]
         self._target = v1.placeholder(tf.int32, [None, None], "target")
         self._weights: tf.Tensor | None = None
@@ -183,6 +192,7 @@ class TranslationModel(TrainedModel[SearchSettings]):
         # Not twice the longest source of the batch: a sentence's limit would depend on its neighbours.
         limit = self._settings.tgt_max_len
         limits = np.full_like(lengths, limit) if limit else 2 * lengths + _SLACK
+        limits = np.maximum(limits, self._settings.min_length + 1)  # and the end mark
         feed: dict[tf.Tensor, Any] = {self._source: source, self._lengths: lengths, self._max_steps: limits}
         if self._settings.mode == "sample":
             steps = int(limits.max())

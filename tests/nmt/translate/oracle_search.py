@@ -65,8 +65,10 @@ def beam(
     width: int,
     weight: float,
     coverage: float = 0.0,
+    min_length: int = 0,
+    unk: int | None = None,
 ) -> list[Beam]:
-    """The best beams, best first, each with the words up to and including eos."""
+    """The best beams, best first, each with the words up to and including eos; those that are allowed."""
     beams = [Beam([sos], 0.0, model.start(source))]
     for _ in range(limit):
         if all(b.finished for b in beams):
@@ -83,6 +85,8 @@ def beam(
             attended = b.attended + (0.0 if after.weights is None else after.weights)
             for word, log_prob in enumerate(b.log_prob + log_softmax(logits)):
                 ends = word == eos
+                if word == unk or (ends and b.length < min_length):
+                    continue
                 score = log_prob / ((5 + b.length + (not ends)) / 6) ** weight
                 candidates.append(Beam([*b.words, word], log_prob, after, b.length + 1, ends, score, attended))
         beams = sorted(candidates, key=lambda c: -c.score)[:width]

@@ -100,6 +100,46 @@ def test_beam_with_coverage_is_the_plain_one(coverage: float, weight: float) -> 
     assert ids.shape != plain_ids.shape or (ids != plain_ids).any()
 
 
+def test_beam_writes_what_is_allowed() -> None:
+    """As the plain one does; without the limits, words that are forbidden would be written."""
+    rows, unk = graphs.sentences(LENGTHS, 11), 7
+    with graphs.model(architecture(**MODELS["attention"]), weight=2.0) as (translator, session):
+        arguments = (translator, *source(rows), tf.constant(9), SOS, EOS, 4, 1.0)
+        searches = [beam_search(*arguments, 0.0, 4, unk), beam_search(*arguments)]
+        (ids, scores), (free_ids, _) = session.run(searches)
+        expected = graphs.oracle(translator.architecture, session)
+        for k, row in enumerate(rows):
+            wanted = beam(expected, row, 9, SOS, EOS, 4, 1.0, 0.0, 4, unk)
+            assert ids[k].tolist() == [padded(b.words, ids.shape[2], EOS) for b in wanted], k
+            np.testing.assert_allclose(scores[k], [b.score for b in wanted], rtol=1e-4, err_msg=f"k {k}")
+    assert (free_ids == unk).any() and (free_ids[:, :, :4] == EOS).any()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_other_searches_write_what_is_allowed(temperature: float) -> None:
+    """Greedy search writes what it would until the forbidden word comes; limits of length come first."""
+    rows = graphs.sentences(LENGTHS, 11)
+    with graphs.model(architecture(**MODELS["attention"]), weight=1.0 if temperature else 2.0) as (translator, session):
+        draws = tf.constant(np.random.default_rng(1).random((len(rows), 1, 9)))
+
+        def search(limit: int, *allowed: Any) -> tf.Tensor:
+            arguments = (translator, *source(rows), tf.constant(limit), SOS, EOS)
+            if temperature:
+                return sample_search(*arguments, temperature, draws, *allowed)[:, 0]
+            return greedy_search(*arguments, *allowed)
+
+        free = session.run(search(9))
+        unk = int(free[free != EOS][0])
+        long, known, short = session.run([search(9, 5), search(9, 0, unk), search(3, 5)])
+    assert (free[:, :5] == EOS).any()
+    assert long.shape[1] > 5 and (long[:, :5] != EOS).all() and (long == EOS).any()
+    assert (known != unk).all()
+    for row, other in zip(free.tolist(), long.tolist(), strict=True) if not temperature else ():
+        until = row.index(EOS) if EOS in row else len(row)
+        assert other[:until] == row[:until]
+    assert short.shape == (len(rows), 3) and (short != EOS).all()
+
+
 def test_coverage_needs_attention() -> None:
     with (
         graphs.model(architecture()) as (translator, _),

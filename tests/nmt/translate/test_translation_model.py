@@ -84,6 +84,14 @@ def test_any_line(toy: Any, mode: str) -> None:
     assert not any("\n" in text for translations in found for text in translations)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_tokens_of_a_translation_are_at_least(toy: Any, mode: str) -> None:
+    """As many as asked for, even where twice the source and ten are fewer; and no unknown word."""
+    model = model_of(toy, min_length=14, ban_unk_token=True, **MODES[mode])
+    for translations in model.translate(["a", "a b c d e f g"]):
+        assert all(len(text.split()) >= 14 and "<unk>" not in text for text in translations)
+
+
 def test_tokens_of_a_source_are_limited(toy: Any) -> None:
     model = model_of(toy, src_max_len=2)
     assert model.translate(["a b c d"]) == model.translate(["a b"])
@@ -117,6 +125,7 @@ def test_settings() -> None:
         ({"infer_mode": "beam_search"}, "beam_width is 0"),
         ({"infer_mode": "sample"}, "sampling_temperature is 0"),
         ({"translations_per_input": 0}, "translations_per_input is 0"),
+        ({"min_length": 5, "tgt_max_len": 5}, "min_length is 5"),
     ):
         with pytest.raises(ValueError, match=message):
             SearchSettings(**wrong)  # type: ignore[arg-type]
