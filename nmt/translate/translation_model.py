@@ -186,13 +186,17 @@ class TranslationModel(TrainedModel[SearchSettings]):
     def _tokens(self, line: str) -> list[str]:
         return split(line)[: self._settings.src_max_len or None]
 
-    def _search(self, tokens: Sequence[Sequence[str]], numbers: Sequence[int]) -> np.ndarray:
-        """Ids, int32 [batch, translations, time], of the translations of sentences that each have a token."""
-        source, lengths = source_batch(tokens, self._src_vocab, None)
+    def _limits(self, lengths: np.ndarray) -> np.ndarray:
+        """The most words, eos among them, of translations of sources of these lengths, int32 [batch]."""
         # Not twice the longest source of the batch: a sentence's limit would depend on its neighbours.
         limit = self._settings.tgt_max_len
         limits = np.full_like(lengths, limit) if limit else 2 * lengths + _SLACK
-        limits = np.maximum(limits, self._settings.min_length + 1)  # and the end mark
+        return np.maximum(limits, self._settings.min_length + 1)  # and the end mark
+
+    def _search(self, tokens: Sequence[Sequence[str]], numbers: Sequence[int]) -> np.ndarray:
+        """Ids, int32 [batch, translations, time], of the translations of sentences that each have a token."""
+        source, lengths = source_batch(tokens, self._src_vocab, None)
+        limits = self._limits(lengths)
         feed: dict[tf.Tensor, Any] = {self._source: source, self._lengths: lengths, self._max_steps: limits}
         if self._settings.mode == "sample":
             steps = int(limits.max())
