@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -170,9 +170,30 @@ def restore(session: Any, saver: Any, path: str) -> None:
         raise InputError(f"{path}.data-* is missing: {_remedy(path)}")
     with reading(path):
         shapes = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-        _check_shapes(session.graph, shapes, path)
+        _check_shapes(session.graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES), shapes, path)
         with session.graph.as_default():
             saver.restore(session, path)
+
+
+def restore_below(session: Any, scope: str, path: str) -> None:
+    """Gives the global variables below a scope of the session's graph the values that a checkpoint has without it.
+
+    Raises:
+        InputError: as `restore`.
+    """
+    check_exists(path)
+    variables = session.graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, f"{scope}/")
+    with reading(path):
+        reader = tf.train.load_checkpoint(path)
+        _check_shapes(variables, reader.get_variable_to_shape_map(), path, f"{scope}/")
+        for variable in variables:
+            part = variable._get_save_slice_info()
+            value = reader.get_tensor((part.full_name if part else variable.op.name).removeprefix(f"{scope}/"))
+            if part:
+                value = value[
+                    tuple(slice(at, at + size) for at, size in zip(part.var_offset, part.var_shape, strict=True))
+                ]
+            session.run(variable.initializer, {variable.initializer.inputs[1]: value})
 
 
 @contextmanager
@@ -189,12 +210,12 @@ def _remedy(path: str) -> str:
     return f"restore its files, or delete {state} and {path}.* to go back to the newest checkpoint that is whole"
 
 
-def _check_shapes(graph: Any, shapes: Mapping[str, list[int]], path: str) -> None:
+def _check_shapes(variables: Sequence[Any], shapes: Mapping[str, list[int]], path: str, scope: str = "") -> None:
     """Compares variables with a checkpoint's: TensorFlow restores a value of any shape without a word."""
     differing = {}
-    for variable in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
+    for variable in variables:
         part = variable._get_save_slice_info()  # of a partitioned variable, which is saved as one tensor
-        name = part.full_name if part else variable.op.name
+        name = (part.full_name if part else variable.op.name).removeprefix(scope)
         wanted = list(part.full_shape) if part else variable.shape.as_list()
         if shapes.get(name) != wanted:
             found = f"has it as {shapes[name]}" if name in shapes else "does not have it"

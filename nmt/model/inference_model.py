@@ -43,9 +43,13 @@ class TrainedModel(ABC, Generic[Settings]):
     ) -> None:
         self._src_vocab, self._tgt_vocab, self._settings = src_vocab, tgt_vocab, settings
         with tf.Graph().as_default() as graph:
-            self._build(make_translator(architecture, Initializer(), num_gpus=num_gpus))
+            self._build(self._translator(architecture, num_gpus))
             self.saver: Any = tf.compat.v1.train.Saver()
         self.session: Any = tf.compat.v1.Session(graph=graph, config=session_config)
+
+    def _translator(self, architecture: Architecture, num_gpus: int) -> Any:
+        """A `Translator`, or what is asked as one is."""
+        return make_translator(architecture, Initializer(), num_gpus=num_gpus)
 
     @abstractmethod
     def _build(self, translator: Translator) -> None:

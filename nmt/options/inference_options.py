@@ -25,7 +25,9 @@ class InferenceOptions(ConfigurationOptions):
 
     title: ClassVar[str] = "inference"
 
-    ckpt: str = option("", "checkpoint; empty: the latest in out_dir", saved=False)
+    ckpt: str = option(
+        "", "checkpoint, or several with commas between, an ensemble; empty: the latest in out_dir", saved=False
+    )
     inference_input_file: str | None = option(None, "text to translate; selects inference", saved=False)
     inference_output_file: str | None = option(None, "where the translation goes", saved=False)
     src_max_len_infer: int | None = option(

@@ -22,7 +22,7 @@ from nmt.options.presets import blamed, preset
 
 
 def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
-    """The configuration, and the contents of the `hparams` file (beside --ckpt, or in out_dir) behind it.
+    """The configuration, and the contents of the `hparams` file (beside the first --ckpt, or in out_dir) behind it.
 
     A file --hparams_path comes before the flags, and says so where they differ.
 
@@ -32,7 +32,7 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
     explicit = parse(Config, arguments)
     saved: dict[str, Any] = {}
     path = ""
-    ckpt = explicit.get("ckpt", "")
+    ckpt = explicit.get("ckpt", "").split(",")[0]
     for directory in ((os.path.dirname(ckpt) or ".") if ckpt else "", explicit.get("out_dir", "")):
         path = os.path.join(directory, HPARAMS)
         if directory and os.path.isfile(path):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nmt.core.errors import InputError
 from nmt.core.ranks import Ranks, from_root, together
 from nmt.keeping import checkpoint
 from nmt.options import derived_settings
-from nmt.options.config import Config
+from nmt.options.config import FIELDS, Config
+from nmt.options.hparams_file import HPARAMS, read_saved
 from nmt.options.option import make
 from nmt.runs import inputs
 from nmt.scoring.score import check_reference, score_files
+from nmt.translate.ensemble import EnsembleModel
 from nmt.translate.translate_file import draw_attention, parse_list, translate_file
 from nmt.translate.translation_model import SearchSettings, TranslationModel
 
@@ -36,31 +39,83 @@ def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inp
         files = str(config.inference_input_file), config.inference_ref_file
         from_root(ranks, lambda: check_reference(*files))
     with together(ranks):
-        path = config.ckpt or checkpoint.latest(str(config.out_dir))
-        if path is None:
-            raise InputError(f"--out_dir={config.out_dir} has no checkpoint: train first, or give --ckpt")
-        checkpoint.check_exists(path)
+        paths = checkpoints(config)
         vocabularies = inputs.read_vocabularies(config, saved)
         with untouched():
-            model = TranslationModel(
-                derived_settings.architecture(config, vocabularies, saved),
-                *vocabularies,
-                make(SearchSettings, config),
-                derived_settings.session_settings(config),
-                derived_settings.gpus(config),
-            )
-        checkpoint.restore(model.session, model.saver, path)
+            model = load(config, saved, vocabularies, paths)
     notices = derived_settings.precision_notices(config, ranks)
     from_root(ranks, lambda: print("".join(f"# {notice}\n" for notice in notices), end="", flush=True))
     files = str(config.inference_input_file), str(config.inference_output_file)
-    work = from_root(ranks, lambda: _work(config, path, vocabularies))
+    work = from_root(ranks, lambda: _work(config, paths, vocabularies))
     lines = translate_file(model, *files, ranks, config.inference_list, work)
-    from_root(ranks, lambda: _tell(config, model, path, lines))
+    from_root(ranks, lambda: _tell(config, model, ",".join(paths), lines))
 
 
-def _work(config: Config, path: str, vocabularies: inputs.Vocabularies) -> str:
+def checkpoints(config: Config) -> list[str]:
+    """The checkpoints to translate with: those of --ckpt, or the latest in out_dir.
+
+    Raises:
+        InputError: one is missing, or they are not of one kind of model.
+    """
+    paths = [path.strip() for path in config.ckpt.split(",")] if config.ckpt else []
+    latest = None if paths else checkpoint.latest(str(config.out_dir))
+    paths += [latest] if latest else []
+    if not paths:
+        raise InputError(f"--out_dir={config.out_dir} has no checkpoint: train first, or give --ckpt")
+    for path in paths:
+        checkpoint.check_exists(path)
+    _check_one_kind(paths)
+    return paths
+
+
+def load(
+    config: Config, saved: Mapping[str, Any], vocabularies: inputs.Vocabularies, paths: Sequence[str]
+) -> TranslationModel:
+    """A model with the weights of a checkpoint, or an ensemble with those of several.
+
+    Raises:
+        InputError: a checkpoint is damaged, or of another shape than the options say.
+    """
+    arguments = (
+        derived_settings.architecture(config, vocabularies, saved),
+        *vocabularies,
+        make(SearchSettings, config),
+        derived_settings.session_settings(config),
+        derived_settings.gpus(config),
+    )
+    if len(paths) == 1:
+        model = TranslationModel(*arguments)
+        checkpoint.restore(model.session, model.saver, paths[0])
+        return model
+    ensemble = EnsembleModel(len(paths), *arguments)
+    for scope, path in zip(ensemble.scopes, paths, strict=True):
+        checkpoint.restore_below(ensemble.session, scope, path)
+    return ensemble
+
+
+def _check_one_kind(paths: Sequence[str]) -> None:
+    """Checks, where the `hparams` of checkpoints tell, that they are of one kind of model and have the same words."""
+    records = {}
+    for path in paths:
+        hparams = os.path.join(os.path.dirname(path), HPARAMS)
+        if os.path.isfile(hparams):
+            records[path] = read_saved(hparams)
+    names = ["src_vocab_sha256", "tgt_vocab_sha256"]
+    names += [name for name, field in FIELDS.items() if field.metadata["fixed"]]
+    first = next(iter(records), "")
+    for path, record in records.items():
+        for name in (one for one in names if one in record and one in records[first]):
+            if record[name] != records[first][name]:
+                raise InputError(
+                    f"--ckpt: {name} is {records[first][name]!r} in the hparams of {first} and {record[name]!r} in "
+                    f"those of {path}; models that translate together need one shape and one vocabulary: leave one out"
+                )
+
+
+def _work(config: Config, paths: Sequence[str], vocabularies: inputs.Vocabularies) -> str:
     """What tells this translation from one by another model or with other options."""
-    options = config.to_json(**inputs.vocabulary_record(vocabularies), checkpoint=checkpoint.checksum(path))
+    weights = ",".join(checkpoint.checksum(path) for path in paths)
+    options = config.to_json(**inputs.vocabulary_record(vocabularies), checkpoint=weights)
     return hashlib.sha256(options.encode("utf-8")).hexdigest()
 
 

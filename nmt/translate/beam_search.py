@@ -60,13 +60,12 @@ def beam_search(
         raise ValueError(f"beam_width is {beam_width}; it must be at least 1")
     if coverage_penalty_weight and not translator.architecture.has_attention:
         raise ValueError(f"coverage_penalty_weight is {coverage_penalty_weight}; without attention it must be 0")
-    memory = translator.encode(source, source_lengths)
-    decoder = translator.decoder(memory)
+    decoder = translator.decoder(translator.encode(source, source_lengths))
     batch = tf.shape(source_lengths)[0]
     forbidden = Forbidden(eos_id, min_length, unk_id)
     race = _Race(beam_width, length_penalty_weight, coverage_penalty_weight, forbidden)
     positions = tf.shape(source)[0] if coverage_penalty_weight else 0  # whose attention is kept account of
-    start = race.start(batch, sos_id, positions, memory.outputs.dtype)
+    start = race.start(batch, sos_id, positions, tf.nest.flatten(decoder.initial_state)[0].dtype)
     return write_words(decoder, tf.broadcast_to(max_steps, [batch]), start, race.advance, beam_width, eos_id)
 
 

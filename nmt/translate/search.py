@@ -130,8 +130,7 @@ def attention_weights(
     """
     if not translator.architecture.has_attention:
         raise ValueError("a model without attention has no attention weights")
-    memory = translator.encode(source, source_lengths)
-    decoder = translator.decoder(memory)
+    decoder = translator.decoder(translator.encode(source, source_lengths))
     batch, steps = tf.unstack(tf.shape(target))
     read = tf.concat([tf.fill(tf.stack([batch, 1]), sos_id), target], 1)
 
@@ -143,7 +142,7 @@ def attention_weights(
     _, rows, _ = tf.while_loop(
         lambda time, *_: time < steps,
         body,
-        [tf.constant(0), tf.TensorArray(memory.outputs.dtype, steps), start],
+        [tf.constant(0), tf.TensorArray(start[0].dtype, steps), start],
         shape_invariants=[tf.TensorShape([]), tf.TensorShape([]), any_batch(start)],
     )
     return tf.transpose(rows.stack(), [1, 0, 2])

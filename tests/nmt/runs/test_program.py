@@ -92,6 +92,14 @@ def test_train_continue_and_translate(toy: Any, capsys: pytest.CaptureFixture[st
     command = [f"--out_dir={straight}", f"--inference_input_file={toy.directory}/input", "--beam_width=1"]
     assert main([*command, f"--inference_output_file={toy.directory}/two"]) == 0
     assert (toy.directory / "two").read_text().split("\n") == lines
+    infer = [f"--inference_input_file={toy.directory}/input", f"--inference_output_file={toy.directory}/three"]
+    several = f"--ckpt={latest(straight)},{straight}/translate.ckpt-9"
+    assert main([several, *infer]) == 0
+    assert f"translated by {several.removeprefix('--ckpt=')} into" in capsys.readouterr().out
+    assert (toy.directory / "three").read_text().split("\n") == lines
+    (out / "hparams").write_text((out / "hparams").read_text().replace('"forget_bias": 1.0', '"forget_bias": 2.0'))
+    told = refused([f"--ckpt={latest(straight)},{latest(out)}", *infer], capsys)
+    assert "forget_bias is 1.0 in the hparams of" in told and "leave one out" in told
 
 
 def test_damage_and_contradictions_are_told(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
