@@ -284,6 +284,7 @@ MODULES: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "nmt.prepare": _without_files,
     "nmt.phrasebook": _as_it_stands,
     "nmt.datasets": _help,  # as it stands it would fetch them
+    "nmt.tune_search": _help,
     "pytest": _collected,
     "tests.multirank.runner": _cases,
 }
@@ -295,6 +296,7 @@ SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/bench_cluster": _help,
     "scripts/bench_nmt": _help,
     "scripts/bench_step": _help,
+    "scripts/bench_translate": _help,
     "scripts/conformance": _help,
     "scripts/compare_bmuf": _help,
     "scripts/compare_safety": _help,

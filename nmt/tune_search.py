@@ -1,0 +1,137 @@
+"""The length penalty that suits a model, by BLEU on the development text.
+
+    python -m nmt.tune_search --out_dir=model [--weights=0,0.5,1] [--beam_width=5] [--ckpt=a,b] [--dev_prefix=data/dev]
+
+translates the development text of the run in out_dir with each --length_penalty_weight, alone or as mpirun -n N ...,
+and prints a table of BLEU (sacreBLEU of the text as it is tokenised) and of lengths, then the flag to translate with.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from nmt.core.errors import InputError
+from nmt.core.ranks import from_root, together
+from nmt.options.command import exit_code
+from nmt.options.config import Config
+from nmt.options.flags import asks_for_help, help_text, parse
+from nmt.options.option import POSITIVE, check_each, option
+from nmt.options.resolve import configure
+from nmt.runs import inputs
+from nmt.runs.tfdist_ranks import Processes
+from nmt.runs.translation_run import checkpoints, load
+from nmt.scoring.score import sacre_bleu
+from nmt.text.tokens import reference_text
+from nmt.translate.translation_model import translate_shared
+
+_BEAM_WIDTH = 5
+_HEAD = "{}, beam {}, {}\n--length_penalty_weight   BLEU  words to one of the reference"
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """The command line."""
+
+    title: ClassVar[str] = "options"
+
+    out_dir: str | None = option(None, "Directory of the run; its latest checkpoint translates.", required=True)
+    ckpt: str = option("", "Other checkpoints, with commas between: an ensemble.")
+    dev_prefix: str | None = option(None, "Text to choose by; unset: the run's development text.")
+    weights: str = option("0,0.2,0.4,0.6,0.8,1,1.2,1.4", "Weights to try, with commas between.")
+    beam_width: int | None = option(None, "Hypotheses; unset: as the run has them, or 5.", within=POSITIVE)
+    infer_batch_size: int | None = option(None, "Sentences together; unset: as the run has it.", within=POSITIVE)
+
+    @property
+    def each_weight(self) -> list[float]:
+        """The weights.
+
+        Raises:
+            InputError: one is no number.
+        """
+        try:
+            return [float(one) for one in self.weights.split(",")]
+        except ValueError:
+            raise InputError(f"--weights={self.weights}: give numbers with commas between, as 0,0.5,1") from None
+
+    def flags(self, weight: float) -> list[str]:
+        """What `nmt.nmt` would be given to translate with this weight, but for the beam's width."""
+        given = {name: getattr(self, name) for name in ("out_dir", "ckpt", "dev_prefix", "infer_batch_size")}
+        given |= {"infer_mode": "beam_search", "num_translations_per_input": 1, "length_penalty_weight": weight}
+        given |= {"inference_input_file": os.devnull, "inference_output_file": f"{os.devnull}.translations"}
+        return [f"--{name}={value}" for name, value in given.items() if value not in (None, "")]
+
+
+def tune(options: TuneOptions, ranks: Processes) -> None:
+    """Tries each weight, and prints what came of it.
+
+    Collective: every rank calls, with equal options.
+
+    Raises:
+        AgreedError: on every rank, for a user's mistake.
+    """
+    tell = functools.partial(print, flush=True)
+    scored: list[tuple[float, float]] = []
+    for weight in from_root(ranks, lambda: options.each_weight):
+        config, saved = from_root(ranks, functools.partial(_configured, options, weight))
+        lines, references = from_root(ranks, functools.partial(_read, config))
+        with together(ranks):
+            vocabularies = inputs.read_vocabularies(config, saved)
+            with ranks.untouched():
+                model = load(config, saved, vocabularies, checkpoints(config))
+        found = [best for best, *_ in translate_shared(model, lines, ranks)]
+        model.session.close()
+        bleu = sacre_bleu(found, references)
+        words, wanted = (sum(len(line.split()) for line in text) for text in (found, references))
+        if not scored:
+            from_root(
+                ranks, functools.partial(tell, _HEAD.format(config.dev_prefix, config.beam_width, bleu.signature))
+            )
+        line = f"{weight:23g}  {bleu.score:5.2f}  {words / max(1, wanted):.3f}"
+        from_root(ranks, functools.partial(tell, line))
+        scored.append((bleu.score, weight))
+    best = max(scored, key=lambda one: (one[0], -abs(one[1])))
+    from_root(ranks, functools.partial(tell, f"--length_penalty_weight={best[1]:g}"))
+
+
+def _read(config: Config) -> tuple[list[str], list[str]]:
+    """The sources, and the references without marks of subwords."""
+    text = inputs.open_text(config, config.dev_prefix)
+    return list(text.src), [reference_text(line, config.subword_option) for line in text.tgt]
+
+
+def _configured(options: TuneOptions, weight: float) -> tuple[Config, dict[str, Any]]:
+    """The run's options with these, and its `hparams`."""
+    flags = options.flags(weight)
+    if options.beam_width:
+        return configure([*flags, f"--beam_width={options.beam_width}"])
+    config, saved = configure([*flags, f"--beam_width={_BEAM_WIDTH}"])
+    width = saved.get("beam_width") or _BEAM_WIDTH
+    return configure([*flags, f"--beam_width={width}"]) if width != config.beam_width else (config, saved)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command on this rank; return its exit code."""
+    tf.compat.v1.disable_control_flow_v2()
+    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
+    ranks = Processes()
+
+    def work() -> None:
+        if asks_for_help(argv[1:]):
+            from_root(ranks, lambda: print(help_text((__doc__ or "").strip(), TuneOptions), end=""))
+            return
+        options = from_root(ranks, lambda: TuneOptions(**parse(TuneOptions, argv[1:])))
+        from_root(ranks, lambda: check_each(options))
+        tune(options, ranks)
+
+    return exit_code(work, ranks, ranks.abort, speaker="tune_search: ")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
