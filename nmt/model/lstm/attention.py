@@ -136,9 +136,21 @@ class BoundAttention:
         context = tf.reshape(tf.matmul(weights, values), tf.stack([-1, values.shape[2]]))
         return context, tf.reshape(weights, tf.stack([-1, tf.shape(values)[1]]))
 
-    def in_loop(self, steps: tf.Tensor) -> AttentionInLoop:
-        """The same for all times of one loop of so many steps, with one query a sentence."""
-        return AttentionInLoop(self._score, self._is_product, self.memory, steps)
+    def in_loop(self, steps: tf.Tensor, context_kernel: tf.Tensor | None = None) -> AttentionInLoop:
+        """The same for all times of one loop of so many steps, with one query a sentence.
+
+        Args:
+            steps: of the loop, int32 [].
+            context_kernel: [memory_size, width], with which the loop would multiply each context: the memory is
+                multiplied instead, once, and contexts are the products [batch, width].
+        """
+        memory = self.memory
+        if context_kernel is not None:
+            rows, width = context_kernel.shape
+            product = tf.matmul(tf.reshape(memory.values, [-1, rows]), context_kernel)
+            shape = tf.concat([tf.shape(memory.values)[:2], [width]], 0)
+            memory = memory._replace(values=tf.reshape(product, shape))
+        return AttentionInLoop(self._score, self._is_product, memory, steps)
 
 
 class AttentionInLoop:
@@ -149,7 +161,7 @@ class AttentionInLoop:
 
     Attributes:
         outside: what the loop has to read first, [steps, batch, time].
-        zeros: what the loop has to read second, [steps, batch, memory_size].
+        zeros: what the loop has to read second, [steps, batch, width of a context].
     """
 
     def __init__(

@@ -22,6 +22,7 @@ from nmt.model.interface import Decoding, Memory
 from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.attention import Attention, BoundAttention
 from nmt.model.lstm.cell_kinds import make_stack
+from nmt.model.lstm.loop_kernel import LoopKernel
 from nmt.model.lstm.recurrence import is_residual, over_time, run_stack
 from nmt.model.lstm.recurrent_cell import Cell, CellState
 from nmt.model.parts.dropout import Dropout
@@ -149,7 +150,8 @@ class _BoundStack(BoundDecoder):
     def _all_steps_with_attention(self, bound: BoundAttention, embedded: tf.Tensor) -> tf.Tensor:
         """Training's loop over the target: the equations above, in four parts.
 
-        1. Ahead of the loop: the bottom cell's product with the words, for all times at once; dropout's masks.
+        1. Ahead of the loop: the bottom cell's product with the words, for all times at once; the memory's with its
+           part of Wa, since Wa [q; sum a_s m_s] = Wa_q q + sum a_s (Wa_m m_s); dropout's masks.
         2. `step`, the recurrence: the stack reads [y_t; attention_{t-1}], its top is the query, and so on.
         3. The loop itself, which reads what is known ahead and writes outputs, and what was multiplied inside.
         4. After it: what was multiplied is told, for the gradients (see `nmt.model.lstm.deferred_gradients`).
@@ -158,7 +160,11 @@ class _BoundStack(BoundDecoder):
         # What the bottom cell reads ahead of the loop; the upper ones read nothing there.
         ahead = [dropout(embedded)] + [embedded[:, :, :0]] * (depth - 1)
         cells = [cell.in_loop(cell.project(x)) for cell, x in zip(self._cells, ahead, strict=True)]
-        attention = bound.in_loop(tf.shape(embedded)[0])
+        of_query, of_memory = tf.split(self._decoder.attention_layer, [units, -1])
+        of_memory.set_shape([self._decoder.architecture.memory_size, units])
+        attention = bound.in_loop(tf.shape(embedded)[0], of_memory)
+        query_kernel = LoopKernel(of_query)
+        zeros = query_kernel.carry(attention.zeros)
         # One mask for the attention vector that is fed back, and one for each upper layer's input.
         masks = []
         if dropout.active:
@@ -178,14 +184,15 @@ class _BoundStack(BoundDecoder):
                 return after
 
             query, states = self._climb(state.attention, advance)
-            context, weights = attention.step(query, outside, zeros)
-            vector = self._attend(query, context)
+            projected_context, weights = attention.step(query, outside, zeros)
+            vector = query_kernel.times(query) + projected_context
             return (vector, query, weights, fed), DecoderState(states, vector)
 
-        read = (attention.outside, attention.zeros, [cell.projected for cell in cells], masks)
+        read = (attention.outside, zeros, [cell.projected for cell in cells], masks)
         widths = (units, units, None, [cell.fed_sizes for cell in cells])
         (vectors, queries, weights, fed), _ = over_time(step, read, self.initial_state, widths)
         attention.close(queries, weights)
+        query_kernel.fed(queries)
         for cell, was_fed in zip(cells, fed, strict=True):
             cell.close(was_fed)
         return vectors if self._decoder.architecture.output_attention else queries

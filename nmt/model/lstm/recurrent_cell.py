@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
-from nmt.model.lstm.deferred_gradients import LoopOperand, matrix_gradient
+from nmt.model.lstm.loop_kernel import LoopKernel
 
 
 class LSTMState(NamedTuple):
@@ -102,9 +102,9 @@ class Product:
         """The whole product, from its part known ahead and [batch, fed_size]."""
         return projected if fed is None else projected + tf.matmul(fed, self._inside)
 
-    def in_loop(self) -> LoopOperand:
+    def in_loop(self) -> LoopKernel:
         """What one loop multiplies with."""
-        return LoopOperand(self._inside, matrix_gradient)
+        return LoopKernel(self._inside)
 
 
 class Cell(ABC):
@@ -208,7 +208,7 @@ class CellInLoop:
                 if kernel is None:
                     return projected[number]
                 fed[number] = values
-                return projected[number] + tf.matmul(values, kernel.value)
+                return projected[number] + kernel.times(values)
 
             return product
 

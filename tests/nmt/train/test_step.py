@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from nmt.model.lstm import loop_kernel
 from nmt.model.lstm.architecture import LSTMArchitecture
+from nmt.model.lstm.decoder import BoundDecoder
+from nmt.model.lstm.loop_kernel import LoopKernel
 from nmt.model.parts.initializers import Initializer
 from nmt.model.session import session_config
 from nmt.text.batches import Batch, make_batch
@@ -188,3 +192,31 @@ def test_adam_and_weight_decay_are_the_papers() -> None:
             unbiased = rate * np.sqrt(1 - beta2**t) / (1 - beta1**t)  # section 2 of Kingma & Ba, as TensorFlow has it
             w = w - unbiased * m / (np.sqrt(v) + epsilon) - (0 if name == "bias" else rate * decay * w)
         np.testing.assert_allclose(found[name], w, rtol=1e-6, err_msg=name)  # the rate is float32 in Adam's powers
+
+
+@pytest.mark.parametrize("onednn", [False, True])
+def test_the_forms_made_for_speed_lose_what_the_plain_ones_do(
+    toy: Any, monkeypatch: pytest.MonkeyPatch, onednn: bool
+) -> None:
+    """Fifty updates, against steps laid side by side that multiply as they are written down."""
+    batch = cut(toy, np.arange(6))
+    shape = dataclasses.replace(toy.architecture, encoder_type="bi", num_encoder_layers=2, num_decoder_layers=2)
+
+    def losses() -> list[float]:
+        training = Training(shape, init_weight=0.5, rate=0.05, clip=5.0)
+        return [training.step.run(training.session, batch, SEED).loss_sum for _ in range(50)]
+
+    monkeypatch.setattr(loop_kernel, "_ONEDNN", onednn)
+    fast = losses()
+
+    def side_by_side(decoding: BoundDecoder, embedded: tf.Tensor) -> tf.Tensor:
+        outputs, state = [], decoding.initial_state
+        for now in tf.unstack(embedded, len(batch.target_in)):
+            output, state, _ = decoding.step(now, state, decoding.sources)
+            outputs.append(output)
+        return tf.stack(outputs)
+
+    monkeypatch.setattr(LoopKernel, "times", lambda kernel, fed: tf.matmul(fed, kernel.value))
+    monkeypatch.setattr(BoundDecoder, "all_steps", side_by_side)
+    assert fast == pytest.approx(losses(), rel=1e-5)
+    assert fast[-1] < 0.9 * fast[0]
