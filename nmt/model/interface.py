@@ -89,7 +89,7 @@ class _Narrowed(Decoding):
 
     def __init__(self, decoding: Decoding, kernel: tf.Tensor, device: str) -> None:
         self._decoding, self._kernel, self._device = decoding, kernel, device
-        self.initial_state = decoding.initial_state
+        self.initial_state, self.sources = decoding.initial_state, decoding.sources
 
     def all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
         """The outputs [time, batch, output_size]."""
@@ -97,9 +97,9 @@ class _Narrowed(Decoding):
         with tf.device(self._device):
             return tf.tensordot(outputs, self._kernel, 1)
 
-    def step(self, embedded: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
-        """One step; its output is [batch, output_size]."""
-        output, state, weights = self._decoding.step(embedded, state)
+    def step(self, embedded: tf.Tensor, state: Any, sources: Any) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
+        """One step; its output is [batch * translations, output_size]."""
+        output, state, weights = self._decoding.step(embedded, state, sources)
         with tf.device(self._device):
             return tf.matmul(output, self._kernel), state, weights
 
