@@ -116,7 +116,7 @@ class _Race:
         if self._coverage_weight:
             attended += tf.where(finished, tf.zeros([], logits.dtype), attention)
 
-        # The candidates of each beam, [beams, candidates]: words, and last eos.
+        # The candidates of each beam, [beams, candidates]: eos and other words.
         forbidden = self._forbidden.at(written.time, vocabulary, logits.dtype)
         best, words, total = top_words(logits, self._width + 1, forbidden)
         go_on = tf.where(finished | tf.equal(words, eos_id), impossible, best - total) + log_probs
@@ -124,9 +124,12 @@ class _Race:
         if forbidden is not None:
             eos += forbidden[eos_id]
         end = tf.where(finished, tf.zeros([], logits.dtype), eos) + log_probs
-        scores = tf.concat([go_on / self._length_penalty(lengths + 1), self._end(end, lengths, finished, attended)], 1)
-        candidates = tf.concat([go_on, end], 1)
-        words = tf.concat([words, tf.fill(tf.shape(end), eos_id)], 1)
+        scores = tf.concat([self._end(end, lengths, finished, attended), go_on / self._length_penalty(lengths + 1)], 1)
+        candidates = tf.concat([end, go_on], 1)
+        words = tf.concat([tf.fill(tf.shape(end), eos_id), words], 1)
+        # In the order of the vocabulary: of equal scores the first wins.
+        order = tf.argsort(words, 1)
+        scores, candidates, words = (tf.gather(one, order, batch_dims=1) for one in (scores, candidates, words))
         missing = self._width - candidates.shape[1]
         if missing > 0:  # of a small vocabulary
             scores, candidates = (
