@@ -108,68 +108,71 @@ class _Race:
 
     def advance(self, written: Written, logits: tf.Tensor, attention: tf.Tensor | None) -> tuple[Written, tf.Tensor]:
         """Write one word: see `nmt.translate.search_loop.Advance`."""
-        eos_id, vocabulary = self._forbidden.eos_id, logits.shape[1]
-        impossible = tf.constant(-float("inf"), logits.dtype)
-        finished = tf.reshape(written.finished, [-1, 1])
-        log_probs, lengths = (tf.reshape(values, [-1, 1]) for values in written.account[:2])
-        attended = tf.reshape(written.account.attended, tf.stack([-1, tf.shape(written.account.attended)[2]]))
-        if self._coverage_weight:
-            attended += tf.where(finished, tf.zeros([], logits.dtype), attention)
-
-        # The candidates of each beam, [beams, candidates]: eos and other words.
-        forbidden = self._forbidden.at(written.time, vocabulary, logits.dtype)
-        best, words, total = top_words(logits, self._width + 1, forbidden)
-        go_on = tf.where(finished | tf.equal(words, eos_id), impossible, best - total) + log_probs
-        eos = logits[:, eos_id : eos_id + 1] - total
-        if forbidden is not None:
-            eos += forbidden[eos_id]
-        end = tf.where(finished, tf.zeros([], logits.dtype), eos) + log_probs
-        scores = tf.concat([self._end(end, lengths, finished, attended), go_on / self._length_penalty(lengths + 1)], 1)
-        candidates = tf.concat([end, go_on], 1)
-        words = tf.concat([tf.fill(tf.shape(end), eos_id), words], 1)
-        # In the order of the vocabulary: of equal scores the first wins.
-        order = tf.argsort(words, 1)
-        scores, candidates, words = (tf.gather(one, order, batch_dims=1) for one in (scores, candidates, words))
-        missing = self._width - candidates.shape[1]
-        if missing > 0:  # of a small vocabulary
-            scores, candidates = (
-                tf.pad(values, [[0, 0], [0, missing]], constant_values=impossible) for values in (scores, candidates)
-            )
-            words = tf.pad(words, [[0, 0], [0, missing]], constant_values=eos_id)
-
         sentences, beams = tf.unstack(tf.shape(written.scores))
-        each = candidates.shape[1]
+        finished, before, lengths, attended, ids = (
+            tf.reshape(one, tf.concat([[sentences * beams], tf.shape(one)[2:]], 0))
+            for one in (written.finished, *written.account, written.ids)
+        )
+        if self._coverage_weight:
+            attended += tf.where(finished[:, None], tf.zeros([], logits.dtype), attention)
+        forbidden = self._forbidden.at(written.time, logits.shape[1], logits.dtype)
+        words, log_probs = self._candidates(logits, forbidden, finished[:, None])
+        log_probs += before[:, None]
+        scores = log_probs / self._length_penalty(
+            lengths[:, None] + tf.cast(self._grows(words), tf.int32), logits.dtype
+        )
+        if self._coverage_weight:
+            covered = tf.where(finished, self._coverage_penalty(attended), tf.zeros([], scores.dtype))
+            scores += covered[:, None]
+
+        each = words.shape[1]
         scores, chosen = tf.math.top_k(tf.reshape(scores, tf.stack([sentences, beams * each])), self._width)
         chosen += tf.range(sentences)[:, None] * (beams * each)
         parents = chosen // each
-        words = tf.gather(tf.reshape(words, [-1]), chosen)
-        ids = tf.reshape(written.ids, tf.stack([-1, written.time + 1]))
-        was_finished = tf.gather(finished[:, 0], parents)
-        account = _Account(
-            log_probs=tf.gather(tf.reshape(candidates, [-1]), chosen),
-            lengths=tf.gather(lengths[:, 0], parents) + tf.cast(~was_finished, tf.int32),
-            attended=tf.gather(attended, parents),
-        )
+        words, log_probs = (tf.gather(tf.reshape(one, [-1]), chosen) for one in (words, log_probs))
+        was_finished = tf.gather(finished, parents)
         return Written(
             ids=tf.concat([tf.gather(ids, parents), words[:, :, None]], 2),
-            finished=was_finished | tf.equal(words, eos_id),
+            finished=was_finished | ~self._grows(words),
             scores=scores,
-            account=account,
+            account=_Account(
+                log_probs=log_probs,
+                lengths=tf.gather(lengths, parents) + tf.cast(~was_finished, tf.int32),
+                attended=tf.gather(attended, parents),
+            ),
         ), parents
 
-    def _end(self, log_probs: tf.Tensor, lengths: tf.Tensor, finished: tf.Tensor, attended: tf.Tensor) -> tf.Tensor:
-        """The scores of beams that end, or have ended before, [beams, 1]."""
-        scores = log_probs / self._length_penalty(lengths)
-        if not self._coverage_weight:
-            return scores
-        return scores + tf.where(finished, self._coverage_penalty(attended), tf.zeros([], scores.dtype))
+    def _candidates(
+        self, logits: tf.Tensor, forbidden: tf.Tensor | None, finished: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """What may follow each beam: words, and their log-probabilities, [beams, at least `width`].
 
-    def _length_penalty(self, lengths: tf.Tensor) -> tf.Tensor | float:
+        In the order of the vocabulary, since of equally good ones the first is to win. `finished` is [beams, 1].
+        """
+        eos_id = self._forbidden.eos_id
+        impossible, certain = tf.constant(-float("inf"), logits.dtype), tf.zeros([], logits.dtype)
+        best, words, total = top_words(logits, self._width + 1, forbidden)
+        go_on = tf.where(finished | ~self._grows(words), impossible, best - total)
+        eos = logits[:, eos_id : eos_id + 1] - total
+        end = tf.where(finished, certain, eos if forbidden is None else eos + forbidden[eos_id])
+        words = tf.concat([tf.fill(tf.shape(end), eos_id), words], 1)
+        order = tf.argsort(words, 1)
+        log_probs, words = (tf.gather(one, order, batch_dims=1) for one in (tf.concat([end, go_on], 1), words))
+        missing = [[0, 0], [0, max(0, self._width - words.shape[1])]]
+        if missing[1][1]:  # of a small vocabulary
+            words = tf.pad(words, missing, constant_values=eos_id)
+            log_probs = tf.pad(log_probs, missing, constant_values=impossible)
+        return words, log_probs
+
+    def _grows(self, words: tf.Tensor) -> tf.Tensor:
+        return tf.not_equal(words, self._forbidden.eos_id)
+
+    def _length_penalty(self, lengths: tf.Tensor, dtype: tf.DType) -> tf.Tensor | float:
         if not self._length_weight:
             return 1.0
-        return tf.pow((5.0 + tf.cast(lengths, tf.float32)) / 6.0, self._length_weight)
+        return tf.pow((5.0 + tf.cast(lengths, dtype)) / 6.0, tf.cast(self._length_weight, dtype))
 
     def _coverage_penalty(self, attended: tf.Tensor) -> tf.Tensor:
-        """[beams, 1], at most 0; positions past a sentence's end have no attention and add nothing."""
+        """[beams], at most 0; positions past a sentence's end have no attention and add nothing."""
         share = tf.where(attended > 0, tf.minimum(attended, 1.0), tf.ones_like(attended))
-        return self._coverage_weight * tf.reduce_sum(tf.math.log(share), 1, keepdims=True)
+        return self._coverage_weight * tf.reduce_sum(tf.math.log(share), 1)
