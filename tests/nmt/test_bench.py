@@ -31,3 +31,22 @@ def test_a_missing_mpirun_is_told_before_anything_is_measured(bench: dict[str, A
 def test_mpirun_beside_python_is_found(bench: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "mpirun").touch(mode=0o755)
     assert bench["mpirun"]() == str(tmp_path / "mpirun")
+
+
+def test_a_peer_that_is_not_there_is_told_before_anything_is_measured(
+    bench: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mpirun").touch(mode=0o755)
+    python = tmp_path / "torch" / "bin" / "python"
+    monkeypatch.setattr(sys, "argv", ["bench_nmt", "--ranks=1", "--peer=torch", f"--torch-python={python}"])
+    with pytest.raises(SystemExit, match=r"cannot import torch.*pip install torch.*--torch-python="):
+        bench["main"]()
+
+
+def test_the_work_of_a_step_is_that_of_its_products(bench: dict[str, Any]) -> None:
+    """T by hand, a word on each side: two directions, keys; two cells and their attention; the output layer."""
+    encoder = 2 * (256 + 256) * 1024 + 512 * 256
+    decoder = (512 + 256) * 1024 + (256 + 256) * 1024 + (256 + 512) * 256
+    attention = 25 * 256 + 25 * 512
+    forward = 2 * 128 * 25 * (encoder + decoder + attention + 256 * 8000)
+    assert bench["flop"](bench["SIZES"]["T"], 128, 1.0) == 3 * forward

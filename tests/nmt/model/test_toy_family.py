@@ -69,7 +69,7 @@ def test_a_toy_family_trains_and_translates(toy: Any, capsys: pytest.CaptureFixt
     assert main(flags(toy, *training)) == 0
     said = capsys.readouterr().out
     perplexities = [float(value) for value in re.findall(r"step \d+ lr .* ppl ([\d.]+) gN", said)]
-    assert perplexities[-1] < 0.7 * perplexities[0]
+    assert perplexities[-1] < 0.8 * perplexities[0]
     out = toy.directory / "out"
     assert json.loads((out / "hparams").read_text())["model_family"] == "bag"
     kernel = tf.train.load_checkpoint(str(latest(out))).get_tensor("dynamic_seq2seq/bag/kernel")

@@ -1,0 +1,136 @@
+"""The peer of scripts/bench_nmt: the same translator in plain PyTorch, trained data-parallel by DDP over gloo.
+
+Started by `bench_nmt --peer torch`, once a rank, in an environment of its own that has torch and NumPy. Bidirectional
+LSTM encoder, LSTM decoder with Luong's attention and input feeding, softmax over the vocabulary, gradients clipped to a
+norm of 5, SGD: sizes, batch, dropout and the counting of words are those of `bench_nmt`, which hands them in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributed import barrier, destroy_process_group, init_process_group
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Translator(nn.Module):
+    """Source and target words -> the mean loss of a word."""
+
+    def __init__(self, units: int, source_words: int, target_words: int, dropout: float) -> None:
+        super().__init__()
+        self.units, self.dropout = units, dropout
+        self.source_table = nn.Embedding(source_words, units)
+        self.target_table = nn.Embedding(target_words, units)
+        self.encoder = nn.LSTM(units, units, bidirectional=True)
+        self.memory_layer = nn.Linear(2 * units, units, bias=False)
+        self.cells = nn.ModuleList([nn.LSTMCell(2 * units, units), nn.LSTMCell(units, units)])
+        self.attention_layer = nn.Linear(3 * units, units, bias=False)
+        self.output_layer = nn.Linear(units, target_words, bias=False)
+
+    def drop(self, values: torch.Tensor) -> torch.Tensor:
+        """What a layer reads."""
+        return functional.dropout(values, self.dropout, self.training) if self.dropout else values
+
+    def forward(
+        self, source: torch.Tensor, lengths: torch.Tensor, target_in: torch.Tensor, target_out: torch.Tensor
+    ) -> torch.Tensor:
+        """Ids [time, batch]; lengths [batch] count for both sides."""
+        time_steps, batch = source.shape
+        outside = torch.arange(time_steps)[:, None] >= lengths
+        embedded = self.drop(self.source_table(source))
+        full = int(lengths.min()) == time_steps
+        if full:
+            outputs, (h, c) = self.encoder(embedded)
+        else:
+            packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths, enforce_sorted=False)
+            outputs, (h, c) = self.encoder(packed)
+            outputs, _ = nn.utils.rnn.pad_packed_sequence(outputs, total_length=time_steps)
+        memory = outputs.transpose(0, 1).contiguous()
+        keys = self.memory_layer(memory).transpose(1, 2).contiguous()
+        bias = outside.T[:, None] * -1e9
+        state = [(h[layer], c[layer]) for layer in range(2)]
+        attention = embedded.new_zeros(batch, self.units)
+        vectors = []
+        for word in self.drop(self.target_table(target_in)).unbind(0):
+            below = torch.cat([word, self.drop(attention)], 1)
+            for layer, cell in enumerate(self.cells):
+                state[layer] = cell(self.drop(below) if layer else below, state[layer])
+                below = state[layer][0]
+            weights = torch.softmax(torch.bmm(below[:, None], keys) + bias, -1)
+            context = torch.bmm(weights, memory)[:, 0]
+            attention = self.attention_layer(torch.cat([below, context], 1))
+            vectors.append(attention)
+        real = ~outside.reshape(-1)
+        rows = torch.stack(vectors).reshape(-1, self.units)
+        labels = target_out.reshape(-1)
+        if not full:
+            rows, labels = rows[real], labels[real]
+        return functional.cross_entropy(self.output_layer(rows).float(), labels, reduction="sum") / batch
+
+
+def main() -> None:
+    """One rank: trains on random words and writes its speed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs=3, required=True, help="units, source and target words")
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--lengths", type=int, nargs=2, required=True, help="of the shortest and longest sentence")
+    parser.add_argument("--dropout", type=float, required=True)
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--report", type=Path, required=True)
+    options = parser.parse_args()
+    rank = int(os.environ["RANK"])
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    init_process_group("gloo")
+    model = DistributedDataParallel(Translator(*options.sizes, options.dropout))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(rank)
+    batches = [random_batch(options) for _ in range(4)]
+    seconds, processor_seconds, words = [], [], []
+    for number in range(options.steps + 3):
+        source, lengths, target_in, target_out = batches[number % len(batches)]
+        begin, processor_begin = time.perf_counter(), time.process_time()
+        bfloat16 = options.precision == "bfloat16"
+        with torch.autocast("cpu", torch.bfloat16) if bfloat16 else contextlib.nullcontext():
+            loss = model(source, lengths, target_in, target_out)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+        seconds.append(time.perf_counter() - begin)
+        processor_seconds.append(time.process_time() - processor_begin)
+        words.append(2 * int(lengths.sum()))
+    barrier()
+    found = {
+        "words": statistics.mean(words[3:]),
+        "seconds": statistics.median(seconds[3:]),
+        "processor_seconds": statistics.median(processor_seconds[3:]),
+    }
+    options.report.write_text(json.dumps(found))
+    destroy_process_group()
+
+
+def random_batch(options: argparse.Namespace) -> tuple[torch.Tensor, ...]:
+    """Random words, sentences of random length, one of the greatest."""
+    shortest, longest = options.lengths
+    lengths = torch.randint(shortest, longest + 1, [options.batch])
+    lengths[0] = longest
+    shape = [longest, options.batch]
+    source, target_in, target_out = (torch.randint(3, size, shape) for size in [*options.sizes[1:], options.sizes[2]])
+    return source, lengths, target_in, target_out
+
+
+if __name__ == "__main__":
+    main()
