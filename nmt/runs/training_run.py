@@ -29,6 +29,7 @@ from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
 from nmt.runs import inputs
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from nmt.text.corpus import ParallelCorpus
+from nmt.train.ahead import Ahead
 from nmt.train.divergence import DivergedError, Guard, LossGuard, NoGuard
 from nmt.train.evaluation import Evaluation, Evaluator, NoEvaluation
 from nmt.train.feed import Feed, FeedSettings
@@ -177,19 +178,20 @@ def _train(
         for line in opening_lines(config, feed, first_step, ranks.size, saved.get(_REWINDS, 0)):
             outputs.say(line)
         try:
-            train(
-                step,
-                session,
-                feed,
-                derived_settings.cadence(config),
-                first_step=first_step,
-                seed=int(config.random_seed or 0),
-                ranks=ranks,
-                evaluation=evaluation,
-                outputs=outputs,
-                stop=stop,
-                guard=_guard(config, ranks, first_step, outputs),
-            )
+            with contextlib.closing(Ahead(feed, config.num_train_steps)) as batches:
+                train(
+                    step,
+                    session,
+                    batches,
+                    derived_settings.cadence(config),
+                    first_step=first_step,
+                    seed=int(config.random_seed or 0),
+                    ranks=ranks,
+                    evaluation=evaluation,
+                    outputs=outputs,
+                    stop=stop,
+                    guard=_guard(config, ranks, first_step, outputs),
+                )
         except DivergedError:
             outputs.close()  # a run that goes back opens them anew
             raise

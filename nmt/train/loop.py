@@ -19,9 +19,9 @@ from nmt.core.ranks import Ranks
 from nmt.model.session import memory_for
 from nmt.reporting.outputs import RunOutputs, Stats
 from nmt.scoring.perplexity import perplexity
+from nmt.train.ahead import Batches
 from nmt.train.divergence import CAUSES, DivergedError, Guard
 from nmt.train.evaluation import Evaluation
-from nmt.train.feed import Feed
 from nmt.train.step import StepResult, TrainStep, dropout_seed
 from nmt.train.stopping import Stop
 
@@ -146,7 +146,7 @@ def _is_over(step: int, cadence: Cadence, evaluation: Evaluation, outputs: RunOu
     return over
 
 
-def _step(step: TrainStep, session: Any, feed: Feed, done: int, seed: int, ranks: Ranks) -> tuple[StepResult, float]:
+def _step(step: TrainStep, session: Any, feed: Batches, done: int, seed: int, ranks: Ranks) -> tuple[StepResult, float]:
     """The step that follows those that are done, in its parts, and its sentences."""
     results, sentences = [], 0.0
     for part in range(feed.parts):
@@ -168,7 +168,7 @@ def _step(step: TrainStep, session: Any, feed: Feed, done: int, seed: int, ranks
 def train(
     step: TrainStep,
     session: Any,
-    feed: Feed,
+    feed: Batches,
     cadence: Cadence,
     *,
     first_step: int,
