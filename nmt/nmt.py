@@ -28,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tf.compat.v1.disable_control_flow_v2()  # loops of small cells take less processor time in version 1
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)  # a line for each checkpoint that is read
     ranks = Processes()
+    ranks.take_cores()
     given = sys.argv[1:] if arguments is None else arguments
     return exit_code(lambda: run(given, ranks), ranks, ranks.abort, speaker="nmt: ")
 

@@ -6,7 +6,9 @@ This module alone knows `tfdist`, whose import makes the ranks start from equal 
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
+from collections.abc import Set
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +19,18 @@ from nmt.core.ranks import AgreedError
 from tfdist.core.settings import Settings
 
 Value = TypeVar("Value")
+
+
+def share_of_cores(usable: Set[int], all_cores: Set[int], local_rank: int, local_size: int) -> Set[int]:
+    """The cores of one of a machine's ranks, so that none is sent to and fro, and none runs on another's.
+
+    Those that it may use already, if somebody has chosen them (they are not all there are), or if all cannot be dealt
+    evenly: there may be more ranks than cores, and to leave some cores to nobody is not for a program to decide.
+    """
+    if usable != all_cores or len(usable) % local_size:
+        return usable
+    each = len(usable) // local_size
+    return set(sorted(usable)[local_rank * each : (local_rank + 1) * each])
 
 
 class Processes:
@@ -86,6 +100,11 @@ class Processes:
                 tfdist.configure(**wanted)
         except tfdist.SettingsError as error:
             raise AgreedError(str(error), self.rank == 0) from None
+
+    def take_cores(self) -> None:
+        """Stays on this rank's share of the cores from here on: see `share_of_cores`. Before the first session."""
+        usable, all_cores = os.sched_getaffinity(0), set(range(os.cpu_count() or 1))
+        os.sched_setaffinity(0, share_of_cores(usable, all_cores, tfdist.local_rank(), tfdist.local_size()))
 
     def abort(self, message: str) -> None:
         """Ends all ranks with a message. Not collective."""
