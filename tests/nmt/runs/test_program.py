@@ -78,8 +78,9 @@ def test_train_continue_and_translate(toy: Any, capsys: pytest.CaptureFixture[st
     assert whole["global_step"] == 9
     for name, value in whole.items():
         np.testing.assert_allclose(continued[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
-    steps = [json.loads(line)["step"] for line in (out / "history.jsonl").read_text().splitlines()]
-    assert steps == sorted(steps)
+    history = map(json.loads, (out / "history.jsonl").read_text().splitlines())
+    steps = [line["step"] for line in history if "train_ppl" in line]  # the end evaluates the best model once more
+    assert steps == [2, 4, 6, 8]
 
     (toy.directory / "input").write_text("a b c\n\ng\n")
     capsys.readouterr()
