@@ -8,6 +8,7 @@ and prints a table of BLEU (sacreBLEU of the text as it is tokenised) and of len
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
@@ -60,10 +61,11 @@ class TuneOptions:
         except ValueError:
             raise InputError(f"--weights={self.weights}: give numbers with commas between, as 0,0.5,1") from None
 
-    def flags(self, weight: float) -> list[str]:
-        """What `nmt.nmt` would be given to translate with this weight, but for the beam's width."""
+    def flags(self) -> list[str]:
+        """What `nmt.nmt` would be given to translate so, but for the weight."""
         given = {name: getattr(self, name) for name in ("out_dir", "ckpt", "dev_prefix", "infer_batch_size")}
-        given |= {"infer_mode": "beam_search", "num_translations_per_input": 1, "length_penalty_weight": weight}
+        given |= {"infer_mode": "beam_search", "num_translations_per_input": 1, "beam_width": self.beam_width or 1}
+        # A translation is wanted and no file: the text is read here.
         given |= {"inference_input_file": os.devnull, "inference_output_file": f"{os.devnull}.translations"}
         return [f"--{name}={value}" for name, value in given.items() if value not in (None, "")]
 
@@ -77,14 +79,15 @@ def tune(options: TuneOptions, ranks: Processes) -> None:
         AgreedError: on every rank, for a user's mistake.
     """
     tell = functools.partial(print, flush=True)
+    configs, saved = from_root(ranks, lambda: _configured(options))
+    lines, references = from_root(ranks, lambda: _read(configs[0]))
+    with together(ranks):
+        vocabularies = inputs.read_vocabularies(configs[0], saved)
+        paths = checkpoints(configs[0])
     scored: list[tuple[float, float]] = []
-    for weight in from_root(ranks, lambda: options.each_weight):
-        config, saved = from_root(ranks, functools.partial(_configured, options, weight))
-        lines, references = from_root(ranks, functools.partial(_read, config))
-        with together(ranks):
-            vocabularies = inputs.read_vocabularies(config, saved)
-            with ranks.untouched():
-                model = load(config, saved, vocabularies, checkpoints(config))
+    for config in configs:
+        with together(ranks), ranks.untouched():
+            model = load(config, saved, vocabularies, paths)
         found = [best for best, *_ in translate_shared(model, lines, ranks)]
         model.session.close()
         bleu = sacre_bleu(found, references)
@@ -93,9 +96,9 @@ def tune(options: TuneOptions, ranks: Processes) -> None:
             from_root(
                 ranks, functools.partial(tell, _HEAD.format(config.dev_prefix, config.beam_width, bleu.signature))
             )
-        line = f"{weight:23g}  {bleu.score:5.2f}  {words / max(1, wanted):.3f}"
+        line = f"{config.length_penalty_weight:23g}  {bleu.score:5.2f}  {words / max(1, wanted):.3f}"
         from_root(ranks, functools.partial(tell, line))
-        scored.append((bleu.score, weight))
+        scored.append((bleu.score, config.length_penalty_weight))
     best = max(scored, key=lambda one: (one[0], -abs(one[1])))
     from_root(ranks, functools.partial(tell, f"--length_penalty_weight={best[1]:g}"))
 
@@ -106,14 +109,15 @@ def _read(config: Config) -> tuple[list[str], list[str]]:
     return list(text.src), [reference_text(line, config.subword_option) for line in text.tgt]
 
 
-def _configured(options: TuneOptions, weight: float) -> tuple[Config, dict[str, Any]]:
-    """The run's options with these, and its `hparams`."""
-    flags = options.flags(weight)
-    if options.beam_width:
-        return configure([*flags, f"--beam_width={options.beam_width}"])
-    config, saved = configure([*flags, f"--beam_width={_BEAM_WIDTH}"])
-    width = saved.get("beam_width") or _BEAM_WIDTH
-    return configure([*flags, f"--beam_width={width}"]) if width != config.beam_width else (config, saved)
+def _configured(options: TuneOptions) -> tuple[list[Config], dict[str, Any]]:
+    """The run's options with each weight, and its `hparams`."""
+    weights = options.each_weight
+    config, saved = configure([*options.flags(), f"--length_penalty_weight={weights[0]}"])
+    width = options.beam_width or saved.get("beam_width") or _BEAM_WIDTH
+    each = [dataclasses.replace(config, beam_width=width, length_penalty_weight=weight) for weight in weights]
+    for one in each:
+        check_each(one)
+    return each, saved
 
 
 def main(argv: Sequence[str]) -> int:

@@ -34,7 +34,6 @@ from nmt.train.divergence import DivergedError, Guard, LossGuard, NoGuard
 from nmt.train.evaluation import Evaluation, Evaluator, NoEvaluation
 from nmt.train.feed import Feed, FeedSettings
 from nmt.train.loop import train
-from nmt.train.schedule import INVERSE_SQRT, NOAM
 from nmt.train.step import TrainStep
 from nmt.train.stopping import StopBySignal
 from nmt.translate.translation_model import SearchSettings, TranslationModel
@@ -268,15 +267,7 @@ def opening_lines(config: Config, feed: Feed, first_step: int, size: int, rewind
     optimization = derived_settings.optimization(config, size, rewinds)
     schedule = optimization.schedule
     rate = f"learning rate {schedule.learning_rate:g} (scaling: {config.learning_rate_scaling})"
-    steps = schedule.warmup_steps
-    warmup = f"{schedule.warmup_scheme} warm-up over {steps} steps" if steps else "no warm-up"
-    if schedule.decay_scheme == NOAM:
-        warmup = f"noam, at most {schedule.noam_peak:.3g} at step {steps}"
-    if schedule.decay_scheme == INVERSE_SQRT:
-        warmup = f"inverse_sqrt, at most that at step {steps}"
-    if optimization.plateau:
-        times = f"{optimization.plateau.patience} evaluation(s) without a better dev {optimization.plateau.metric}"
-        warmup += f", times {optimization.plateau.factor:g} after {times}"
+    courses = filter(None, (schedule, optimization.plateau))
     no_gpu = config.num_gpus > 0 and not derived_settings.gpus(config)
     parts = f" x {feed.parts} batches a step" if feed.parts > 1 else ""
     batch, total = feed.sizes()
@@ -287,7 +278,7 @@ def opening_lines(config: Config, feed: Feed, first_step: int, size: int, rewind
         *preset_lines(config),
         f"# ranks {size} x batch {batch}{parts} = global batch {total}",
         f"# {feed.pairs} sentence pairs, {feed.steps_per_epoch} steps an epoch, seed {config.random_seed}",
-        f"# {config.optimizer}, {rate}, {warmup}",
+        f"# {config.optimizer}, {rate}, {', '.join(map(str, courses))}",
         *([f"# --num_gpus={config.num_gpus}, but there is no GPU here: the CPU does the work"] if no_gpu else []),
         f"# {begin}, {config.num_train_steps} steps in all",
     ]

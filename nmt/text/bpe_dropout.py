@@ -133,7 +133,7 @@ class DrawnText(TextFile):
     """
 
     def __init__(self, text: TextFile, joints: Joints, rate: float, key: Sequence[int]) -> None:
-        self.__dict__.update(vars(text))
+        self.path, self.lengths, self._bytes, self._ends = text.path, text.lengths, text._bytes, text._ends
         self._joints, self._rate, self._key = joints, rate, tuple(key)
 
     def line(self, number: int) -> str:
@@ -145,9 +145,6 @@ class DrawnText(TextFile):
         words = join(split(super().line(number)), "bpe", "").split(" ")
         return " ".join(token for word in words if word for token in cut(word, dropped))
 
-
-def lengths_of(text: TextFile, numbers: np.ndarray) -> np.ndarray:
-    """How many tokens these lines have, as they are cut."""
-    if not isinstance(text, DrawnText):
-        return text.lengths[numbers]
-    return np.array([len(split(text.line(int(number)))) for number in numbers])
+    def tokens(self, numbers: np.ndarray) -> np.ndarray:
+        """How many tokens these lines have, as they are cut."""
+        return np.array([len(split(self.line(int(number)))) for number in numbers])

@@ -14,9 +14,10 @@ import numpy as np
 
 from nmt.core.errors import InputError
 from nmt.text.batches import Batch, make_batch, token_limit
-from nmt.text.bpe_dropout import DrawnText, Joints, lengths_of
-from nmt.text.corpus import ParallelCorpus, TextFile
+from nmt.text.bpe_dropout import DrawnText, Joints
+from nmt.text.corpus import ParallelCorpus
 from nmt.text.epoch_plan import Cut, epoch_plan, rank_slice, steps_per_epoch, widest_batch
+from nmt.text.lines import TextFile
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
 NORMALIZATIONS = ("sentences", "words")
@@ -278,7 +279,7 @@ class Feed:
 
     def _words(self, pairs: np.ndarray) -> int:
         """Target words of sentence pairs, end marks counted, as far as they are trained on."""
-        lengths = lengths_of(self._read.tgt, pairs)
+        lengths = self._read.tgt.tokens(pairs)
         return int((np.minimum(lengths, self._settings.tgt_max_len or lengths.max()) + 1).sum())
 
     def _drawn(self, text: TextFile, rate: float, side: int) -> TextFile:

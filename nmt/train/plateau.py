@@ -35,6 +35,10 @@ class PlateauSettings:
     factor: float = 0.5
     patience: int = 2
 
+    def __str__(self) -> str:
+        """In words."""
+        return f"times {self.factor:g} after {self.patience} evaluation(s) without a better dev {self.metric}"
+
 
 class Decay(Protocol):
     """What lowers the rate by what is found in evaluations."""

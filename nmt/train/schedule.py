@@ -79,6 +79,14 @@ class Schedule:
         """The greatest rate of "noam", where its warm-up ends."""
         return self.learning_rate * (self.num_units * self.warmup_steps) ** -0.5
 
+    def __str__(self) -> str:
+        """How the rate begins, in words: behind the rate itself."""
+        if self.decay_scheme == NOAM:
+            return f"noam, at most {self.noam_peak:.3g} at step {self.warmup_steps}"
+        if self.decay_scheme == INVERSE_SQRT:
+            return f"inverse_sqrt, at most that at step {self.warmup_steps}"
+        return f"{self.warmup_scheme} warm-up over {self.warmup_steps} steps" if self.warmup_steps else "no warm-up"
+
     def rate(self, step: tf.Tensor) -> tf.Tensor:
         """The learning rate (float32 scalar) of the update that starts at this step (an integer scalar, from
         0)."""

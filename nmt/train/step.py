@@ -85,10 +85,11 @@ class Optimization:
 
     def build(self, rate: tf.Tensor) -> Any:
         """The TensorFlow optimizer."""
-        if self.optimizer == "sgd":
-            return with_weight_decay(v1.train.GradientDescentOptimizer, self.weight_decay)(rate)
-        adam = with_weight_decay(v1.train.AdamOptimizer, self.weight_decay)
-        return adam(rate, self.adam_beta1, self.adam_beta2, self.adam_epsilon)
+        kind: Any = v1.train.GradientDescentOptimizer
+        moments: tuple[float, ...] = ()
+        if self.optimizer == "adam":
+            kind, moments = v1.train.AdamOptimizer, (self.adam_beta1, self.adam_beta2, self.adam_epsilon)
+        return with_weight_decay(kind, self.weight_decay)(rate, *moments)
 
 
 class StepResult(NamedTuple):

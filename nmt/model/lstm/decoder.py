@@ -50,7 +50,6 @@ class BoundDecoder(Decoding):
         memory: of the sentences.
         attention_width: of what is fed back.
         device: where everything but the cells is.
-
         bound: the attention to this memory, if there is one.
 
     Attributes:

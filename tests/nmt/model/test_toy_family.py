@@ -65,11 +65,11 @@ def flags(toy: Any, *more: str) -> list[str]:
 
 
 def test_a_toy_family_trains_and_translates(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    training = ["--num_train_steps=60", "--noevaluate_epochs", "--optimizer=adam", "--learning_rate=0.02"]
+    training = ["--num_train_steps=100", "--noevaluate_epochs", "--optimizer=adam", "--learning_rate=0.02"]
     assert main(flags(toy, *training)) == 0
     said = capsys.readouterr().out
     perplexities = [float(value) for value in re.findall(r"step \d+ lr .* ppl ([\d.]+) gN", said)]
-    assert perplexities[-1] < 0.8 * perplexities[0]
+    assert perplexities[-1] < 0.7 * perplexities[0]
     out = toy.directory / "out"
     assert json.loads((out / "hparams").read_text())["model_family"] == "bag"
     kernel = tf.train.load_checkpoint(str(latest(out))).get_tensor("dynamic_seq2seq/bag/kernel")
