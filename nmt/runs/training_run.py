@@ -18,6 +18,7 @@ from nmt.keeping import checkpoint
 from nmt.keeping.checkpoint import Checkpoints
 from nmt.keeping.run_directory import NoStore, Store
 from nmt.model.architecture import Architecture
+from nmt.model.inference_model import TrainedWeights
 from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer
 from nmt.options import derived_settings
@@ -233,12 +234,12 @@ def evaluators(
     if not ranks.rank:
         store = make(Store, config, **keeping, hparams=hparams, saver=saver)  # may refuse: before the logs
         outputs = Outputs(out_dir, first_step, config.num_train_steps, config.metric_names)
-    limits = make(LikelihoodSettings, config)
-    running = derived_settings.session_settings(config), derived_settings.gpus(config)
+    weights = TrainedWeights(shape, derived_settings.session_settings(config), derived_settings.gpus(config))
     evaluator = Evaluator(
         texts,
-        LikelihoodModel(shape, *vocabularies, limits, *running),
-        TranslationModel(shape, *vocabularies, make(SearchSettings, config), *running),
+        weights,
+        LikelihoodModel(weights, *vocabularies, make(LikelihoodSettings, config)),
+        TranslationModel(weights, *vocabularies, make(SearchSettings, config)),
         metrics=config.metric_names,
         store=store,
         subword_option=config.subword_option,

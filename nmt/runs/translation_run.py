@@ -10,13 +10,15 @@ from typing import Any
 from nmt.core.errors import InputError
 from nmt.core.ranks import Ranks, from_root, together
 from nmt.keeping import checkpoint
+from nmt.model.architecture import Architecture
+from nmt.model.inference_model import TrainedWeights
 from nmt.options import derived_settings
 from nmt.options.config import FIELDS, Config
 from nmt.options.hparams_file import HPARAMS, read_saved
 from nmt.options.option import make
 from nmt.runs import inputs
 from nmt.scoring.score import check_reference, score_files
-from nmt.translate.ensemble import EnsembleModel
+from nmt.translate.ensemble import EnsembleWeights
 from nmt.translate.translate_file import draw_attention, parse_list, translate_file
 from nmt.translate.translation_model import SearchSettings, TranslationModel
 
@@ -76,18 +78,17 @@ def load(
     Raises:
         InputError: a checkpoint is damaged, or of another shape than the options say.
     """
-    arguments = (
-        derived_settings.architecture(config, vocabularies, saved),
-        *vocabularies,
-        make(SearchSettings, config),
-        derived_settings.session_settings(config),
-        derived_settings.gpus(config),
-    )
+    shape = derived_settings.architecture(config, vocabularies, saved)
+    weights = _restored(shape, paths, derived_settings.session_settings(config), derived_settings.gpus(config))
+    return TranslationModel(weights, *vocabularies, make(SearchSettings, config))
+
+
+def _restored(shape: Architecture, paths: Sequence[str], *running: Any) -> TrainedWeights:
     if len(paths) == 1:
-        model = TranslationModel(*arguments)
-        checkpoint.restore(model.session, model.saver, paths[0])
-        return model
-    ensemble = EnsembleModel(len(paths), *arguments)
+        weights = TrainedWeights(shape, *running)
+        checkpoint.restore(weights.session, weights.saver, paths[0])
+        return weights
+    ensemble = EnsembleWeights(len(paths), shape, *running)
     for scope, path in zip(ensemble.scopes, paths, strict=True):
         checkpoint.restore_below(ensemble.session, scope, path)
     return ensemble

@@ -1,4 +1,4 @@
-"""Perplexity: how well a checkpoint predicts a text, in a graph and a session of its own, without dropout."""
+"""Perplexity: how well a checkpoint predicts a text, without dropout."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from nmt.core.ranks import Ranks
 from nmt.keeping import checkpoint
 from nmt.keeping.best import BestScore
 from nmt.keeping.run_directory import AVERAGE, Storing, best_name
+from nmt.model.inference_model import TrainedWeights
 from nmt.reporting.heatmap import heatmap
 from nmt.reporting.outputs import RunOutputs, Stats
 from nmt.scoring.perplexity import LikelihoodModel
@@ -81,8 +82,9 @@ class Evaluator:
 
     Args:
         texts: held-out text by name; "dev" is the one that decides which model is best.
-        likelihood: the graph for perplexity.
-        translation: the graph for translations.
+        weights: those of the two models.
+        likelihood: tells perplexities.
+        translation: translates.
         metrics: what translations are scored by.
         store: where checkpoints and translations go.
         subword_option: how tokens are joined into words.
@@ -95,6 +97,7 @@ class Evaluator:
     def __init__(
         self,
         texts: Mapping[str, ParallelCorpus],
+        weights: TrainedWeights,
         likelihood: LikelihoodModel,
         translation: TranslationModel,
         *,
@@ -106,7 +109,8 @@ class Evaluator:
         sharing: Ranks,
         outputs: RunOutputs,
     ) -> None:
-        self._texts, self._likelihood, self._translation = texts, likelihood, translation
+        self._texts, self._weights = texts, weights
+        self._likelihood, self._translation = likelihood, translation
         self._metrics, self._store, self._seed = metrics, store, seed
         self._everybody, self._sharing, self._outputs = everybody, sharing, outputs
         self._newest: dict[str, float] = {}
@@ -196,8 +200,7 @@ class Evaluator:
 
     def _restore(self, path: str) -> None:
         self._sharing.barrier()  # until it is written
-        checkpoint.restore(self._likelihood.session, self._likelihood.saver, path)
-        checkpoint.restore(self._translation.session, self._translation.saver, path)
+        checkpoint.restore(self._weights.session, self._weights.saver, path)
 
     def _full(self, path: str, step: int, prefix: str = "") -> dict[str, float]:
         self._restore(path)

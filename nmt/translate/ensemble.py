@@ -13,20 +13,20 @@ from typing import Any
 import tensorflow as tf
 
 from nmt.model.architecture import Architecture
+from nmt.model.inference_model import TrainedWeights
 from nmt.model.interface import Memory, StepDecoder, Translator
 from nmt.model.parts.initializers import Initializer
 from nmt.model.registry import make_translator
-from nmt.translate.translation_model import TranslationModel
 
 
-class EnsembleModel(TranslationModel):
-    """Translates by the weights of several models; arguments as for `TranslationModel`, but for the first.
+class EnsembleWeights(TrainedWeights):
+    """The weights of several models; arguments as for `TrainedWeights`, but for the first.
 
     The variables of model i have the names of a model by itself below `scopes[i]`.
 
     Args:
         models: how many.
-        arguments: of `TranslationModel`.
+        arguments: of `TrainedWeights`.
 
     Attributes:
         scopes: of the models' variables.

@@ -1,6 +1,6 @@
 """The translation graph: lines of one language into lines of another, with the weights of a checkpoint.
 
-A graph and a session of its own, without dropout. Lines of similar length are translated together; the order
+Without dropout. Lines of similar length are translated together; the order
 of the output is that of the input, and a blank line gives blank lines.
 """
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 import tfdist
 from nmt import nmt
 from nmt.keeping.checkpoint import Checkpoints, latest, restore
-from nmt.model.inference_model import TrainedModel
+from nmt.model.inference_model import TrainedWeights
 from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer, initializer
@@ -162,15 +162,14 @@ def case_nmt_evaluates_and_translates_without_communication() -> None:
         path = Checkpoints(tempfile.mkdtemp()).save(session, v1.train.Saver(), 1)
     assert communication(training)  # the count does find them
     with tfdist.disable_broadcast():
-        likelihood = LikelihoodModel(shape, words, words, LikelihoodSettings())
-        translation = TranslationModel(shape, words, words, SearchSettings(beam_width=2))
-    for model in (likelihood, translation):
-        restore(model.session, model.saver, path)
+        weights = TrainedWeights(shape)
+        likelihood = LikelihoodModel(weights, words, words, LikelihoodSettings())
+        translation = TranslationModel(weights, words, words, SearchSettings(beam_width=2))
+    restore(weights.session, weights.saver, path)
     if tfdist.rank() == 0:  # alone: whoever communicated would wait for the others
         assert likelihood.perplexity(corpus) > 1
         assert all(translation.translate(["w1 w2", "w3"]))
-    for model in (likelihood, translation):
-        assert not communication(model.session.graph)
+    assert not communication(weights.session.graph)
 
 
 def case_nmt_evaluates_and_saves_at_the_end_of_a_block() -> None:
@@ -232,14 +231,13 @@ def case_nmt_shares_translation_and_perplexity() -> None:
         SearchSettings(batch_size=7, tgt_max_len=12, sampling_temperature=1.0, translations_per_input=2, seed=3),
     ]
     with tfdist.disable_broadcast():
-        models = [TranslationModel(shape, words, words, settings) for settings in searches]
-        likelihood = LikelihoodModel(shape, words, words, LikelihoodSettings(batch_size=32))
-    trained: list[TrainedModel[Any]] = [*models, likelihood]
-    for one in trained:
-        random = np.random.default_rng(4)
-        for variable in sorted(one.session.graph.get_collection("variables"), key=lambda each: each.name):
-            value = random.uniform(-1, 1, variable.shape)
-            one.session.run(variable.initializer, {variable.initializer.inputs[1]: value})
+        weights = TrainedWeights(shape)
+        models = [TranslationModel(weights, words, words, settings) for settings in searches]
+        likelihood = LikelihoodModel(weights, words, words, LikelihoodSettings(batch_size=32))
+    random = np.random.default_rng(4)
+    for variable in sorted(weights.session.graph.get_collection("variables"), key=lambda each: each.name):
+        value = random.uniform(-1, 1, variable.shape)
+        weights.session.run(variable.initializer, {variable.initializer.inputs[1]: value})
     for model, settings in zip(models, searches, strict=True):
         with turn(settings):
             assert translate_file(model, str(directory / "in"), str(directory / "out"), ranks) == len(lines)

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from nmt.keeping.checkpoint import Checkpoints, restore
+from nmt.model.inference_model import TrainedWeights
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.character_convolution import CharacterEmbedding
 from nmt.model.parts.initializers import Initializer, initializer
@@ -125,9 +126,9 @@ def test_train_score_and_translate(toy: Any, tmp_path: Path) -> None:
         losses = [step.run(session, batch, np.array([1, 2], np.int32)).loss_sum for _ in range(5)]
         path = Checkpoints(tmp_path).save(session, v1.train.Saver(), 5)
     assert losses[-1] < losses[0]
-    likelihood = LikelihoodModel(shape, CHARACTERS, toy.tgt_vocab, LikelihoodSettings())
-    translation = TranslationModel(shape, CHARACTERS, toy.tgt_vocab, SearchSettings(beam_width=2, tgt_max_len=4))
-    for model in (likelihood, translation):
-        restore(model.session, model.saver, path)
+    weights = TrainedWeights(shape)
+    likelihood = LikelihoodModel(weights, CHARACTERS, toy.tgt_vocab, LikelihoodSettings())
+    translation = TranslationModel(weights, CHARACTERS, toy.tgt_vocab, SearchSettings(beam_width=2, tgt_max_len=4))
+    restore(weights.session, weights.saver, path)
     assert 1 < likelihood.perplexity(toy.dev) < 20
     assert len(translation.translate(["a neverseen word", "", "b"])) == 3

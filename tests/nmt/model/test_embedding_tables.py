@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from nmt.keeping.checkpoint import Checkpoints, restore
+from nmt.model.inference_model import TrainedWeights
 from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.embedding_tables import given_vectors
@@ -289,8 +290,9 @@ def test_pretrained_words_stay_and_the_marks_are_trained(toy: Any, tmp_path: Pat
         before["embeddings/decoder/embedding_decoder"], after["embeddings/decoder/embedding_decoder"]
     )
     # A graph for evaluation needs no file: the checkpoint has the vectors.
-    likelihood = LikelihoodModel(shape, toy.src_vocab, toy.tgt_vocab, LikelihoodSettings())
-    restore(likelihood.session, likelihood.saver, path)
+    weights = TrainedWeights(shape)
+    likelihood = LikelihoodModel(weights, toy.src_vocab, toy.tgt_vocab, LikelihoodSettings())
+    restore(weights.session, weights.saver, path)
     assert likelihood.perplexity(toy.dev) > 1
     with pytest.raises(ValueError, match="embedding_encoder_pretrained is not trained: the initializer must be given"):
         Training(shape, tmp_path, Initializer())

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from nmt.model.inference_model import TrainedWeights
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from tests.nmt.core.thread_ranks import outcomes
 
 
 def test_ranks_add_up(toy: Any) -> None:
     """More ranks than batches, too."""
-    model = LikelihoodModel(toy.architecture, toy.src_vocab, toy.tgt_vocab, LikelihoodSettings(batch_size=8))
+    weights = TrainedWeights(toy.architecture)
+    model = LikelihoodModel(weights, toy.src_vocab, toy.tgt_vocab, LikelihoodSettings(batch_size=8))
     with model.session.graph.as_default():
         model.session.run(tf.compat.v1.global_variables_initializer())
     loss_sum, words = model.sums(toy.train)

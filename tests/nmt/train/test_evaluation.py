@@ -59,6 +59,7 @@ def evaluator(toy: Any, model: Scalar, outputs: Lines, averages: bool = False) -
         {"dev": toy.dev, "test": toy.dev},
         either,
         either,
+        either,
         metrics=["bleu", "accuracy"],
         store=Store(str(toy.directory / "out"), ["bleu", "accuracy"], 2, averages, "{}\n", model.saver),
         subword_option="",

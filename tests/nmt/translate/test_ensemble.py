@@ -15,9 +15,9 @@ from nmt.keeping.checkpoint import restore_below
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
 from nmt.translate.beam_search import beam_search
-from nmt.translate.ensemble import Ensemble, EnsembleModel
+from nmt.translate.ensemble import Ensemble, EnsembleWeights
 from nmt.translate.search import attention_weights, greedy_search
-from nmt.translate.translation_model import SearchSettings
+from nmt.translate.translation_model import SearchSettings, TranslationModel
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import EOS, SOS, v1
 from tests.nmt.model.oracle_model import OracleModel, log_softmax
@@ -88,11 +88,12 @@ def test_the_same_weights_twice_are_one_model(toy: Any, tmp_path: Path) -> None:
     one, settings = model_of(toy, beam_width=3), SearchSettings(beam_width=3)
     path = str(tmp_path / "translate.ckpt-1")
     with one.session.graph.as_default():
-        one.saver.save(one.session, path, write_meta_graph=False)
-    ensemble = EnsembleModel(2, partitioned, toy.src_vocab, toy.tgt_vocab, settings)
-    for scope in ensemble.scopes:
-        restore_below(ensemble.session, scope, path)
+        v1.train.Saver().save(one.session, path, write_meta_graph=False)
+    weights = EnsembleWeights(2, partitioned)
+    ensemble = TranslationModel(weights, toy.src_vocab, toy.tgt_vocab, settings)
+    for scope in weights.scopes:
+        restore_below(weights.session, scope, path)
     assert ensemble.translate(LINES) == one.translate(LINES)
-    wider = EnsembleModel(2, dataclasses.replace(toy.architecture, num_units=9), toy.src_vocab, toy.tgt_vocab, settings)
+    wider = EnsembleWeights(2, dataclasses.replace(toy.architecture, num_units=9))
     with pytest.raises(InputError, match=r"translate.ckpt-1 does not fit the model, where .*use the flags"):
         restore_below(wider.session, wider.scopes[1], path)

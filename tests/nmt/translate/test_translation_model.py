@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from nmt.core.ranks import Ranks
+from nmt.model.inference_model import TrainedWeights
 from nmt.translate.translation_model import SearchSettings, TranslationModel, translate_shared
 from tests.nmt.core.thread_ranks import outcomes
 
@@ -23,7 +24,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 def model_of(toy: Any, **settings: Any) -> TranslationModel:
     """A model of random weights, the same ones in every call, that ends its sentences at different times."""
-    made = TranslationModel(toy.architecture, toy.src_vocab, toy.tgt_vocab, SearchSettings(**settings))
+    made = TranslationModel(TrainedWeights(toy.architecture), toy.src_vocab, toy.tgt_vocab, SearchSettings(**settings))
     random = np.random.default_rng(2)
     variables = made.session.graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
     for variable in sorted(variables, key=lambda one: one.name):
