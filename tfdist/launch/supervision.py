@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import selectors
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -22,7 +23,6 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what SIGUSR1 means, 
 _SECOND_INTERRUPT_SECONDS = 10.0  # interrupts closer than this mean: at once
 _KILL_SECONDS = 3.0  # for the launcher to end the ranks after the second
 _OUTPUT_SECONDS = 5.0  # for the last lines: a process that outlives the launcher may hold its pipe
-_LOOK_SECONDS = 1.0
 _NAP_SECONDS = 0.1
 _CHILDLESS_SECONDS = 10.0
 _ABORT_SECONDS = 20.0  # that an aborted job has for its end
@@ -59,15 +59,17 @@ def supervise(
       OSError: it cannot be started.
     """
     start = time.monotonic()
-    passing: list[tuple[int, Lines | Plain]] = [] if lines is None else [(1, lines()), (2, lines())]
     loss, abort = Watch(lost), Watch(aborted)
+    through: dict[int, Lines | Plain] = {} if lines is None else {1: lines(), 2: lines()}
     if lines is None and (lost or aborted):
-        passing = [(2, Plain())]
-    pipes = {target: subprocess.PIPE for target, _ in passing}
+        through = {2: Plain()}
+    pipes = dict.fromkeys(through, subprocess.PIPE)
     libc = ctypes.CDLL(None)
 
     def end_with_parent() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # a killed tfdist-run leaves no job behind
+        # A killed tfdist-run leaves no job behind. The signal comes once for each thread that it has, and Open MPI's
+        # mpirun ends at the second without its ranks: so there is no thread for the streams.
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
     # In a session of its own, where a terminal's Ctrl-C does not arrive a second time; from there it could not read
     # the terminal either (it would get an error, or be stopped).
@@ -80,33 +82,29 @@ def supervise(
         preexec_fn=end_with_parent,
     )
     signals.begin(process)
-    sources = {1: process.stdout, 2: process.stderr}
-    readers = [
-        threading.Thread(target=_pass_on, args=(sources[target], target, through, (loss, abort)), daemon=True)
-        for target, through in passing
-    ]
-    for reader in readers:
-        reader.start()
-    code = _wait(process, abort, ends_with_children)
-    signals.finish()
-    deadline = time.monotonic() + _OUTPUT_SECONDS
-    for reader in readers:
-        reader.join(max(0.0, deadline - time.monotonic()))
+    with Streams({1: process.stdout, 2: process.stderr}, through, {2: (loss, abort)}) as streams:
+        code = _wait(process, streams, abort, ends_with_children)
+        signals.finish()
+        deadline = time.monotonic() + _OUTPUT_SECONDS
+        while streams.open and time.monotonic() < deadline:
+            streams.pass_on(_NAP_SECONDS)
     if code == 0 and loss.since is not None:
         sys.stderr.write("tfdist-run: mpirun has lost a machine, and ended with exit code 0: this is 1\n")
         code = 1
     return Ended(code if code >= 0 else 128 - code, time.monotonic() - start)
 
 
-def _wait(process: subprocess.Popen[Any], abort: Watch, ends_with_children: bool) -> int:
+def _wait(process: subprocess.Popen[Any], streams: Streams, abort: Watch, ends_with_children: bool) -> int:
     """Its exit code; it is made to end when all its own processes have: a machine that does not answer holds it up.
 
     And when it has begun to end the job long ago: Open MPI's may wait for a stopped rank that it has killed.
     """
     begun, last = False, time.monotonic()
     while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(_LOOK_SECONDS)
+        streams.pass_on(_NAP_SECONDS)
+        code = process.poll()
+        if code is not None:
+            return code
         if abort.since is not None and time.monotonic() - abort.since > _ABORT_SECONDS:
             sys.stderr.write("tfdist-run: the job was aborted, but mpirun does not end: it is killed\n")
             _kill_session(process.pid)
@@ -226,14 +224,57 @@ class Watch:
             self._last = data[-len(self._words) :]
 
 
-def _pass_on(source: Any, target: int, lines: Lines | Plain, watches: Sequence[Watch]) -> None:
-    # A reader that has gone (``| head``) closes the pipe here, too, and so reaches the launcher.
-    with source, contextlib.suppress(BrokenPipeError):
-        while data := os.read(source.fileno(), _BLOCK_BYTES):
-            for watch in watches if target == 2 else ():
-                watch.see(data)
-            _write(target, lines.feed(data))
-        _write(target, lines.end())
+class Streams:
+    """Pipes from a process, whose bytes go on to this one's own streams.
+
+    Args:
+      sources: the pipes, by the number of this process's stream.
+      through: what puts their bytes together; those without are left alone.
+      watches: what looks at them, likewise.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[int, Any],
+        through: Mapping[int, Lines | Plain],
+        watches: Mapping[int, Sequence[Watch]],
+    ) -> None:
+        self._through, self._watches = through, watches
+        self._selector = selectors.DefaultSelector()
+        for target in through:
+            self._selector.register(sources[target], selectors.EVENT_READ, target)
+
+    def __enter__(self) -> Streams:
+        """Itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Closes the pipes."""
+        for key in list(self._selector.get_map().values()):
+            self._close(key)
+        self._selector.close()
+
+    @property
+    def open(self) -> bool:
+        """Whether something may still come."""
+        return bool(self._selector.get_map())
+
+    def pass_on(self, seconds: float) -> None:
+        """Wait so long for the next bytes at most, and hand on what there is."""
+        for key, _ in self._selector.select(seconds):
+            # A reader that has gone (``| head``) closes the pipe here, too, and so reaches the launcher.
+            with contextlib.suppress(BrokenPipeError):
+                if data := os.read(key.fd, _BLOCK_BYTES):
+                    for watch in self._watches.get(key.data, ()):
+                        watch.see(data)
+                    _write(key.data, self._through[key.data].feed(data))
+                    continue
+                _write(key.data, self._through[key.data].end())
+            self._close(key)
+
+    def _close(self, key: selectors.SelectorKey) -> None:
+        self._selector.unregister(key.fileobj)
+        key.fileobj.close()  # type: ignore[union-attr]
 
 
 def _write(target: int, data: bytes) -> None:

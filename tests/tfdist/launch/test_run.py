@@ -97,6 +97,27 @@ def test_a_launcher_that_does_not_end_an_aborted_job() -> None:
     assert ends.output == "7\n" and "does not end" not in ends.errors
 
 
+COUNTING = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"TERM "))
+os.write(1, b"ready ")
+deadline = time.monotonic() + 2
+while time.monotonic() < deadline:
+    time.sleep(0.01)
+"""
+
+
+def test_a_killed_one_tells_its_launcher_once() -> None:
+    """Open MPI's mpirun would end at a second SIGTERM and leave its ranks."""
+    job = "import sys\nfrom tfdist.launch.supervision import Signals, supervise\n"
+    job += "supervise([sys.executable, '-c', sys.argv[1]], Signals(), None, lost=b'lost')"
+    process = subprocess.Popen([sys.executable, "-c", job, COUNTING], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout and process.stdout.read(6) == "ready "
+    process.kill()
+    process.wait()
+    assert process.stdout.read() == "TERM "
+
+
 def test_intel_mpi() -> None:
     intel = Launcher("/mpi/mpirun", "Intel MPI", 2021)
     assert line(intel, ranks=4, hosts=(Host("a", 2), Host("b", 2)), cores_each=0) == (
