@@ -23,14 +23,14 @@ from nmt.core.ranks import from_root, together
 from nmt.options.command import exit_code
 from nmt.options.config import Config
 from nmt.options.flags import asks_for_help, help_text, parse
-from nmt.options.option import POSITIVE, check_each, option
-from nmt.options.resolve import configure
+from nmt.options.option import POSITIVE, check_each, make, option
+from nmt.options.resolve import configure, saved_path
 from nmt.runs import inputs
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.translation_run import checkpoints, load
 from nmt.scoring.score import sacre_bleu
 from nmt.text.tokens import reference_text
-from nmt.translate.translation_model import translate_shared
+from nmt.translate.translation_model import SearchSettings, TranslationModel, translate_shared
 
 _BEAM_WIDTH = 5
 _HEAD = "{}, beam {}, {}\n--length_penalty_weight   BLEU  words to one of the reference"
@@ -83,13 +83,13 @@ def tune(options: TuneOptions, ranks: Processes) -> None:
     lines, references = from_root(ranks, lambda: _read(configs[0]))
     with together(ranks):
         vocabularies = inputs.read_vocabularies(configs[0], saved)
-        paths = checkpoints(configs[0])
+        with ranks.untouched():
+            weights = load(configs[0], saved, vocabularies, checkpoints(configs[0]))
     scored: list[tuple[float, float]] = []
     for config in configs:
-        with together(ranks), ranks.untouched():
-            model = load(config, saved, vocabularies, paths)
+        with ranks.untouched():
+            model = TranslationModel(weights, *vocabularies, make(SearchSettings, config))
         found = [best for best, *_ in translate_shared(model, lines, ranks)]
-        model.session.close()
         bleu = sacre_bleu(found, references)
         words, wanted = (sum(len(line.split()) for line in text) for text in (found, references))
         if not scored:
@@ -112,7 +112,12 @@ def _read(config: Config) -> tuple[list[str], list[str]]:
 def _configured(options: TuneOptions) -> tuple[list[Config], dict[str, Any]]:
     """The run's options with each weight, and its `hparams`."""
     weights = options.each_weight
+    path = saved_path(options.ckpt, str(options.out_dir))
+    if not os.path.isfile(path):
+        raise InputError(f"{path} is missing: give --out_dir=D or --ckpt=D/translate.ckpt-N of a training")
     config, saved = configure([*options.flags(), f"--length_penalty_weight={weights[0]}"])
+    if config.dev_prefix is None:
+        raise InputError(f"{path} names no development text: give --dev_prefix")
     width = options.beam_width or saved.get("beam_width") or _BEAM_WIDTH
     each = [dataclasses.replace(config, beam_width=width, length_penalty_weight=weight) for weight in weights]
     for one in each:
@@ -125,6 +130,7 @@ def main(argv: Sequence[str]) -> int:
     tf.compat.v1.disable_control_flow_v2()
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
     ranks = Processes()
+    ranks.take_cores()
 
     def work() -> None:
         if asks_for_help(argv[1:]):

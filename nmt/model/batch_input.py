@@ -32,7 +32,7 @@ class BatchInput:
         """The translator's summed losses of the batch, float32 scalars; see `Translator.losses`."""
         return translator.losses(
             self.source, self.source_lengths, self.target_in, self.target_out, self.target_lengths,
-            num_sampled, label_smoothing, r_drop,
+            num_sampled=num_sampled, label_smoothing=label_smoothing, r_drop=r_drop,
         )  # fmt: skip
 
     def feed(self, batch: Batch) -> dict[tf.Tensor, Any]:

@@ -17,6 +17,9 @@ _DRAWN = Condition(
 _CODES = Condition(
     "--subword_option=bpe and --bpe_codes", lambda options: options.subword_option == "bpe" and options.bpe_codes
 )
+_SOURCE_CODES = Condition(
+    f"{_CODES.text}, and no --language_model", lambda options: _CODES.holds(options) and not options.language_model
+)
 _BY_SENTENCES = Condition("no --batch_tokens", lambda options: options.batch_tokens is None)
 
 
@@ -62,7 +65,7 @@ class DataOptions:
         0.0,
         "probability that a joint of a source word's subwords is left out when it is read",
         within=BELOW_ONE,
-        needs=_CODES,
+        needs=_SOURCE_CODES,
         makes=[FeedSettings],
     )
     tgt_bpe_dropout: float = option(

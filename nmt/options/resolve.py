@@ -30,14 +30,8 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
         InputError: for any mistake in the flags or in that file.
     """
     explicit = parse(Config, arguments)
-    saved: dict[str, Any] = {}
-    path = ""
-    ckpt = explicit.get("ckpt", "").split(",")[0]
-    for directory in ((os.path.dirname(ckpt) or ".") if ckpt else "", explicit.get("out_dir", "")):
-        path = os.path.join(directory, HPARAMS)
-        if directory and os.path.isfile(path):
-            saved = read_saved(path)
-            break
+    path = saved_path(explicit.get("ckpt", ""), explicit.get("out_dir", ""))
+    saved = read_saved(path) if os.path.isfile(path) else {}
     first = read_file(explicit["hparams_path"]) if explicit.get("hparams_path") else {}
     for name in sorted(explicit.keys() & first.keys()):
         if explicit[name] != first[name]:
@@ -45,6 +39,14 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
     if explicit.get("override_loaded_hparams"):
         saved = {name: value for name, value in saved.items() if name not in FIELDS}
     return resolve({**explicit, **first}, saved, path), saved
+
+
+def saved_path(ckpt: str, out_dir: str) -> str:
+    """Where the `hparams` file of a run is, if it is there: beside its first checkpoint, or in its out_dir."""
+    directories = [os.path.dirname(ckpt.split(",")[0]) or "."] if ckpt else []
+    directories += [out_dir] if out_dir else []
+    paths = [os.path.join(directory, HPARAMS) for directory in directories]
+    return next(filter(os.path.isfile, paths), paths[-1] if paths else HPARAMS)
 
 
 def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None, saved_path: str = "hparams") -> Config:

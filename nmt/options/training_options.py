@@ -26,6 +26,7 @@ _ADAM = Condition("--optimizer=adam", lambda options: options.optimizer == "adam
 _DROPS = Condition("--dropout or --output_dropout", lambda options: options.dropout or options.output_dropout)
 _BLOCKS = Condition("--sync=average or --sync=bmuf", lambda options: options.sync != "gradients")
 _ALL_WORDS = Condition("--num_sampled_softmax=0", lambda options: options.num_sampled_softmax == 0)
+_SOURCE = Condition("no --language_model", lambda options: not options.language_model)
 _FILTER = Condition("--sync=bmuf", lambda options: options.sync == "bmuf")
 
 
@@ -79,6 +80,7 @@ class TrainingOptions(ModelOptions):
         "what must get better on the development text: the first of --metrics, or the perplexity",
         allowed=("score", "perplexity"),
         needs=_PLATEAU,
+        fixed=True,
     )
     plateau_factor: float = option(
         0.5,
@@ -119,8 +121,8 @@ class TrainingOptions(ModelOptions):
     )
     batch_tokens: int | None = option(
         None,
-        "tokens of a rank's batch in training, on its longer side, padding counted, in place of --batch_size and "
-        "--num_buckets; unset: these count",
+        "tokens of a step's batch for each rank, on its longer side, padding counted, in place of --batch_size and "
+        "--num_buckets; a rank may have one sentence more; unset: these count",
         within=POSITIVE,
         makes=[FeedSettings],
     )
@@ -153,7 +155,11 @@ class TrainingOptions(ModelOptions):
         makes=[Optimization],
     )
     src_word_dropout: float = option(
-        0.0, "probability that a source word is dropped as a whole", within=BELOW_ONE, makes=[Optimization]
+        0.0,
+        "probability that a source word is dropped as a whole",
+        within=BELOW_ONE,
+        needs=_SOURCE,
+        makes=[Optimization],
     )
     tgt_word_dropout: float = option(
         0.0,

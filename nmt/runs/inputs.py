@@ -42,7 +42,7 @@ def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = F
     tgt = _read_vocabulary(config, str(config.src if config.share_vocab else config.tgt), writes)
     src: SourceVocabulary = tgt
     if config.share_vocab and not config.language_model:
-        _check_joint(tgt, f"{config.vocab_prefix}.{config.tgt}")
+        _check_joint(config, tgt)
     if config.use_char_encode:
         src = CharacterVocabulary()
     elif not config.share_vocab:
@@ -57,17 +57,25 @@ def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = F
     return src, tgt
 
 
-def _check_joint(vocabulary: Vocabulary, other: str) -> None:
-    """Raise InputError if a file has the words of the other side alone, which nobody would read."""
+def _check_joint(config: Config, vocabulary: Vocabulary) -> None:
+    """Raise InputError if the other side's file has words that nobody would read."""
+    other = f"{config.vocab_prefix}.{config.tgt}"
     if os.path.exists(other) and set(TextFile(other)) - set(vocabulary.words):
         raise InputError(
-            f"--share_vocab reads {vocabulary.path} for both sides, but {other} has other words: make one vocabulary "
-            "of both languages with python -m nmt.prepare --share_vocab, or, if it is one, remove the other file"
+            f"{_joint(config)} reads {vocabulary.path} for both sides, but {other} has other words: make one "
+            "vocabulary of both languages with python -m nmt.prepare --share_vocab, or, if it is one, remove the "
+            "other file"
         )
+
+
+def _joint(config: Config) -> str:
+    return "--share_vocab" + (f" (which --preset={config.preset} sets)" if config.preset else "")
 
 
 def _read_vocabulary(config: Config, suffix: str, writes: bool) -> Vocabulary:
     path = f"{config.vocab_prefix}.{suffix}"
+    if config.share_vocab and not os.path.exists(path):
+        raise InputError(f"{path} is missing, which {_joint(config)} reads: make it with nmt.prepare --share_vocab")
     if not config.check_special_token:
         return read_vocabulary(path, config.sos, config.eos, specials_first=False)
     return complete_vocabulary(path, config.out_dir if writes else None, config.sos, config.eos)

@@ -10,12 +10,13 @@ from typing import Any
 from nmt.core.errors import InputError
 from nmt.core.ranks import Ranks, from_root, together
 from nmt.keeping import checkpoint
-from nmt.model.architecture import Architecture
 from nmt.model.inference_model import TrainedWeights
 from nmt.options import derived_settings
-from nmt.options.config import FIELDS, Config
+from nmt.options.config import Config
+from nmt.options.data_options import DataOptions
 from nmt.options.hparams_file import HPARAMS, read_saved
-from nmt.options.option import make
+from nmt.options.model_options import ModelOptions
+from nmt.options.option import make, options_of
 from nmt.runs import inputs
 from nmt.scoring.score import check_reference, score_files
 from nmt.translate.ensemble import EnsembleWeights
@@ -44,7 +45,8 @@ def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inp
         paths = checkpoints(config)
         vocabularies = inputs.read_vocabularies(config, saved)
         with untouched():
-            model = load(config, saved, vocabularies, paths)
+            weights = load(config, saved, vocabularies, paths)
+            model = TranslationModel(weights, *vocabularies, make(SearchSettings, config))
     notices = derived_settings.precision_notices(config, ranks)
     from_root(ranks, lambda: print("".join(f"# {notice}\n" for notice in notices), end="", flush=True))
     files = str(config.inference_input_file), str(config.inference_output_file)
@@ -60,6 +62,8 @@ def checkpoints(config: Config) -> list[str]:
         InputError: one is missing, or they are not of one kind of model.
     """
     paths = [path.strip() for path in config.ckpt.split(",")] if config.ckpt else []
+    if not all(paths):
+        raise InputError(f"--ckpt={config.ckpt} names nothing between two commas: give checkpoints, as a,b,c")
     latest = None if paths else checkpoint.latest(str(config.out_dir))
     paths += [latest] if latest else []
     if not paths:
@@ -72,18 +76,14 @@ def checkpoints(config: Config) -> list[str]:
 
 def load(
     config: Config, saved: Mapping[str, Any], vocabularies: inputs.Vocabularies, paths: Sequence[str]
-) -> TranslationModel:
-    """A model with the weights of a checkpoint, or an ensemble with those of several.
+) -> TrainedWeights:
+    """The weights of a checkpoint, or of several for an ensemble.
 
     Raises:
         InputError: a checkpoint is damaged, or of another shape than the options say.
     """
     shape = derived_settings.architecture(config, vocabularies, saved)
-    weights = _restored(shape, paths, derived_settings.session_settings(config), derived_settings.gpus(config))
-    return TranslationModel(weights, *vocabularies, make(SearchSettings, config))
-
-
-def _restored(shape: Architecture, paths: Sequence[str], *running: Any) -> TrainedWeights:
+    running = derived_settings.session_settings(config), derived_settings.gpus(config)
     if len(paths) == 1:
         weights = TrainedWeights(shape, *running)
         checkpoint.restore(weights.session, weights.saver, paths[0])
@@ -102,7 +102,8 @@ def _check_one_kind(paths: Sequence[str]) -> None:
         if os.path.isfile(hparams):
             records[path] = read_saved(hparams)
     names = ["src_vocab_sha256", "tgt_vocab_sha256"]
-    names += [name for name, field in FIELDS.items() if field.metadata["fixed"]]
+    for group in (DataOptions, ModelOptions):  # what else is fixed is no matter of a model's shape
+        names += [name for name, field in options_of(group).items() if field.metadata["fixed"]]
     first = next(iter(records), "")
     for path, record in records.items():
         for name in (one for one in names if one in record and one in records[first]):

@@ -43,7 +43,7 @@ class FeedSettings:
     Attributes:
         batch_size: sentences of one rank in a step, or in each part of it.
         num_buckets: length classes.
-        src_max_len: tokens kept of a source; 0 or None for all.
+        src_max_len: tokens kept of a source as it is read; 0 or None for all.
         tgt_max_len: the same for the target.
         seed: of the order.
         max_batch_tokens: most tokens of a rank's batch, padding counted, on its longer side; None for `token_limit`.
@@ -51,10 +51,11 @@ class FeedSettings:
         loss_normalization: what a step's summed loss is divided by: its "sentences", or its target "words"; None: the
             words if batches are cut by tokens.
         pool_batches: so many batches' sentences of a length class are put in order of length before they are cut.
-        batch_tokens: tokens of a batch of one rank, on its longer side, padding counted, in place of `batch_size` and
-            `num_buckets`; None: these count.
+        batch_tokens: in place of `batch_size` and `num_buckets`, the tokens of a batch of all ranks, on its longer
+            side, padding counted, by their number: a rank has at most one sentence more than its share. None: these
+            count.
         src_bpe_dropout: probability that a joint of a source word is left out (`nmt.text.bpe_dropout`). Batches are
-            planned, and limits of tokens kept, by the text as it stands.
+            planned by the text as it stands.
         tgt_bpe_dropout: the same of a target word.
     """
 
@@ -115,6 +116,7 @@ class Feed:
         self._origin = Origin()
         self._epoch = -1
         self._plan: list[np.ndarray] = []
+        self._counted = (-1, 0)  # of the last step whose words were counted: its number, and the words
         self.pairs = int(np.count_nonzero((corpus.src.lengths > 0) & (corpus.tgt.lengths > 0)))
         if self.pairs < size:
             raise InputError(
@@ -194,20 +196,19 @@ class Feed:
 
     def _plan_record(self) -> dict[str, Any]:
         """All that the plan of an epoch is a function of, and what the sentences in it say."""
-        settings = self._settings
-        cut = self._cut
+        settings, cut = self._settings, self._cut
+        by_sentences = cut.global_batch_tokens is None
+        sizes = {"global batch size": cut.global_batch_size, "num_buckets": cut.num_buckets}
         more = {
             "pool_batches": (cut.pool_batches, 1),
-            "tokens of a global batch": (cut.global_batch_tokens, None),
             "src_bpe_dropout": (settings.src_bpe_dropout, 0.0),
             "tgt_bpe_dropout": (settings.tgt_bpe_dropout, 0.0),
             "bpe_codes": (self._joints.checksum if self._joints else 0, 0),
         }
         return {
-            "global batch size": cut.global_batch_size,
+            **(sizes if by_sentences else {"tokens of a global batch": cut.global_batch_tokens}),
             "source text": self._corpus.src.checksum,
             "target text": self._corpus.tgt.checksum,
-            "num_buckets": settings.num_buckets,
             "src_max_len": settings.src_max_len,
             "tgt_max_len": settings.tgt_max_len,
             "random_seed": settings.seed,
@@ -225,7 +226,7 @@ class Feed:
         """
         settings, corpus = self._settings, self._corpus
         if settings.batch_tokens is not None:
-            return  # no batch is wider
+            return  # whoever gave it has said how many; a rank has one sentence more at most
         most = token_limit(settings.batch_size, settings.max_batch_tokens, settings.src_max_len, settings.tgt_max_len)
         sentences, longest, pair = widest_batch(corpus.src.lengths, corpus.tgt.lengths, self._cut)
         sentences = -(-sentences // (self._size * self.parts))
@@ -274,13 +275,16 @@ class Feed:
             self._settings.tgt_max_len,
             len(sentences),
             self._size * self.parts,
-            self._words(sentences) if self._settings.by_words else None,
+            self._words(step, sentences) if self._settings.by_words else None,
         )
 
-    def _words(self, pairs: np.ndarray) -> int:
-        """Target words of sentence pairs, end marks counted, as far as they are trained on."""
-        lengths = self._read.tgt.tokens(pairs)
-        return int((np.minimum(lengths, self._settings.tgt_max_len or lengths.max()) + 1).sum())
+    def _words(self, step: int, pairs: np.ndarray) -> int:
+        """Target words of a step's sentence pairs, end marks counted, as far as they are trained on."""
+        if self._counted[0] != step:  # once for all its parts: some texts are cut anew to be counted
+            lengths = self._read.tgt.tokens(pairs)
+            cut = np.minimum(lengths, self._settings.tgt_max_len or lengths.max())
+            self._counted = (step, int((cut + 1).sum()))
+        return self._counted[1]
 
     def _drawn(self, text: TextFile, rate: float, side: int) -> TextFile:
         """A text as it is read in the present epoch."""

@@ -141,7 +141,10 @@ class TrainStep:
             architecture, initializer, optimization.dropout, self._seed, num_gpus, edges, optimization.dropout_mask
         )
         losses = self._input.losses(
-            translator, optimization.num_sampled_softmax, optimization.label_smoothing, optimization.r_drop
+            translator,
+            num_sampled=optimization.num_sampled_softmax,
+            label_smoothing=optimization.label_smoothing,
+            r_drop=optimization.r_drop,
         )
         # int32 because that is the tutorial's type; by hand because TensorFlow's own global step is int64.
         step = v1.get_variable(

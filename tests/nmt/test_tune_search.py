@@ -23,6 +23,8 @@ def test_the_best_of_the_table_is_named(toy: Any, capsys: pytest.CaptureFixture[
     assert f"{dev}, beam 3, nrefs:1|" in said
     table = {weight: float(bleu) for weight, bleu in re.findall(r"^ +(\S+) +([\d.]+) +[\d.]+$", said, re.MULTILINE)}
     assert list(table) == ["0", "-5", "5"] and len(set(table.values())) > 1
+    assert main(["tune_search", f"--out_dir={out}", "--weights=1,nan"]) == 1
+    assert "--length_penalty_weight=nan is not allowed" in capsys.readouterr().err
     best = said.splitlines()[-1].removeprefix("--length_penalty_weight=")
     assert table[best] == max(table.values())
     infer = [f"--out_dir={out}", f"--inference_input_file={dev}.en", f"--inference_output_file={toy.directory}/found"]
@@ -34,9 +36,8 @@ def test_the_best_of_the_table_is_named(toy: Any, capsys: pytest.CaptureFixture[
     ("flags", "message"),
     [
         (["--weights=0,x"], "--weights=0,x: give numbers with commas between"),
-        (["--weights=nan"], "--length_penalty_weight=nan is not allowed"),
         (["--beam_width=0"], "--beam_width=0 is not allowed"),
-        ([], "must be given"),
+        ([], "hparams is missing: give --out_dir=D or --ckpt=D/translate.ckpt-N of a training"),
     ],
 )
 def test_mistakes_are_told(tmp_path: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ so that no logarithm is taken but the labels'.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -42,11 +43,13 @@ def r_drop_loss_sum(
     def loss(
         first: tf.Tensor, second: tf.Tensor, kernel: tf.Tensor
     ) -> tuple[list[tf.Tensor], Callable[..., list[tf.Tensor]]]:
-        trained, words, kernel_gradients = [], [], []
+        trained: list[tf.Tensor] = []
+        words, kernel_gradients = [], []
         row_gradients: tuple[list[tf.Tensor], list[tf.Tensor]] = [], []
         mean = tf.reduce_mean(kernel, 1) if smoothing else None
         for part in cut(tf.shape(labels)[0]):
-            passes = [predicted(some[part], kernel, labels[part], smoothing, mean) for some in (first, second)]
+            with tf.control_dependencies(trained[-1:]):  # in turn, as in `cross_entropy_sum`
+                passes = [predicted(some[part], kernel, labels[part], smoothing, mean) for some in (first, second)]
             (p, q), apart = (one.p for one in passes), passes[0].logits - passes[1].logits
             trained += [one.trained / 2 for one in passes] + [alpha / 4 * tf.reduce_sum((p - q) * apart)]
             words += [one.words / 2 for one in passes]
@@ -58,7 +61,7 @@ def r_drop_loss_sum(
 
         def backward(upstream: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
             of_rows = [upstream * tf.concat(gradients, 0) for gradients in row_gradients]
-            return [*of_rows, upstream * tf.add_n(kernel_gradients)]
+            return [*of_rows, upstream * functools.reduce(tf.add, kernel_gradients)]
 
         return [tf.add_n(trained), tf.add_n(words)], backward
 

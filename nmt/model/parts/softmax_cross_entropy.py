@@ -15,6 +15,7 @@ gradient made the whole step a quarter shorter. The rows are cut into slices, so
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -51,17 +52,19 @@ def cross_entropy_sum(rows: tf.Tensor, kernel: tf.Tensor, labels: tf.Tensor, smo
 
     @tf.custom_gradient
     def loss(rows: tf.Tensor, kernel: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., list[tf.Tensor]]]:
-        trained, words, row_gradients, kernel_gradients = [], [], [], []
+        trained: list[tf.Tensor] = []
+        words, row_gradients, kernel_gradients = [], [], []
         mean = tf.reduce_mean(kernel, 1) if smoothing else None
         for part in cut(tf.shape(rows)[0]):
-            one = predicted(rows[part], kernel, labels[part], smoothing, mean)
+            with tf.control_dependencies(trained[-1:]):  # in turn, or the logits of all would be there at once
+                one = predicted(rows[part], kernel, labels[part], smoothing, mean)
             trained.append(one.trained)
             words.append(one.words)
             row_gradients.append(tf.matmul(one.gradient, kernel, transpose_b=True))
             kernel_gradients.append(tf.matmul(one.rows, one.gradient, transpose_a=True))
 
         def backward(upstream: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
-            return [upstream * tf.concat(row_gradients, 0), upstream * tf.add_n(kernel_gradients)]
+            return [upstream * tf.concat(row_gradients, 0), upstream * functools.reduce(tf.add, kernel_gradients)]
 
         return [tf.add_n(trained), *([tf.add_n(words)] if smoothing else [])], backward
 

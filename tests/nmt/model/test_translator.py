@@ -167,6 +167,14 @@ def test_dropped_words_and_outputs(edge: str) -> None:
         found = [session.run(losses, {seed: [1, k]}) for k in range(8)]
         assert all(one[0] == found[0][0] and one[1] == one[2] for one in found)
         assert len({one[1] for one in found}) > 4 and found[0][0] not in {one[1] for one in found}
+        # Without a side's words, other words there are none: dropped to zero.
+        side = {"source_words": 0, "target_words": 2}.get(edge)
+        if side is not None:
+            ids = [tf.reverse(one, [0]) if place == side else one for place, one in enumerate(tensors)]
+            none = LSTMTranslator(arch, initializer(), 0.0, seed, edges=EdgeDropout(**{edge: 0.999999}))
+            either = [none.losses(*ids).words, none.losses(*tensors).words, plain.losses(*ids).words]
+            changed, dropped, seen = session.run(either, {seed: [1, 0]})
+            assert changed == pytest.approx(dropped, rel=1e-6) and seen != pytest.approx(found[0][0], rel=1e-4)
         if edge == "outputs":  # without them all words are alike
             words = int(Batch().arrays[4].sum())
             assert found[0][3] == pytest.approx(words * np.log(arch.tgt_vocab_size), rel=1e-4)

@@ -75,6 +75,10 @@ def test_texts_must_fit_their_vocabularies(tmp_path: Path) -> None:
 def test_a_joint_vocabulary_must_be_one(tmp_path: Path) -> None:
     """The other file may be there: as prepare --share_vocab writes it, or the part of it that is one side's."""
     config = resolve(NEEDED | {"share_vocab": True, "vocab_prefix": f"{tmp_path}/vocab"})
+    for preset, told in (("", "--share_vocab reads"), ("small", r"--share_vocab \(which --preset=small sets\) reads")):
+        of_preset = resolve(NEEDED | {"preset": preset, "share_vocab": True, "vocab_prefix": f"{tmp_path}/vocab"})
+        with pytest.raises(InputError, match=f"vocab.en is missing, which {told}: make it with nmt.prepare"):
+            read_vocabularies(of_preset, {})
     write_vocabulary(tmp_path / "vocab.en", ["a", "b", "A"])
     assert len({id(one) for one in read_vocabularies(config, {})}) == 1
     for words in (["a", "b", "A"], ["A"]):

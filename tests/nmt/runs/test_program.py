@@ -98,6 +98,10 @@ def test_train_continue_and_translate(toy: Any, capsys: pytest.CaptureFixture[st
     assert main([several, *infer]) == 0
     assert f"translated by {several.removeprefix('--ckpt=')} into" in capsys.readouterr().out
     assert (toy.directory / "three").read_text().split("\n") == lines
+    # How each was trained is no matter.
+    (out / "hparams").write_text((out / "hparams").read_text().replace('"sync": "gradients"', '"sync": "bmuf"'))
+    assert main([f"--ckpt={latest(straight)},{latest(out)}", *infer]) == 0
+    assert "names nothing between two commas" in refused([f"--ckpt={latest(straight)},", *infer], capsys)
     (out / "hparams").write_text((out / "hparams").read_text().replace('"forget_bias": 1.0', '"forget_bias": 2.0'))
     told = refused([f"--ckpt={latest(straight)},{latest(out)}", *infer], capsys)
     assert "forget_bias is 1.0 in the hparams of" in told and "leave one out" in told

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from nmt.core.errors import InputError
+from nmt.nmt import main
 from nmt.prepare import prepare
+from nmt.text.batches import Batch
 from nmt.text.bpe_dropout import Joints, check_fit, read_joints
 from nmt.text.corpus import open_parallel
 from nmt.text.subwords import BytePairs
@@ -96,6 +101,33 @@ def test_words_are_cut_anew_in_each_epoch(prepared: Path) -> None:
     record = alone.record()
     (other,) = feeds(prepared, 1, rate=0.2)
     assert "tgt_bpe_dropout changed since" in other.continue_after(3, record)
+
+
+def test_the_program_trains_on_words_that_are_cut_anew(prepared: Path) -> None:
+    out = prepared / "out"
+    flags = [f"--train_prefix={prepared}/data/train", f"--dev_prefix={prepared}/data/train", f"--out_dir={out}"]
+    flags += ["--src=en", "--tgt=de", f"--vocab_prefix={prepared}/data/vocab", "--share_vocab", "--num_units=8"]
+    flags += ["--num_layers=1", "--attention=luong", "--num_train_steps=2", "--noevaluate_epochs", "--batch_size=8"]
+    drawn = ["--subword_option=bpe", f"--bpe_codes={prepared}/data/bpe.codes", "--src_bpe_dropout=0.9"]
+    assert main([*flags, *drawn, "--random_seed=1"]) == 0
+    plan = json.loads((out / "hparams").read_text())["data"]["plan"]
+    assert plan["src_bpe_dropout"] == 0.9 and plan["bpe_codes"]
+    shutil.rmtree(out)
+    seen: list[int] = []
+    batch = Feed.batch
+
+    def noting(self: Feed, step: int, part: int = 0) -> Batch:
+        found = batch(self, step, part)
+        seen.append(int(found.source_lengths.sum()))
+        return found
+
+    with mock.patch.object(Feed, "batch", noting):
+        assert main([*flags, *drawn, "--random_seed=1"]) == 0
+        often = seen[:2]
+        shutil.rmtree(out)
+        seen.clear()
+        assert main([*flags, "--subword_option=bpe", "--random_seed=1"]) == 0
+    assert sum(often) > 1.5 * sum(seen[:2])
 
 
 @pytest.mark.parametrize(

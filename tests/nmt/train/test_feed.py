@@ -71,6 +71,15 @@ def test_ranks_share_batches_of_tokens(toy: Any, size: int) -> None:
         assert {part.divisor for part in parts} == {whole.target_lengths.sum() / size}, step
 
 
+def test_batches_of_tokens_go_on_with_other_ranks(toy: Any) -> None:
+    """The size of batches of sentences is no matter to them."""
+    two = FeedSettings(8, 5, 50, 50, 1, batch_tokens=24)
+    four = FeedSettings(3, 2, 50, 50, 1, batch_tokens=12)
+    record = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, two, 0, 2).record()
+    again = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, four, 0, 4)
+    assert "the same sentences in each step" in again.continue_after(2, record)
+
+
 def test_fewer_tokens_than_a_sentence_has(toy: Any) -> None:
     settings = FeedSettings(8, 5, 50, 50, 1, batch_tokens=2)
     with pytest.raises(InputError, match=r"--batch_tokens=2 is less than the \d+ tokens, .* line \d+ of .*train.en"):

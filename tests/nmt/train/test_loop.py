@@ -139,6 +139,28 @@ def test_cadence() -> None:
     assert ("say", "# Finished epoch 2, step 14.") in calls
 
 
+class Looks(NoDecay):
+    """Notes after how many steps it was asked to look, and at what."""
+
+    def __init__(self, step: FakeStep, seen: list[tuple[int, bool, bool]]) -> None:
+        self._step, self._seen = step, seen
+
+    def look(self, session: Any, evaluation: Any, ranks: Any, say: Any, *, perplexities: bool, scores: bool) -> None:
+        self._seen.append((len(self._step.seeds), perplexities, scores))
+
+
+def test_what_lowers_the_rate_sees_each_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And in a run that goes on, that of the step where it begins."""
+    seen: list[tuple[int, bool, bool]] = []
+    monkeypatch.setattr(FakeStep, "decay", property(lambda step: Looks(step, seen)))
+    cadence = Cadence(45, steps_per_stats=2, steps_per_external_eval=15, evaluate_epochs=False)
+    run(cadence)
+    assert seen == [(0, False, False), (15, False, True), (20, True, False), (30, False, True), (40, True, False)]
+    seen.clear()
+    run(cadence, first_step=30)
+    assert seen == [(0, False, True), (10, True, False)]
+
+
 def test_updates_that_were_left_out_count_as_steps() -> None:
     """What is due in steps comes at the same ones, also in a run that goes on; their figures are nobody's."""
     recorder, _ = run(Cadence(8, 2, 4, False), first_step=2, leaves_out=(1, 3, 5, 6))

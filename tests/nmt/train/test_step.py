@@ -17,6 +17,7 @@ from nmt.model.parts.initializers import Initializer
 from nmt.model.session import session_config
 from nmt.text.batches import Batch, make_batch
 from nmt.text.epoch_plan import rank_slice
+from nmt.train.plateau import PlateauSettings
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, TrainStep, dropout_seed, merged
 
@@ -36,11 +37,13 @@ class Training:
         optimizer: str = "sgd",
         init_weight: float = 0.1,
         rate: float = 0.5,
+        **more: Any,
     ) -> None:
         schedule = Schedule(learning_rate=rate, num_train_steps=100)
         with tf.Graph().as_default() as graph:
             initializer = Initializer(init_weight=init_weight, seed=5)
-            self.step = TrainStep(architecture, initializer, Optimization(optimizer, schedule, clip, dropout))
+            optimization = Optimization(optimizer, schedule, clip, dropout, **more)
+            self.step = TrainStep(architecture, initializer, optimization)
             initialise = v1.global_variables_initializer()
             self._variables = v1.global_variables()
             self._weights = v1.trainable_variables()
@@ -121,6 +124,39 @@ def test_adam_moves_each_weight_by_the_rate(toy: Any) -> None:
     # Kingma & Ba: the first step is rate * g / |g|, whatever the gradient.
     kernel = np.abs(update["dynamic_seq2seq/decoder/output_projection/kernel"])
     assert np.median(kernel) == pytest.approx(0.5, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"output_dropout": 0.5},
+        {"src_word_dropout": 0.5},
+        {"tgt_word_dropout": 0.5},
+        {"label_smoothing": 0.3},
+        {"dropout": 0.5, "r_drop": 5.0},
+        {"dropout": 0.5, "dropout_mask": "sentence"},
+        {"weight_decay": 0.5},
+    ],
+    ids=lambda more: list(more)[-1],
+)
+def test_each_setting_changes_the_update(toy: Any, more: dict[str, Any]) -> None:
+    """What each does is tested with its module; here, that the training graph has it."""
+    batch, dropout = cut(toy, np.arange(8)), more.get("dropout", 0.0)
+    plain = Training(toy.architecture, init_weight=0.5, dropout=dropout).update(batch)
+    other = Training(toy.architecture, init_weight=0.5, **more).update(batch)
+    kernels = [name for name, value in plain.items() if value.ndim == 2]
+    for name in kernels:
+        assert np.abs(other[name] - plain[name]).max() > 1e-3 * np.abs(plain[name]).max(), name
+
+
+def test_a_plateau_lowers_the_rate(toy: Any) -> None:
+    training = Training(toy.architecture, rate=0.5, plateau=PlateauSettings("bleu", 0.1))
+    batch = cut(toy, np.arange(8))
+    assert training.step.run(training.session, batch, SEED).learning_rate == pytest.approx(0.5)
+    with training.session.graph.as_default():
+        (state,) = [one for one in v1.global_variables() if one.op.name == "plateau"]
+        training.session.run(state.initializer, {state.initializer.inputs[1]: [30.0, 0.0, 2.0]})
+    assert training.step.run(training.session, batch, SEED).learning_rate == pytest.approx(0.005)
 
 
 def test_dropout_follows_its_seed(toy: Any) -> None:
