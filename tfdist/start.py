@@ -121,7 +121,7 @@ def process() -> Process:
     if parent is not None and multiprocessing.current_process().name.rpartition("-")[2] in _FIRST_CHILDREN:
         announce(_CHILD.format(os.getpid(), parent))
     switches = Switches(settings.between_machines() if len(world.topology.nodes) > 1 else settings)
-    for line in settings.without_effect(len(world.topology.nodes)) if world.size > 1 else ():
+    for line in settings.without_effect(len(world.topology.nodes)) if world.size > 1 or settings.of_use_alone else ():
         announce(line)
     engines = Engines(world, lambda: switches.settings)
     begun = Process(Job(world, engines, switches))

@@ -542,6 +542,8 @@ def case_two_sessions_of_one_graph() -> None:
                 thread.start()
             thread.join(20)
             assert found == [SIZE * (SIZE + 1) / 2]
+            for step in range(12):  # the other session never waits
+                assert waiting.run(total, {x: step}) == SIZE * step
 
 
 def case_two_gradients_through_one_operation() -> None:

@@ -41,10 +41,10 @@ def mean(slopes: list[np.ndarray]) -> np.ndarray:
     return np.mean(slopes, 0)
 
 
-def in_session(steps: int = STEPS, clip: float | None = None, **options: Any) -> np.ndarray:
+def in_session(steps: int = STEPS, clip: float | None = None, use_resource: bool = True, **options: Any) -> np.ndarray:
     """``tf.compat.v1.train`` in a session."""
     with tf.Graph().as_default(), v1.Session() as session:
-        variable = v1.get_variable("w", initializer=START, use_resource=True)
+        variable = v1.get_variable("w", initializer=START, use_resource=use_resource)
         given = v1.placeholder(tf.float32, [3])
         optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(RATE), **options)
         step = v1.train.get_or_create_global_step()
@@ -121,7 +121,24 @@ def case_sum() -> None:
 
 
 def case_predivided() -> None:
+    """And before gradients are rounded: a sum that float16 cannot hold is finite."""
     every_way(trained(mean), gradient_predivide_factor=3.0)
+    for factor, finite in ((4.0 * SIZE, True), (1.0, False)):
+        w = tf.Variable([1.0])
+        with tf.GradientTape() as tape:
+            loss = 1e5 * w
+        options: dict[str, Any] = {"compression": hvd.Compression.fp16, "gradient_predivide_factor": factor}
+        (gradient,) = hvd.DistributedGradientTape(tape, **options).gradient(loss, [w])
+        assert np.isfinite(gradient.numpy()).all() == finite, factor
+
+
+def case_two_tapes_around_one() -> None:
+    w = tf.Variable(1.0)
+    with tf.GradientTape(persistent=True) as tape:
+        loss = (RANK + 1.0) * w
+    total, mean_of = hvd.DistributedGradientTape(tape, op=hvd.Sum), hvd.DistributedGradientTape(tape)
+    assert float(total.gradient(loss, w)) == SIZE * (SIZE + 1) / 2
+    assert float(mean_of.gradient(loss, w)) == (SIZE + 1) / 2
 
 
 def case_compressed() -> None:
@@ -186,7 +203,9 @@ def case_adasum_of_changes() -> None:
     value = START.astype(np.float64)
     for step in range(STEPS):
         value += pairwise([-RATE * slope(r, step).astype(np.float64) for r in range(SIZE)])
-    np.testing.assert_allclose(in_session(op=hvd.Adasum), value, rtol=1e-4, atol=1e-5)
+    for use_resource in (True, False):
+        found = in_session(use_resource=use_resource, op=hvd.Adasum)
+        np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5, err_msg=f"use_resource={use_resource}")
 
 
 def case_slices() -> None:

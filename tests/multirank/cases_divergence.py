@@ -26,7 +26,10 @@ def slopes(bad_step: int, value: float) -> Callable[[int], float]:
 def in_a_session(slope: Callable[[int], float]) -> int:
     with tf.Graph().as_default(), v1.Session() as session:
         w, x = v1.get_variable("w", [3]), v1.placeholder(tf.float32, [])
-        update = v1.train.GradientDescentOptimizer(0.0).minimize(tf.reduce_sum(w * x))
+        optimizer = v1.train.GradientDescentOptimizer(0.0)
+        gradients, variables = zip(*optimizer.compute_gradients(tf.reduce_sum(w * x)), strict=True)
+        gradients, _ = tf.clip_by_global_norm(gradients, 1.0)  # what it makes of them is no matter
+        update = optimizer.apply_gradients(zip(gradients, variables, strict=True))
         session.run(v1.global_variables_initializer())
         for step in range(STEPS):
             try:
@@ -44,7 +47,7 @@ def in_a_function(slope: Callable[[int], float]) -> int:
     def update(x: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(w * x)
-        optimizer.apply([tape.gradient(loss, w)], [w])
+        optimizer.apply([tf.clip_by_norm(tape.gradient(loss, w), 1.0)], [w])
 
     return until_it_stops(update, slope)
 

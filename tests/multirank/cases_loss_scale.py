@@ -331,6 +331,27 @@ def case_a_checkpoint_has_the_scale() -> None:
                 assert restored[0] == saved[0] and restored[2] == saved[2] + 1 and restored[1] == 1, (saved, restored)
 
 
+def case_another_scale_begins_anew() -> None:
+    """What one has seen says nothing of another: a state is in checkpoints, and of all optimizers of a process."""
+    w, optimizer = tf.Variable([1.0]), keras.optimizers.SGD(0.1)
+
+    def step(slope: float) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w) * slope
+        optimizer.apply([tape.gradient(loss, w)], [w])
+
+    with settings(), said_in_fit() as lines:
+        for scale in ("backoff", "window", "512", "logmax"):
+            tfdist.configure(loss_scale=scale)
+            step(np.inf if RANK == SIZE - 1 else 1.0)
+            step(1.0)
+    told = [line for line in lines if "begins anew" in line]
+    wanted = ["is window now: it begins anew, with 128", "is 512 now: it begins anew", "it was 512 so far"]
+    for words in wanted if RANK == 0 else ():
+        assert any(words in line for line in told), (words, lines)
+    np.testing.assert_allclose(w.numpy(), 1 - 4 * 0.1, rtol=1e-6)
+
+
 def case_no_scale_is_small_enough() -> None:
     w, optimizer = tf.Variable([1.0]), keras.optimizers.SGD(0.1)
 

@@ -272,7 +272,7 @@ class Settings:
     @property
     def of_use_alone(self) -> bool:
         """Whether one process trains otherwise by them."""
-        return bool(self.not_each_step) or self.mixed_precision != "none"
+        return bool(self.not_each_step) or self.mixed_precision != "none" or self.divergence != "off"
 
     def without_effect(self, machines: int = 1) -> list[str]:
         """What is set and has no effect on so many machines, in words."""

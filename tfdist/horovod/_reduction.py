@@ -67,6 +67,9 @@ class Reduction:
         self._known: dict[Hashable, Any] = {}
         self._held: list[Any] = []
         self._passes = 0
+
+    def begin(self) -> None:
+        """An optimizer or a tape has it."""
         state.job.switches.wrapped = True
         state.reduced_by |= {self.op.name, *(["backward_passes_per_step"] if self.steps > 1 else [])}
 

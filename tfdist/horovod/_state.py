@@ -113,7 +113,7 @@ class State:
         for members in self.sets.values():
             if members.negotiation is not None:
                 members.negotiation.close()
-        self.sets = {}
+        self.sets, self.reduced_by = {}, set()
 
     def add(self, ranks: Sequence[int]) -> Members:
         """A process set. Collective: all ranks, which have agreed on it."""

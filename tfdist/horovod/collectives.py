@@ -9,11 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.graph.derivatives import differentiable, nothing_after
+from tfdist.horovod._state import state
 from tfdist.horovod._tensors import Operation, derivative_name, spec
 from tfdist.horovod.compression import Compression
 from tfdist.horovod.named.requests import Request, request, wrong_splits
 from tfdist.horovod.ops import Adasum, Average, ReduceOp, Sum, op_of
-from tfdist.horovod.process_sets import global_process_set
+from tfdist.horovod.process_sets import global_process_set, number_of
 
 Scales = tuple[float, float]
 
@@ -111,8 +112,8 @@ def _check_slices(how: ReduceOp, scales: Scales) -> None:
 def _slices(slices: tf.IndexedSlices, how: ReduceOp, name: str | None, process_set: Any, alone: bool) -> Any:
     values, indices = grouped_allgather([slices.values, slices.indices], name, alone, process_set)
     if how == Average:
-        size = Operation("allgather", "", process_set, []).size
-        values = values / tf.cast(size, values.dtype)
+        size = tf.cast(len(state.own(number_of(process_set))[0].ranks), values.dtype)
+        values = values / size if values.dtype.is_floating or values.dtype.is_complex else values // size
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 

@@ -11,6 +11,7 @@ from tfdist.horovod._reduction import Pairs, Reduction
 from tfdist.horovod.compression import Compression
 from tfdist.horovod.ops import Adasum, Average
 from tfdist.horovod.process_sets import global_process_set
+from tfdist.updates.conditional import value_now
 from tfdist.updates.wrapped import reduction_of, wrap
 
 _V1 = tf.compat.v1.train.Optimizer
@@ -23,6 +24,7 @@ class _Wrapped(_V1):  # type: ignore[misc,valid-type]
         super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
         self._optimizer = optimizer
         self._reduction = reduction
+        reduction.begin()
 
     def register_local_var(self, var: Any) -> None:
         """Leave a variable's gradients to each rank."""
@@ -81,7 +83,7 @@ class _Adding(_Wrapped):
         """By the optimizer inside, with the ranks' changes combined. Collective: all ranks."""
         pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
         variables = [variable for _, variable in pairs]
-        before = [tf.identity(variable) for variable in variables]
+        before = [value_now(variable) for variable in variables]
         with tf.control_dependencies(before):
             applied = self._optimizer.apply_gradients(pairs, global_step)
         with tf.control_dependencies([] if applied is None else [applied]):
@@ -157,6 +159,7 @@ def DistributedOptimizer(
     if not (hasattr(optimizer, "apply_gradients") or hasattr(optimizer, "apply")):
         raise ValueError(f"{optimizer!r} is no optimizer of TensorFlow, Keras 3 or tf_keras")
     wrap(optimizer, reduction)
+    reduction.begin()
     object.__setattr__(optimizer, "register_local_var", reduction.register_local_var)
     return optimizer
 
@@ -196,9 +199,13 @@ def local_variables(layers: Any) -> list[Any]:
 class _Tape(tf.GradientTape):  # type: ignore[misc]
     """A tape whose gradients are reduced."""
 
+    __slots__ = ("_tfdist_reduction",)  # its own: the rest is shared
+
     def __init__(self, tape: Any, reduction: Reduction) -> None:
-        self.__dict__ = tape.__dict__  # it records where that one does, and knows what that one has recorded
+        # It records where that one does, and knows what that one has recorded.
+        self.__dict__ = tape.__dict__  # type: ignore[misc]
         self._tfdist_reduction = reduction
+        reduction.begin()
 
     def register_local_source(self, source: Any) -> None:
         """Leave a variable's gradients to each rank."""

@@ -185,10 +185,10 @@ def averaged_logs(logs: dict[str, Any], place: str, job: Job) -> dict[str, Any]:
                 f"{place}: {name!r} is logged on rank {', '.join(map(str, ranks))} only. All ranks must have the same "
                 "metrics, and validation data if any has them."
             )
-    return {name: _mean([other[name] for other in gathered], logs[name]) for name in logs}
+    return {name: mean_of_logged([other[name] for other in gathered], logs[name]) for name in logs}
 
 
-def _mean(values: Sequence[Any], own: Any) -> Any:
+def mean_of_logged(values: Sequence[Any], own: Any) -> Any:
     """Of numbers or arrays of them; anything else stays as it is."""
     arrays = [np.asarray(value) for value in values]
     if arrays[0].dtype.kind not in "fiub" or len({a.shape for a in arrays}) > 1:

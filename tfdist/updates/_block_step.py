@@ -18,6 +18,7 @@ from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport.interfaces import Group
 from tfdist.updates._block_state import BlockState
 from tfdist.updates.block_filter import Rule
+from tfdist.updates.conditional import value_now
 
 # What batch normalisation keeps of its batches, in Keras and in TensorFlow's layers.
 _STATISTICS = re.compile(r"(^|/)moving_(mean|variance)(_\d+)?(:0)?$")
@@ -116,7 +117,7 @@ class BlockStep:
 
         def keep() -> tf.Tensor:
             pairs = zip(state.starts, state.variables, strict=True)
-            with tf.control_dependencies([_assign(start, _copy(v)) for start, v in pairs]):
+            with tf.control_dependencies([_assign(start, value_now(v)) for start, v in pairs]):
                 return tf.constant(True)
 
         return [do_if(tf.equal(state.position.read_value(), 0), keep)]
@@ -173,12 +174,6 @@ def _statistics(variables: SharedVariables, state: BlockState) -> list[Any]:
     for variable in state.variables:
         found.pop(id(variable), None)
     return list(found.values())
-
-
-def _copy(variable: Any) -> tf.Tensor:
-    """A reference variable's memory is written to where it lies; a resource's is not while somebody has read it."""
-    value = variable.read_value()
-    return value if hasattr(variable, "handle") else tf.raw_ops.DeepCopy(x=value)
 
 
 def _assign(variable: Any, value: tf.Tensor) -> Any:

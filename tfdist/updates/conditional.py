@@ -88,3 +88,9 @@ def due_of(variables: Sequence[Any]) -> tf.Tensor | None:
 def move_each_step(variables: Sequence[Any]) -> None:
     """Moving averages of variables are built in the graph under construction, of which no update is known."""
     make_state(ops.get_default_graph()).moved.update(key for v in variables if (key := variable_key(v)) is not None)
+
+
+def value_now(variable: Any) -> tf.Tensor:
+    """Its value, which stays when it is written to: a reference variable's memory is written to where it lies."""
+    value = variable.read_value()
+    return value if hasattr(variable, "handle") else tf.raw_ops.DeepCopy(x=value)

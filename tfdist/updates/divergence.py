@@ -1,7 +1,8 @@
 """Divergence guard: whether the norm of the averaged gradients is finite, and does not grow beyond what it was.
 
 All ranks look at the same averages, and so come to the same end in the same step without a message. The norm is that of
-what an optimizer is about to apply, after whatever the script does to gradients.
+the averages themselves, also where a script has clipped what an optimizer gets; eagerly it is that of what it gets. In
+blocks each rank looks at its own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tensorflow as tf
 from tfdist.core.log import announce
 from tfdist.core.settings import SettingsError
 from tfdist.graph.job import Job
+from tfdist.updates.loss_scaling import averages_behind
 
 _WINDOW_STEPS = 20
 _REMEMBERED = 10  # windows whose median is compared with
@@ -109,16 +111,12 @@ class DivergenceGuard:
                 announce(f"training seems to diverge: {wrong}; {_CAUSES}")
             return np.array(True)
 
-        norm = tf.linalg.global_norm([tf.cast(_values(gradient), tf.float32) for gradient in given])
+        norm = tf.linalg.global_norm([tf.cast(values, tf.float32) for values in averages_behind(given)])
         if tf.executing_eagerly():
             look(norm.numpy())
             return pairs
         with tf.control_dependencies([tf.numpy_function(look, [norm], tf.bool, stateful=True)]):
             return [(None if gradient is None else _same(gradient), variable) for gradient, variable in pairs]
-
-
-def _values(gradient: Any) -> Any:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _same(gradient: Any) -> Any:

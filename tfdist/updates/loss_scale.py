@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 _LARGEST_HALF = 65504.0  # of float16
 _BACKOFF_UPDATES = 2000
@@ -43,6 +43,7 @@ class State(NamedTuple):
       slow: slowly;
       square: of its square.
       in_succession: updates with an overflow, up to the last one.
+      kind: of the scale, as ``LossScale`` has it.
     """
 
     scale: float
@@ -55,6 +56,7 @@ class State(NamedTuple):
     slow: float = 0
     square: float = 0
     in_succession: float = 0
+    kind: float = 0
 
 
 class LossScale(Protocol):
@@ -63,6 +65,10 @@ class LossScale(Protocol):
     @property
     def first(self) -> float:
         """The scale to begin with."""
+
+    @property
+    def kind(self) -> float:
+        """A number that tells it from other ways: of a constant the number itself."""
 
     def next(self, state: State, largest: float) -> State:
         """After an update.
@@ -82,6 +88,11 @@ class Constant:
 
     first: float
 
+    @property
+    def kind(self) -> float:
+        """See ``LossScale``."""
+        return self.first
+
     def next(self, state: State, largest: float) -> State:
         """See ``LossScale``."""
         return state
@@ -91,6 +102,7 @@ class Constant:
 class Backoff:
     """Halved by an overflow."""
 
+    kind: ClassVar[float] = -1.0
     first: float = 2.0**14
 
     def next(self, state: State, largest: float) -> State:
@@ -112,6 +124,7 @@ class Window:
       tolerance: share of updates with an overflow that the scale stays for.
     """
 
+    kind: ClassVar[float] = -2.0
     batches: int
     tolerance: float = 0.0
     first: float = 2.0**7
@@ -136,6 +149,7 @@ class Window:
 class LogMax:
     """By the distribution of the largest gradient, so that one in a thousand overflows."""
 
+    kind: ClassVar[float] = -3.0
     first: float = 1.0
 
     def next(self, state: State, largest: float) -> State:
@@ -152,6 +166,13 @@ class LogMax:
         low, high = _LOGMAX_LIMITS
         exponent = 15 - (mean + _DEVIATIONS * sigma)
         return state._replace(scale=min(max(2.0 ** min(exponent, 100), low), high), fast=fast, slow=slow, square=square)
+
+
+def named(kind: float) -> str:
+    """A kind as the setting names it."""
+    return {one.kind: name for name, one in (("backoff", Backoff), ("window", Window), ("logmax", LogMax))}.get(
+        kind, f"{kind:g}"
+    )
 
 
 def counted(state: State, largest: float) -> State:

@@ -89,7 +89,7 @@ class LossScaling:
             )
         self.built(optimizer)
         with tf.name_scope("tfdist/loss_scale"):
-            values = _averages(gradients)
+            values = averages_behind(gradients)
             finite = tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(v)) for v in values]))
             largest = tf.constant(0.0)
             if isinstance(how, LogMax):
@@ -118,7 +118,7 @@ class LossScaling:
         return loss_scale.of(settings.loss_scale, batches, settings.loss_scale_tolerance)
 
     def _variable(self, how: LossScale) -> Any:
-        first = np.array(State(how.first), np.float64)
+        first = np.array(State(how.first, kind=how.kind), np.float64)
         if not function_state.in_session():
             if self._state is None:
                 with tf.init_scope():
@@ -159,6 +159,12 @@ def _follow(how: LossScale, values: np.ndarray, due: np.ndarray, largest: np.nda
     state = State(*values.tolist())
     if not due:
         return values
+    if state.kind != how.kind:
+        announce(
+            f"loss scale: it was {loss_scale.named(state.kind)} so far, where this was left off (a checkpoint, say), "
+            f"and is {loss_scale.named(how.kind)} now: it begins anew, with {how.first:g}"
+        )
+        state = State(how.first, kind=how.kind)
     new = how.next(loss_scale.counted(state, float(largest)), float(largest))
     if new.in_succession >= _HOPELESS:
         raise FloatingPointError(
@@ -179,7 +185,7 @@ def _is_number(target: Any) -> bool:
     return isinstance(target, tf.Tensor | tf.Variable) and target.dtype.is_floating
 
 
-def _averages(gradients: Sequence[Any]) -> list[tf.Tensor]:
+def averages_behind(gradients: Sequence[Any]) -> list[tf.Tensor]:
     """What of averages decides: as they were before a script has clipped them, which may make them finite."""
     if tf.executing_eagerly():
         return [_values(gradient) for gradient in gradients]

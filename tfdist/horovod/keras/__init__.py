@@ -77,12 +77,15 @@ def PartialDistributedOptimizer(
     process_set: Any = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
 ) -> Any:
     """Likewise, but for some layers: see ``tfdist.horovod.PartialDistributedOptimizer``."""
     return optimizers.PartialDistributedOptimizer(
         optimizer, name, compression=compression, sparse_as_dense=sparse_as_dense,
         gradient_predivide_factor=gradient_predivide_factor, op=op, groups=groups, process_set=process_set,
         local_layers=local_layers, scale_local_gradients=scale_local_gradients,
+        backward_passes_per_step=backward_passes_per_step, average_aggregated_gradients=average_aggregated_gradients,
     )  # fmt: skip
 
 

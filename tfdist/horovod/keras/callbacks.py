@@ -12,6 +12,7 @@ from tfdist.horovod import basics, collectives
 from tfdist.horovod.ops import Min
 from tfdist.horovod.variables import allgather_object, broadcast_variables, build
 from tfdist.training.eager_variables import random_state
+from tfdist.training.fit import mean_of_logged
 
 # Of Keras 3, or of tf_keras where TF_USE_LEGACY_KERAS=1 has chosen it.
 Callback, ModelCheckpoint = tf.keras.callbacks.Callback, tf.keras.callbacks.ModelCheckpoint
@@ -86,14 +87,13 @@ class MetricAverageCallback(Callback):  # type: ignore[misc,valid-type]
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Collective: all ranks, with the same names."""
         _check_eager(type(self).__name__)
-        own = {name: float(value) for name, value in (logs or {}).items()}
-        for other in allgather_object(sorted(own), name="metrics"):
-            if other != sorted(own):
-                said = f"a rank logs {other}, and this one {sorted(own)}: all ranks must have the same metrics"
+        gathered = allgather_object(dict(logs or {}), name="metrics")
+        for other in gathered:
+            if other.keys() != gathered[0].keys():
+                said = f"rank 0 logs {sorted(gathered[0])}, and a rank {sorted(other)}: all must have the same metrics"
                 raise tf.errors.FailedPreconditionError(None, None, f"MetricAverageCallback: {said}")
-        averages = collectives.grouped_allreduce([tf.constant(own[n]) for n in sorted(own)], name="metrics' averages")
-        for name, value in zip(sorted(own), averages, strict=True):
-            logs[name] = float(value)
+        for name in gathered[0]:
+            logs[name] = mean_of_logged([other[name] for other in gathered], logs[name])
 
 
 class LearningRateScheduleCallback(Callback):  # type: ignore[misc,valid-type]
@@ -103,7 +103,7 @@ class LearningRateScheduleCallback(Callback):  # type: ignore[misc,valid-type]
 
     Args:
       initial_lr: is multiplied.
-      multiplier: a function of the epoch; or a number, to the power of the epochs since ``start_epoch``.
+      multiplier: a function of the epoch; or a number.
       start_epoch: the first one that is adjusted.
       end_epoch: the first one that is not; None: there is none.
       staircase: once an epoch; else in each step, by the fraction of the epoch.
@@ -129,10 +129,10 @@ class LearningRateScheduleCallback(Callback):  # type: ignore[misc,valid-type]
             raise ValueError("initial_lr is required: the learning rate that is multiplied")
         self.initial_lr = initial_lr
         self.start_epoch, self.end_epoch = start_epoch, end_epoch
-        self.staircase = staircase
+        self.staircase = staircase or not callable(multiplier)
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
-        self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier ** (epoch - start_epoch)
+        self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
         self.current_epoch = 0
         self._momentum: float | None = None
 

@@ -21,6 +21,7 @@ from tfdist.graph import function_state
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.traversal import outermost
 
+_ROOM = 8
 _raised: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 _lock = threading.Lock()
 _threads: list[threading.Thread] = []
@@ -32,8 +33,9 @@ class Signal:
     def __init__(self) -> None:
         self._in_session = function_state.in_session()
         with tf.init_scope(), tf.device("/device:CPU:0"):
-            self._queue = tf.queue.FIFOQueue(8, [tf.bool], [[]])
+            self._queue = tf.queue.FIFOQueue(_ROOM, [tf.bool], [[]])
             self._enqueue = self._queue.enqueue(True) if self._in_session else None
+            self._size = self._queue.size() if self._in_session else None
             graph = tf.compat.v1.get_default_graph()
         self._state = make_state(outermost(graph)) if self._in_session else None
 
@@ -60,9 +62,11 @@ class Signal:
             with context.eager_mode():
                 self._queue.enqueue(True)
             return
-        for session in list(self._state.sessions):  # which of them waits is not known here: it is no harm to the others
+        for session in list(self._state.sessions):  # which of them waits is not known here
+            run = inspect.unwrap(type(session).run)  # no step: without what is hooked in
             with contextlib.suppress(Exception):  # it was closed
-                inspect.unwrap(type(session).run)(session, self._enqueue)  # no step: without what is hooked in
+                if run(session, self._size) < _ROOM:  # those that never wait fill up, and this thread is all sessions'
+                    run(session, self._enqueue)
 
 
 def _raise_all() -> None:
