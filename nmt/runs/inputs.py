@@ -75,7 +75,10 @@ def _joint(config: Config) -> str:
 def _read_vocabulary(config: Config, suffix: str, writes: bool) -> Vocabulary:
     path = f"{config.vocab_prefix}.{suffix}"
     if config.share_vocab and not os.path.exists(path):
-        raise InputError(f"{path} is missing, which {_joint(config)} reads: make it with nmt.prepare --share_vocab")
+        raise InputError(
+            f"{path} cannot be read, and {_joint(config)} reads it for both sides: make it with nmt.prepare "
+            "--share_vocab"
+        )
     if not config.check_special_token:
         return read_vocabulary(path, config.sos, config.eos, specials_first=False)
     return complete_vocabulary(path, config.out_dir if writes else None, config.sos, config.eos)

@@ -1,7 +1,7 @@
 """The translation graph: lines of one language into lines of another, with the weights of a checkpoint.
 
-Without dropout. Lines of similar length are translated together; the order
-of the output is that of the input, and a blank line gives blank lines.
+Without dropout. Lines of similar length are translated together; the order of the output is that of the input, and a
+blank line gives blank lines.
 """
 
 from __future__ import annotations

@@ -262,8 +262,8 @@ class Streams:
     def pass_on(self, seconds: float) -> None:
         """Wait so long for the next bytes at most, and hand on what there is."""
         for key, _ in self._selector.select(seconds):
-            # A reader that has gone (``| head``) closes the pipe here, too, and so reaches the launcher.
-            with contextlib.suppress(BrokenPipeError):
+            # A reader that has gone (``| head``), or a full disk, closes the pipe, too, and so reaches the launcher.
+            with contextlib.suppress(OSError):
                 if data := os.read(key.fd, _BLOCK_BYTES):
                     for watch in self._watches.get(key.data, ()):
                         watch.see(data)

@@ -77,7 +77,9 @@ def test_a_joint_vocabulary_must_be_one(tmp_path: Path) -> None:
     config = resolve(NEEDED | {"share_vocab": True, "vocab_prefix": f"{tmp_path}/vocab"})
     for preset, told in (("", "--share_vocab reads"), ("small", r"--share_vocab \(which --preset=small sets\) reads")):
         of_preset = resolve(NEEDED | {"preset": preset, "share_vocab": True, "vocab_prefix": f"{tmp_path}/vocab"})
-        with pytest.raises(InputError, match=f"vocab.en is missing, which {told}: make it with nmt.prepare"):
+        with pytest.raises(
+            InputError, match=f"vocab.en cannot be read, and {told} it for both sides: make it with nmt.prepare"
+        ):
             read_vocabularies(of_preset, {})
     write_vocabulary(tmp_path / "vocab.en", ["a", "b", "A"])
     assert len({id(one) for one in read_vocabularies(config, {})}) == 1
