@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
@@ -19,6 +21,7 @@ from tfdist.transport.interfaces import DisagreementError, Node, Pace, Sums, Wir
 from tfdist.transport.stall_detection import Request, StallDetector
 
 _GATHERED_RANKS = 64  # so many bring 1.5 KB in all, which takes less time than finding out that they are equal
+_DRIVEN_SECONDS = 2e-3
 _NOTHING = np.empty(0, np.int64)
 _LARGE_BYTES = 1 << 16  # between machines: smaller ones are a matter of latency alone, and MPI takes fewer messages
 
@@ -160,7 +163,7 @@ class MpiChannel:
         )
 
     def _wait(self, request: Request) -> None:
-        self._detector.wait(request, self._place, self._ranks, moving=True)
+        self._detector.wait(_Driven(request), self._place, self._ranks, moving=True)
 
     def all_reduce(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> None:
         for _ in self.begin(array, op, divisor).finish():
@@ -193,6 +196,24 @@ class MpiChannel:
         found = self._messages.broadcast_object(value, root)
         self.done()
         return found
+
+
+class _Driven:
+    """A request of MPI's own collectives, whose messages move inside its calls alone: naps between them are pauses.
+
+    So it is asked again and again at first. An all-reduce of 256 KiB took 0.5 ms, and 1.1 with naps from 0.1 ms on.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._stop = time.monotonic() + _DRIVEN_SECONDS
+
+    def Test(self) -> bool:  # noqa: N802 (as mpi4py.MPI.Request)
+        while not self._request.Test():
+            if time.monotonic() > self._stop:
+                return False
+            os.sched_yield()
+        return True
 
 
 class _AtOnce:
