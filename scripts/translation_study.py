@@ -39,7 +39,7 @@ def parser(description: str, ranks: int, epochs: int, names: Sequence[str]) -> a
     made.add_argument("--steps", type=int, help="instead of epochs")
     made.add_argument("--batch", type=int, default=32, help="sentences a rank")
     made.add_argument("--units", type=int, default=256)
-    made.add_argument("--learning_rate", type=float, default=0.001)
+    made.add_argument("--learning_rate", type=float, default=0.005)
     made.add_argument("--sentences", type=int, help="train on the first so many only")
     made.add_argument("--bpe", type=int, default=6000)
     made.add_argument("--only", nargs="+", choices=list(names), help="of the trainings")

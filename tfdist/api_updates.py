@@ -44,14 +44,17 @@ def end_block() -> None:
     """Average now what the ranks have trained since the last block's end (``TFDIST_SYNC=average`` and ``bmuf``).
 
     A block that the end of ``fit``, of its epochs or of a monitored session cuts off is ended by itself; this is for
-    other loops, before variables are evaluated or saved. Nothing happens where no block is open.
+    other loops, before variables are evaluated or saved. Nothing happens where no block is open. What
+    ``TFDIST_COMPRESSION=int8`` has left over is brought together, too, for a session's checkpoint.
 
     Collective: all ranks, between two steps.
     """
     if _world.size > 1:
         from tfdist.updates.blocks import blocks_of
+        from tfdist.updates.checkpointed import left_over_of
 
         blocks_of(_process.steps).end()
+        left_over_of(_process.steps).keep()
 
 
 def scale_learning_rate(learning_rate: Any, rule: Rule = "linear", warmup_steps: int = 0) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -9,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tests.multirank.cases_programs import refusal
 from tests.multirank.inside import direct, everywhere, nodes, settings, staged, through_mpi
 from tests.multirank.oracle import v1
 from tests.named import turn
@@ -100,3 +103,69 @@ def case_what_is_not_finite_is_gone_with_its_step() -> None:
                 bad = any(np.isinf(one) for one in everywhere(value))
                 assert np.isfinite(found).all() != bad, (value, found)
             np.testing.assert_allclose(found, 1, atol=0.05)
+
+
+class Program:
+    """What is added up in its variables are averages of what descends, minus the gradients above."""
+
+    def __init__(self) -> None:
+        with tf.Graph().as_default() as graph:
+            variables = [
+                v1.get_variable(f"w{n}", shape, initializer=tf.zeros_initializer) for n, shape in enumerate(SHAPES)
+            ]
+            self.given = [v1.placeholder(tf.float32, shape) for shape in SHAPES]
+            loss = -tf.add_n([tf.reduce_sum(w * g) for w, g in zip(variables, self.given, strict=True)])
+            self.update = v1.train.GradientDescentOptimizer(1.0).minimize(loss)
+            self.variables, self.saver = variables, v1.train.Saver()
+            self.session = v1.Session(graph=graph)
+            self.session.run(v1.global_variables_initializer())
+
+    def train(self, steps: range) -> list[np.ndarray]:
+        """The sums of all averages so far."""
+        for step in steps:
+            self.session.run(self.update, dict(zip(self.given, gradient(step, RANK), strict=True)))
+        return self.session.run(self.variables)
+
+    def saved(self, path: str) -> None:
+        """By rank 0 alone."""
+        with self.session.graph.as_default():
+            _ = RANK or self.saver.save(self.session, path)
+
+    def restored(self, path: str) -> None:
+        """By rank 0 alone."""
+        with self.session.graph.as_default():
+            _ = RANK or self.saver.restore(self.session, path)
+
+
+def case_a_checkpoint_has_what_is_left_over_of_all_ranks() -> None:
+    """Read by rank 0 into a program that has begun anew, it goes on bit for bit."""
+    first, then = range(5), range(5, 9)
+    true = [np.sum([np.mean([gradient(s, r)[n] for r in range(SIZE)], 0) for s in first], 0) for n in range(3)]
+    for choice in (direct(), staged(), through_mpi()):
+        with turn(choice.engine.name), settings(choice), tempfile.TemporaryDirectory() as folder:
+            tfdist.configure(compression="int8", bucket_mb=0.1)
+            path = str(Path(folder) / "c")
+            program, again = Program(), Program()
+            reached = program.train(first)
+            tfdist.end_block()
+            program.saved(path)
+            if RANK == 0:
+                left_over = np.split(tf.train.load_variable(path, "int8_feedback"), [21000, 21005])
+                for wanted, sums, left in zip(true, reached, left_over, strict=True):
+                    np.testing.assert_allclose(-left, (wanted - sums).reshape(-1), atol=2e-5)
+                assert any(np.abs(left).max() > 1e-4 for left in left_over) == (nodes() > 1)
+            straight = program.train(then)
+            again.restored(path)
+            for one, other in zip(straight, again.train(then), strict=True):
+                np.testing.assert_array_equal(one, other)
+            program.saved(path)  # nobody has called end_block: what is on the other ranks is not known
+            assert RANK or not tf.train.load_variable(path, "int8_feedback").any()
+
+
+def case_a_checkpoint_from_before_int8() -> None:
+    with settings(), tempfile.TemporaryDirectory() as folder:
+        Program().saved(f"{folder}/c")
+        tfdist.configure(compression="int8")
+        now = Program()
+        told = "" if RANK else refusal(lambda: now.restored(f"{folder}/c"))
+    assert RANK or "without TFDIST_COMPRESSION, which is 'int8' now" in told, told

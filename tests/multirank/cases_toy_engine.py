@@ -41,6 +41,8 @@ class Everything:
 
 
 class _AllGather:
+    lost = ()
+
     def __init__(self, bucket: Bucket, channel: Any) -> None:
         self._bucket, self._channel = bucket, channel
 

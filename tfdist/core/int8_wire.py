@@ -18,11 +18,14 @@ class Int8Wire:
 
     Args:
       elements: of the array.
+
+    Attributes:
+      lost: float32 [elements]: where this rank sends its own values, what was lost of them; where it sends sums, of
+        those. It is added to what is sent next; where this rank sends nothing it is zero.
     """
 
     def __init__(self, elements: int) -> None:
-        # Where this rank sends its own values, what was lost of them; where it sends sums, of those.
-        self._lost = np.zeros(elements, np.float32)
+        self.lost = np.zeros(elements, np.float32)
 
     def size_bytes(self, elements: int) -> int:
         """Of a message of so many elements."""
@@ -34,16 +37,16 @@ class Int8Wire:
         blocks = -(-elements // _BLOCK)
         message = np.empty(self.size_bytes(elements), np.uint8)
         values = np.zeros(blocks * _BLOCK, np.float32)
-        np.add(array[part], self._lost[part], out=values[:elements])
+        np.add(array[part], self.lost[part], out=values[:elements])
         values = values.reshape(blocks, _BLOCK)
         scales = np.maximum(values.max(1), -values.min(1)) / np.float32(_MOST)
         with np.errstate(all="ignore"):
             rounded = np.rint(values * np.where(scales > 0, 1 / scales, 0)[:, None])
             numbers = rounded.astype(np.int8)
             np.subtract(values, numbers * scales[:, None], out=values)
-        self._lost[part] = values.reshape(-1)[:elements]
+        self.lost[part] = values.reshape(-1)[:elements]
         if not np.isfinite(scales).all():  # such a block is lost as a whole, and not for ever
-            np.nan_to_num(self._lost[part], copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+            np.nan_to_num(self.lost[part], copy=False, nan=0.0, posinf=0.0, neginf=0.0)
         message[:elements] = numbers.reshape(-1)[:elements].view(np.uint8)
         message[elements:] = scales.view(np.uint8)
         return message

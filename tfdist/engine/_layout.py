@@ -62,6 +62,12 @@ def cut(sizes: Sequence[int], offsets: Sequence[int], own: slice, room: int) -> 
     return pieces
 
 
+def whole(sizes: Sequence[int], dtype: np.dtype) -> Piece:
+    """All tensors, laid out one after the other, aligned, as a piece of ``pack``."""
+    places = zip(sizes, offsets(sizes, dtype), strict=False)
+    return [(tensor, slice(0, size), slice(at, at + size)) for tensor, (size, at) in enumerate(places)]
+
+
 def offsets(sizes: Sequence[int], dtype: np.dtype) -> list[int]:
     """Where tensors begin that are laid out one after the other, aligned; and where the last ends."""
     return [0, *np.cumsum([padded(size, dtype) for size in sizes]).tolist()]

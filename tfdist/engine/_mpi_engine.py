@@ -12,7 +12,7 @@ from tfdist.core import reduce_ops
 from tfdist.core.alignment import padded
 from tfdist.core.settings import Settings
 from tfdist.engine import _layout
-from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine
+from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine, Lost
 from tfdist.transport.interfaces import Channel, NodeMemory, World
 
 
@@ -47,7 +47,9 @@ class _InOneBuffer:
     def __init__(self, bucket: Bucket, channel: Channel) -> None:
         self._bucket = bucket
         self._channel = channel
-        self._wire = bucket.wire(_layout.offsets(bucket.sizes or (), bucket.dtype)[-1])
+        sizes, dtype = bucket.sizes or (), bucket.dtype
+        self._wire = bucket.wire(_layout.offsets(sizes, dtype)[-1])
+        self.lost: Sequence[Lost] = [] if self._wire is None else [(self._wire.lost, _layout.whole(sizes, dtype))]
 
     def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
         pass

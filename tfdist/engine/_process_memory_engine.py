@@ -13,7 +13,7 @@ from tfdist.core import reduce_ops
 from tfdist.core.log import announce
 from tfdist.core.settings import Settings
 from tfdist.engine import _layout, _shared_memory_engine
-from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine
+from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine, Lost
 from tfdist.transport.interfaces import Channel, Node, NodeMemory, PeerError, World
 from tfdist.transport.process_memory import ProcessMemory, address
 
@@ -73,6 +73,7 @@ class _Direct:
         offsets = _layout.offsets(sizes, dtype)
         self._own = node.own(offsets[-1], dtype.itemsize)
         self._wire = bucket.wire(offsets[-1])
+        self.lost: Sequence[Lost] = [] if self._wire is None else [(self._wire.lost, _layout.whole(sizes, dtype))]
         landings = max(0, len(node.ranks) - 2)
         room = block_bytes(landings) // dtype.itemsize
         pieces = _layout.cut(sizes, offsets[:-1], self._own, room)

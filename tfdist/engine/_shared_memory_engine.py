@@ -70,6 +70,7 @@ class _Staged:
         self._sums = [x.view(dtype) for x in node.sums]
         self._pieces = _layout.pack(bucket.sizes or (), self._sums[0].size)
         self._wires = [bucket.wire(piece[-1][2].stop) for piece in self._pieces]
+        self.lost = [(w.lost, piece) for w, piece in zip(self._wires, self._pieces, strict=True) if w is not None]
 
     def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
         pass

@@ -11,7 +11,7 @@ import numpy as np
 from tfdist.core import reduce_ops
 from tfdist.core.alignment import ALIGNMENT_BYTES
 from tfdist.engine import _layout
-from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine
+from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine, Lost
 from tfdist.transport.interfaces import Channel, NodeMemory
 
 # Of all ranks together.
@@ -61,6 +61,8 @@ def for_small_buckets(ranks: int, between_machines: bool) -> Engine:
 
 class _AtOnce:
     """See ``engines.BucketAllReduce``. Handed over before the ranks arrive; then each rank adds all."""
+
+    lost: Sequence[Lost] = ()
 
     def __init__(self, bucket: Bucket, way: _SharedMemory | _Letters, offsets: Sequence[int]) -> None:
         self._what, self._op, self._way = bucket.what, bucket.op, way

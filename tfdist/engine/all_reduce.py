@@ -22,11 +22,17 @@ class AllReduce:
 
     Attributes:
       engine: that does it, once it is open.
+      as_int8: its tensors travel so between machines.
+      elements: of all tensors, if their shapes are known; else 0.
+      pending: float32 [elements], the same on all ranks: to be added to its next results, once. None: nothing.
     """
 
     def __init__(self, bucket: Bucket, lines: Sequence[str] = (), tuned: bool = False) -> None:
         self._bucket = bucket
         self.what = bucket.what
+        self.as_int8 = bucket.as_int8
+        self.elements = sum(bucket.sizes or ())
+        self.pending: np.ndarray | None = None
         as_int8 = " as int8" if bucket.as_int8 else ""
         self.lines: Sequence[str] = [*lines, f"{bucket.what}: {bucket.op} of {bucket.dtype.name}{as_int8}"]
         self._tuned = tuned and bucket.sizes is not None
@@ -56,6 +62,16 @@ class AllReduce:
         """Take the tensors."""
         self._arrays = arrays
 
+    def take_lost(self) -> np.ndarray:
+        """What rounding has lost on this rank, float32 [elements]: it is not added to what is sent next any more."""
+        found = np.zeros(self.elements, np.float32)
+        starts = np.cumsum([0, *(self._bucket.sizes or ())])
+        for lost, piece in self._opened.lost if self._opened else ():
+            for tensor, part, place in piece:
+                found[starts[tensor] + part.start : starts[tensor] + part.stop] = lost[place]
+            lost[:] = 0
+        return found
+
     def load_nothing(self) -> None:
         """Zeros, which do not count."""
         if self._bucket.sizes is None:
@@ -81,6 +97,10 @@ class AllReduce:
             turn.arrive(what, sum(s.nbytes for s in sources))
         divisor = max(1, len(turn.present)) if self._bucket.op == "mean" else 1
         self._opened.run(turn, sources, whole, parts, divisor)
+        if self.pending is not None:
+            pending, self.pending = self.pending, None
+            for part, more in zip(parts, np.split(pending, np.cumsum(self._bucket.sizes or ())[:-1]), strict=True):
+                part += more
         self._parts = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def _check(self, sizes: Sequence[int]) -> None:

@@ -18,7 +18,8 @@ from tfdist.core.flight_recorder import Span
 from tfdist.core.int8_wire import Int8Wire
 from tfdist.core.reduce_ops import Op
 from tfdist.core.settings import Settings
-from tfdist.transport.interfaces import Channel, NodeMemory, Pace, Wire, World
+from tfdist.engine._layout import Piece
+from tfdist.transport.interfaces import Channel, NodeMemory, Pace, World
 
 
 class AllReduceTurn(Protocol):
@@ -65,13 +66,20 @@ class Bucket:
         """Of all tensors; 0 if it is not known."""
         return sum(self.sizes or ()) * self.dtype.itemsize
 
-    def wire(self, elements: int) -> Wire | None:
+    def wire(self, elements: int) -> Int8Wire | None:
         """How so many elements of it travel, step after step, if not as they are."""
         return Int8Wire(elements) if self.as_int8 else None
 
 
+Lost = tuple[np.ndarray, Piece]
+
+
 class BucketAllReduce(Protocol):
     """All-reduce of one bucket by one engine."""
+
+    @property
+    def lost(self) -> Sequence[Lost]:
+        """What rounding has lost, to be added to what is sent next (see ``Int8Wire``), and where it lies."""
 
     def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
         """Before this rank arrives: these are its tensors, flat, and the buffer for the results."""

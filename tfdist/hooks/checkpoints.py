@@ -14,9 +14,10 @@ from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
 from tfdist.updates.blocks import blocks_of
+from tfdist.updates.checkpointed import left_over_of
 
 # Variables that a setting adds to graphs.
-_MADE_BY = {"loss_scale_state": "loss_scale", "block_position": "sync"}
+_MADE_BY = {"loss_scale_state": "loss_scale", "block_position": "sync", "int8_feedback": "compression"}
 _OTHER_SETTING = (
     "{} has no {}: it was written without TFDIST_{}, which is {!r} now. Go on without it; or initialise all variables, "
     "and restore the others by a Saver of them (var_list=)"
@@ -25,12 +26,14 @@ _OTHER_SETTING = (
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """tensorflow/python/training/saver.py, …/checkpoint/checkpoint.py, keras/src/saving/saving_lib.py."""
-    blocks = blocks_of(steps)
+    blocks, left_over = blocks_of(steps), left_over_of(steps)
 
     def save(original: Callable[..., Any], self: Any, sess: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(sess, session.BaseSession):
-            blocks.before_saving(sess)
-        return original(self, sess, *args, **kwargs)
+        if not isinstance(sess, session.BaseSession):
+            return original(self, sess, *args, **kwargs)
+        blocks.before_saving(sess)
+        with left_over.saving(sess):
+            return original(self, sess, *args, **kwargs)
 
     def restore(original: Callable[..., Any], self: Any, sess: Any, save_path: Any) -> Any:
         try:

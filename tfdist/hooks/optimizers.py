@@ -17,6 +17,7 @@ from tfdist.training import gradient_rewrite
 from tfdist.training.steps import Steps
 from tfdist.updates.accumulation import Accumulations
 from tfdist.updates.blocks import blocks_of
+from tfdist.updates.checkpointed import left_over_of
 from tfdist.updates.conditional import update_if
 from tfdist.updates.divergence import DivergenceGuard
 from tfdist.updates.loss_scaling import loss_scaling_of
@@ -29,7 +30,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     TensorFlow's: tensorflow/python/training/optimizer.py; Keras's: keras/src/optimizers/base_optimizer.py; those of
     tf_keras: tf_keras/src/optimizers/optimizer.py, .../legacy/optimizer_v2.py.
     """
-    variables, blocks = steps.variables, blocks_of(steps)
+    variables, blocks, left_over = steps.variables, blocks_of(steps), left_over_of(steps)
     outermost, outermost_build = Outermost(), Outermost()
     accumulations, guard, scaling = Accumulations(job), DivergenceGuard(job), loss_scaling_of(steps)
     wrapped = WrappedOptimizers(job)
@@ -50,7 +51,11 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
             if not job.switches.rewrites:
                 return own
             gradient_rewrite.check_replicas(tf.distribute.get_strategy())
-            return steps.eager.applied(own) if tf.executing_eagerly() else gradient_rewrite.averaged(own, job, held)
+            if tf.executing_eagerly():
+                return steps.eager.applied(own)
+            averages = gradient_rewrite.averaged(own, job, held)
+            left_over.built()
+            return averages
 
         def apply(averages: Sequence[tuple[Any, Any]]) -> Any:
             def now(as_name: str | None) -> Any:

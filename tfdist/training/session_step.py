@@ -27,6 +27,9 @@ class SessionSteps:
     Args:
       run: the original ``BaseSession.run``.
       job: the ranks.
+
+    Attributes:
+      begun: is called with a session that is about to train, when all ranks have the same values of its variables.
     """
 
     def __init__(self, run: Callable[..., Any], job: Job) -> None:
@@ -34,6 +37,7 @@ class SessionSteps:
         self._job = job
         self._trained: weakref.ref[Any] | None = None
         self._warned = False
+        self.begun: Callable[[Any], None] | None = None
 
     @property
     def trained(self) -> Any:
@@ -76,6 +80,8 @@ class SessionSteps:
             collective.root_only = False  # one that is not run in each step would say so until its next
         state.synchronised.add(session)
         state.overwritten.discard(session)
+        if self.begun is not None:
+            self.begun(session)
 
     def _warn_of_order(self, names: tuple[str, ...]) -> None:
         """TensorFlow may take two operations that wait for other ranks up in another order on each rank."""

@@ -25,7 +25,7 @@ from tfdist.graph.job import Job
 from tfdist.graph.markers import times
 from tfdist.training.steps import Steps
 from tfdist.updates import loss_scale
-from tfdist.updates._checkpointed import graph_variable, track
+from tfdist.updates.checkpointed import graph_variable, track
 from tfdist.updates.loss_scale import Constant, LogMax, LossScale, State
 
 _NAME = "loss_scale_state"

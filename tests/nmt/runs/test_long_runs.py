@@ -108,11 +108,20 @@ sys.exit(code)
             id="blocks",
             marks=pytest.mark.long("cases_blocks goes on from a checkpoint, cases_nmt saves at a block's end"),
         ),
+        pytest.param(
+            ["TFDIST_COMPRESSION=int8", "TFDIST_NODE_SIZE=1", "TFDIST_ENGINE=mpi", "--num_units=64"],
+            id="int8",
+            marks=pytest.mark.long("cases_int8 goes on from a checkpoint"),
+        ),
     ],
 )
-def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(toy: Any, ways: list[str]) -> None:
+def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(
+    toy: Any, ways: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed in the midst of a step, started again by tfdist-run and asked to stop, and continued to the end."""
-    flags = ways + toy.flags(
+    for setting in (way for way in ways if way.startswith("TFDIST_")):
+        monkeypatch.setenv(*setting.split("="))
+    flags = [way for way in ways if way.startswith("--")] + toy.flags(
         "--num_train_steps=40", "--num_intra_threads=1", "--num_inter_threads=1", "--noevaluate_epochs",
         "--steps_per_external_eval=14", "--optimizer=adam", "--learning_rate=0.01",
     )  # fmt: skip
