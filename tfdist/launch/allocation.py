@@ -49,6 +49,8 @@ def counts_of_nodes(text: str) -> list[int]:
 
 def _host_names(nodes: str) -> Sequence[str]:
     """Of ``node[1-2,7]``: there are more ways to write a list of them than is worth knowing here."""
+    if not nodes:  # nothing to ask, and a host outside the job need not have Slurm's commands
+        return ()
     try:
         done = subprocess.run(
             ["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=_ANSWER_SECONDS
