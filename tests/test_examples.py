@@ -9,13 +9,8 @@ import pytest
 
 from tests.launch import ROOT, mpirun
 
-# One tells whether they start, and learn.
-ALWAYS = ("tape_in_function",)
-LONG = pytest.mark.long("multirank/cases_*.py have its style")
-EXAMPLES = [
-    pytest.param(path, marks=() if path.stem in ALWAYS else LONG, id=path.stem)
-    for path in sorted((ROOT / "scripts" / "examples").glob("*.py"))
-]
+pytestmark = pytest.mark.long("multirank/cases_*.py have their styles, and test_readme.py runs the README's script")
+EXAMPLES = [pytest.param(path, id=path.stem) for path in sorted((ROOT / "scripts" / "examples").glob("*.py"))]
 
 
 @pytest.mark.parametrize("path", EXAMPLES)

@@ -42,6 +42,7 @@ print("fine", flush=True)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="tf_keras is not installed")
+@pytest.mark.long("multirank/cases_ddl.py and cases_tf_keras.py have its parts")
 def test_a_script_with_keras_2(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)

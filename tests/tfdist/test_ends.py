@@ -182,7 +182,8 @@ def test_a_thread_that_fails(tmp_path: Path) -> None:
     assert "noticed ValueError" in finished.output, finished
 
 
-@pytest.mark.parametrize("outlive", ["0", pytest.param("1", marks=pytest.mark.long("a switch"))])
+@pytest.mark.long("half a minute; launch/test_run.py kills tfdist-run")
+@pytest.mark.parametrize("outlive", ["0", "1"])
 def test_ranks_whose_launcher_is_killed(tmp_path: Path, outlive: str) -> None:
     """Rank 0 catches the signal, though what it says has no reader any more; rank 1 is ended by it, and says why."""
     script = tmp_path / "script.py"

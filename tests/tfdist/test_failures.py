@@ -66,6 +66,7 @@ def test_an_exception_on_all_ranks_is_told_once(tmp_path: Path) -> None:
     assert finished.errors.count("ValueError: bad luck") == 1
 
 
+@pytest.mark.long("test_an_exception_on_one_rank")
 def test_an_exception_in_a_graph_operation(tmp_path: Path) -> None:
     finished = job(
         tmp_path,
@@ -195,6 +196,7 @@ def test_abort_prints_one_message(tmp_path: Path) -> None:
     assert finished.errors.count("config.json is missing") == 1
 
 
+@pytest.mark.long("core/test_settings.py has them; test_settings_that_differ_between_ranks ends as it does")
 def test_a_setting_out_of_range(tmp_path: Path) -> None:
     finished = job(tmp_path, "", TFDIST_BUCKET_MB="big")
     assert_ended(finished, "TFDIST_BUCKET_MB='big' is out of range")
@@ -365,6 +367,7 @@ def test_join_cannot_stand_in_for_a_broadcast(tmp_path: Path) -> None:
     assert_ended(finished, "tfdist.join cannot stand in for this rank")
 
 
+@pytest.mark.long("trace/test_trace.py writes one")
 def test_a_timeline_is_written_at_exit(tmp_path: Path) -> None:
     finished = job(
         tmp_path,
@@ -441,7 +444,11 @@ model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=[Stop()])
 @pytest.mark.parametrize(
     ("action", "said"),
     [
-        ("self.model.stop_training = True", "early stop that depends on the rank"),
+        pytest.param(
+            "self.model.stop_training = True",
+            "early stop that depends on the rank",
+            marks=pytest.mark.long("test_different_steps_on_different_ranks; cases_keras has decisions alike"),
+        ),
         pytest.param(
             "raise OSError('disk on fire')",
             "rank 1 of 2 failed",

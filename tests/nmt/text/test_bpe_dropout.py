@@ -103,6 +103,7 @@ def test_words_are_cut_anew_in_each_epoch(prepared: Path) -> None:
     assert "tgt_bpe_dropout changed since" in other.continue_after(3, record)
 
 
+@pytest.mark.long("the tests above have the words that are fed")
 def test_the_program_trains_on_words_that_are_cut_anew(prepared: Path) -> None:
     out = prepared / "out"
     flags = [f"--train_prefix={prepared}/data/train", f"--dev_prefix={prepared}/data/train", f"--out_dir={out}"]

@@ -230,7 +230,9 @@ def test_adam_and_weight_decay_are_the_papers() -> None:
         np.testing.assert_allclose(found[name], w, rtol=1e-6, err_msg=name)  # the rate is float32 in Adam's powers
 
 
-@pytest.mark.parametrize("onednn", [False, True])
+@pytest.mark.parametrize(
+    "onednn", [False, pytest.param(True, marks=pytest.mark.long("TensorFlow's products, differently"))]
+)
 def test_the_forms_made_for_speed_lose_what_the_plain_ones_do(
     toy: Any, monkeypatch: pytest.MonkeyPatch, onednn: bool
 ) -> None:

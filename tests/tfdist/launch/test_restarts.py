@@ -210,6 +210,7 @@ print("the same bits", flush=True)
 """
 
 
+@pytest.mark.long("half a minute; the tests above restart jobs, and nmt/runs/test_long_runs.py one that goes on")
 def test_keras_goes_on_from_its_backup(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(KERAS)
