@@ -17,7 +17,7 @@ from nmt.core.errors import InputError
 from nmt.core.ranks import Ranks
 from nmt.model.architecture import Architecture
 from nmt.model.registry import FAMILIES
-from nmt.model.session import multiplies_in_bfloat16, session_config
+from nmt.model.session import has_bfloat16_instructions, multiplies_in_bfloat16, session_config
 from nmt.options.config import Config
 from nmt.options.option import make
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
@@ -100,15 +100,22 @@ def session_settings(config: Config) -> Any:
 
 
 def precision_notices(config: Config, ranks: Ranks) -> list[str]:
-    """What is to be said if --precision=bfloat16 has no effect. Collective: every rank calls."""
+    """What is to be said if --precision=bfloat16 gains nothing. Collective: every rank calls."""
     if config.precision != "bfloat16":
         return []
-    without = int(ranks.sum(np.array([not multiplies_in_bfloat16(session_settings(config))], np.int64))[0])
+    multiplies = multiplies_in_bfloat16(session_settings(config))
+    mine = [not multiplies, multiplies and not gpus(config) and not has_bfloat16_instructions()]
+    without, slow = (int(number) for number in ranks.sum(np.array(mine, np.int64)))
     reason = "their processors have no such products that TensorFlow knows, or TF_ENABLE_ONEDNN_OPTS=0 is set"
-    told = (
-        f"--precision=bfloat16 has no effect on {without} of {ranks.size} rank(s), which multiply in float32: {reason}"
-    )
-    return [told] if without else []
+    told = []
+    if without:
+        told.append(f"has no effect on {without} of {ranks.size} rank(s), which multiply in float32: {reason}")
+    if slow:
+        told.append(
+            f"is likely slower than float32 on {slow} of {ranks.size} rank(s), whose processors have no instructions "
+            "for it (avx512_bf16, amx_bf16): leave it out there"
+        )
+    return [f"--precision=bfloat16 {one}" for one in told]
 
 
 def gpus(config: Config) -> int:

@@ -91,11 +91,16 @@ def test_bfloat16_is_said_to_have_no_effect_where_it_has_none(monkeypatch: pytes
     config = resolve(NEEDED | {"precision": "bfloat16"})
     found = iter([True, False, False])  # as each rank finds
     monkeypatch.setattr(derived_settings, "multiplies_in_bfloat16", lambda _: next(found))
+    monkeypatch.setattr(derived_settings, "has_bfloat16_instructions", lambda: True)
     told = outcomes(3, lambda ranks: derived_settings.precision_notices(config, ranks))
     assert all(one == told[0] for one in told)
     assert told[0][0].startswith("--precision=bfloat16 has no effect on 2 of 3 rank(s), which multiply in float32")
     monkeypatch.setattr(derived_settings, "multiplies_in_bfloat16", lambda _: True)
     assert outcomes(2, lambda ranks: derived_settings.precision_notices(config, ranks)) == [[], []]
+    monkeypatch.setattr(derived_settings, "has_bfloat16_instructions", lambda: False)
+    slow = outcomes(2, lambda ranks: derived_settings.precision_notices(config, ranks))
+    assert slow[0] == slow[1]
+    assert [one[:68] for one in slow[0]] == ["--precision=bfloat16 is likely slower than float32 on 2 of 2 rank(s)"]
     assert outcomes(2, lambda ranks: derived_settings.precision_notices(resolve(NEEDED), ranks)) == [[], []]
 
 
