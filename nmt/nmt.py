@@ -22,6 +22,8 @@ from nmt.runs.training_run import train_model
 from nmt.runs.translation_run import infer
 from nmt.train.synchronisation import Synchronisation
 
+_PRODUCTS = {"float32": None, "bfloat16": "bf16", "float16": "fp16"}  # by --precision
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program on this rank and returns its exit code; without arguments, by the command line's."""
@@ -46,7 +48,7 @@ def run(arguments: Sequence[str], ranks: Processes) -> None:
         from_root(ranks, lambda: print(help_text("python -m nmt.nmt --name=value ...", Config), end=""))
         return
     config, saved = from_root(ranks, lambda: configure(arguments))
-    ranks.configure(mixed_precision="fp16" if config.precision == "float16" else None)
+    ranks.configure(mixed_precision=_PRODUCTS[config.precision])
     if config.is_inference:
         infer(config, saved, ranks, ranks.untouched)
     else:

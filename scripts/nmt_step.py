@@ -144,10 +144,12 @@ def _training(
     optimization = Optimization("sgd", Schedule(0.1, 10**6), 5.0, dropout=options.dropout)
     random = [np.random.RandomState(100 * tfdist.rank() + k) for k in range(4)]
     batches = [random_batch(one, size, options.batch, options.shortest) for one in random]
-    config = session_config(options.precision, intra_threads=1)
+    config = session_config(intra_threads=1)
+    in_bfloat16 = options.precision == "bfloat16"
+    tfdist.configure(mixed_precision="bf16" if in_bfloat16 else "none")
     with tf.Graph().as_default():
         step = TrainStep(architecture, initializer("uniform", 0.1, 1), optimization)
-        kind = tf.bfloat16 if options.precision == "bfloat16" else tf.float32
+        kind = tf.bfloat16 if in_bfloat16 else tf.float32
         matrix = v1.get_variable("matrix", [_PRODUCT, _PRODUCT], kind, v1.ones_initializer(), trainable=False)
         product = tf.matmul(matrix, matrix).op
         initial = v1.global_variables_initializer()

@@ -272,7 +272,7 @@ class StepDecoder:
     def __init__(self, decoding: Decoding, embed: Lookup, projection: tf.Tensor, device: str) -> None:
         self._decoding = decoding
         self._embed = embed
-        self._projection = projection
+        self._projection = tf.stop_gradient(projection)  # which half precision converts once, ahead of search's loop
         self._device = device
         self.initial_state = decoding.initial_state
         self.sources = decoding.sources

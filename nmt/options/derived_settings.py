@@ -10,14 +10,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from nmt.core.errors import InputError
-from nmt.core.ranks import Ranks
 from nmt.model.architecture import Architecture
 from nmt.model.registry import FAMILIES
-from nmt.model.session import has_bfloat16_instructions, multiplies_in_bfloat16, session_config
+from nmt.model.session import session_config
 from nmt.options.config import Config
 from nmt.options.option import make
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
@@ -97,25 +95,6 @@ def session_settings(config: Config) -> Any:
     if not gpus(config):
         settings.device_count["GPU"] = 0  # what no device is chosen for would go to one
     return settings
-
-
-def precision_notices(config: Config, ranks: Ranks) -> list[str]:
-    """What is to be said if --precision=bfloat16 gains nothing. Collective: every rank calls."""
-    if config.precision != "bfloat16":
-        return []
-    multiplies = multiplies_in_bfloat16(session_settings(config))
-    mine = [not multiplies, multiplies and not gpus(config) and not has_bfloat16_instructions()]
-    without, slow = (int(number) for number in ranks.sum(np.array(mine, np.int64)))
-    reason = "their processors have no such products that TensorFlow knows, or TF_ENABLE_ONEDNN_OPTS=0 is set"
-    told = []
-    if without:
-        told.append(f"has no effect on {without} of {ranks.size} rank(s), which multiply in float32: {reason}")
-    if slow:
-        told.append(
-            f"is likely slower than float32 on {slow} of {ranks.size} rank(s), whose processors have no instructions "
-            "for it (avx512_bf16, amx_bf16): leave it out there"
-        )
-    return [f"--precision=bfloat16 {one}" for one in told]
 
 
 def gpus(config: Config) -> int:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from nmt.model.parts.dropout import DROPOUT_MASKS
 from nmt.model.parts.initializers import Initializer
-from nmt.model.session import session_config
 from nmt.options.model_options import ModelOptions
 from nmt.options.option import BELOW_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, POSITIVE, Condition, option
 from nmt.scoring.perplexity import LikelihoodSettings
@@ -186,9 +185,7 @@ class TrainingOptions(ModelOptions):
         within=NOT_NEGATIVE,
         makes=[(FeedSettings, "seed"), (SearchSettings, "seed"), (Initializer, "seed")],
     )
-    precision: str = option(
-        "float32", "format of the matrix products", allowed=("float32", "bfloat16", "float16"), makes=[session_config]
-    )
+    precision: str = option("float32", "format of the matrix products", allowed=("float32", "bfloat16", "float16"))
     loss_scale: str | None = option(
         None,
         "what the loss is multiplied by: none, a number, backoff, window, logmax; unset: TFDIST_LOSS_SCALE, or none",

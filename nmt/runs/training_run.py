@@ -140,7 +140,6 @@ def _train(
         f"the vocabularies {config.vocab_prefix}.* are not the same on all ranks",
     )
     check_equal(ranks, joints.checksum if joints else 0, f"{config.bpe_codes} is not the same on all ranks")
-    notices += derived_settings.precision_notices(config, ranks)
     with tf.Graph().as_default() as graph:
         initial = initial_weights(config, shape, vectors)
         step = TrainStep(

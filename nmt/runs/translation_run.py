@@ -47,8 +47,6 @@ def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inp
         with untouched():
             weights = load(config, saved, vocabularies, paths)
             model = TranslationModel(weights, *vocabularies, make(SearchSettings, config))
-    notices = derived_settings.precision_notices(config, ranks)
-    from_root(ranks, lambda: print("".join(f"# {notice}\n" for notice in notices), end="", flush=True))
     files = str(config.inference_input_file), str(config.inference_output_file)
     work = from_root(ranks, lambda: _work(config, paths, vocabularies))
     lines = translate_file(model, *files, ranks, config.inference_list, work)

@@ -18,6 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import gen_linalg_ops, gen_math_ops, gen_nn_ops
+from tensorflow.python.util import _pywrap_util_port  # whether oneDNN is on has no public name
 
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
@@ -25,7 +26,7 @@ from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
 
 _HALF = {"bf16": tf.bfloat16, "fp16": tf.float16}
-_BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is Arm's
 # By the functions of tensorflow/python/ops/gen_*_ops.py, and their names in tf.raw_ops: the operands.
 _PRODUCTS = {
     (gen_math_ops, "mat_mul", "MatMul"): ("a", "b"),
@@ -76,6 +77,15 @@ def _is_float32(value: Any) -> bool:
 
 
 def _converted(value: Any, half: tf.DType) -> tf.Tensor:
+    """Where it is used; but what no derivative passes through where it is made, so that a loop converts it once.
+
+    (Outside a loop, the derivative of a conversion would be added up over the loop's turns in half precision.)
+    """
+    if isinstance(value, tf.Tensor) and not tf.executing_eagerly() and value.op.type == "StopGradient":
+        graph, inside = value.graph, value.op._get_control_flow_context()  # tensorflow/python/framework/ops.py
+        if inside is None:
+            with graph.as_default(), graph.control_dependencies(None):  # which leaves loops and conditions, too
+                return tf.cast(value, half)
     return tf.cast(value, half)
 
 
@@ -92,10 +102,11 @@ def _computes(half: tf.DType) -> bool:
         flags = set(Path("/proc/cpuinfo").read_text().split())
     except OSError:
         flags = set()
-    if half == tf.bfloat16 and _BF16_FLAGS & flags:
+    # By oneDNN alone: Eigen converts each number.
+    if half == tf.bfloat16 and _BF16_FLAGS & flags and _pywrap_util_port.IsMklEnabled():
         return True
     announce(
-        f"this processor computes no products of {half.name}: they are float32's, of operands rounded to {half.name}, "
-        "which trains as if it did, and not faster (TFDIST_MIXED_PRECISION)"
+        f"this processor, or TensorFlow without oneDNN, computes no products of {half.name}: they are float32's, of "
+        f"operands rounded to {half.name}, which trains as if it did, and not faster (TFDIST_MIXED_PRECISION)"
     )
     return False

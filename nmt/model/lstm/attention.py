@@ -189,8 +189,7 @@ class AttentionInLoop:
 
     def step(self, query: tf.Tensor, outside: tf.Tensor, zeros: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """As calling a `BoundAttention`; queries and weights of all times go to `close` after the loop."""
-        one = _dot(query, self._keys) if self._keys_operand else self._score(query, self._keys)[:, 0]
-        weights = tf.nn.softmax(one + outside)
+        weights = tf.nn.softmax(self._score(query, self._keys)[:, 0] + outside)
         return _weighted_sum(weights, self._values.value) + zeros, weights
 
     def close(self, queries: tf.Tensor, weights: tf.Tensor) -> None:
@@ -207,11 +206,6 @@ def _dots(query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
 def _by_sentence(query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
     """[batch * queries, num_units] -> [batch, queries, num_units]."""
     return tf.reshape(query, tf.stack([tf.shape(keys)[0], -1, query.shape[1]]))
-
-
-def _dot(query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-    """[batch, num_units] -> [batch, time], one query a sentence."""
-    return tf.matmul(keys, query[:, :, None])[:, :, 0]
 
 
 def _weighted_sum(weights: tf.Tensor, values: tf.Tensor) -> tf.Tensor:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from nmt.model.interface import Decoding, Memory
+from nmt.model.lstm import loop_kernel
 from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.attention import Attention, BoundAttention
 from nmt.model.lstm.cell_kinds import make_stack
@@ -123,6 +124,7 @@ class Decoder:
                 with tf.compat.v1.variable_scope("attention_layer"):
                     shape = [units + architecture.memory_size, units]
                     self.attention_layer = tf.identity(tf.compat.v1.get_variable("kernel", shape))
+                    self.attention_layer_for_search = loop_kernel.for_search(self.attention_layer)
 
     def over(self, memory: Memory) -> BoundDecoder:
         """Decode with this memory."""
@@ -231,4 +233,4 @@ class _BoundStack(BoundDecoder):
         return inputs, tuple(states)
 
     def _attend(self, query: tf.Tensor, context: tf.Tensor) -> tf.Tensor:
-        return tf.matmul(tf.concat([query, context], 1), self._decoder.attention_layer)
+        return tf.matmul(tf.concat([query, context], 1), self._decoder.attention_layer_for_search)

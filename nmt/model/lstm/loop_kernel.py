@@ -35,7 +35,7 @@ class LoopKernel(LoopOperand):
 
     def __init__(self, kernel: tf.Tensor) -> None:
         super().__init__(kernel, matrix_gradient)
-        self._transposed = tf.transpose(self.value)
+        self._transposed = tf.stop_gradient(tf.transpose(self.value))
 
     def times(self, fed: tf.Tensor) -> tf.Tensor:
         """[batch, rows] -> the product [batch, columns], inside the loop."""
@@ -45,6 +45,11 @@ class LoopKernel(LoopOperand):
             return _product(fed, self._transposed), lambda upstream: _product(upstream, self.value)
 
         return product(fed)
+
+
+def for_search(kernel: tf.Tensor) -> tf.Tensor:
+    """The same without a gradient, which half precision then converts once, ahead of search's loop."""
+    return tf.stop_gradient(kernel)
 
 
 def _product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:

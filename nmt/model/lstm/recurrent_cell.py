@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
+from nmt.model.lstm import loop_kernel
 from nmt.model.lstm.loop_kernel import LoopKernel
 
 
@@ -73,6 +74,7 @@ class Product:
         kernel = tf.compat.v1.get_variable(name, [ahead_size + fed_size, width])
         # One split, whose gradient is one concatenation; two slices would each pad to the full size.
         self._ahead, self._inside = tf.split(kernel, [ahead_size, fed_size])
+        self._for_search = loop_kernel.for_search(self._inside)
         self._bias: tf.Tensor | None = None
         if bias is not None:
             start = tf.compat.v1.constant_initializer(bias)
@@ -99,8 +101,8 @@ class Product:
         return projected
 
     def step(self, projected: tf.Tensor, fed: tf.Tensor | None) -> tf.Tensor:
-        """The whole product, from its part known ahead and [batch, fed_size]."""
-        return projected if fed is None else projected + tf.matmul(fed, self._inside)
+        """The whole product, from its part known ahead and [batch, fed_size], for search."""
+        return projected if fed is None else projected + tf.matmul(fed, self._for_search)
 
     def in_loop(self) -> LoopKernel:
         """What one loop multiplies with."""

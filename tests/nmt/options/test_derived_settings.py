@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nmt.core.errors import InputError
-from nmt.model.session import multiplies_in_bfloat16, session_config
 from nmt.options import derived_settings
 from nmt.options.option import make
 from nmt.options.resolve import resolve
 from nmt.runs.training_run import opening_lines
 from nmt.train.feed import Feed, FeedSettings
-from tests.launch import run
-from tests.nmt.core.thread_ranks import outcomes
 from tests.nmt.options.test_configuration import NEEDED
 from tests.nmt.train.test_schedule import rates
 
@@ -85,29 +80,3 @@ def test_the_log_tells_rate_and_warmup(toy: Any) -> None:
         assert f"# sgd, learning rate 1 (scaling: none), {decay}" in opening_lines(config, feed, 0, 4, 0)
     config = resolve(NEEDED)
     assert "# sgd, learning rate 1 (scaling: none), no warm-up" in opening_lines(config, feed, 0, 4, 0)
-
-
-def test_bfloat16_is_said_to_have_no_effect_where_it_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = resolve(NEEDED | {"precision": "bfloat16"})
-    found = iter([True, False, False])  # as each rank finds
-    monkeypatch.setattr(derived_settings, "multiplies_in_bfloat16", lambda _: next(found))
-    monkeypatch.setattr(derived_settings, "has_bfloat16_instructions", lambda: True)
-    told = outcomes(3, lambda ranks: derived_settings.precision_notices(config, ranks))
-    assert all(one == told[0] for one in told)
-    assert told[0][0].startswith("--precision=bfloat16 has no effect on 2 of 3 rank(s), which multiply in float32")
-    monkeypatch.setattr(derived_settings, "multiplies_in_bfloat16", lambda _: True)
-    assert outcomes(2, lambda ranks: derived_settings.precision_notices(config, ranks)) == [[], []]
-    monkeypatch.setattr(derived_settings, "has_bfloat16_instructions", lambda: False)
-    slow = outcomes(2, lambda ranks: derived_settings.precision_notices(config, ranks))
-    assert slow[0] == slow[1]
-    assert [one[:68] for one in slow[0]] == ["--precision=bfloat16 is likely slower than float32 on 2 of 2 rank(s)"]
-    assert outcomes(2, lambda ranks: derived_settings.precision_notices(resolve(NEEDED), ranks)) == [[], []]
-
-
-def test_what_products_are_made_of_is_found_out() -> None:
-    assert not multiplies_in_bfloat16(session_config("float32"))
-    if "avx512f" in Path("/proc/cpuinfo").read_text():
-        assert multiplies_in_bfloat16(session_config("bfloat16"))
-    script = "from nmt.model.session import *; print(multiplies_in_bfloat16(session_config('bfloat16')))"
-    done = run([sys.executable, "-c", script], 60, {"TF_ENABLE_ONEDNN_OPTS": "0"})
-    assert done.output == "False\n", done.errors

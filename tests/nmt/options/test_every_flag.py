@@ -36,6 +36,7 @@ SHOWN = {
     "sos": "test_marks_of_sentences",
     "eos": "test_marks_of_sentences",
     "share_vocab": "test_share_vocab_has_one_embedding",
+    "precision": "test_half_precision_trains_nearly_alike",
     "max_unknown_share": "test_texts_must_fit_their_vocabularies",
     "check_special_token": "test_bad_input",
     "use_char_encode": "test_characters",
@@ -180,7 +181,6 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
 ELSEWHERE = {
     "init_op": "test_initial_weights",
     "init_weight": "test_initial_weights",
-    "precision": "test_precision",
     "divergence": "test_a_run_that_diverges_goes_back",
 }
 
@@ -222,14 +222,6 @@ def test_initial_weights() -> None:
     drawn = initial_weights(resolve(NEEDED | {"init_weight": 0.5, "random_seed": 3}), shape, inputs.Vectors())
     assert (drawn.init_op, drawn.init_weight, drawn.seed) == ("uniform", 0.5, 3)
     assert initial_weights(resolve(NEEDED | {"init_op": "glorot_normal"}), shape, inputs.Vectors()).init_op != "uniform"
-
-
-def test_precision() -> None:
-    def rewrites(precision: str) -> Any:
-        made = derived_settings.session_settings(resolve(NEEDED | {"precision": precision}))
-        return made.graph_options.rewrite_options.SerializeToString()
-
-    assert rewrites("bfloat16") != rewrites("float32")
 
 
 def test_what_options_make_takes_them() -> None:

@@ -1,4 +1,4 @@
-"""``--precision=float16`` and ``--loss_scale``: products in half precision, and updates that overflow are left out."""
+"""``--precision`` and ``--loss_scale``: products in half precision, and updates that overflow are left out."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def trained(toy: Any, name: str, *flags: str) -> dict[str, np.ndarray]:
     return values(str(latest(toy.directory / name)))
 
 
-def test_half_precision_trains_nearly_alike(toy: Any) -> None:
-    whole, half = trained(toy, "whole"), trained(toy, "half", "--precision=float16", "--loss_scale=1024")
-    assert half.keys() - whole.keys() == {"loss_scale_state"}
+@pytest.mark.parametrize("flags", (("--precision=bfloat16",), ("--precision=float16", "--loss_scale=1024")))
+def test_half_precision_trains_nearly_alike(toy: Any, flags: tuple[str, ...]) -> None:
+    whole, half = trained(toy, "whole"), trained(toy, "half", *flags)
+    assert half.keys() - whole.keys() == ({"loss_scale_state"} if len(flags) > 1 else set())
     for name, value in whole.items():
         np.testing.assert_allclose(half[name], value, atol=0.02, err_msg=name)
     assert any(np.abs(half[name] - value).max() > 1e-6 for name, value in whole.items())

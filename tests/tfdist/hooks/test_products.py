@@ -1,0 +1,68 @@
+"""Products in half precision, in the graph: what is converted, and where. Their values are multi-rank cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tfdist.hooks import products
+
+v1 = tf.compat.v1
+STEPS = 4
+
+
+@pytest.fixture(autouse=True)
+def configured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As on a processor that computes such products; this process computes otherwise afterwards."""
+    monkeypatch.setattr(products, "_computes", lambda _: True)
+    tfdist.configure(mixed_precision="bf16")
+    yield
+    tfdist.configure(mixed_precision="none")
+
+
+def powers(kernel: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
+    """``start`` times so many kernels, in a loop."""
+    wanted = lambda count, _: count < STEPS  # noqa: E731
+    return tf.while_loop(wanted, lambda count, x: (count + 1, x @ kernel), [tf.constant(0), start])[1]
+
+
+def conversions_in_loops(graph: Any, source: tf.Tensor) -> int:
+    """Conversions of a tensor that stand inside a loop, in each turn of which they are done."""
+    bodies = [graph, *(function.graph for function in graph._functions.values() if hasattr(function, "graph"))]
+    casts = [op for body in bodies for op in body.get_operations() if op.type == "Cast"]
+    inside = [op for op in casts if op.graph is not graph or op._get_control_flow_context() is not None]
+    return sum(one.inputs[0].shape == source.shape for one in inside)
+
+
+@pytest.mark.parametrize("second_version", (False, True))
+def test_a_loop_converts_once_what_it_has_no_gradient_of(second_version: bool) -> None:
+    """With a gradient, sums over the turns are float32's: then each turn converts."""
+    values = np.random.RandomState(1).randn(7, 7).astype(np.float32)
+    switch = v1.enable_control_flow_v2 if second_version else v1.disable_control_flow_v2
+    before = v1.control_flow_v2_enabled()
+    switch()
+    try:
+        for fixed in (False, True):
+            with tf.Graph().as_default() as graph, v1.Session() as session:
+                variable = v1.get_variable("kernel", initializer=values)
+                kernel = variable.read_value()
+                kernel = tf.stop_gradient(kernel) if fixed else kernel
+                x = v1.placeholder(tf.float32, [2, 7])
+                result = powers(kernel, x)
+                (gradient,) = tf.gradients(result, [x])
+                session.run(v1.global_variables_initializer())
+                found, slope = session.run([result, gradient], {x: values[:2]})
+            assert (conversions_in_loops(graph, kernel) == 0) == fixed
+            exact = values[:2]
+            for _ in range(STEPS):
+                exact = exact @ values
+            np.testing.assert_allclose(found, exact, atol=0.03 * np.abs(exact).max())
+            assert np.abs(found - exact).max() > 1e-4
+            assert np.isfinite(slope).all()
+    finally:
+        (v1.enable_control_flow_v2 if before else v1.disable_control_flow_v2)()
