@@ -39,6 +39,28 @@ def conversions_in_loops(graph: Any, source: tf.Tensor) -> int:
     return sum(one.inputs[0].shape == source.shape for one in inside)
 
 
+def test_what_is_made_inside_a_loop_is_converted_there() -> None:
+    """In the loop of its derivative, too, whose graph does not stand inside that of the loop."""
+
+    def body(count: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        kernel = tf.stop_gradient(tf.eye(7) * tf.cast(count + 1, tf.float32))
+
+        @tf.custom_gradient
+        def product(x: tf.Tensor) -> tuple[tf.Tensor, Any]:
+            return x @ kernel, lambda upstream: tf.matmul(upstream, kernel, transpose_b=True)
+
+        return count + 1, product(x)
+
+    @tf.function
+    def slope(start: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(start)
+            loss = tf.reduce_sum(tf.while_loop(lambda count, _: count < STEPS, body, [tf.constant(0), start])[1])
+        return tape.gradient(loss, start)
+
+    np.testing.assert_array_equal(slope(tf.ones([2, 7])), np.full([2, 7], 24.0))  # 4!
+
+
 @pytest.mark.parametrize("second_version", (False, True))
 def test_a_loop_converts_once_what_it_has_no_gradient_of(second_version: bool) -> None:
     """With a gradient, sums over the turns are float32's: then each turn converts."""
