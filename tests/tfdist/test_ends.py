@@ -169,10 +169,12 @@ def test_a_thread_that_fails(tmp_path: Path) -> None:
             exits.start()
             exits.join()
             tfdist.barrier()
+            tfdist.barrier()  # which rank 0 calls when it has written its line
             threading.Thread(target=fails, name="feeder").start()
             time.sleep(1000)
         tfdist.barrier()
-        print("the exit was none of the job")
+        print("the exit was none of the job", flush=True)
+        tfdist.barrier()
         tfdist.barrier()
         """,
         PYTHONPATH=os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])]),
