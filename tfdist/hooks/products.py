@@ -26,7 +26,7 @@ from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
 
 _HALF = {"bf16": tf.bfloat16, "fp16": tf.float16}
-_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is Arm's
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
 # By the functions of tensorflow/python/ops/gen_*_ops.py, and their names in tf.raw_ops: the operands.
 _PRODUCTS = {
     (gen_math_ops, "mat_mul", "MatMul"): ("a", "b"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
+from tests.launch import run
 from tfdist.hooks import products
 
 v1 = tf.compat.v1
@@ -37,6 +40,20 @@ def conversions_in_loops(graph: Any, source: tf.Tensor) -> int:
     casts = [op for body in bodies for op in body.get_operations() if op.type == "Cast"]
     inside = [op for op in casts if op.graph is not graph or op._get_control_flow_context() is not None]
     return sum(one.inputs[0].shape == source.shape for one in inside)
+
+
+def test_without_onednn_products_are_float32s_and_that_is_told() -> None:
+    script = """
+    import tensorflow as tf
+    import tfdist
+    with tf.Graph().as_default() as graph:
+        tf.ones([2, 3]) @ tf.ones([3, 2])
+    print([op.get_attr("T").name for op in graph.get_operations() if op.type == "MatMul"])
+    """
+    variables = {"TF_ENABLE_ONEDNN_OPTS": "0", "TFDIST_MIXED_PRECISION": "bf16"}
+    done = run([sys.executable, "-c", inspect.cleandoc(script)], 60, variables)
+    assert done.output == "['float32']\n", done.errors
+    assert "TensorFlow without oneDNN, computes no products of bfloat16: they are float32's" in done.errors
 
 
 def test_what_is_made_inside_a_loop_is_converted_there() -> None:
