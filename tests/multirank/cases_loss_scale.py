@@ -30,7 +30,7 @@ from tests.multirank.cases_accumulation import (
 )
 from tests.multirank.cases_keras import functional
 from tests.multirank.cases_programs import refusal
-from tests.multirank.inside import everywhere, products_computed, said_in_fit, settings
+from tests.multirank.inside import everywhere, nobody_has_told_of_products, products_computed, said_in_fit, settings
 from tests.multirank.oracle import BATCH, Feed, assert_close, data, mine, one_process, v1
 from tests.named import turn
 
@@ -261,6 +261,29 @@ def case_products_are_in_half_precision() -> None:
                 for run in (in_session, in_function, eagerly):
                     with turn(dtype, computed, run):
                         np.testing.assert_allclose(run(mine(feed)), expected, rtol=0, atol=tolerance)
+
+
+def case_processors_that_differ_are_told() -> None:
+    """By rank 0, which computes such products itself, once; not where none does, of which it speaks at once."""
+    (feed,) = data(steps=1)
+
+    def trained(computed: bool) -> list[str]:
+        nobody_has_told_of_products()
+        with settings(), products_computed(computed), said_in_fit() as lines:
+            tfdist.configure(mixed_precision="bf16")
+            for width in (13, 14):  # two exchanges, of which no other case has opened one
+                layer = tf.Variable(np.ones([5, width], np.float32))
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(tf.constant(mine(feed)["x"]) @ layer)
+                v1.train.GradientDescentOptimizer(1.0).apply_gradients([(tape.gradient(loss, layer), layer)])
+        return [line for line in lines if "TFDIST_MIXED_PRECISION" in line]
+
+    differing, alike = trained(RANK != SIZE - 1), trained(False)
+    assert len(differing) == len(alike) == (RANK == 0)
+    for line in differing:
+        assert line.startswith(f"1 of {SIZE} ranks ({SIZE - 1}) run on processors") and "others wait for them" in line
+    for line in alike:
+        assert "computes no products of bfloat16" in line
 
 
 def case_a_checkpoint_has_the_scale() -> None:

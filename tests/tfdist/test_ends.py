@@ -16,7 +16,7 @@ import pytest
 
 from tests.launch import ROOT, STARTUP, run
 from tests.tfdist.test_failures import SCRIPT, assert_ended, job
-from tfdist.core.environment import Launch, launch, mark, parent_rank
+from tfdist.core.environment import _MARK, Launch, launch, mark, parent_rank
 
 HYDRA = {"PMI_SIZE": "2", "PMI_RANK": "1", "PMI_FD": "9"}
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "PMIX_NAMESPACE": "prterun-node-7@1"}
@@ -28,6 +28,7 @@ def marked(monkeypatch: pytest.MonkeyPatch, said: dict[str, str]) -> dict[str, s
         monkeypatch.delenv(name)
     for name, value in said.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv(_MARK, "")  # so that the mark goes again: children of this process are no rank's
     monkeypatch.setattr(os, "getpid", lambda: 4)  # the rank's, which is not this process's parent
     mark(1)
     environment = dict(os.environ)

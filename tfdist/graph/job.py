@@ -16,6 +16,7 @@ from tfdist.engine.collective import Collective
 from tfdist.engine.sparse_rows import Way
 from tfdist.graph import function_state
 from tfdist.graph.failures import Failures
+from tfdist.graph.rounding import Rounding
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import Group, World
 
@@ -167,12 +168,14 @@ class Job:
       engines: how arrays are combined.
       switches: what can be changed.
       functions: the collectives outside sessions.
+      rounding: who lacks the half precision that was asked for.
     """
 
     world: World
     engines: Engines
     switches: Switches
     functions: FunctionCollectives = dataclasses.field(default_factory=FunctionCollectives)
+    rounding: Rounding = dataclasses.field(default_factory=Rounding)
 
     @property
     def recorder(self) -> Recorder:
@@ -196,6 +199,7 @@ class Job:
             plan = [f"{line} in {c.name}" for c in members for line in c.plan]
             agreement.agree(group.control, plan, "the first run of an exchange")
             self.functions.forget(group)
+            self.rounding.compare(group)
             for collective in members:
                 tuned = collective.everyone and collective.tuned_tensors
                 collective.open(self.engines.choose() if tuned else self.engines.current)

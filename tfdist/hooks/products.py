@@ -20,7 +20,6 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_linalg_ops, gen_math_ops, gen_nn_ops
 from tensorflow.python.util import _pywrap_util_port  # whether oneDNN is on has no public name
 
-from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
@@ -60,6 +59,8 @@ def _in_half(function: Callable[..., Any], operands: tuple[str, ...], job: Job) 
         if not all(_is_float32(t) for tensors in own.values() for t in tensors):
             return original(*args, **kwargs)
         way = _converted if _computes(half) else _rounded
+        if way is _rounded:
+            job.rounding.found(half.name)
         ready = {n: [way(t, half) for t in tensors] for n, tensors in own.items()}
         found = original(**given | {n: t if isinstance(given[n], (list, tuple)) else t[0] for n, t in ready.items()})
         return tf.cast(found, tf.float32) if way is _converted else _rounded(found, half)
@@ -103,10 +104,4 @@ def _computes(half: tf.DType) -> bool:
     except OSError:
         flags = set()
     # By oneDNN alone: Eigen converts each number.
-    if half == tf.bfloat16 and _BF16_FLAGS & flags and _pywrap_util_port.IsMklEnabled():
-        return True
-    announce(
-        f"this processor, or TensorFlow without oneDNN, computes no products of {half.name}: they are float32's, of "
-        f"operands rounded to {half.name}, which trains as if it did, and not faster (TFDIST_MIXED_PRECISION)"
-    )
-    return False
+    return half == tf.bfloat16 and bool(_BF16_FLAGS & flags) and bool(_pywrap_util_port.IsMklEnabled())
