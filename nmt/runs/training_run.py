@@ -31,7 +31,7 @@ from nmt.runs import inputs
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from nmt.text.corpus import ParallelCorpus
 from nmt.train.ahead import Ahead
-from nmt.train.divergence import DivergedError, Guard, LossGuard, NoGuard
+from nmt.train.divergence import Guard, LossGuard, NoGuard, RateTooHighError
 from nmt.train.evaluation import Evaluation, Evaluator, NoEvaluation
 from nmt.train.feed import Feed, FeedSettings
 from nmt.train.loop import train
@@ -42,6 +42,7 @@ from nmt.translate.translation_model import SearchSettings, TranslationModel
 _DATA = "data"  # its entry that tells where in the training text a run is
 _HELD_OUT = "held_out"  # that of the texts it is evaluated on
 _REWINDS = "rewinds"  # how often it went back, and halved its learning rate, because it diverged
+_TRIAL = "rate_trial"  # up to which step that is a trial
 _MOST_REWINDS = 10
 _LOCK = "run.lock"  # in out_dir, while a run trains there
 
@@ -72,33 +73,35 @@ def train_model(
             try:
                 _train(config, saved, ranks, untouched, notices)
                 return
-            except DivergedError as error:
+            except RateTooHighError as error:
                 if config.divergence != "rewind":
                     raise
                 saved, told = from_root(ranks, functools.partial(_rewound, config, error))
                 notices = [told]
 
 
-def _rewound(config: Config, error: DivergedError) -> tuple[dict[str, Any], str]:
-    """Goes back to the last checkpoint from before a divergence.
+def _rewound(config: Config, error: RateTooHighError) -> tuple[dict[str, Any], str]:
+    """Goes back to a checkpoint, from before a divergence for example.
 
     Returns:
-        What is now in the `hparams` file, with one more rewind, which halves the rate; and what is to be said.
+        What is now in the `hparams` file, with more rewinds, each of which halves the rate; and what is to be said.
 
     Raises:
         InputError: there is no such checkpoint, or the rate has been halved too often.
     """
-    saved = read_saved(os.path.join(str(config.out_dir), HPARAMS))
-    rewinds = saved.get(_REWINDS, 0) + 1
+    saved, checkpoints = read_saved(os.path.join(str(config.out_dir), HPARAMS)), Checkpoints(str(config.out_dir))
+    rewinds = saved.get(_REWINDS, 0) + error.halvings
     if rewinds > _MOST_REWINDS:
         raise InputError(f"{error}. The learning rate was halved {_MOST_REWINDS} times, to no avail")
-    step = Checkpoints(str(config.out_dir)).forget_after(error.good_step)
+    found = (checkpoints.forget_after(step) for step in error.back_to)
+    step = next((step for step in found if step is not None), None)
     if step is None:
         raise InputError(
-            f"{error}. No checkpoint from step {error.good_step} or before is left to go back to: keep more "
+            f"{error}. No checkpoint from step {error.back_to[-1]} or before is left to go back to: keep more "
             "(--num_keep_ckpts)"
         )
-    return saved | {_REWINDS: rewinds}, f"{error}. Going back to step {step} with 1/{2**rewinds} of the learning rate"
+    told = f"{error}. Going back to step {step} with 1/{2**rewinds} of the learning rate"
+    return saved | {_REWINDS: rewinds, _TRIAL: error.trial}, told
 
 
 def check_options_kept(config: Config, saved: Mapping[str, Any]) -> None:
@@ -167,6 +170,7 @@ def _train(
             **vectors.record,
             _DATA: feed.record(),
             _REWINDS: saved.get(_REWINDS, 0),
+            _TRIAL: saved.get(_TRIAL),
             _HELD_OUT: inputs.text_record(held_out),
         }
         with together(ranks), untouched():
@@ -189,17 +193,18 @@ def _train(
                     evaluation=evaluation,
                     outputs=outputs,
                     stop=stop,
-                    guard=_guard(config, ranks, first_step, outputs),
+                    guard=_guard(config, saved, ranks, first_step, outputs),
                 )
-        except DivergedError:
+        except RateTooHighError:
             outputs.close()  # a run that goes back opens them anew
             raise
 
 
-def _guard(config: Config, ranks: Ranks, first_step: int, outputs: RunOutputs) -> Guard:
+def _guard(config: Config, saved: Mapping[str, Any], ranks: Ranks, first_step: int, outputs: RunOutputs) -> Guard:
     if config.divergence in (None, "off"):
         return NoGuard()
-    return LossGuard(ranks, first_step, outputs.say if config.divergence == "warn" else None)
+    say = outputs.say if config.divergence == "warn" else None
+    return LossGuard(ranks, first_step, say, saved.get(_TRIAL) if config.divergence == "rewind" else None)
 
 
 def initial_weights(config: Config, shape: Architecture, vectors: inputs.Vectors) -> Initializer:

@@ -3,13 +3,18 @@
 The loss per word is looked at in windows of steps. Training has diverged if it gives back, for some windows in
 succession, a quarter of what it had gained since the first step, or a twentieth of the first loss if that is more: a
 measure that depends neither on the loss's unit nor on where it ends. A loss that is not finite needs no patience.
+
+A run that goes back halves its rate. A rate that diverges in the beginning has never worked, and the first half of it
+that does is at the edge of divergence still: the loss falls as fast as with a good rate for some hundred steps, and
+then no further. So the run begins anew, and such a half is on trial only, past the steps that led to the divergence
+and for a hundred at least; then the run begins anew with a quarter of it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +24,8 @@ from nmt.train.step import StepResult
 
 ACTIONS = ("off", "warn", "stop", "rewind")
 _WINDOW_STEPS = 20
+_BEGINNING_STEPS = 500
+_TRIAL_STEPS = 100  # at least
 _REMEMBERED = 10  # windows whose lowest loss is compared with
 _PATIENCE = 3  # windows in succession
 _GIVEN_BACK = 0.25  # of what has been gained
@@ -29,16 +36,33 @@ CAUSES = (
 )
 
 
-class DivergedError(AgreedError):
-    """Training has diverged, as every rank knows.
+class RateTooHighError(AgreedError):
+    """Training is to go back, and on with a lower rate, as every rank knows.
 
     Attributes:
-        good_step: after which it had not yet.
+        back_to: to the last checkpoint up to the first of these steps; where none is left, to that up to the second.
+        halvings: of the rate.
+        trial: the step up to which the lower rate is on trial; None: it is not.
     """
 
-    def __init__(self, message: str, is_mine: bool, good_step: int) -> None:
+    def __init__(self, message: str, is_mine: bool, back_to: Sequence[int], halvings: int, trial: int | None) -> None:
         super().__init__(message, is_mine)
-        self.good_step = good_step
+        self.back_to, self.halvings, self.trial = back_to, halvings, trial
+
+
+class DivergedError(RateTooHighError):
+    """Training has diverged.
+
+    Args:
+        good_step: after which it had not yet.
+        step: done so far.
+    """
+
+    def __init__(self, message: str, is_mine: bool, good_step: int, step: int) -> None:
+        if step > _BEGINNING_STEPS:
+            super().__init__(message, is_mine, [good_step], 1, None)
+        else:
+            super().__init__(message, is_mine, [0, good_step], 1, max(_TRIAL_STEPS, step))
 
 
 class Rise:
@@ -93,6 +117,7 @@ class Guard(Protocol):
 
         Raises:
             DivergedError: on every rank, if that ends training.
+            RateTooHighError: on every rank, if a trial is over.
         """
 
 
@@ -110,10 +135,14 @@ class LossGuard:
         ranks: who agrees.
         first_step: steps done before.
         say: what is told of a divergence that does not end training; None: it does.
+        trial: the step up to which the learning rate is on trial; None: it is not.
     """
 
-    def __init__(self, ranks: Ranks, first_step: int, say: Callable[[str], None] | None = None) -> None:
-        self._ranks, self._say = ranks, say
+    def __init__(
+        self, ranks: Ranks, first_step: int, say: Callable[[str], None] | None = None, trial: int | None = None
+    ) -> None:
+        self._ranks, self._say, self._trial = ranks, say, trial
+        self._is_mine = ranks.rank == 0
         self._rise = Rise(first_step)
         self._next = first_step + 1
         self._sums = np.zeros(4)  # loss, words, gradient norms, steps of all ranks
@@ -122,18 +151,23 @@ class LossGuard:
         """See `Guard`."""
         if not result.left_out:
             self._sums += [result.loss_sum, result.target_words, result.grad_norm, 1]
-        if result.global_step < self._next:
+        step = result.global_step
+        if step < self._next:
             return
-        self._next = result.global_step + _WINDOW_STEPS
+        self._next = step + _WINDOW_STEPS
         loss, words, norms, steps = self._ranks.sum(self._sums).tolist()
         self._sums[:] = 0
         if not steps:  # their updates were left out
             return
-        wrong = self._rise.see(result.global_step, loss / words)
-        if not wrong:
-            return
-        told = f"{wrong}; gradient norm {norms / steps:.3g}, learning rate {result.learning_rate:g}. {CAUSES}"
-        if self._say:
+        wrong = self._rise.see(step, loss / words)
+        rate = f"learning rate {result.learning_rate:g}"
+        if wrong:
+            told = f"{wrong}; gradient norm {norms / steps:.3g}, {rate}. {CAUSES}"
+            if self._say is None:
+                raise DivergedError(f"training diverged: {told}", self._is_mine, self._rise.good_step, step)
             self._say(f"# Training seems to diverge: {told}.")
-            return
-        raise DivergedError(f"training diverged: {told}", self._ranks.rank == 0, self._rise.good_step)
+        elif self._trial is not None and step >= self._trial:
+            told = (
+                f"with {rate} training does not diverge up to step {step}, but twice that does: too near to train well"
+            )
+            raise RateTooHighError(told, self._is_mine, [0, step], halvings=2, trial=None)

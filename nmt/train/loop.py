@@ -121,6 +121,7 @@ class Window:
                 f"{CAUSES}",
                 self._ranks.rank == 0,
                 stats.step - self._steps,
+                stats.step,
             )
         return stats
 
@@ -188,6 +189,7 @@ def train(
 
     Raises:
         DivergedError: on every rank, if training has.
+        RateTooHighError: on every rank, if a trial of the rate is over.
         InputError: on one rank, if its memory does not suffice, or a file cannot be written.
     """
     window = Window(ranks)

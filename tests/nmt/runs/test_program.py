@@ -161,6 +161,30 @@ def test_a_run_that_diverges_goes_back(
         np.testing.assert_array_equal(value, theirs[name], name)
 
 
+def test_a_half_that_works_after_a_divergence_in_the_beginning_is_quartered(
+    toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run ends where one with that rate would, bit for bit; also where step 0's checkpoint is not left."""
+    monkeypatch.setattr("nmt.train.divergence._WINDOW_STEPS", 2)
+    monkeypatch.setattr("nmt.train.divergence._TRIAL_STEPS", 3)
+    flags = ["--num_train_steps=8", "--steps_per_external_eval=2", "--divergence=rewind"]
+    for kept, back_to in ((5, 0), (1, 2)):
+        found = ["it rises"]
+        monkeypatch.setattr("nmt.train.divergence.Rise.see", lambda self, step, loss, f=found: f.pop() if f else "")
+        out, other = toy.directory / f"out{kept}", toy.directory / f"other{kept}"
+        assert main(toy.flags(*flags, f"--num_keep_ckpts={kept}", f"--out_dir={out}")) == 0
+        text = capsys.readouterr().out
+        assert "Going back to step 0 with 1/2 of the learning rate" in text
+        assert "does not diverge up to step 3, but twice that does: too near to train well. Going back to " in text
+        assert f"Going back to step {back_to} with 1/8 of the learning rate" in text
+        if kept > 1:
+            assert main(toy.flags(*flags, "--learning_rate=0.125", f"--out_dir={other}")) == 0
+            ours, theirs = values(f"{out}/translate.ckpt-8"), values(f"{other}/translate.ckpt-8")
+            assert ours.keys() == theirs.keys()
+            for name, value in ours.items():
+                np.testing.assert_array_equal(value, theirs[name], name)
+
+
 @pytest.mark.long("test_a_run_that_diverges_goes_back")
 def test_a_run_that_diverges_always_ends(
     toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

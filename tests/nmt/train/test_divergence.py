@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nmt.core.ranks import OneProcess
-from nmt.train.divergence import DivergedError, LossGuard, Rise
+from nmt.train.divergence import DivergedError, LossGuard, RateTooHighError, Rise
 from nmt.train.step import StepResult
 
 
@@ -70,7 +70,7 @@ def test_ranks_look_at_their_mean_together() -> None:
     ) as error:
         for result in results([6.0] + [2.0] * 40 + [8.0] * 60):
             guard.see(result)
-    assert error.value.good_step == 41
+    assert (list(error.value.back_to), error.value.halvings, error.value.trial) == ([0, 41], 1, 101)
 
 
 def test_a_warning_lets_training_go_on() -> None:
@@ -79,3 +79,32 @@ def test_a_warning_lets_training_go_on() -> None:
     for result in results([6.0] + [2.0] * 40 + [8.0] * 120):
         guard.see(result)
     assert len(said) == 2 and all("seems to diverge" in line and "--learning_rate" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("step", "back_to", "trial"), [(45, [0, 40], 100), (500, [0, 40], 500), (501, [40], None), (10_000, [40], None)]
+)
+def test_a_rate_that_never_worked_is_on_trial(step: int, back_to: list[int], trial: int | None) -> None:
+    error = DivergedError("it rises", True, 40, step)
+    assert (list(error.back_to), error.halvings, error.trial) == (back_to, 1, trial)
+
+
+@pytest.mark.parametrize(("trial", "first_step", "end"), [(100, 0, 101), (45, 0, 61), (100, 50, 111), (100, 101, 102)])
+def test_a_trial_ends_with_a_quarter_of_the_rate(trial: int, first_step: int, end: int) -> None:
+    """Also of a run that was stopped in it, or just after it."""
+    guard = LossGuard(OneProcess(), first_step, trial=trial)
+    with pytest.raises(
+        RateTooHighError, match=f"with learning rate 0.5 training does not .* up to step {end},"
+    ) as error:
+        for number, result in enumerate(results([6.0] * 200)):
+            guard.see(result._replace(global_step=first_step + number + 1))
+    assert not isinstance(error.value, DivergedError)
+    assert (list(error.value.back_to), error.value.halvings, error.value.trial) == ([0, end], 2, None)
+
+
+def test_a_trial_that_diverges_is_followed_by_another() -> None:
+    guard = LossGuard(OneProcess(), 0, trial=100)
+    with pytest.raises(DivergedError) as error:
+        for result in results([6.0] * 50 + [12.0] * 150):
+            guard.see(result)
+    assert list(error.value.back_to) == [0, 41] and error.value.trial == 101
