@@ -161,6 +161,7 @@ def test_a_run_that_diverges_goes_back(
         np.testing.assert_array_equal(value, theirs[name], name)
 
 
+@pytest.mark.long("test_a_run_that_diverges_goes_back and tests/nmt/train/test_divergence.py")
 def test_a_half_that_works_after_a_divergence_in_the_beginning_is_quartered(
     toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
