@@ -42,6 +42,7 @@ def parser(description: str, ranks: int, epochs: int, names: Sequence[str]) -> a
     made.add_argument("--learning_rate", type=float, default=0.005)
     made.add_argument("--sentences", type=int, help="train on the first so many only")
     made.add_argument("--bpe", type=int, default=6000)
+    made.add_argument("--seed", type=int, default=1, help="of weights, batches and dropout")
     made.add_argument("--only", nargs="+", choices=list(names), help="of the trainings")
     made.add_argument("--json", type=Path, help="also write the numbers here")
     return made
@@ -108,7 +109,7 @@ def train(
         "--optimizer=adam", f"--learning_rate={options.learning_rate}", "--warmup_steps=300", "--decay_scheme=luong5",
         "--dropout=0.3", f"--batch_size={options.batch}", f"--num_train_steps={steps}", "--noevaluate_epochs",
         f"--steps_per_external_eval={max(1, steps // 4)}", f"--steps_per_stats={max(1, steps // 40)}",
-        "--subword_option=bpe", "--beam_width=5", "--length_penalty_weight=1.0", "--random_seed=1",
+        "--subword_option=bpe", "--beam_width=5", "--length_penalty_weight=1.0", f"--random_seed={options.seed}",
         "--eval_mode=shared", *flags,
     ]  # fmt: skip
     if not (log.exists() and "# Final, " in log.read_text()):

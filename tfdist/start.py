@@ -21,6 +21,7 @@ from tfdist.mpi.connect import connect
 from tfdist.transport.interfaces import SetupError
 
 if TYPE_CHECKING:
+    from tfdist.hooks.install import Hooks
     from tfdist.hooks.patches import Patches
     from tfdist.training.steps import Steps
 
@@ -47,6 +48,7 @@ class Process:
     def __init__(self, job: Job) -> None:
         self.job = job
         self._patches: Patches | None = None
+        self._hooks: Hooks = ()
         self._pid = os.getpid()
 
     @functools.cached_property
@@ -58,23 +60,31 @@ class Process:
 
     def install(self) -> None:
         """Hook into TensorFlow and into uncaught exceptions; does nothing the second time."""
-        from tfdist.hooks.install import install
+        from tfdist.hooks.install import every_hook
 
-        if self._patches is None:
-            self._patches = install(self.job, self.steps)
+        self._install(every_hook(self.job))
 
     def install_as_needed(self) -> None:
-        """One process alone needs what several do as long as its settings change how it trains."""
-        if self.job.switches.automatic and not self.job.switches.settings.of_use_alone:
+        """The same of one process alone, as far as its settings change how it trains."""
+        switches = self.job.switches
+        if self._patches is None and switches.automatic and not switches.settings.of_use_alone:
+            return  # without importing TensorFlow
+        from tfdist.hooks.install import needed_hooks
+
+        self._install(needed_hooks(self.job))
+
+    def _install(self, hooks: Hooks) -> None:
+        from tfdist.hooks.install import install
+
+        if hooks != self._hooks:
             self.uninstall()
-        elif self._patches is None:
-            self.install()
+            self._patches, self._hooks = install(hooks, self.job, self.steps) if hooks else None, hooks
 
     def uninstall(self) -> None:
         """Undo ``install``; does nothing the second time."""
         if self._patches is not None:
             self._patches.undo()
-            self._patches = None
+            self._patches, self._hooks = None, ()
 
     def end(self) -> None:
         """This rank's program is over; a process that was forked off ends by itself. Collective: all ranks."""

@@ -58,6 +58,25 @@ with tf.Graph().as_default() as graph:
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
 
 
+def test_half_precision_brings_no_exchange_until_a_setting_does() -> None:
+    program = """
+import tensorflow as tf
+import tfdist
+def made():
+    with tf.Graph().as_default() as graph:
+        w = tf.compat.v1.get_variable("w", [2, 2])
+        tf.compat.v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(tf.ones([3, 2]) @ w))
+        return {op.type for op in graph.get_operations()}
+assert "Cast" in made() and "PyFunc" not in made()
+tfdist.configure(accumulate_steps=2)
+assert {"Cast", "PyFunc"} < made()
+tfdist.configure(accumulate_steps=1, mixed_precision="none")
+assert "Cast" not in made() and tf.compat.v1.train.Optimizer.apply_gradients.__module__.startswith("tensorflow")
+"""
+    environment = {**os.environ, "TFDIST_MIXED_PRECISION": "bf16"}
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, check=True, timeout=120)
+
+
 def test_steps_are_accumulated_as_by_several_processes() -> None:
     program = """
 import numpy as np

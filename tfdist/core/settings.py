@@ -270,9 +270,14 @@ class Settings:
         return ", ".join(why)
 
     @property
+    def changes_updates(self) -> bool:
+        """Whether one process updates its variables otherwise by them."""
+        return bool(self.not_each_step) or self.divergence != "off"
+
+    @property
     def of_use_alone(self) -> bool:
         """Whether one process trains otherwise by them."""
-        return bool(self.not_each_step) or self.mixed_precision != "none" or self.divergence != "off"
+        return self.changes_updates or self.mixed_precision != "none"
 
     def without_effect(self, machines: int = 1) -> list[str]:
         """What is set and has no effect on so many machines, in words."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from tfdist.graph.job import Job
 from tfdist.hooks import (
     batch_normalization,
@@ -21,9 +23,23 @@ from tfdist.training.steps import Steps
 
 _TRAINING = (gradients, functions, optimizers, moving_averages, keras_fit, batch_normalization, sessions, products)
 _TABLE = (*_TRAINING, checkpoints, exceptions, exit_code)
+Hooks = tuple[ModuleType, ...]
 
 
-def install(job: Job, steps: Steps) -> Patches:
+def every_hook(job: Job) -> Hooks:
+    """What a job of several ranks hooks into; one process has no others to end."""
+    return _TRAINING if job.world.size == 1 else _TABLE
+
+
+def needed_hooks(job: Job) -> Hooks:
+    """The same, but for one process alone what its settings need."""
+    settings = job.switches.settings
+    if job.world.size > 1 or not job.switches.automatic or settings.changes_updates:
+        return every_hook(job)
+    return (products,) if settings.of_use_alone else ()
+
+
+def install(hooks: Hooks, job: Job, steps: Steps) -> Patches:
     """Hook into TensorFlow, Keras and, of several ranks, uncaught exceptions; ``undo`` of the result undoes it.
 
     Raises:
@@ -31,7 +47,7 @@ def install(job: Job, steps: Steps) -> Patches:
     """
     patches = Patches()
     try:
-        for point in _TRAINING if job.world.size == 1 else _TABLE:
+        for point in hooks:
             point.hook(patches, job, steps)
     except BaseException:
         patches.undo()
