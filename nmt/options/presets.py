@@ -15,11 +15,21 @@ from typing import Any
 from nmt.options.config import Config
 from nmt.options.configuration_options import PRESETS
 from nmt.options.hparams_file import read_file
+from nmt.train.schedule import NOAM
 
 
 def preset(name: str) -> dict[str, Any]:
     """The options of a preset; none if the name is empty or is no preset's, as the check of options then tells."""
     return read_file(str(Path(__file__).parents[1] / "presets" / f"{name}.json")) if name and name in PRESETS else {}
+
+
+def suited(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a preset sets beside options that are given: its learning rate is its optimizer's, and no factor of noam's."""
+    fresh = {option: value for option, value in values.items() if option not in given}
+    other = given.get("optimizer", values.get("optimizer")) != values.get("optimizer")
+    if other or given.get("decay_scheme") == NOAM:
+        fresh.pop("learning_rate", None)
+    return fresh
 
 
 def preset_lines(config: Config) -> list[str]:

@@ -18,7 +18,7 @@ from nmt.options.config import FIELDS, Config
 from nmt.options.flags import parse
 from nmt.options.hparams_file import HPARAMS, read_file, read_saved
 from nmt.options.option import check_each
-from nmt.options.presets import blamed, preset
+from nmt.options.presets import blamed, preset, suited
 
 
 def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
@@ -66,7 +66,7 @@ def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None,
             del given[side]
     kept = {name: value for name, value in (saved or {}).items() if name in FIELDS and FIELDS[name].metadata["saved"]}
     name = given.get("preset", kept.get("preset", ""))
-    fresh = {option: value for option, value in preset(name).items() if option not in kept and option not in given}
+    fresh = suited(preset(name), kept | given)
     config = Config(**(fresh | kept | given))
     config = dataclasses.replace(
         config,
@@ -88,10 +88,10 @@ def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None,
                 "--pass_hidden_state needs --num_encoder_layers equal to --num_decoder_layers: leave it out"
             )
         config = dataclasses.replace(config, pass_hidden_state=False)
-    for name, value in kept.items():  # with what the flags come to, as the run before has kept it
-        if FIELDS[name].metadata["fixed"] and getattr(config, name) != value:
+    for option, value in kept.items():  # with what the flags come to, as the run before has kept it
+        if FIELDS[option].metadata["fixed"] and getattr(config, option) != value:
             raise InputError(
-                f"--{name}={getattr(config, name)} contradicts {saved_path}, where it is {value!r}: "
+                f"--{option}={getattr(config, option)} contradicts {saved_path}, where it is {value!r}: "
                 "leave the flag out or choose another out_dir"
             )
     try:

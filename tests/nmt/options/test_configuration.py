@@ -181,6 +181,8 @@ def test_presets_stand_behind_flags_and_saved_options() -> None:
     [
         ({"infer_mode": "greedy"}, "length_penalty_weight"),
         ({"optimizer": "sgd"}, "adam_beta2"),
+        ({"optimizer": "sgd"}, "learning_rate"),
+        ({"decay_scheme": "noam"}, "learning_rate"),
         ({"num_sampled_softmax": 9}, "label_smoothing"),
         ({"batch_tokens": 900}, "pool_batches"),
     ],
