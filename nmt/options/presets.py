@@ -24,7 +24,7 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def suited(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a preset sets beside options that are given: its learning rate is its optimizer's, and no factor of noam's."""
+    """What a preset sets beside what is given: its learning rate is its optimizer's, and no factor of noam's."""
     fresh = {option: value for option, value in values.items() if option not in given}
     other = given.get("optimizer", values.get("optimizer")) != values.get("optimizer")
     if other or given.get("decay_scheme") == NOAM:

@@ -16,9 +16,9 @@ from tfdist.engine.collective import Collective
 from tfdist.engine.sparse_rows import Way
 from tfdist.graph import function_state
 from tfdist.graph.failures import Failures
-from tfdist.graph.rounding import Rounding
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import Group, World
+from tfdist.transport.rounding import Rounding
 
 
 class Reducer(Protocol):
