@@ -126,6 +126,20 @@ except tfdist.PeerError:
     again.build(model.input_shape)
     again.load_weights(f"emergency-{tfdist.rank()}.weights.h5")
 """
+BEFORE_STOP = """
+import os, signal
+trained, done = step, []
+def step(batch):
+    if batch == 2 and tfdist.rank() == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    trained(x[:4], y[:4])
+    done.append(batch)
+batches = range(9)
+"""
+AFTER_STOP = """
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+assert done == [0, 1, 2], "both ranks"
+"""
 AFTER_REDUCER = """
 w = tf.Variable(1.0)
 with tf.GradientTape() as tape:
@@ -145,6 +159,9 @@ def test_the_eager_scripts_of_the_readmes(tmp_path: Path) -> None:
         BEFORE_TAPE,
         block("README.md", "@tf.function\n"),
         AFTER_TAPE,
+        BEFORE_STOP,
+        block("tfdist/README.md", "signal.signal(signal.SIGTERM"),
+        AFTER_STOP,
         BEFORE_AVERAGES,
         averaged.replace("averaged.keras", f"{tmp_path}/averaged.keras"),
         AFTER_AVERAGES,

@@ -40,7 +40,15 @@ from tfdist.api_collectives import (
     reduce_scatter,
 )
 from tfdist.api_ddl import allreduce_n, bcast, grads_reduce, init, num_hosts
-from tfdist.api_updates import end_block, larc, larc_gradients, last_step, scale_learning_rate
+from tfdist.api_updates import (
+    ask_to_stop,
+    asked_to_stop,
+    end_block,
+    larc,
+    larc_gradients,
+    last_step,
+    scale_learning_rate,
+)
 from tfdist.core.settings import SettingsError
 from tfdist.transport.interfaces import DisagreementError, PeerError
 
@@ -73,6 +81,8 @@ __all__ = [
     "all_to_all",
     "allreduce_n",
     "alone",
+    "ask_to_stop",
+    "asked_to_stop",
     "average_loss",
     "average_variables",
     "barrier",

@@ -1,4 +1,4 @@
-"""What a script does about updates: rates and their scaling, and where accumulated steps and blocks end."""
+"""What a script does about updates: rates and their scaling, where accumulated steps and blocks end, and training."""
 
 from __future__ import annotations
 
@@ -55,6 +55,33 @@ def end_block() -> None:
 
         blocks_of(_process.steps).end()
         left_over_of(_process.steps).keep()
+
+
+def ask_to_stop(wanted: bool = True) -> None:
+    """Have all ranks know, after the same step, that this one wants training to end. A signal's handler may call it::
+
+        signal.signal(signal.SIGTERM, lambda *_: tfdist.ask_to_stop())
+        for batch in batches:
+            step(batch)
+            if tfdist.asked_to_stop():
+                break  # on all ranks: save, and end
+
+    Not collective. It is told with the step's own exchange, and takes no time.
+
+    Args:
+      wanted: False takes it back, and forgets what was heard: when training begins anew.
+    """
+    _job.stop.mine = wanted
+    _job.stop.heard &= wanted
+
+
+def asked_to_stop() -> bool:
+    """Whether some rank had asked for it before the ranks last exchanged gradients, or weights (``TFDIST_SYNC``).
+
+    Not collective; after a step the same on all ranks. A request that comes too late for one step is told with the
+    next, or with the next block's end.
+    """
+    return _job.stop.heard or (_world.size == 1 and _job.stop.mine)
 
 
 def scale_learning_rate(learning_rate: Any, rule: Rule = "linear", warmup_steps: int = 0) -> Any:

@@ -45,12 +45,20 @@ class Ranks(Protocol):
     def end_block(self) -> None:
         """Gives all ranks the same weights, if each has trained by itself since the last time. Collective."""
 
+    def ask_to_stop(self, wanted: bool = True) -> None:
+        """Tells all ranks, with what they exchange next in training, that this one wants it to end; or nothing of the
+        kind any more. Not collective: a signal's handler may call it."""
+
+    def asked_to_stop(self) -> bool:
+        """Whether any rank had told so by the last step: the same on all. Not collective."""
+
 
 class OneProcess:
     """The ranks of a run of one process: every call is trivial."""
 
     rank = 0
     size = 1
+    _asked = False
 
     def sum(self, value: np.ndarray) -> np.ndarray:
         """The value itself."""
@@ -73,6 +81,14 @@ class OneProcess:
 
     def end_block(self) -> None:
         """The weights are one process's."""
+
+    def ask_to_stop(self, wanted: bool = True) -> None:
+        """Tells itself."""
+        self._asked = wanted
+
+    def asked_to_stop(self) -> bool:
+        """Whether it has."""
+        return self._asked
 
 
 ONE_PROCESS = OneProcess()

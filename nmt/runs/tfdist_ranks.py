@@ -74,6 +74,14 @@ class Processes:
         """Averages what the ranks have trained since the last block's end. Collective."""
         tfdist.end_block()
 
+    def ask_to_stop(self, wanted: bool = True) -> None:
+        """Tells all ranks, with the next step."""
+        tfdist.ask_to_stop(wanted)
+
+    def asked_to_stop(self) -> bool:
+        """Whether any rank had told so by the last step."""
+        return tfdist.asked_to_stop()
+
     def asked(self, name: str, flag: Any) -> Any:
         """A setting as a flag asks for it, or else as the environment has it.
 

@@ -10,8 +10,6 @@ import threading
 from types import FrameType
 from typing import Any, Protocol
 
-import numpy as np
-
 from nmt.core.ranks import Ranks
 
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -21,7 +19,7 @@ class Stop(Protocol):
     """Whether training is to end with the step that has just been done."""
 
     def asked(self) -> bool:
-        """The same answer on all ranks. Collective: every rank calls, after each step."""
+        """The same answer on all ranks, after each step."""
 
 
 class NoStop:
@@ -35,22 +33,23 @@ class NoStop:
 class StopBySignal:
     """SIGTERM or SIGUSR1 to any rank stops all of them after one and the same step.
 
-    The handlers replace those before, in the main thread alone, until `close`.
+    The ranks tell each other with what they exchange in a step anyway. The handlers replace those before, in the main
+    thread alone, until `close`.
 
     Args:
-        ranks: who agrees; every step they add up one number.
+        ranks: who tells whom.
     """
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
-        self._signalled = np.zeros(1, np.int64)
+        ranks.ask_to_stop(False)
         self._before: dict[signal.Signals, Any] = {}
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
 
     def asked(self) -> bool:
         """Whether any rank has got the signal."""
-        return bool(self._ranks.sum(self._signalled)[0])
+        return self._ranks.asked_to_stop()
 
     def close(self) -> None:
         """Gives the signals back."""
@@ -58,4 +57,4 @@ class StopBySignal:
             signal.signal(*self._before.popitem())
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._signalled[0] = 1
+        self._ranks.ask_to_stop()

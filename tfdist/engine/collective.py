@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import weakref
 from collections.abc import Sequence
@@ -16,6 +17,20 @@ from tfdist.transport.interfaces import Channel, Group, PeerError
 
 _OVERWRITTEN = 1
 _ABSENT = 2
+_STOPS = 4
+
+
+@dataclasses.dataclass(slots=True)
+class StopRequest:
+    """That some rank wants training to end: told with exchanges that are made anyway.
+
+    Attributes:
+      mine: this rank wants it.
+      heard: some rank wanted it when the ranks last met for an exchange; the same on all of them after a step.
+    """
+
+    mine: bool = False
+    heard: bool = False
 
 
 class Collective:
@@ -36,6 +51,7 @@ class Collective:
       root_only: some rank said so, and this step's result is the first present rank's contribution alone.
       absent: this rank has no data any more.
       present: the ranks whose tensors count in this step.
+      stop: what is told and heard with each step.
       step: counts from 1.
       worker: carries exchanges out, if there are several.
     """
@@ -61,6 +77,7 @@ class Collective:
         self.root_only = False
         self.absent = False
         self.present: list[int] = []
+        self.stop = StopRequest()
         self.step = 0
         self.worker = Worker(name)
         self._everybody = list(range(group.size))
@@ -89,12 +106,14 @@ class Collective:
         if number == 0:
             self.step += 1
         own = (_OVERWRITTEN if self.overwritten else 0) | (_ABSENT if self.absent else 0)
+        own |= _STOPS if self.stop.mine else 0
         flags = self.channel.arrive(f"{self.name}, step {self.step}, {what}", own, size_bytes)
         if number == 0:
             said = {own} if flags.count(own) == len(flags) else set(flags)  # there may be thousands
             absent = any(flag & _ABSENT for flag in said)
             self.present = [r for r, flag in enumerate(flags) if not flag & _ABSENT] if absent else self._everybody
             self.root_only = any(flag & _OVERWRITTEN for flag in said)
+            self.stop.heard = self.stop.heard or any(flag & _STOPS for flag in said)
             self.overwritten = False
             if self.root_only:
                 self.present = self.present[:1]

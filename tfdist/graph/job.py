@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from tfdist.core.flight_recorder import Recorder
 from tfdist.core.settings import CONFIGURE, Settings
 from tfdist.engine.autotune import Engines
-from tfdist.engine.collective import Collective
+from tfdist.engine.collective import Collective, StopRequest
 from tfdist.engine.sparse_rows import Way
 from tfdist.graph import function_state
 from tfdist.graph.failures import Failures
@@ -169,6 +169,7 @@ class Job:
       switches: what can be changed.
       functions: the collectives outside sessions.
       rounding: who lacks the half precision that was asked for.
+      stop: whether training is to end, as it is told with exchanges of gradients and weights of all ranks.
     """
 
     world: World
@@ -176,6 +177,7 @@ class Job:
     switches: Switches
     functions: FunctionCollectives = dataclasses.field(default_factory=FunctionCollectives)
     rounding: Rounding = dataclasses.field(default_factory=Rounding)
+    stop: StopRequest = dataclasses.field(default_factory=StopRequest)
 
     @property
     def recorder(self) -> Recorder:
@@ -201,6 +203,8 @@ class Job:
             self.functions.forget(group)
             self.rounding.compare(group)
             for collective in members:
+                if collective.everyone and collective.averages:
+                    collective.stop = self.stop
                 tuned = collective.everyone and collective.tuned_tensors
                 collective.open(self.engines.choose() if tuned else self.engines.current)
 

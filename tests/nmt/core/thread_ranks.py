@@ -38,6 +38,12 @@ class Thread:
     def end_block(self) -> None:
         """They train together in each step."""
 
+    def ask_to_stop(self, wanted: bool = True) -> None:
+        """Nobody trains."""
+
+    def asked_to_stop(self) -> bool:
+        return False
+
     def barrier(self) -> None:
         self.gather(None)
 

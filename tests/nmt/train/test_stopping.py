@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 
-import numpy as np
 import pytest
 
 from nmt.core.ranks import OneProcess
@@ -28,8 +27,15 @@ def test_a_signal_to_another_rank() -> None:
     class Two(OneProcess):
         size = 2
 
-        def sum(self, value: np.ndarray) -> np.ndarray:
-            return value + 1
+        def asked_to_stop(self) -> bool:
+            return True
 
     with contextlib.closing(StopBySignal(Two())) as stop:
         assert stop.asked()
+
+
+def test_what_was_asked_before_is_forgotten() -> None:
+    ranks = OneProcess()
+    ranks.ask_to_stop()
+    with contextlib.closing(StopBySignal(ranks)) as stop:
+        assert not stop.asked()
