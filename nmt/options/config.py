@@ -32,6 +32,7 @@ class Config(InferenceOptions):
             *self.file_contradictions(),
             *self.model_contradictions(),
             *self.decay_contradictions(),
+            *self.batch_contradictions(),
             *self.pass_contradictions(),
             *self.block_contradictions(),
             *self.search_contradictions(),

@@ -236,6 +236,14 @@ class TrainingOptions(ModelOptions):
         makes=[Synchronisation],
     )
 
+    def batch_contradictions(self) -> Iterator[str]:
+        """Batches of more tokens than a batch may have."""
+        if self.batch_tokens and self.max_batch_tokens and self.max_batch_tokens < self.batch_tokens:
+            yield (
+                f"--max_batch_tokens={self.max_batch_tokens} is less than --batch_tokens={self.batch_tokens}: give at "
+                "least as many, or leave it out"
+            )
+
     def pass_contradictions(self) -> Iterator[str]:
         """Two passes that would be the same."""
         drops = (self.dropout, self.output_dropout, self.src_word_dropout, self.tgt_word_dropout)

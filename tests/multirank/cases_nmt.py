@@ -148,6 +148,52 @@ def case_nmt_with_tied_embeddings_and_smoothed_labels() -> None:
     compare("adam", "luong", share_embedding=True, tie_embeddings="all", how=how, **narrow)
 
 
+def case_nmt_drops_by_the_rank() -> None:
+    """The mean of what each rank's sentences and random numbers make of the same weights, step by step."""
+    how = {
+        "dropout": 0.3, "output_dropout": 0.2, "src_word_dropout": 0.1, "tgt_word_dropout": 0.1, "r_drop": 1.0,
+        "label_smoothing": 0.1, "dropout_mask": "sentence",
+    }  # fmt: skip
+
+    def in_turn(size: int) -> dict[str, np.ndarray]:
+        """One process does each rank's part of a step, from where the step began; SGD's mean is that of gradients."""
+        batches = [feed(rank, size) for rank in range(size)]
+        with tf.Graph().as_default(), v1.Session() as session:
+            step = built(how)
+            weights, number = v1.trainable_variables(), v1.train.get_global_step()
+            session.run(v1.global_variables_initializer())
+            for done in range(STEPS):
+                start, parts = session.run(weights), []
+                for rank in range(size):
+                    for variable, value in [*zip(weights, start, strict=True), (number, done)]:
+                        variable.load(value, session)
+                    step.run(session, batches[rank].batch(done), dropout_seed(0, rank, done))
+                    parts.append(session.run(weights))
+                for variable, *values in zip(weights, *parts, strict=True):
+                    variable.load(np.mean(values, axis=0), session)
+            return dict(zip([v.name for v in weights], session.run(weights), strict=True))
+
+    def built(how: Mapping[str, Any]) -> TrainStep:
+        shape = LSTMArchitecture(63, 63, 20, 2, 2, encoder_type="bi", attention="scaled_luong")
+        optimization = Optimization("sgd", Schedule(0.3, num_train_steps=STEPS), 1e9, **how)
+        return TrainStep(shape, Initializer("uniform", INIT_WEIGHT, 1, {}), optimization)
+
+    def together(**more: float) -> dict[str, np.ndarray]:
+        batches = feed(tfdist.rank(), tfdist.size())
+        with tf.Graph().as_default(), v1.Session() as session:
+            step = built(how | more)
+            session.run(v1.global_variables_initializer())
+            for done in range(STEPS):
+                step.run(session, batches.batch(done), dropout_seed(0, tfdist.rank(), done))
+            weights = v1.trainable_variables()
+            return dict(zip([v.name for v in weights], session.run(weights), strict=True))
+
+    expected, found = one_process(lambda: in_turn(tfdist.size())), together()
+    assert_close(found, expected, 1e-5)
+    for other in (together(r_drop=0.0), together(dropout=0.0)):
+        assert any(np.abs(other[name] - value).max() > 1e-3 for name, value in found.items())
+
+
 def communication(graph: tf.Graph) -> list[str]:
     """The nodes of a graph that call Python, as all that communicate do."""
     return [op.name for op in graph.get_operations() if "PyFunc" in op.type or "tfdist" in op.name]

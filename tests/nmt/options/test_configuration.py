@@ -263,6 +263,7 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
         ({"metrics": "bleu,blue"}, "--metrics=bleu,blue is not allowed: name some of bleu, rouge"),
         ({"metrics": ""}, "--metrics= is not allowed"),
         ({"embed_prefix": "e", "num_embeddings_partitions": 2}, "--num_embeddings_partitions"),
+        ({"batch_tokens": 9, "max_batch_tokens": 8}, "--max_batch_tokens=8 is less than --batch_tokens=9"),
         ({"dropout": 0.0, "r_drop": 5.0}, "--r_drop=5.0 compares two passes, which are the same without dropout"),
         ({"num_sampled_softmax": 3, "r_drop": 5.0}, "it needs --num_sampled_softmax=0"),
         ({"src_bpe_dropout": 0.1, "bpe_codes": "c"}, "it needs --subword_option=bpe and --bpe_codes"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from nmt.keeping.checkpoint import latest, step_of
 from nmt.nmt import main
+from nmt.prepare import prepare
 from tests.launch import TFDIST_RUN, mpirun, run
 from tests.nmt.runs.test_program import values
 from tests.nmt.runs.test_ranks_of_the_program import program
@@ -83,6 +85,20 @@ sys.exit(code)
 """
 
 
+def in_subwords(directory: Path) -> list[str]:
+    """Make the words longer, and cut all text; flags to train on it."""
+    for path in (directory / f"{name}.{side}" for name in ("train", "dev") for side in ("en", "de")):
+        path.write_text(
+            re.sub(r"(\w)", lambda letter: f"{letter[0].lower() * 3}x{letter[0].lower()}", path.read_text())
+        )
+    data = directory / "data"
+    prepare(
+        f"{directory}/train", "en", "de", data, apply=[f"{directory}/dev"], bpe=30, share_vocab=True, all_subwords=True
+    )
+    prefixes = [f"--{kind}_prefix={data}/{kind}" for kind in ("train", "dev", "vocab")]
+    return [*prefixes, f"--bpe_codes={data}/bpe.codes"]
+
+
 # (It is asked to stop after step 19, where a block ends that began after the evaluation of step 14.)
 @pytest.mark.parametrize(
     "ways",
@@ -104,6 +120,25 @@ sys.exit(code)
         ),
         pytest.param([], id="gradients"),
         pytest.param(
+            [
+                "--pool_batches=3",
+                "--num_buckets=1",
+                "--batch_size=4",
+                "--decay_scheme=inverse_sqrt",
+                "--warmup_steps=5",
+            ],
+            id="pools",
+            marks=pytest.mark.long("tests/nmt/text and tests/nmt/train have what is planned, and the rates"),
+        ),
+        pytest.param(
+            [
+                *("--batch_tokens=30", "--decay_scheme=noam", "--warmup_steps=10", "--learning_rate=1"),
+                *("--share_vocab", "--subword_option=bpe", "--src_bpe_dropout=0.3", "--tgt_bpe_dropout=0.3"),
+            ],
+            id="drawn",
+            marks=pytest.mark.long("tests/nmt/text and tests/nmt/train have what is drawn, and the rates"),
+        ),
+        pytest.param(
             ["--sync=bmuf", "--block_steps=5", "--block_state=average", "--block_nesterov"],
             id="blocks",
             marks=pytest.mark.long("cases_blocks goes on from a checkpoint, cases_nmt saves at a block's end"),
@@ -121,9 +156,12 @@ def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(
     """Killed in the midst of a step, started again by tfdist-run and asked to stop, and continued to the end."""
     for setting in (way for way in ways if way.startswith("TFDIST_")):
         monkeypatch.setenv(*setting.split("="))
-    flags = [way for way in ways if way.startswith("--")] + toy.flags(
+    if "--subword_option=bpe" in ways:
+        ways = [*ways, *in_subwords(toy.directory)]
+    flags = toy.flags(
         "--num_train_steps=40", "--num_intra_threads=1", "--num_inter_threads=1", "--noevaluate_epochs",
         "--steps_per_external_eval=14", "--optimizer=adam", "--learning_rate=0.01",
+        *(way for way in ways if way.startswith("--")),
     )  # fmt: skip
     straight, out = toy.directory / "straight", toy.directory / "out"
     assert program(2, [*flags, f"--out_dir={straight}"]).code == 0
