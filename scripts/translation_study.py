@@ -48,8 +48,8 @@ def parser(description: str, ranks: int, epochs: int, names: Sequence[str]) -> a
     return made
 
 
-def prepare(options: argparse.Namespace, folder: Path) -> int:
-    """Segment the texts.
+def prepare(options: argparse.Namespace, folder: Path, *flags: str) -> int:
+    """Segment the texts; flags are more ones of ``nmt.prepare``.
 
     Returns:
       Steps of one epoch, or of all if they were given.
@@ -66,7 +66,7 @@ def prepare(options: argparse.Namespace, folder: Path) -> int:
             (texts / f"{name}.{side}").write_text("".join(lines))
     command = [
         sys.executable, "-m", "nmt.prepare", f"--train_prefix={texts}/train", "--src=en", "--tgt=de",
-        f"--out_dir={data}", f"--apply={texts}/dev,{texts}/test", f"--bpe={options.bpe}",
+        f"--out_dir={data}", f"--apply={texts}/dev,{texts}/test", f"--bpe={options.bpe}", *flags,
     ]  # fmt: skip
     if not (data / "vocab.de").exists():
         subprocess.run(command, env=environment(), check=True)

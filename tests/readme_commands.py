@@ -299,6 +299,7 @@ SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/bench_translate": _help,
     "scripts/conformance": _help,
     "scripts/compare_bmuf": _help,
+    "scripts/compare_ingredients": _help,
     "scripts/compare_safety": _help,
     "scripts/speed_ladder": _help,
     "scripts/crash_nmt": _help,
