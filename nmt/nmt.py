@@ -22,7 +22,7 @@ from nmt.runs.training_run import train_model
 from nmt.runs.translation_run import infer
 from nmt.train.synchronisation import Synchronisation
 
-_PRODUCTS = {"float32": None, "bfloat16": "bf16", "float16": "fp16"}  # by --precision
+_PRODUCTS = {"float32": "none", "bfloat16": "bf16", "float16": "fp16"}  # by --precision
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,15 +48,17 @@ def run(arguments: Sequence[str], ranks: Processes) -> None:
         from_root(ranks, lambda: print(help_text("python -m nmt.nmt --name=value ...", Config), end=""))
         return
     config, saved = from_root(ranks, lambda: configure(arguments))
-    ranks.configure(mixed_precision=_PRODUCTS[config.precision])
+    products = _PRODUCTS[config.precision]
+    from_root(ranks, lambda: ranks.asked("mixed_precision", products, f"precision={config.precision}"))
+    ranks.configure(mixed_precision=products)
     if config.is_inference:
         infer(config, saved, ranks, ranks.untouched)
     else:
         flags = {name: getattr(config, name) for name in ("accumulate_steps", "loss_scale", "divergence")}
-        asked = from_root(ranks, lambda: {name: ranks.asked(name, flag) for name, flag in flags.items()})
-        ours = {name: value for name, value in asked.items() if name != "divergence"}
-        ranks.configure(**ours, **dataclasses.asdict(make(Synchronisation, config)))
-        config = dataclasses.replace(config, **asked)
+        sync = dataclasses.asdict(make(Synchronisation, config))
+        asked = from_root(ranks, lambda: {name: ranks.asked(name, flag) for name, flag in (flags | sync).items()})
+        ranks.configure(**{name: value for name, value in asked.items() if name != "divergence"})
+        config = dataclasses.replace(config, **{name: asked[name] for name in flags})
         train_model(config, saved, ranks, ranks.untouched, ranks.job)
 
 

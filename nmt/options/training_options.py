@@ -190,7 +190,6 @@ class TrainingOptions(ModelOptions):
         None,
         "what the loss is multiplied by: none, a number, backoff, window, logmax; unset: TFDIST_LOSS_SCALE, or none",
         makes=[Optimization],
-        saved=False,
     )
     loss_normalization: str | None = option(
         None,

@@ -82,8 +82,13 @@ class Processes:
         """Whether any rank had told so by the last step."""
         return tfdist.asked_to_stop()
 
-    def asked(self, name: str, flag: Any) -> Any:
-        """A setting as a flag asks for it, or else as the environment has it.
+    def asked(self, name: str, flag: Any, said: str = "") -> Any:
+        """A setting as a flag asks for it, or, if that is None, as the environment has it.
+
+        Args:
+            name: of the setting.
+            flag: what is asked for.
+            said: how the flag says it, if not by that name and value.
 
         Raises:
             InputError: the two contradict each other.
@@ -92,7 +97,11 @@ class Processes:
         if flag is None:
             return there
         if name in origins and str(flag) != str(there):
-            raise InputError(f"--{name}={flag} contradicts {origins[name]}, where it is {there}: leave one of them out")
+            said = said or f"{name}={flag}"
+            raise InputError(
+                f"--{said} contradicts {origins[name]}, where it is {there}: leave the variable out, and say it by the "
+                "flag"
+            )
         return flag
 
     def configure(self, **given: Any) -> None:

@@ -387,6 +387,16 @@ def case_what_cannot_be_accumulated_is_refused() -> None:
             tf.function(apply(lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=4))),
             ("accumulate_steps=3", "gradient_accumulation_steps=4"),
         ),
+        "twice, behind others": (
+            tf.function(
+                apply(
+                    lambda: keras.optimizers.LossScaleOptimizer(
+                        tfdist.larc(keras.optimizers.SGD(0.1, gradient_accumulation_steps=4))
+                    )
+                )
+            ),
+            ("accumulate_steps=3", "SGD has gradient_accumulation_steps=4"),
+        ),
     }
     with accumulating():
         for name, (call, words) in refused.items():

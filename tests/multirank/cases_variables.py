@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 import tfdist
 from tests.multirank.inside import broadcasts, everywhere, state_of
-from tests.multirank.oracle import data, mine, model, v1
+from tests.multirank.oracle import data, mine, model, v1, without_tfdist
 from tests.named import turn
 
 
@@ -302,6 +304,43 @@ def case_number_of_nodes_in_a_training_graph() -> None:
     graph, _ = graph_with_model(0)
     # One bucket for the dense gradients and one exchange of rows, each started and finished.
     assert len(nodes(graph)) == (4 if tfdist.size() > 1 else 0)
+
+
+def case_what_is_off_adds_no_node() -> None:
+    """Of any kind: what the exchange and the broadcast add is known, and the other settings add nothing to it."""
+
+    def in_a_graph() -> Counter[str]:
+        with tf.Graph().as_default() as graph:
+            w, table = v1.get_variable("w", [5, 3]), v1.get_variable("table", [7, 3])
+            x, i = v1.placeholder(tf.float32, [None, 5]), v1.placeholder(tf.int64, [None])
+            loss = tf.reduce_mean((x @ w + tf.nn.embedding_lookup(table, i)) ** 2)
+            v1.train.AdamOptimizer(0.05).minimize(loss, global_step=v1.train.get_or_create_global_step())
+            v1.global_variables_initializer()
+        return Counter(op.type for op in graph.get_operations())
+
+    def in_a_function() -> Counter[str]:
+        w, optimizer = tf.Variable(tf.ones([5, 3])), keras.optimizers.SGD(0.1)
+
+        @tf.function
+        def step(x: tf.Tensor) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((x @ w) ** 2)
+            optimizer.apply(tape.gradient(loss, [w]), [w])
+
+        return Counter(op.type for op in step.get_concrete_function(tf.ones([2, 5])).graph.get_operations())
+
+    found = in_a_graph(), in_a_function()
+    with without_tfdist():
+        plain = in_a_graph(), in_a_function()
+    # Ten variables, all of which rank 0 may give a value; a bucket, the rows of the table, which are merged first.
+    exchange = {
+        **{"AssignVariableOp": 9, "Identity": 1, "NoOp": 1, "PlaceholderWithDefault": 2, "PyFunc": 5},
+        **{"ReadVariableOp": 9, "Size": 1, "Unique": 1, "UnsortedSegmentSum": 1},
+    }
+    several = tfdist.size() > 1
+    assert found[0] - plain[0] == Counter(exchange if several else {}), found[0] - plain[0]
+    assert found[1] - plain[1] == Counter({"Identity": 1, "PyFunc": 1} if several else {}), found[1] - plain[1]
+    assert not (plain[0] - found[0] or plain[1] - found[1])
 
 
 def case_a_second_optimizer_after_the_first_run() -> None:

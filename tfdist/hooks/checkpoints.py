@@ -17,10 +17,14 @@ from tfdist.updates.blocks import blocks_of
 from tfdist.updates.checkpointed import left_over_of
 
 # Variables that a setting adds to graphs.
-_MADE_BY = {"loss_scale_state": "loss_scale", "block_position": "sync", "int8_feedback": "compression"}
+_MADE_BY = {
+    "loss_scale_state": "loss_scale",
+    **dict.fromkeys(("block_position", "block_lookahead", "block_start", "block_change"), "sync"),
+    "int8_feedback": "compression",
+}
 _OTHER_SETTING = (
-    "{} has no {}: it was written without TFDIST_{}, which is {!r} now. Go on without it; or initialise all variables, "
-    "and restore the others by a Saver of them (var_list=)"
+    "{} has no {}: it was written without TFDIST_{}, with another one, or by one process; it is {!r} now. Go on "
+    "without it; or initialise all variables, and restore the others by a Saver of them (var_list=)"
 )
 
 

@@ -42,19 +42,22 @@ class Growth:
 
     def __init__(self) -> None:
         self._step = 0
+        self._broken = 0
         self._window: list[float] = []
         self._known: deque[float] = deque(maxlen=_REMEMBERED)
         self._above: list[float] = []
 
     def see(self, norm: float) -> str:
-        """What is wrong, in words, or nothing.
+        """What is wrong, in words, or nothing: of norms that are not finite at the 1st, 2nd, 4th, 8th ...
 
         Args:
           norm: of the next step.
         """
         self._step += 1
         if not math.isfinite(norm):
-            return f"the norm of the averaged gradients is {norm:g} in update {self._step}"
+            self._broken += 1
+            told = self._broken & (self._broken - 1) == 0
+            return f"the norm of the averaged gradients is {norm:g} in update {self._step}" if told else ""
         self._window.append(norm)
         if len(self._window) < _WINDOW_STEPS:
             return ""

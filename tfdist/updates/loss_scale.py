@@ -22,6 +22,7 @@ from typing import ClassVar, NamedTuple, Protocol
 _LARGEST_HALF = 65504.0  # of float16
 _BACKOFF_UPDATES = 2000
 _BACKOFF_LIMITS = 1.0, 2.0**24
+_WINDOW_MOST = 2.0**24  # what is of no use in half precision, and in float32 would go on until it overflows
 _WINDOW_BATCHES = 2.0**14
 _WINDOW_FLOOR = 1e-4
 _FAST, _SLOW = 0.99, 0.999
@@ -133,7 +134,7 @@ class Window:
         """See ``LossScale``."""
         if math.isfinite(largest):
             if state.good % max(1, int(_WINDOW_BATCHES / self.batches)) == 0:
-                return state._replace(scale=state.scale * 2, since=0)
+                return state._replace(scale=min(state.scale * 2, _WINDOW_MOST), since=0)
             return state
         if state.overflows / state.since < self.tolerance:
             return state

@@ -57,3 +57,10 @@ def test_mistakes(toy: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert ranks.asked("loss_scale", None) == "window"
     with pytest.raises(InputError, match="--loss_scale=logmax contradicts TFDIST_LOSS_SCALE, where it is window"):
         ranks.asked("loss_scale", "logmax")
+    monkeypatch.delenv("TFDIST_LOSS_SCALE")
+    monkeypatch.setenv("TFDIST_BLOCK_STEPS", "4")
+    for variable, value, flag in (("MIXED_PRECISION", "bf16", "precision=float32"), ("SYNC", "bmuf", "sync=gradients")):
+        monkeypatch.setenv(f"TFDIST_{variable}", value)
+        told = refused(toy.flags(), capsys)
+        assert f"--{flag} contradicts TFDIST_{variable}, where it is {value}" in told
+        monkeypatch.delenv(f"TFDIST_{variable}")

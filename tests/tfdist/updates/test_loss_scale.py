@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tfdist.core.settings import Settings
 from tfdist.updates import loss_scale
 from tfdist.updates.loss_scale import State, counted
+from tfdist.updates.loss_scaling import LossScaling
 
 
 def recorded(seed: int, number: int = 6000) -> list[float]:
@@ -103,6 +108,7 @@ def test_tolerance_matters() -> None:
 def test_limits() -> None:
     assert followed("backoff", [math.inf] * 40)[-1] == 1.0
     assert followed("backoff", [1.0] * 2000 * 12)[-1] == 2.0**24
+    assert followed("window", [1.0] * 16384 * 20)[-1] == 2.0**24
     assert followed("logmax", [1e-30] * 10)[-1] == 2.0**14
     assert followed("logmax", [0.0] * 10)[-1] == 2.0**14
     assert followed("logmax", [math.inf] * 10)[-1] == 1.0
@@ -120,3 +126,12 @@ def test_counts() -> None:
     for largest in (1.0, math.inf, 2.0, 3.0):
         state = counted(state, largest)
     assert (state.updates, state.skipped, state.good, state.since, state.overflows) == (4, 1, 2, 4, 1)
+
+
+def test_a_window_is_of_all_batches_of_an_update() -> None:
+    """Of the ranks, and of the steps that are accumulated."""
+    values = dataclasses.replace(Settings(), loss_scale="window", loss_scale_tolerance=0.05, accumulate_steps=2)
+    job: Any = SimpleNamespace(
+        world=SimpleNamespace(size=4), switches=SimpleNamespace(settings=values, alone_depth=0, rewrites=True)
+    )
+    assert LossScaling(job)._how() == loss_scale.Window(8, 0.05)
