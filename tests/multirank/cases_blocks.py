@@ -484,6 +484,33 @@ def case_adam_that_is_reset_is_told() -> None:
     assert len(told) == (RANK == 0), lines
 
 
+def case_a_checkpoint_of_other_blocks_is_told() -> None:
+    folder = Path(tfdist.broadcast(tempfile.mkdtemp()))
+
+    def in_session(restores: bool) -> None:
+        with tf.Graph().as_default(), v1.Session() as session:
+            v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(v1.get_variable("w", [2])))
+            saver = v1.train.Saver()
+            session.run(v1.global_variables_initializer())
+            if restores:
+                saver.restore(session, str(folder / "c"))
+            elif RANK == 0:
+                saver.save(session, str(folder / "c"))
+            tfdist.barrier()
+
+    with PLAIN.set():
+        in_session(False)
+    with Filter().set():
+        told = refusal(lambda: in_session(True))
+        assert "with TFDIST_SYNC 'average', or by one process; it is 'bmuf' now" in told, told
+        in_session(False)
+    for sync, now in (("average", PLAIN.set()), ("gradients", settings())):
+        with now, said_in_fit() as lines:
+            in_session(True)
+            told = f"was written with TFDIST_SYNC 'bmuf', which is {sync!r} now: what it has of that is left out"
+            assert len([line for line in lines if told in line]) == (RANK == 0), lines
+
+
 def case_a_checkpoint_inside_a_block_is_told() -> None:
     for make in (InSession, InFunction, InFit):
         with turn(make.__name__), PLAIN.set(), tempfile.TemporaryDirectory() as folder:

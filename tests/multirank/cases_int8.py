@@ -168,4 +168,4 @@ def case_a_checkpoint_from_before_int8() -> None:
         tfdist.configure(compression="int8")
         now = Program()
         told = "" if RANK else refusal(lambda: now.restored(f"{folder}/c"))
-    assert RANK or "without TFDIST_COMPRESSION, with another one, or by one process; it is 'int8' now" in told, told
+    assert RANK or "with TFDIST_COMPRESSION another one, or by one process; it is 'int8' now" in told, told

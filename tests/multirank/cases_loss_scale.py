@@ -398,10 +398,11 @@ def case_no_scale_is_small_enough() -> None:
 def case_a_checkpoint_from_before() -> None:
     folder = Path(tfdist.broadcast(mkdtemp()))
 
-    def in_session(restores: bool) -> None:
+    def in_session(restores: bool, trains: bool = True) -> None:
         with tf.Graph().as_default(), v1.Session() as session:
             w = v1.get_variable("w", [2])
-            v1.train.AdamOptimizer().minimize(tf.reduce_sum(w))
+            if trains:
+                v1.train.AdamOptimizer().minimize(tf.reduce_sum(w))
             saver = v1.train.Saver()
             session.run(v1.global_variables_initializer())
             if restores:
@@ -414,10 +415,18 @@ def case_a_checkpoint_from_before() -> None:
     with settings():
         tfdist.configure(loss_scale="backoff")
         told = refusal(lambda: in_session(True))
-        assert (
-            "NotFoundError" in told
-            and "without TFDIST_LOSS_SCALE, with another one, or by one process; it is 'backoff' now" in told
-        ), told
+        assert "NotFoundError" in told, told
+        assert "with TFDIST_LOSS_SCALE 'none', or by one process; it is 'backoff' now" in told, told
+        in_session(False)
+        with said_in_fit() as lines:
+            tfdist.configure(loss_scale="window")  # another kind, which begins anew
+            in_session(True)
+            tfdist.configure(loss_scale="none")
+            in_session(True, trains=False)
+            assert not [line for line in lines if "was written" in line], lines
+            in_session(True)
+        kept = [line for line in lines if "was written with TFDIST_LOSS_SCALE 'backoff', which is 'none' now" in line]
+        assert len(kept) == (RANK == 0), lines
 
 
 def case_what_contradicts_a_loss_scale() -> None:

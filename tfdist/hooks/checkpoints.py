@@ -10,11 +10,14 @@ from tensorflow.python.checkpoint import checkpoint
 from tensorflow.python.client import session
 from tensorflow.python.training import saver
 
+from tfdist.core.log import announce
+from tfdist.graph.graph_state import state_of
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
 from tfdist.updates.blocks import blocks_of
 from tfdist.updates.checkpointed import left_over_of
+from tfdist.updates.loss_scale import State, named
 
 # Variables that a setting adds to graphs.
 _MADE_BY = {
@@ -22,10 +25,12 @@ _MADE_BY = {
     **dict.fromkeys(("block_position", "block_lookahead", "block_start", "block_change"), "sync"),
     "int8_feedback": "compression",
 }
+_WITHOUT = {"loss_scale": "'none'", "sync": "'gradients'", "compression": "another one"}
 _OTHER_SETTING = (
-    "{} has no {}: it was written without TFDIST_{}, with another one, or by one process; it is {!r} now. Go on "
-    "without it; or initialise all variables, and restore the others by a Saver of them (var_list=)"
+    "{} has no {}: it was written with TFDIST_{} {}, or by one process; it is {!r} now. Go on with that one; or "
+    "initialise all variables, and restore the others by a Saver of them (var_list=)"
 )
+_LEFT_OUT = "%s was written with TFDIST_%s %r, which is %r now: what it has of that is left out"
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
@@ -40,16 +45,23 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
             return original(self, sess, *args, **kwargs)
 
     def restore(original: Callable[..., Any], self: Any, sess: Any, save_path: Any) -> Any:
+        now = job.switches.settings
         try:
-            return original(self, sess, save_path)
+            found = original(self, sess, save_path)
         except tf.errors.NotFoundError as error:
             for name, setting in _MADE_BY.items():
                 if name in str(error):
-                    now = getattr(job.switches.settings, setting)
-                    raise tf.errors.NotFoundError(
-                        error.node_def, error.op, _OTHER_SETTING.format(save_path, name, setting.upper(), now)
-                    ) from error
+                    known = _written_with(save_path)
+                    before = repr(known[setting]) if setting in known else _WITHOUT[setting]
+                    told = _OTHER_SETTING.format(save_path, name, setting.upper(), before, getattr(now, setting))
+                    raise tf.errors.NotFoundError(error.node_def, error.op, told) from error
             raise
+        state = state_of(sess.graph) if isinstance(sess, session.BaseSession) else None
+        trains = state is not None and any(collective.averages for collective in state.collectives)
+        for setting, value in _written_with(save_path).items() if trains else ():
+            if getattr(now, setting) != value and (setting != "loss_scale" or now.loss_scale == "none"):
+                announce(_LEFT_OUT % (save_path, setting.upper(), value, getattr(now, setting)))
+        return found
 
     def write(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if tf.executing_eagerly():
@@ -64,3 +76,17 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     patches.replace(saver.Saver, "restore", restore, ("self", "sess", "save_path"))
     patches.replace(checkpoint.TrackableSaver, "save", write, ("self", "file_prefix"))
     patches.when_imported("keras.src.saving.saving_lib", keras)
+
+
+def _written_with(path: Any) -> dict[str, str]:
+    """The settings that have added variables to a checkpoint, and what these tell of their values."""
+    reader = tf.train.load_checkpoint(path)
+    names = {part: name for name in reader.get_variable_to_shape_map() for part in name.split("/")}
+    found = {}
+    if "block_position" in names:
+        found["sync"] = "bmuf" if "block_lookahead" in names else "average"
+    if "int8_feedback" in names:
+        found["compression"] = "int8"
+    if "loss_scale_state" in names:
+        found["loss_scale"] = named(State(*reader.get_tensor(names["loss_scale_state"])).kind)
+    return found
