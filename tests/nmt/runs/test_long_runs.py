@@ -167,18 +167,21 @@ def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(
     assert program(2, [*flags, f"--out_dir={straight}"]).code == 0
 
     script = toy.directory / "signalled.py"
-    script.write_text(SIGNALLED)
+    # What int8 has left over on each rank is brought together where a checkpoint is written, which changes the rounding
+    # of the next step: so it is asked where the whole run writes one, too.
+    stops = 20 if "TFDIST_COMPRESSION=int8" in ways else 19
+    script.write_text(SIGNALLED.replace("(signal.SIGTERM, 18)", f"(signal.SIGTERM, {stops - 1})"))
     command = [sys.executable, str(TFDIST_RUN), "-n", "2", "--max-restarts", "1", "--no-prefix"]
     done = run([*command, "python", str(script), *flags], timeout_seconds=300)
     assert done.code == 0, done.errors
     assert re.search(r"attempt 1 of 2 ended with exit code [1-9].*\n.*attempt 2 of 2: 2 ranks", done.errors)
     assert "continuing after step 14" in done.output
     assert "run.lock was left by process" in done.output
-    assert "# Asked to stop: saved after step 19; the same command goes on from there." in done.output
-    assert step_of(str(latest(out))) == 19
+    assert f"# Asked to stop: saved after step {stops}; the same command goes on from there." in done.output
+    assert step_of(str(latest(out))) == stops
 
     done = program(2, flags)
-    assert done.code == 0 and "continuing after step 19" in done.output, done.errors
+    assert done.code == 0 and f"continuing after step {stops}" in done.output, done.errors
     assert "run.lock was left by process" not in done.output
     assert not (out / "run.lock").exists()
     continued = values(str(latest(out)))
