@@ -50,6 +50,11 @@ def announce(message: str) -> None:
     _OF_ALL_RANKS.info("%s", message)
 
 
+def rarely(count: int) -> bool:
+    """Whether to tell of what happens again: the first, second, fourth, eighth … time."""
+    return not count & (count - 1)
+
+
 def last_words(text: str, forwarded: bool = True) -> None:
     """Say why this process is about to end the job, whatever becomes of the words.
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.core.log import announce
+from tfdist.core.log import announce, rarely
 from tfdist.core.settings import SettingsError
 from tfdist.graph.job import Job
 from tfdist.updates.loss_scaling import averages_behind
@@ -38,26 +38,29 @@ Pairs = Sequence[tuple[Any, Any]]
 
 
 class Growth:
-    """Finds a norm that grows, in windows of steps."""
+    """Finds a norm that grows, in windows of steps.
+
+    Attributes:
+      not_finite: so many norms were not.
+    """
 
     def __init__(self) -> None:
+        self.not_finite = 0
         self._step = 0
-        self._broken = 0
         self._window: list[float] = []
         self._known: deque[float] = deque(maxlen=_REMEMBERED)
         self._above: list[float] = []
 
     def see(self, norm: float) -> str:
-        """What is wrong, in words, or nothing: of norms that are not finite at the 1st, 2nd, 4th, 8th ...
+        """What is wrong, in words, or nothing.
 
         Args:
           norm: of the next step.
         """
         self._step += 1
         if not math.isfinite(norm):
-            self._broken += 1
-            told = self._broken & (self._broken - 1) == 0
-            return f"the norm of the averaged gradients is {norm:g} in update {self._step}" if told else ""
+            self.not_finite += 1
+            return f"the norm of the averaged gradients is {norm:g} in update {self._step}"
         self._window.append(norm)
         if len(self._window) < _WINDOW_STEPS:
             return ""
@@ -110,7 +113,7 @@ class DivergenceGuard:
             wrong = growth.see(float(norm))
             if wrong and action == "stop":
                 raise FloatingPointError(f"training has diverged: {wrong}; {_CAUSES}. Go on from an earlier checkpoint")
-            if wrong:
+            if wrong and (math.isfinite(norm) or rarely(growth.not_finite)):
                 announce(f"training seems to diverge: {wrong}; {_CAUSES}")
             return np.array(True)
 

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from tfdist.core.log import announce
+from tfdist.core.log import announce, rarely
 from tfdist.core.settings import SettingsError
 from tfdist.graph import function_state, marking
 from tfdist.graph.conditions import contexts
@@ -173,7 +173,7 @@ def _follow(how: LossScale, values: np.ndarray, due: np.ndarray, largest: np.nda
             "warm up over more steps), and go on from an earlier checkpoint"
         )
     skipped = int(new.skipped)
-    if skipped > state.skipped and not skipped & (skipped - 1):  # the first, second, fourth, …
+    if skipped > state.skipped and rarely(skipped):
         announce(
             f"loss scale: the gradients of update {new.updates:.0f} overflowed, and it was left out, as {skipped} of "
             f"{new.updates:.0f} were so far; the scale was {state.scale:g} and is {new.scale:g} now"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from tfdist.updates.divergence import Growth
+from tfdist.core.settings import Settings
+from tfdist.updates.divergence import DivergenceGuard, Growth
 
 
 def said(norms: list[float]) -> dict[int, str]:
@@ -33,3 +39,22 @@ def test_norms_that_grow() -> None:
 @pytest.mark.parametrize("norm", [math.nan, math.inf])
 def test_norms_that_are_not_finite(norm: float) -> None:
     assert list(said([1.0] * 7 + [norm])) == [8]
+
+
+@pytest.mark.parametrize(("action", "ended", "told"), [("stop", [1, 2, 3, 4, 5], 0), ("warn", [], 3)])
+def test_each_update_that_is_not_finite_ends_training_and_some_are_told(
+    action: str, ended: list[int], told: int
+) -> None:
+    """A script that catches the error and goes on gets it again; warnings come at the first, second, fourth …"""
+    job: Any = SimpleNamespace(
+        switches=SimpleNamespace(settings=dataclasses.replace(Settings(), divergence=action), rewrites=True)
+    )
+    guard, optimizer, found = DivergenceGuard(job), Growth(), []  # (any object will do for the optimizer)
+    with mock.patch("tfdist.updates.divergence.announce") as announced:
+        for update in range(1, 6):
+            try:
+                guard.watched(optimizer, [(tf.constant([math.nan]), None)])
+            except FloatingPointError:
+                found.append(update)
+    assert found == ended
+    assert sum("seems to diverge" in call.args[0] for call in announced.call_args_list) == told
