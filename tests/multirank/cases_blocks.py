@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tests.multirank.cases_programs import refusal
+from tests.multirank.cases_programs import refusal, through_checkpoint
 from tests.multirank.inside import everywhere, job_blocks, said_in_fit, settings, state_of, through_mpi
 from tests.multirank.oracle import v1
 from tests.named import turn
@@ -485,18 +485,10 @@ def case_adam_that_is_reset_is_told() -> None:
 
 
 def case_a_checkpoint_of_other_blocks_is_told() -> None:
-    folder = Path(tfdist.broadcast(tempfile.mkdtemp()))
+    path = str(Path(tfdist.broadcast(tempfile.mkdtemp()), "c"))
 
     def in_session(restores: bool) -> None:
-        with tf.Graph().as_default(), v1.Session() as session:
-            v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(v1.get_variable("w", [2])))
-            saver = v1.train.Saver()
-            session.run(v1.global_variables_initializer())
-            if restores:
-                saver.restore(session, str(folder / "c"))
-            elif RANK == 0:
-                saver.save(session, str(folder / "c"))
-            tfdist.barrier()
+        through_checkpoint(path, restores, lambda: v1.train.GradientDescentOptimizer(0.1))
 
     with PLAIN.set():
         in_session(False)

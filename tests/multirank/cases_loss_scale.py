@@ -29,7 +29,7 @@ from tests.multirank.cases_accumulation import (
     session,
 )
 from tests.multirank.cases_keras import functional
-from tests.multirank.cases_programs import refusal
+from tests.multirank.cases_programs import refusal, through_checkpoint
 from tests.multirank.inside import everywhere, nobody_has_told_of_products, products_computed, said_in_fit, settings
 from tests.multirank.oracle import BATCH, Feed, assert_close, data, mine, one_process, v1
 from tests.named import turn
@@ -396,20 +396,10 @@ def case_no_scale_is_small_enough() -> None:
 
 
 def case_a_checkpoint_from_before() -> None:
-    folder = Path(tfdist.broadcast(mkdtemp()))
+    path = str(Path(tfdist.broadcast(mkdtemp()), "w"))
 
     def in_session(restores: bool, trains: bool = True) -> None:
-        with tf.Graph().as_default(), v1.Session() as session:
-            w = v1.get_variable("w", [2])
-            if trains:
-                v1.train.AdamOptimizer().minimize(tf.reduce_sum(w))
-            saver = v1.train.Saver()
-            session.run(v1.global_variables_initializer())
-            if restores:
-                saver.restore(session, str(folder / "w"))
-            elif RANK == 0:
-                saver.save(session, str(folder / "w"))
-            tfdist.barrier()
+        through_checkpoint(path, restores, v1.train.AdamOptimizer if trains else None)
 
     in_session(False)
     with settings():

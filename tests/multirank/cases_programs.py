@@ -38,6 +38,21 @@ def assert_program_law(
     assert_close(seeded([mine(f) for f in feeds], tfdist.rank()), expected, tolerance)
 
 
+def through_checkpoint(path: str, restores: bool, optimizer: Callable[[], Any] | None) -> None:
+    """A small graph with an optimizer, or none, whose Saver restores a checkpoint; or has rank 0 write it."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", [2])
+        if optimizer is not None:
+            optimizer().minimize(tf.reduce_sum(w))
+        saver = v1.train.Saver()
+        session.run(v1.global_variables_initializer())
+        if restores:
+            saver.restore(session, path)
+        elif tfdist.rank() == 0:
+            saver.save(session, path)
+        tfdist.barrier()
+
+
 class Model(tf.Module):
     """A layer and an embedding, made at once or when they are first used."""
 

@@ -81,12 +81,12 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
 def _written_with(path: Any) -> dict[str, str]:
     """The settings that have added variables to a checkpoint, and what these tell of their values."""
     reader = tf.train.load_checkpoint(path)
-    names = {part: name for name in reader.get_variable_to_shape_map() for part in name.split("/")}
+    names = reader.get_variable_to_shape_map()  # of ours that are made once, which stand in no scope
     found = {}
     if "block_position" in names:
         found["sync"] = "bmuf" if "block_lookahead" in names else "average"
     if "int8_feedback" in names:
         found["compression"] = "int8"
     if "loss_scale_state" in names:
-        found["loss_scale"] = named(State(*reader.get_tensor(names["loss_scale_state"])).kind)
+        found["loss_scale"] = named(State(*reader.get_tensor("loss_scale_state")).kind)
     return found

@@ -22,6 +22,7 @@ from tfdist.graph import function_state
 from tfdist.graph.job import Job, LastSteps
 from tfdist.graph.markers import Marker, variable_key
 from tfdist.updates._sums import sum_of
+from tfdist.updates.wrapped import with_inner
 
 Pairs = Sequence[tuple[Any, Any]]
 
@@ -51,15 +52,13 @@ class Accumulations:
         steps = self._job.switches.settings.accumulate_steps
         if steps == 1 or self._job.switches.alone_depth:
             return None
-        one = optimizer
-        while one is not None:  # Keras's loss scaling and LARC are around another
+        for one in with_inner(optimizer):
             own = getattr(one, "gradient_accumulation_steps", None)
             if own is not None:
                 raise SettingsError(
                     f"accumulate_steps={steps}, and {type(one).__name__} has gradient_accumulation_steps={own}: leave "
                     "one of them out (TFDIST_ACCUMULATE_STEPS exchanges once in so many steps, Keras's in each)"
                 )
-            one = getattr(one, "inner_optimizer", None)
         if tf.executing_eagerly():
             raise RuntimeError(
                 f"accumulate_steps={steps}, and {type(optimizer).__name__} applies gradients eagerly, where they have "

@@ -6,7 +6,8 @@ it overflowed: it is left out, and most scales shrink.
     constant    a number, always
     backoff     halved by an overflow, doubled after 2,000 good updates in succession, from 1 to 2^24, at first 2^14
     window      halved by an overflow, if they are more than a share of the updates since the scale last changed;
-                doubled after 2^14 / (ranks * steps) good updates in succession, at first 2^7; below 1e-4 training ends
+                doubled after 2^14 / (ranks * steps) good updates in succession, up to 2^24, at first 2^7; below 1e-4
+                training ends
     logmax      2^(15 - (mean + 3.09 sigma)), from 1 to 2^14, with mean and sigma of log2 of the largest gradient
 
 Sources: Kuchaiev et al., "OpenSeq2Seq" (2018), section 2.3 (backoff, logmax); Ott et al., "Scaling Neural Machine
@@ -21,8 +22,8 @@ from typing import ClassVar, NamedTuple, Protocol
 
 _LARGEST_HALF = 65504.0  # of float16
 _BACKOFF_UPDATES = 2000
-_BACKOFF_LIMITS = 1.0, 2.0**24
-_WINDOW_MOST = 2.0**24  # what is of no use in half precision, and in float32 would go on until it overflows
+_MOST = 2.0**24  # of no use in half precision; in float32 a scale would grow until it overflows
+_BACKOFF_LEAST = 1.0
 _WINDOW_BATCHES = 2.0**14
 _WINDOW_FLOOR = 1e-4
 _FAST, _SLOW = 0.99, 0.999
@@ -108,11 +109,10 @@ class Backoff:
 
     def next(self, state: State, largest: float) -> State:
         """See ``LossScale``."""
-        low, high = _BACKOFF_LIMITS
         if not math.isfinite(largest):
-            return state._replace(scale=max(state.scale / 2, low))
+            return state._replace(scale=max(state.scale / 2, _BACKOFF_LEAST))
         if state.good % _BACKOFF_UPDATES == 0:
-            return state._replace(scale=min(state.scale * 2, high))
+            return state._replace(scale=min(state.scale * 2, _MOST))
         return state
 
 
@@ -134,7 +134,7 @@ class Window:
         """See ``LossScale``."""
         if math.isfinite(largest):
             if state.good % max(1, int(_WINDOW_BATCHES / self.batches)) == 0:
-                return state._replace(scale=min(state.scale * 2, _WINDOW_MOST), since=0)
+                return state._replace(scale=min(state.scale * 2, _MOST), since=0)
             return state
         if state.overflows / state.since < self.tolerance:
             return state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from tfdist.core.log import announce
@@ -24,14 +24,17 @@ def wrap(optimizer: Any, reduction: Reduction) -> None:
     object.__setattr__(optimizer, _ATTRIBUTE, reduction)  # not as Keras sets attributes: it looks for variables in them
 
 
-def reduction_of(optimizer: Any) -> Reduction | None:
-    """Of an optimizer, or of the one inside it: Keras puts one around a script's for half precision."""
+def with_inner(optimizer: Any) -> Iterator[Any]:
+    """An optimizer and those inside it: Keras puts one around a script's for half precision, ``larc`` another."""
     while optimizer is not None:
-        found: Reduction | None = getattr(optimizer, _ATTRIBUTE, None)
-        if found is not None:
-            return found
+        yield optimizer
         optimizer = getattr(optimizer, "inner_optimizer", None)
-    return None
+
+
+def reduction_of(optimizer: Any) -> Reduction | None:
+    """Of an optimizer, or of one inside it."""
+    found: Iterator[Reduction | None] = (getattr(one, _ATTRIBUTE, None) for one in with_inner(optimizer))
+    return next((one for one in found if one is not None), None)
 
 
 class WrappedOptimizers:
