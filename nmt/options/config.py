@@ -36,6 +36,7 @@ class Config(InferenceOptions):
             *self.pass_contradictions(),
             *self.block_contradictions(),
             *self.search_contradictions(),
+            *self.look_contradictions(),
         ):
             raise InputError(message)
 
@@ -53,6 +54,19 @@ class Config(InferenceOptions):
                 for needs in self.missing(name):
                     raise InputError(f"--{name}={value} would have no effect: it needs {needs}")
         for message in self.warmup_contradiction(given):
+            raise InputError(message)
+
+    def check_continued(self, before: Mapping[str, Any]) -> None:
+        """Checks that a run can go on with what it has kept.
+
+        Args:
+            before: the options that it was last started with.
+
+        Raises:
+            InputError: naming the options and the remedy.
+        """
+        defaults = {name: field.default for name, field in FIELDS.items()}
+        for message in self.plateau_contradictions(defaults | dict(before)):
             raise InputError(message)
 
     def missing(self, name: str) -> Iterator[str]:

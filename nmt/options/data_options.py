@@ -20,7 +20,7 @@ _CODES = Condition(
 _SOURCE_CODES = Condition(
     f"{_CODES.text}, and no --language_model", lambda options: _CODES.holds(options) and not options.language_model
 )
-_BY_SENTENCES = Condition("no --batch_tokens", lambda options: options.batch_tokens is None)
+BY_SENTENCES = Condition("no --batch_tokens, or --batch_tokens=0", lambda options: not options.batch_tokens)
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ class DataOptions:
     )
     max_train: int = option(0, "no effect, as in the original: a training text is read to its end")
     num_buckets: int = option(
-        5, "length classes that batches are cut from; 1 or less: one class", needs=_BY_SENTENCES, makes=[FeedSettings]
+        5, "length classes that batches are cut from; 1 or less: one class", needs=BY_SENTENCES, makes=[FeedSettings]
     )
     pool_batches: int = option(
         1,
         "sentences of so many batches of a class are put in order of length before they are cut: 100 leaves little "
         "padding",
         within=POSITIVE,
-        needs=_BY_SENTENCES,
+        needs=BY_SENTENCES,
         makes=[FeedSettings],
     )

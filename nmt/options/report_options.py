@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from nmt.keeping.run_directory import NoStore
 from nmt.options.option import NOT_NEGATIVE, POSITIVE, Condition, option
 from nmt.options.processor_options import ProcessorOptions
 from nmt.scoring.metrics import METRICS
 from nmt.train.loop import Cadence
+from nmt.train.schedule import PLATEAU
 
 
 def _names(metrics: str) -> tuple[str, ...]:
@@ -54,3 +56,34 @@ class ReportOptions(ProcessorOptions):
     def external_eval_interval(self) -> int:
         """Steps between translations of the development text."""
         return self.steps_per_external_eval or 50 * self.steps_per_stats
+
+    def look_contradictions(self) -> Iterator[str]:
+        """What goes by evaluations, where none comes before the end."""
+        if self.evaluate_epochs or self.external_eval_interval < self.num_train_steps:
+            return
+        for asked, name in (
+            (self.decay_scheme == PLATEAU, "--decay_scheme=plateau"),
+            (self.early_stopping_patience, f"--early_stopping_patience={self.early_stopping_patience}"),
+        ):
+            if asked:
+                yield (
+                    f"{name} would have no effect: with --noevaluate_epochs and an evaluation every "
+                    f"{self.external_eval_interval} steps none comes before --num_train_steps={self.num_train_steps}: "
+                    "lower --steps_per_external_eval"
+                )
+
+    def plateau_contradictions(self, before: Mapping[str, Any]) -> Iterator[str]:
+        """A plateau of another figure than that of the run that is continued, or of one that has none."""
+        if self.decay_scheme != PLATEAU:
+            return
+        if before["decay_scheme"] != PLATEAU:
+            yield (
+                f"--decay_scheme=plateau contradicts --decay_scheme={before['decay_scheme']} of the run that is "
+                "continued, which has not kept what its evaluations found: leave it out, or choose another out_dir"
+            )
+        first = _names(before["metrics"])[0]
+        if self.plateau_metric == "score" and first != self.metric_names[0]:
+            yield (
+                f"--metrics={self.metrics} does not begin with {first}, which --decay_scheme=plateau has compared so "
+                f"far: begin with {first}, or choose another out_dir"
+            )

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from nmt.model.parts.dropout import DROPOUT_MASKS
 from nmt.model.parts.initializers import Initializer
+from nmt.options.data_options import BY_SENTENCES
 from nmt.options.model_options import ModelOptions
 from nmt.options.option import BELOW_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, POSITIVE, Condition, option
 from nmt.scoring.perplexity import LikelihoodSettings
@@ -116,13 +117,17 @@ class TrainingOptions(ModelOptions):
         makes=[Optimization],
     )
     batch_size: int = option(
-        128, "sentences a step on each rank", within=POSITIVE, makes=[FeedSettings, LikelihoodSettings]
+        128,
+        "sentences a step on each rank",
+        within=POSITIVE,
+        needs=BY_SENTENCES,
+        makes=[FeedSettings, LikelihoodSettings],
     )
     batch_tokens: int | None = option(
         None,
         "tokens of a step's batch for each rank, on its longer side, padding counted, in place of --batch_size and "
-        "--num_buckets; a rank may have one sentence more; unset: these count",
-        within=POSITIVE,
+        "--num_buckets; a rank may have one sentence more; unset or 0: these count",
+        within=NOT_NEGATIVE,
         makes=[FeedSettings],
     )
     accumulate_steps: int | None = option(

@@ -17,6 +17,7 @@ from nmt.text.bpe_dropout import Joints, check_fit, read_joints
 from nmt.text.character_vocabulary import CharacterVocabulary
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.lines import TextFile
+from nmt.text.tokens import looks_like
 from nmt.text.unknown_words import count_unknown
 from nmt.text.vector_file import read_embeddings
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary, complete_vocabulary, read_vocabulary
@@ -40,6 +41,12 @@ def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = F
         InputError: a file cannot be used, or has changed since that run began.
     """
     tgt = _read_vocabulary(config, str(config.src if config.share_vocab else config.tgt), writes)
+    marked = looks_like(tgt.words)
+    if config.subword_option and marked and marked != config.subword_option:
+        raise InputError(
+            f"--subword_option={config.subword_option}{_by_preset(config)} does not fit {tgt.path}, whose subwords are "
+            f"those of {marked}: translations would stay in pieces, and be scored so; give --subword_option={marked}"
+        )
     src: SourceVocabulary = tgt
     if config.share_vocab and not config.language_model:
         _check_joint(config, tgt)
@@ -69,7 +76,11 @@ def _check_joint(config: Config, vocabulary: Vocabulary) -> None:
 
 
 def _joint(config: Config) -> str:
-    return "--share_vocab" + (f" (which --preset={config.preset} sets)" if config.preset else "")
+    return f"--share_vocab{_by_preset(config)}"
+
+
+def _by_preset(config: Config) -> str:
+    return f" (which --preset={config.preset} sets)" if config.preset else ""
 
 
 def _read_vocabulary(config: Config, suffix: str, writes: bool) -> Vocabulary:
@@ -176,8 +187,8 @@ def joints_of(config: Config, corpus: ParallelCorpus, vocabularies: Vocabularies
         return None
     joints = read_joints(str(config.bpe_codes))
     for rate, text, vocabulary in zip(rates, (corpus.src, corpus.tgt), vocabularies, strict=True):
-        if rate and isinstance(vocabulary, Vocabulary):
-            check_fit(joints, text, vocabulary)
+        if rate:
+            check_fit(joints, text, vocabulary if isinstance(vocabulary, Vocabulary) else None)
     return joints
 
 
@@ -198,7 +209,7 @@ def changed_texts(corpora: Mapping[str, ParallelCorpus], record: Mapping[str, An
 
 
 def unknown_words(config: Config, corpora: Mapping[str, ParallelCorpus], vocabularies: Vocabularies) -> list[str]:
-    """What is to be said of the words in texts, by name, that the vocabularies lack.
+    """What is to be said of the words in texts, by name, that the vocabularies lack, and of subwords that stay so.
 
     Raises:
         InputError: the training or the development text has more of them than --max_unknown_share.
@@ -217,4 +228,10 @@ def unknown_words(config: Config, corpora: Mapping[str, ParallelCorpus], vocabul
                     "--max_unknown_share"
                 )
             lines.append(f"{'warning: ' if found.share > _MANY_UNKNOWN else ''}{found}")
+    marked = looks_like(vocabularies[1].words)
+    if marked and not config.subword_option:
+        lines.append(
+            f"warning: {vocabularies[1].path} has subwords: without --subword_option={marked} translations stay in "
+            "pieces, and are scored so"
+        )
     return lines

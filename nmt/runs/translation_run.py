@@ -102,6 +102,12 @@ def _check_one_kind(paths: Sequence[str]) -> None:
     names = ["src_vocab_sha256", "tgt_vocab_sha256"]
     for group in (DataOptions, ModelOptions):  # what else is fixed is no matter of a model's shape
         names += [name for name, field in options_of(group).items() if field.metadata["fixed"]]
+    alone = [path for path in paths if path not in records]
+    if alone and len(paths) > 1:
+        raise InputError(
+            f"--ckpt: beside {alone[0]} there is no {HPARAMS}, so that nothing tells whether it was trained with the "
+            "same words as the others: copy there that of the out_dir it comes from"
+        )
     first = next(iter(records), "")
     for path, record in records.items():
         for name in (one for one in names if one in record and one in records[first]):

@@ -14,12 +14,10 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from nmt.core.errors import InputError
 from nmt.text.lines import TextFile
 from nmt.text.tokens import join, split
-from nmt.text.vocabulary import Vocabulary
+from nmt.text.vocabulary import UNK, Vocabulary
 
 _END = "</w>"  # of a word, as subword-nmt writes it, behind its last character
 _CHECKED_LINES = 200
@@ -99,8 +97,8 @@ def read_joints(path: str | os.PathLike[str]) -> Joints:
         raise InputError(f"--bpe_codes={path} cannot be read ({error}): {_REMEDY}") from None
 
 
-def check_fit(joints: Joints, text: TextFile, vocabulary: Vocabulary) -> None:
-    """Checks that a text was cut by these joints, and that a vocabulary has what is left of it without some.
+def check_fit(joints: Joints, text: TextFile, vocabulary: Vocabulary | None) -> None:
+    """Checks that a text was cut by these joints, and that a vocabulary, if any, has what is left without some.
 
     Raises:
       InputError: more than a hundredth of some lines would be cut otherwise, or units are missing.
@@ -113,8 +111,8 @@ def check_fit(joints: Joints, text: TextFile, vocabulary: Vocabulary) -> None:
             f"{joints.path} does not cut {text.path} as it is cut (line {others[0] + 1}: {text.line(others[0])!r} "
             f"would be {cut.line(others[0])!r}): {_REMEDY}"
         )
-    missing = sorted(joints.units - set(vocabulary.words))
-    if missing:
+    missing = sorted(joints.units - set(vocabulary.words)) if vocabulary else []
+    if vocabulary and missing:
         raise InputError(
             f"{vocabulary.path} lacks {len(missing)} of the subwords that {joints.path} can make, such as "
             f"{missing[0]!r}, and BPE-dropout would make them unknown words: make it with python -m nmt.prepare "
@@ -143,8 +141,4 @@ class DrawnText(TextFile):
         rate, cut = self._rate, self._joints.cut
         dropped = (lambda: draw() < rate) if rate else None
         words = join(split(super().line(number)), "bpe", "").split(" ")
-        return " ".join(token for word in words if word for token in cut(word, dropped))
-
-    def tokens(self, numbers: np.ndarray) -> np.ndarray:
-        """How many tokens these lines have, as they are cut."""
-        return np.array([len(split(self.line(int(number)))) for number in numbers])
+        return " ".join(token for word in words if word for token in ([word] if word == UNK else cut(word, dropped)))

@@ -19,7 +19,9 @@ import numpy as np
 
 from nmt.core.errors import InputError
 
+CUT_VERSION = 2  # of pools and of batches by tokens, for runs that are continued: another number, another plan
 _WIDTH_WITHOUT_LIMIT = 10  # tokens; a bucket's width where no limit of length tells one
+_FEWEST_POOLS = 3  # of a bucket, in an epoch: with fewer, the same sentences would meet again and again
 _MIXED_TOKENS = 2  # where batches are cut by tokens: so far the shorter sides of companions may lie apart
 
 
@@ -32,8 +34,8 @@ class Cut:
       num_buckets: length buckets; at most 1 means none.
       src_max_len: tokens that a source sentence is cut to; None or 0 for all.
       tgt_max_len: the same for target sentences.
-      pool_batches: within a bucket, the sentences of so many batches are put in order of length before they are cut:
-        the more, the less padding.
+      pool_batches: within a bucket, the sentences of so many batches, or of a third of the bucket's if these are
+        fewer, are put in order of length before they are cut: the more, the less padding.
       global_batch_tokens: tokens of a step over all ranks, on the longer side, padding counted; in place of sentences
         and buckets. None: these count.
     """
@@ -52,10 +54,10 @@ def epoch_plan(
     """The global batches of one epoch, in the order of its steps.
 
     Pairs with an empty side are left out. The others go to buckets of similar length; each bucket is shuffled, put in
-    order within pools, and cut into batches, of which the last may be short. By tokens, the longest come first, those
-    of equal length in random order but for their shorter sides, and are cut where a batch is full. Then the batches are
-    shuffled. Every epoch has the same number of batches (`steps_per_epoch`). Within a batch sentences are in order of
-    length, for `rank_slice`.
+    order within pools, and cut into batches; what is left over, of any length, is a short one. By tokens, the longest
+    come first, those of equal length in random order but for their shorter sides; batches are cut by the fewest tokens
+    that make no more batches, so that none is short. Then the batches are shuffled. Every epoch has the same number of
+    batches (`steps_per_epoch`). Within a batch sentences are in order of length, for `rank_slice`.
 
     Args:
       src_lengths: int [pairs], tokens of the source sentences.
@@ -141,7 +143,9 @@ def _pooled(shuffled: np.ndarray, src: np.ndarray, tgt: np.ndarray, cut: Cut) ->
     shuffled = shuffled[np.argsort(bucket[shuffled], kind="stable")]
     of, counts = bucket[shuffled], np.bincount(bucket)
     in_bucket = np.arange(len(shuffled)) - (np.cumsum(counts) - counts)[of]
-    pool = in_bucket // (cut.global_batch_size * cut.pool_batches)
+    batches = counts[of] // cut.global_batch_size  # whole ones
+    pool = in_bucket // (cut.global_batch_size * np.clip(batches // _FEWEST_POOLS, 1, cut.pool_batches))
+    pool[in_bucket >= batches * cut.global_batch_size] = len(shuffled)  # what is left over: after all pools
     return shuffled[np.lexsort((src[shuffled], tgt[shuffled], pool, of))]
 
 
@@ -159,10 +163,13 @@ def _batch_starts(src: np.ndarray, tgt: np.ndarray, cut: Cut) -> np.ndarray:
         lengths = np.sort(np.maximum(src, tgt + 1))[::-1]
         if lengths[0] > cut.global_batch_tokens:
             raise InputError(f"a sentence of {lengths[0]} tokens is more than a batch of {cut.global_batch_tokens}")
-        starts = [0]
-        while (end := starts[-1] + cut.global_batch_tokens // int(lengths[starts[-1]])) < len(lengths):
-            starts.append(end)
-        return np.array(starts)
+        starts = _full_batches(lengths, cut.global_batch_tokens)
+        few, enough = int(lengths[0]), cut.global_batch_tokens
+        while few < enough:
+            tokens = (few + enough) // 2
+            fuller = _full_batches(lengths, tokens)
+            few, enough = (few, tokens) if len(fuller) == len(starts) else (tokens + 1, enough)
+        return np.array(_full_batches(lengths, enough))
     if cut.global_batch_size < 1:
         raise ValueError(f"a global batch of {cut.global_batch_size} sentences")
     sizes = np.bincount(_buckets(src, tgt, cut))
@@ -170,3 +177,11 @@ def _batch_starts(src: np.ndarray, tgt: np.ndarray, cut: Cut) -> np.ndarray:
     return np.concatenate(
         [np.arange(end - size, end, cut.global_batch_size) for size, end in zip(sizes, ends, strict=True)]
     )
+
+
+def _full_batches(lengths: np.ndarray, tokens: int) -> list[int]:
+    """Where batches of at most so many tokens begin, the longest first; the last may be short."""
+    starts = [0]
+    while (end := starts[-1] + tokens // int(lengths[starts[-1]])) < len(lengths):
+        starts.append(end)
+    return starts

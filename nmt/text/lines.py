@@ -68,10 +68,6 @@ class TextFile:
         line = self._bytes[self._start(number) : int(self._ends[number])]
         return line.removesuffix(b"\r").decode("utf-8")
 
-    def tokens(self, numbers: np.ndarray) -> np.ndarray:
-        """int32 [numbers], how many tokens these lines have."""
-        return self.lengths[numbers]
-
     def _start(self, number: int) -> int:
         return int(self._ends[number - 1]) + 1 if number else 0
 

@@ -61,6 +61,14 @@ def _unmark(piece: str) -> str:
     return piece[: -len(_BPE_MARK)] if piece.endswith(_BPE_MARK) else piece + " "
 
 
+def looks_like(words: Iterable[str]) -> str:
+    """The subword option that a vocabulary's words call for: that whose marks some have, if none has the other's."""
+    bpe = spm = False
+    for word in words:
+        bpe, spm = bpe or word.endswith(_BPE_MARK), spm or word.startswith(_SPM_SPACE)
+    return {(True, False): "bpe", (False, True): "spm"}.get((bpe, spm), "")
+
+
 def _check(subword_option: str, allowed: Sequence[str] = SUBWORD_OPTIONS) -> None:
     if subword_option not in allowed:
         raise ValueError(f"subword option {subword_option!r} is none of {', '.join(map(repr, allowed))}")

@@ -16,7 +16,7 @@ from nmt.core.errors import InputError
 from nmt.text.batches import Batch, make_batch, token_limit
 from nmt.text.bpe_dropout import DrawnText, Joints
 from nmt.text.corpus import ParallelCorpus
-from nmt.text.epoch_plan import Cut, epoch_plan, rank_slice, steps_per_epoch, widest_batch
+from nmt.text.epoch_plan import CUT_VERSION, Cut, epoch_plan, rank_slice, steps_per_epoch, widest_batch
 from nmt.text.lines import TextFile
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
@@ -76,7 +76,7 @@ class FeedSettings:
     def by_words(self) -> bool:
         """Whether a loss is divided by words."""
         if self.loss_normalization is None:
-            return self.batch_tokens is not None
+            return bool(self.batch_tokens)
         return self.loss_normalization == "words"
 
 
@@ -116,7 +116,6 @@ class Feed:
         self._origin = Origin()
         self._epoch = -1
         self._plan: list[np.ndarray] = []
-        self._counted = (-1, 0)  # of the last step whose words were counted: its number, and the words
         self.pairs = int(np.count_nonzero((corpus.src.lengths > 0) & (corpus.tgt.lengths > 0)))
         if self.pairs < size:
             raise InputError(
@@ -130,9 +129,9 @@ class Feed:
             settings.src_max_len,
             settings.tgt_max_len,
             settings.pool_batches,
-            None if settings.batch_tokens is None else settings.batch_tokens * shares,
+            settings.batch_tokens * shares if settings.batch_tokens else None,
         )
-        if settings.batch_tokens is not None:
+        if settings.batch_tokens:
             self._check_batch_tokens(settings.batch_tokens)
         self.steps_per_epoch = steps_per_epoch(corpus.src.lengths, corpus.tgt.lengths, self._cut)
 
@@ -150,7 +149,7 @@ class Feed:
 
     def sizes(self) -> tuple[str, str]:
         """A rank's batch, and that of all ranks in a step, in words."""
-        if self._settings.batch_tokens is not None:
+        if self._settings.batch_tokens:
             return f"{self._settings.batch_tokens} tokens", f"{self._cut.global_batch_tokens} tokens"
         return str(self._settings.batch_size), f"{self._cut.global_batch_size} sentences"
 
@@ -200,6 +199,7 @@ class Feed:
         by_sentences = cut.global_batch_tokens is None
         sizes = {"global batch size": cut.global_batch_size, "num_buckets": cut.num_buckets}
         more = {
+            "way of cutting": (CUT_VERSION if cut.pool_batches > 1 or not by_sentences else 1, 1),
             "pool_batches": (cut.pool_batches, 1),
             "src_bpe_dropout": (settings.src_bpe_dropout, 0.0),
             "tgt_bpe_dropout": (settings.tgt_bpe_dropout, 0.0),
@@ -225,7 +225,7 @@ class Feed:
             InputError: with the first such step after these, and the line.
         """
         settings, corpus = self._settings, self._corpus
-        if settings.batch_tokens is not None:
+        if settings.batch_tokens:
             return  # whoever gave it has said how many; a rank has one sentence more at most
         most = token_limit(settings.batch_size, settings.max_batch_tokens, settings.src_max_len, settings.tgt_max_len)
         sentences, longest, pair = widest_batch(corpus.src.lengths, corpus.tgt.lengths, self._cut)
@@ -275,16 +275,16 @@ class Feed:
             self._settings.tgt_max_len,
             len(sentences),
             self._size * self.parts,
-            self._words(step, sentences) if self._settings.by_words else None,
+            self._words(sentences) if self._settings.by_words else None,
         )
 
-    def _words(self, step: int, pairs: np.ndarray) -> int:
-        """Target words of a step's sentence pairs, end marks counted, as far as they are trained on."""
-        if self._counted[0] != step:  # once for all its parts: some texts are cut anew to be counted
-            lengths = self._read.tgt.tokens(pairs)
-            cut = np.minimum(lengths, self._settings.tgt_max_len or lengths.max())
-            self._counted = (step, int((cut + 1).sum()))
-        return self._counted[1]
+    def _words(self, pairs: np.ndarray) -> int:
+        """Target words of a step's sentence pairs, end marks counted, as far as they are trained on.
+
+        As the text stands: to cut the sentences of all ranks anew, only to count, would cost more with each rank.
+        """
+        lengths = self._corpus.tgt.lengths[pairs]
+        return int((np.minimum(lengths, self._settings.tgt_max_len or lengths.max()) + 1).sum())
 
     def _drawn(self, text: TextFile, rate: float, side: int) -> TextFile:
         """A text as it is read in the present epoch."""

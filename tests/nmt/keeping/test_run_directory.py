@@ -50,6 +50,7 @@ def test_the_mean_of_the_newest_checkpoints(tmp_path: Path) -> None:
         np.testing.assert_allclose(reader.get_tensor("weight"), [mean, -mean], err_msg=f"step {step}")
         assert reader.get_tensor("global_step") == step, step
     assert len(list((tmp_path / "avg_checkpoints").glob("*.index"))) == 1
+    assert (tmp_path / "avg_checkpoints" / "hparams").read_text() == "{}\n"  # what tells its shape and words
 
 
 def test_a_step_is_saved_once(tmp_path: Path) -> None:

@@ -264,6 +264,15 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
         ({"metrics": ""}, "--metrics= is not allowed"),
         ({"embed_prefix": "e", "num_embeddings_partitions": 2}, "--num_embeddings_partitions"),
         ({"batch_tokens": 9, "max_batch_tokens": 8}, "--max_batch_tokens=8 is less than --batch_tokens=9"),
+        ({"batch_tokens": 9, "batch_size": 8}, "--batch_size=8 would have no effect: it needs no --batch_tokens"),
+        (
+            {"decay_scheme": "plateau", "evaluate_epochs": False, "num_train_steps": 5000},
+            "--decay_scheme=plateau would have no effect: with --noevaluate_epochs and an evaluation every 5000 steps",
+        ),
+        (
+            {"early_stopping_patience": 2, "evaluate_epochs": False, "num_train_steps": 5000},
+            "--early_stopping_patience=2 would have no effect",
+        ),
         ({"dropout": 0.0, "r_drop": 5.0}, "--r_drop=5.0 compares two passes, which are the same without dropout"),
         ({"num_sampled_softmax": 3, "r_drop": 5.0}, "it needs --num_sampled_softmax=0"),
         ({"src_bpe_dropout": 0.1, "bpe_codes": "c"}, "it needs --subword_option=bpe and --bpe_codes"),
@@ -287,6 +296,27 @@ def test_saved_values_stand_unless_given(tmp_path: Path) -> None:
     assert "out_dir" not in saved
     again = resolve({"out_dir": "o", "batch_size": 9, "num_layers": 4}, saved)
     assert again == dataclasses.replace(first, batch_size=9)
+
+
+def test_a_plateau_compares_one_figure() -> None:
+    scored = {"decay_scheme": "plateau", "metrics": "rouge,bleu"}
+    saved = json.loads(resolve(NEEDED | scored).to_json())
+    again = {"out_dir": "o", "metrics": "bleu"}
+    with pytest.raises(InputError, match="--metrics=bleu does not begin with rouge, which --decay_scheme=plateau"):
+        resolve(again, saved)
+    assert resolve(again | {"metrics": "rouge"}, saved).metric_names == ("rouge",)
+    assert resolve(again, saved | {"plateau_metric": "perplexity"}).metric_names == ("bleu",)
+    translating = {"inference_input_file": "i", "inference_output_file": "o"}
+    assert resolve(again | translating, saved).metric_names == ("bleu",)
+    with pytest.raises(InputError, match="--decay_scheme=plateau contradicts --decay_scheme= of the run that is"):
+        resolve({"out_dir": "o", "decay_scheme": "plateau"}, json.loads(resolve(NEEDED).to_json()))
+
+
+def test_tokens_of_a_batch_can_be_given_up() -> None:
+    saved = json.loads(resolve(NEEDED | {"batch_tokens": 90}).to_json())
+    with pytest.raises(InputError, match="or --batch_tokens=0"):
+        resolve({"out_dir": "o", "batch_size": 9}, saved)
+    assert resolve({"out_dir": "o", "batch_size": 9, "batch_tokens": 0}, saved).batch_size == 9
 
 
 @pytest.mark.parametrize("flag", [{"num_units": 8}, {"num_layers": 3}, {"sos": "<sos>"}, {"tgt": "fr"}])

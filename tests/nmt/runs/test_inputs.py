@@ -72,6 +72,23 @@ def test_texts_must_fit_their_vocabularies(tmp_path: Path) -> None:
     assert len(characters) == 1 and f"{tmp_path}/x.de: " in characters[0]
 
 
+def test_subwords_must_be_joined_as_they_were_made(tmp_path: Path) -> None:
+    pieces = {"bpe": ["a@@", "b"], "spm": ["\u2581a", "b"], "": ["a", "b"]}
+    for kind, words in pieces.items():
+        for side in ("en", "de"):
+            write_vocabulary(tmp_path / f"vocab.{side}", words)
+        for option in pieces:
+            config = resolve(NEEDED | {"subword_option": option, "vocab_prefix": f"{tmp_path}/vocab"})
+            if option and kind and option != kind:
+                with pytest.raises(InputError, match=f"--subword_option={option} does not fit .*={kind}$"):
+                    read_vocabularies(config, {})
+            else:
+                vocabularies = read_vocabularies(config, {})
+                told = unknown_words(config, {}, vocabularies)
+                assert len(told) == (kind != "" and option == ""), (kind, option)
+                assert all(f"without --subword_option={kind} translations stay in pieces" in one for one in told)
+
+
 def test_a_joint_vocabulary_must_be_one(tmp_path: Path) -> None:
     """The other file may be there: as prepare --share_vocab writes it, or the part of it that is one side's."""
     config = resolve(NEEDED | {"share_vocab": True, "vocab_prefix": f"{tmp_path}/vocab"})

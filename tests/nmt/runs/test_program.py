@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,11 @@ def test_train_continue_and_translate(toy: Any, capsys: pytest.CaptureFixture[st
     assert main([several, *infer]) == 0
     assert f"translated by {several.removeprefix('--ckpt=')} into" in capsys.readouterr().out
     assert (toy.directory / "three").read_text().split("\n") == lines
+    (toy.directory / "bare").mkdir()
+    for file in Path(straight).glob("translate.ckpt-9.*"):
+        shutil.copy(file, toy.directory / "bare")
+    told = refused([f"{several},{toy.directory}/bare/translate.ckpt-9", *infer], capsys)
+    assert "there is no hparams, so that nothing tells" in told and "copy there that of the out_dir" in told
     # How each was trained is no matter.
     (out / "hparams").write_text((out / "hparams").read_text().replace('"sync": "gradients"', '"sync": "bmuf"'))
     assert main([f"--ckpt={latest(straight)},{latest(out)}", *infer]) == 0

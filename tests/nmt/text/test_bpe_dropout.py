@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
@@ -17,8 +18,9 @@ from nmt.core.errors import InputError
 from nmt.nmt import main
 from nmt.prepare import prepare
 from nmt.text.batches import Batch
-from nmt.text.bpe_dropout import Joints, check_fit, read_joints
+from nmt.text.bpe_dropout import DrawnText, Joints, check_fit, read_joints
 from nmt.text.corpus import open_parallel
+from nmt.text.lines import TextFile
 from nmt.text.subwords import BytePairs
 from nmt.text.tokens import join, split
 from nmt.text.vocabulary import read_vocabulary
@@ -66,11 +68,13 @@ def feeds(prepared: Path, size: int, rate: float = 0.3) -> list[Feed]:
 
 
 def test_words_are_cut_anew_in_each_epoch(prepared: Path) -> None:
-    """On one side, with the same text; on two ranks as on one, whose divisors are the words of both."""
+    """On one side, with the same text; on two ranks as on one, whose divisors are the words of both as they stand."""
     words = read_vocabulary(prepared / "data/vocab.en")
     (alone,), ranks = feeds(prepared, 1), feeds(prepared, 2)
+    standing = sum(min(len(split(line)), 9) + 1 for line in (prepared / "data/train.de").read_text().splitlines())
     seen: list[dict[str, set[str]]] = []
     for epoch in range(2):
+        counted = 0.0
         cuts: dict[str, set[str]] = {"source": set(), "target": set(), "text": set()}
         for step in range(epoch * alone.steps_per_epoch, (epoch + 1) * alone.steps_per_epoch):
             whole, parts = alone.batch(step), [one.batch(step) for one in ranks]
@@ -86,13 +90,15 @@ def test_words_are_cut_anew_in_each_epoch(prepared: Path) -> None:
                         pairs.add(f"{' '.join(source)}|{' '.join(target)}")
                 columns.append(pairs)
             assert columns[0] == columns[1]
-            assert {2 * part.divisor for part in parts} == {whole.divisor} == {whole.target_lengths.sum()}
+            assert {2 * part.divisor for part in parts} == {whole.divisor}
+            counted += whole.divisor
             for pair in columns[0]:
                 source_line, _, target_line = pair.partition("|")
                 cuts["source"].add(source_line)
                 cuts["target"].add(target_line)
                 if len(split(target_line)) < 9:  # not cut off
                     cuts["text"].add(join(split(target_line), "bpe", ""))
+        assert counted == standing
         seen.append(cuts)
     assert seen[0]["source"] == seen[1]["source"] and seen[0]["target"] != seen[1]["target"]
     original = set(Path(prepared / "train.de").read_text().splitlines())
@@ -151,8 +157,18 @@ def test_what_does_not_fit_is_told(prepared: Path, codes: str, text: str, vocabu
     corpus: Any = open_parallel(prepared / text / "train.en", prepared / text / "train.de")
     with pytest.raises(InputError, match=message):
         check_fit(read_joints(prepared / codes), corpus.src, read_vocabulary(prepared / vocabulary / "vocab.en"))
+    with contextlib.suppress(InputError):  # a text by itself, as that which is read as characters
+        check_fit(read_joints(prepared / codes), corpus.src, None)
+        assert text == "plain"
     fits = open_parallel(prepared / "data/train.en", prepared / "data/train.de")
     check_fit(read_joints(prepared / "data/bpe.codes"), fits.src, read_vocabulary(prepared / "data/vocab.en"))
+
+
+def test_an_unknown_word_stays_whole(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("ab <unk> ab\n")
+    joints, text = Joints(["#version: 0.2", "a b</w>"], "codes"), TextFile(tmp_path / "text")
+    assert DrawnText(text, joints, 0.99, (1, 0, 0)).line(0).count("<unk>") == 1
+    assert DrawnText(text, joints, 0.0, ()).line(0) == "ab <unk> ab"
 
 
 def test_all_subwords_are_those_of_byte_pairs(prepared: Path) -> None:

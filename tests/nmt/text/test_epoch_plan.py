@@ -176,6 +176,38 @@ def test_batches_of_so_many_tokens(tokens: int) -> None:
     assert max(used) <= sentences * longest <= tokens
 
 
+def kept_company(plans: list[list[np.ndarray]]) -> float:
+    """The part of a sentence's companions that it meets again in the next epoch."""
+    first, second = plans
+    batch_of = np.empty(sum(map(len, first)), int)
+    for number, batch in enumerate(first):
+        batch_of[batch] = number
+    again = sum(int((batch_of[batch][:, None] == batch_of[batch]).sum()) - len(batch) for batch in second)
+    return again / sum(len(batch) * (len(batch) - 1) for batch in first)
+
+
+@pytest.mark.parametrize(("pairs", "most"), [(2_001, 0.3), (10_001, 0.3), (29_000, 0.2)])
+def test_pools_of_a_small_text_are_as_random(pairs: int, most: float) -> None:
+    """There are several in an epoch, and what is left over is of all lengths, and of others each time."""
+    src, tgt = sentences_like_captions(pairs)
+    cut = replace(SHAPE, global_batch_size=64, num_buckets=1, pool_batches=100)
+    plans = [epoch_plan(src, tgt, cut, seed=1, epoch=epoch) for epoch in range(2)]
+    assert kept_company(plans) < most
+    left = [next(batch for batch in plan if len(batch) < 64) for plan in plans]
+    assert not set(left[0]) & set(left[1])
+    assert {len(plan) for plan in plans} == {steps_per_epoch(src, tgt, cut)}
+    assert tgt[np.concatenate(left)].mean() < tgt.mean() + 4  # not the longest
+
+
+@pytest.mark.parametrize("tokens", [700, 1_600, 4_096])
+def test_no_batch_of_tokens_is_left_over(tokens: int) -> None:
+    for pairs in (2_001, 5_003):
+        src, tgt = sentences_like_captions(pairs)
+        plan = epoch_plan(src, tgt, replace(SHAPE, global_batch_tokens=tokens), seed=1, epoch=0)
+        words = [int((tgt[batch] + 1).sum()) for batch in plan]
+        assert min(words) > 0.6 * np.mean(words), (pairs, min(words), np.mean(words))
+
+
 def test_a_sentence_longer_than_a_batch_of_tokens() -> None:
     with pytest.raises(InputError, match="a sentence of 41 tokens is more than a batch of 40"):
         steps_per_epoch(np.array([3, 40]), np.array([3, 40]), replace(SHAPE, global_batch_tokens=40))
