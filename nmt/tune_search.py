@@ -100,7 +100,9 @@ def tune(options: TuneOptions, ranks: Processes) -> None:
         from_root(ranks, functools.partial(tell, line))
         scored.append((bleu.score, config.length_penalty_weight))
     best = max(scored, key=lambda one: (one[0], -abs(one[1])))
-    from_root(ranks, functools.partial(tell, f"--length_penalty_weight={best[1]:g}"))
+    width = configs[0].beam_width
+    more = "" if saved.get("beam_width") == width else f"--beam_width={width} "  # without which a weight is refused
+    from_root(ranks, functools.partial(tell, f"{more}--length_penalty_weight={best[1]:g}"))
 
 
 def _read(config: Config) -> tuple[list[str], list[str]]:

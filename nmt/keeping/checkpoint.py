@@ -146,7 +146,9 @@ def check_exists(path: str) -> None:
         InputError: it has no index file.
     """
     if not os.path.isfile(path + ".index"):
-        raise InputError(f"{path}.index is missing: {_remedy(path)}; a path for --ckpt ends as {NAME}-1200 does")
+        raise InputError(
+            f"{path}.index is missing: a path for --ckpt ends as {NAME}-1200 does; if that is right, {_remedy(path)}"
+        )
 
 
 def checksum(path: str) -> str:

@@ -70,8 +70,8 @@ def _check_joint(config: Config, vocabulary: Vocabulary) -> None:
     if os.path.exists(other) and set(TextFile(other)) - set(vocabulary.words):
         raise InputError(
             f"{_joint(config)} reads {vocabulary.path} for both sides, but {other} has other words: make one "
-            "vocabulary of both languages with python -m nmt.prepare --share_vocab, or, if it is one, remove the "
-            "other file"
+            "vocabulary of both languages with python -m nmt.prepare --share_vocab, or give --noshare_vocab "
+            "--tie_embeddings=none; if it is one, remove the other file"
         )
 
 
@@ -88,7 +88,7 @@ def _read_vocabulary(config: Config, suffix: str, writes: bool) -> Vocabulary:
     if config.share_vocab and not os.path.exists(path):
         raise InputError(
             f"{path} cannot be read, and {_joint(config)} reads it for both sides: make it with nmt.prepare "
-            "--share_vocab"
+            "--share_vocab, or give --noshare_vocab --tie_embeddings=none"
         )
     if not config.check_special_token:
         return read_vocabulary(path, config.sos, config.eos, specials_first=False)

@@ -112,6 +112,11 @@ def _check_one_kind(paths: Sequence[str]) -> None:
     for path, record in records.items():
         for name in (one for one in names if one in record and one in records[first]):
             if record[name] != records[first][name]:
+                if name.endswith("_vocab_sha256"):
+                    raise InputError(
+                        f"--ckpt: {path} was trained with another vocabulary than {first} (see {name} in the hparams "
+                        "beside them); models that translate together need the same words in one order: leave one out"
+                    )
                 raise InputError(
                     f"--ckpt: {name} is {records[first][name]!r} in the hparams of {first} and {record[name]!r} in "
                     f"those of {path}; models that translate together need one shape and one vocabulary: leave one out"

@@ -27,6 +27,8 @@ def test_the_best_of_the_table_is_named(toy: Any, capsys: pytest.CaptureFixture[
     assert "--length_penalty_weight=nan is not allowed" in capsys.readouterr().err
     best = said.splitlines()[-1].removeprefix("--length_penalty_weight=")
     assert table[best] == max(table.values())
+    assert main(["tune_search", f"--out_dir={out}", "--weights=0", "--beam_width=2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "--beam_width=2 --length_penalty_weight=0"
     infer = [f"--out_dir={out}", f"--inference_input_file={dev}.en", f"--inference_output_file={toy.directory}/found"]
     assert nmt([*infer, f"--inference_ref_file={dev}.de", f"--length_penalty_weight={best}"]) == 0
     assert f"sacrebleu: {table[best]:.2f} " in capsys.readouterr().out

@@ -111,6 +111,10 @@ def test_train_continue_and_translate(toy: Any, capsys: pytest.CaptureFixture[st
     (out / "hparams").write_text((out / "hparams").read_text().replace('"forget_bias": 1.0', '"forget_bias": 2.0'))
     told = refused([f"--ckpt={latest(straight)},{latest(out)}", *infer], capsys)
     assert "forget_bias is 1.0 in the hparams of" in told and "leave one out" in told
+    words = json.loads((out / "hparams").read_text())["src_vocab_sha256"]
+    (out / "hparams").write_text((out / "hparams").read_text().replace(words, "0" * 64))
+    told = refused([f"--ckpt={latest(straight)},{latest(out)}", *infer], capsys)
+    assert "was trained with another vocabulary than" in told and "(see src_vocab_sha256 in" in told
 
 
 def test_damage_and_contradictions_are_told(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
