@@ -113,7 +113,8 @@ class Hosts(Service):
         self, name: str, command: Sequence[str], timeout_seconds: float, environment: Mapping[str, str] | None = None
     ) -> Finished:
         """Run a command there, in the project's root."""
-        return run(self.command(name, command), timeout_seconds, environment)
+        # The host outlives the command, and ends with this process.
+        return run(self.command(name, command), timeout_seconds, environment, with_children=True)
 
     def job(
         self,
