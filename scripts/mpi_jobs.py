@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,3 +29,20 @@ def mpirun() -> str:
 def environment(**more: str) -> dict[str, str]:
     """Variables of a job that runs this checkout."""
     return {**_OPEN_MPI, **os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", **more}
+
+
+def finish(command: Sequence[str], variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a job to its end, with what it says. It is told to end when this script is."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        with subprocess.Popen(
+            command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                output, errors = process.communicate()
+            except BaseException:
+                process.terminate()
+                raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from mpi_jobs import ROOT, environment, mpirun
+from mpi_jobs import ROOT, environment, finish, mpirun
 
 sys.path.insert(0, str(ROOT))
 SIDES = ("en", "de")
@@ -113,7 +113,7 @@ def train(
         "--eval_mode=shared", *flags,
     ]  # fmt: skip
     if not (log.exists() and "# Final, " in log.read_text()):
-        done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, check=False)
+        done = finish(command, environment(**variables))
         log.write_text(done.stdout + done.stderr)
         if done.returncode and not (may_diverge and "training diverged" in done.stderr):
             sys.exit(f"{Path(sys.argv[0]).name}: {name} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
