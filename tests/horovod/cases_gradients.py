@@ -121,7 +121,7 @@ def case_sum() -> None:
 
 
 def case_predivided() -> None:
-    """And before gradients are rounded: a sum that float16 cannot hold is finite."""
+    """And before gradients are rounded: a sum that float16 cannot hold is finite. (One rank rounds nothing.)"""
     every_way(trained(mean), gradient_predivide_factor=3.0)
     for factor, finite in ((4.0 * SIZE, True), (1.0, False)):
         w = tf.Variable([1.0])
@@ -129,7 +129,7 @@ def case_predivided() -> None:
             loss = 1e5 * w
         options: dict[str, Any] = {"compression": hvd.Compression.fp16, "gradient_predivide_factor": factor}
         (gradient,) = hvd.DistributedGradientTape(tape, **options).gradient(loss, [w])
-        assert np.isfinite(gradient.numpy()).all() == finite, factor
+        assert np.isfinite(gradient.numpy()).all() == (finite or SIZE == 1), factor
 
 
 def case_two_tapes_around_one() -> None:

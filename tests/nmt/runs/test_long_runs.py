@@ -163,6 +163,8 @@ def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(
         "--steps_per_external_eval=14", "--optimizer=adam", "--learning_rate=0.01",
         *(way for way in ways if way.startswith("--")),
     )  # fmt: skip
+    if any(way.startswith("--batch_tokens") for way in ways):
+        flags.remove("--batch_size=8")
     straight, out = toy.directory / "straight", toy.directory / "out"
     assert program(2, [*flags, f"--out_dir={straight}"]).code == 0
 
