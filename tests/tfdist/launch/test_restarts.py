@@ -128,7 +128,10 @@ def shell(tmp_path: Path, text: str) -> str:
 
 
 def test_a_job_that_fails_again_and_its_environment(tmp_path: Path) -> None:
-    program = shell(tmp_path, 'echo "job $TFDIST_JOB restarts $TFDIST_RESTARTS"; exit $((TFDIST_RESTARTS + 3))')
+    # Both have spoken before one ends: Open MPI's launcher ends the other at once.
+    told = f'echo "job $TFDIST_JOB restarts $TFDIST_RESTARTS"; mktemp {tmp_path}/told.XXXXXX >/dev/null'
+    both = f"until [ $(ls {tmp_path}/told.* | wc -l) -ge $((2 * TFDIST_RESTARTS + 2)) ]; do sleep 0.1; done"
+    program = shell(tmp_path, f"{told}; {both}; exit $((TFDIST_RESTARTS + 3))")
     finished = again("-n", "2", program)
     assert finished.code == 4
     said = [line for line in finished.errors.splitlines() if "attempt" in line]
