@@ -73,8 +73,8 @@ def test_numbers(name: str) -> None:
     schedule = TABLE[name][0]
     rates = [schedule(int(t)) for t in STEPS]
     assert all(type(rate) is float for rate in rates)
-    # NumPy's power of arrays rounds by the processor's instructions, and that of single numbers otherwise.
-    assert rates == pytest.approx(expected(name), rel=1e-14)
+    assert rates == expected(name)
+    # NumPy's power of arrays may round by the processor's instructions, and that of single numbers otherwise.
     assert schedule(STEPS).tolist() == pytest.approx(rates, rel=1e-14)
 
 
