@@ -53,8 +53,10 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore
           A float, or an array of float64; of a tensor or variable a float32 tensor of its shape.
         """
         if isinstance(step, int | float | np.generic | np.ndarray):
-            rate = np.broadcast_to(self.formula(np.asarray(step, np.float64), np), np.shape(step))
-            return rate.copy() if rate.ndim else float(rate)
+            # As arrays, a single number, too: NumPy's power of numbers rounds otherwise than that of arrays.
+            steps = np.atleast_1d(np.asarray(step, np.float64))
+            rate = np.broadcast_to(self.formula(steps, np), steps.shape)
+            return rate.copy() if np.ndim(step) else float(rate[0])
         steps = tf.cast(tf.convert_to_tensor(step), tf.float64)
         return tf.broadcast_to(tf.cast(self.formula(steps, tf), tf.float32), tf.shape(steps))
 

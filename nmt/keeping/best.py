@@ -73,9 +73,7 @@ class BestModel(BestScore):
 
     def keep(self, path: str) -> None:
         """Copies the checkpoint here in place of the one before, and records its score last."""
-        with replace_atomically(self.directory / "hparams") as file:
-            file.write(self._hparams)
-        copy = Checkpoints(self.directory, keep=1).adopt(path)
+        copy = Checkpoints(self.directory, keep=1, hparams=self._hparams).adopt(path)
         with replace_atomically(self._record) as file:
             json.dump({self._metric: self.score, "checkpoint": os.path.basename(copy)}, file, indent=4, sort_keys=True)
             file.write("\n")

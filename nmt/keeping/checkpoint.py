@@ -43,14 +43,15 @@ class Checkpoints:
     Args:
         directory: made if missing.
         keep: how many checkpoints stay; older ones are removed once a newer one is complete.
+        hparams: the text of the file `hparams` that is written before each checkpoint; None if another writes it.
 
     Raises:
         InputError: the directory cannot be made.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], keep: int = 5) -> None:
+    def __init__(self, directory: str | os.PathLike[str], keep: int = 5, hparams: str | None = None) -> None:
         self.directory = make_directory(directory)
-        self._keep = keep
+        self._keep, self._hparams = keep, hparams
         for unfinished in self.directory.glob(_UNFINISHED + "*"):  # left by a process that was killed
             shutil.rmtree(unfinished, ignore_errors=True)
         remove_unfinished(self.directory)
@@ -82,6 +83,9 @@ class Checkpoints:
         name = f"{NAME}-{step}"
         final = self.directory / name
         unfinished = None
+        if self._hparams is not None:
+            with replace_atomically(self.directory / "hparams") as file:
+                file.write(self._hparams)
         try:
             unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.directory))
             write(unfinished / name)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from nmt.core.files import make_directory, replace_atomically
+from nmt.core.files import replace_atomically
 from nmt.keeping import checkpoint
 from nmt.keeping.average import mean_values, write_values
 from nmt.keeping.best import BestModel, BestScore
@@ -120,12 +120,10 @@ class Store(NoStore):
         path = super().average(step)
         if path is None:
             return None
-        directory = make_directory(self.directory / _AVERAGES)
-        with replace_atomically(directory / "hparams") as file:
-            file.write(self._hparams)
         newest = [os.fspath(self.directory / name) for name in self._trained()]
         means = mean_values(newest)
-        return Checkpoints(directory, keep=1).write(step, lambda target: write_values(target, means))
+        checkpoints = Checkpoints(self.directory / _AVERAGES, keep=1, hparams=self._hparams)
+        return checkpoints.write(step, lambda target: write_values(target, means))
 
     def translations(self, name: str, lines: Sequence[str]) -> None:
         """One line each, the file complete or as before."""

@@ -36,7 +36,6 @@ class Config(InferenceOptions):
             *self.pass_contradictions(),
             *self.block_contradictions(),
             *self.search_contradictions(),
-            *self.look_contradictions(),
         ):
             raise InputError(message)
 
@@ -56,17 +55,20 @@ class Config(InferenceOptions):
         for message in self.warmup_contradiction(given):
             raise InputError(message)
 
-    def check_continued(self, before: Mapping[str, Any]) -> None:
-        """Checks that a run can go on with what it has kept.
+    def check_training(self, before: Mapping[str, Any]) -> None:
+        """Checks what matters to a run that trains alone: a model of any run translates.
 
         Args:
-            before: the options that it was last started with.
+            before: the options that it was last started with; none if it begins.
 
         Raises:
             InputError: naming the options and the remedy.
         """
         defaults = {name: field.default for name, field in FIELDS.items()}
-        for message in self.plateau_contradictions(defaults | dict(before)):
+        for message in (
+            *self.look_contradictions(),
+            *(self.plateau_contradictions(defaults | dict(before)) if before else ()),
+        ):
             raise InputError(message)
 
     def missing(self, name: str) -> Iterator[str]:

@@ -97,8 +97,8 @@ def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None,
     try:
         config.check_together()
         config.check_given(given)
-        if kept and not config.inference_input_file:
-            config.check_continued(kept)
+        if not config.inference_input_file:
+            config.check_training(kept)
     except InputError as error:
         raise InputError(blamed(str(error), name, fresh, given)) from None
     return config

@@ -13,6 +13,7 @@ import numpy as np
 from nmt.core.errors import InputError
 from nmt.core.ranks import Ranks, check_equal
 from nmt.options.config import Config
+from nmt.options.presets import preset
 from nmt.text.bpe_dropout import Joints, check_fit, read_joints
 from nmt.text.character_vocabulary import CharacterVocabulary
 from nmt.text.corpus import ParallelCorpus, open_parallel
@@ -44,8 +45,9 @@ def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = F
     marked = looks_like(tgt.words)
     if config.subword_option and marked and marked != config.subword_option:
         raise InputError(
-            f"--subword_option={config.subword_option}{_by_preset(config)} does not fit {tgt.path}, whose subwords are "
-            f"those of {marked}: translations would stay in pieces, and be scored so; give --subword_option={marked}"
+            f"--subword_option={config.subword_option}{_by_preset(config, 'subword_option')} does not fit {tgt.path}, "
+            f"whose subwords are those of {marked}: translations would stay in pieces, and be scored so; give "
+            f"--subword_option={marked}"
         )
     src: SourceVocabulary = tgt
     if config.share_vocab and not config.language_model:
@@ -76,11 +78,12 @@ def _check_joint(config: Config, vocabulary: Vocabulary) -> None:
 
 
 def _joint(config: Config) -> str:
-    return f"--share_vocab{_by_preset(config)}"
+    return f"--share_vocab{_by_preset(config, 'share_vocab')}"
 
 
-def _by_preset(config: Config) -> str:
-    return f" (which --preset={config.preset} sets)" if config.preset else ""
+def _by_preset(config: Config, option: str) -> str:
+    sets = preset(config.preset).get(option) == getattr(config, option)
+    return f" (which --preset={config.preset} sets)" if sets else ""
 
 
 def _read_vocabulary(config: Config, suffix: str, writes: bool) -> Vocabulary:

@@ -115,8 +115,8 @@ def test_addresses_that_slurm_cuts_off(cluster: Slurm) -> None:
     """Why tfdist chooses: MPICH as it is, after what the training above does before it."""
     program = DIRTY + "from mpi4py import MPI; MPI.COMM_WORLD.allreduce(1)"
     command = ["srun", *RANKS, "--mpi=pmi2", "--kill-on-bad-exit=1", sys.executable, "-c", program]
-    finished = cluster.run(command, 20)
-    assert finished.code is None or "value not properly terminated" in finished.errors, finished  # it hangs, or says so
+    finished = cluster.run(command, 20)  # it may as well hang
+    assert "value not properly terminated" in finished.errors, finished
 
 
 def corpus(directory: Path) -> list[str]:

@@ -308,6 +308,8 @@ def test_a_plateau_compares_one_figure() -> None:
     assert resolve(again, saved | {"plateau_metric": "perplexity"}).metric_names == ("bleu",)
     translating = {"inference_input_file": "i", "inference_output_file": "o"}
     assert resolve(again | translating, saved).metric_names == ("bleu",)
+    never = {"evaluate_epochs": False, "num_train_steps": 9}  # which a model of an older run may have
+    assert resolve(again | translating, saved | never).decay_scheme == "plateau"
     with pytest.raises(InputError, match="--decay_scheme=plateau contradicts --decay_scheme= of the run that is"):
         resolve({"out_dir": "o", "decay_scheme": "plateau"}, json.loads(resolve(NEEDED).to_json()))
 
