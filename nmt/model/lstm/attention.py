@@ -172,16 +172,13 @@ class AttentionInLoop:
         steps: tf.Tensor,
     ) -> None:
         keys, values, outside = memory
-        self._score = score
-        self._keys = keys
+        self._scores: Callable[[tf.Tensor], tf.Tensor] = lambda query: score(query, keys)[:, 0]
         self.outside = tf.tile(outside[None], tf.stack([steps, 1, 1]))
         self._keys_operand: LoopOperand | None = None
         if is_product:
-            self._keys_operand = LoopOperand(
-                keys,
-                lambda queries, upstream: batch_gradient(upstream, queries),
-            )
-            self._keys = self._keys_operand.value
+            operand = LoopOperand(keys, lambda queries, upstream: batch_gradient(upstream, queries))
+            self._keys_operand = operand
+            self._scores = lambda query: _products(query, operand.value)
             self.outside = self._keys_operand.carry(self.outside)
         self._values = LoopOperand(values, batch_gradient)
         zeros = tf.zeros(tf.stack([steps, tf.shape(values)[0], values.shape[2]]), values.dtype)
@@ -189,7 +186,7 @@ class AttentionInLoop:
 
     def step(self, query: tf.Tensor, outside: tf.Tensor, zeros: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """As calling a `BoundAttention`; queries and weights of all times go to `close` after the loop."""
-        weights = tf.nn.softmax(self._score(query, self._keys)[:, 0] + outside)
+        weights = tf.nn.softmax(self._scores(query) + outside)
         return _weighted_sum(weights, self._values.value) + zeros, weights
 
     def close(self, queries: tf.Tensor, weights: tf.Tensor) -> None:
@@ -208,5 +205,30 @@ def _by_sentence(query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
     return tf.reshape(query, tf.stack([tf.shape(keys)[0], -1, query.shape[1]]))
 
 
-def _weighted_sum(weights: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    return tf.matmul(weights[:, None, :], values)[:, 0, :]
+def _products(vectors: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """[batch, n], [batch, time, n] -> [batch, time]: each sentence's vector times its rows, which get no gradient."""
+
+    @tf.custom_gradient
+    def products(vectors: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        return _each_row(vectors, rows), lambda upstream: _sum_of_rows(upstream, rows)
+
+    return products(vectors)
+
+
+def _weighted_sum(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """[batch, time], [batch, time, n] -> [batch, n]: the sum of each sentence's rows, which get no gradient."""
+
+    @tf.custom_gradient
+    def weighted(weights: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        return _sum_of_rows(weights, rows), lambda upstream: _each_row(upstream, rows)
+
+    return weighted(weights)
+
+
+# Each is the other's gradient. With the vector on the right, a third faster than with the rows' transpose there.
+def _each_row(vectors: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    return tf.squeeze(tf.matmul(rows, vectors[:, :, None]), 2)
+
+
+def _sum_of_rows(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    return tf.squeeze(tf.matmul(weights[:, None], rows), 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from nmt.model.lstm.architecture import LSTMArchitecture
@@ -35,14 +36,15 @@ class LSTMCell(Cell):
 
     def __init__(self, ahead_size: int, inside_size: int, num_units: int, forget_bias: float, device: str) -> None:
         with tf.device(device), tf.compat.v1.variable_scope("basic_lstm_cell"):
-            gates = Product(ahead_size, inside_size + num_units, 4 * num_units, bias=0.0)
+            # Ahead of the loop, not in each step.
+            lift = np.repeat([0.0, 0.0, forget_bias, 0.0], num_units)
+            gates = Product(ahead_size, inside_size + num_units, 4 * num_units, bias=0.0, lift=lift)
         super().__init__(num_units, [gates], device)
-        self._forget_bias = forget_bias
 
     def _advance(self, products: Sequence[Multiply], inside: tf.Tensor | None, state: LSTMState) -> LSTMState:
         (gates,) = products
         i, j, f, o = tf.split(gates(join(inside, state.h)), 4, axis=1)
-        c = state.c * tf.sigmoid(f + self._forget_bias) + tf.sigmoid(i) * tf.tanh(j)
+        c = state.c * tf.sigmoid(f) + tf.sigmoid(i) * tf.tanh(j)
         h = tf.sigmoid(o) * tf.tanh(c)
         return LSTMState(c, h)
 

@@ -24,7 +24,7 @@ from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.attention import Attention, BoundAttention
 from nmt.model.lstm.cell_kinds import make_stack
 from nmt.model.lstm.loop_kernel import LoopKernel
-from nmt.model.lstm.recurrence import is_residual, over_time, run_stack
+from nmt.model.lstm.recurrence import is_residual, over_time, run_layer, run_stack
 from nmt.model.lstm.recurrent_cell import Cell, CellState
 from nmt.model.parts.dropout import Dropout
 from nmt.model.parts.placement import Placement
@@ -143,9 +143,12 @@ class _BoundStack(BoundDecoder):
 
     def _all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
         if self._attention is None:
-            dropout = self._decoder.dropout
-            states = self.initial_state.cells
-            return run_stack(self._cells, embedded, states, None, self._num_residual_layers, dropout)[0]
+            cells, states = self._cells, self.initial_state.cells
+
+            def run(layer: int, inputs: tf.Tensor) -> tf.Tensor:
+                return run_layer(cells[layer], inputs, states[layer])
+
+            return run_stack(cells, embedded, run, self._num_residual_layers, self._decoder.dropout)
         return self._all_steps_with_attention(self._attention, embedded)
 
     def _all_steps_with_attention(self, bound: BoundAttention, embedded: tf.Tensor) -> tf.Tensor:

@@ -7,15 +7,19 @@ directions below a stack in one (Wu et al. 2016, section 3.2).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from nmt.model.interface import Memory
 from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.cell_kinds import make_stack
-from nmt.model.lstm.recurrence import run_stack
+from nmt.model.lstm.recurrence import Reader, run_stack
 from nmt.model.lstm.recurrent_cell import Cell, CellState
 from nmt.model.parts.dropout import Dropout
 from nmt.model.parts.placement import Placement
+
+ReadLayer = Callable[[Cell, tf.Tensor], tuple[tf.Tensor, CellState]]  # a method of `Reader`
 
 
 class Encoder:
@@ -47,23 +51,31 @@ class Encoder:
         The memory's state is that after each sentence's last word, one `CellState` per layer, bottom first; "bi"
         alternates forward and backward, and "gnmt" has the backward one of its bottom layer.
         """
-        time = tf.shape(embedded)[0]
-        mask = tf.transpose(tf.sequence_mask(lengths, time, embedded.dtype))[:, :, None]
+        reader = Reader(lengths, tf.shape(embedded)[0], embedded.dtype)
         outputs, states = embedded, list[CellState]()
         if self._both:
-            forward, forward_states = self._read(self._both[0], embedded, mask, self._both_residual)
-            backward, backward_states = self._read(self._both[1], embedded, mask, self._both_residual, True)
+            forward, forward_states = self._read(self._both[0], embedded, reader, reader.forwards, self._both_residual)
+            backward, backward_states = self._read(
+                self._both[1], embedded, reader, reader.backwards, self._both_residual
+            )
             outputs = tf.concat([forward, backward], 2)
             for pair in zip(forward_states, backward_states, strict=True):
                 states += pair if self._keeps_forward_state else pair[1:]
         if self._one:
-            outputs, last = self._read(self._one, outputs, mask, self._one_residual)
+            outputs, last = self._read(self._one, outputs, reader, reader.forwards, self._one_residual)
             states += last
         return Memory(outputs, lengths, tuple(states))
 
     def _read(
-        self, cells: list[Cell], inputs: tf.Tensor, mask: tf.Tensor, num_residual_layers: int, backwards: bool = False
+        self, cells: list[Cell], inputs: tf.Tensor, reader: Reader, read: ReadLayer, num_residual_layers: int
     ) -> tuple[tf.Tensor, list[CellState]]:
-        batch = tf.shape(inputs)[1]
-        start = [cell.zero_state(batch) for cell in cells]
-        return run_stack(cells, inputs, start, mask, num_residual_layers, self._dropout, backwards)
+        states = list[CellState]()
+
+        def run(layer: int, inputs: tf.Tensor) -> tf.Tensor:
+            outputs, last = read(cells[layer], inputs)
+            states.append(last)
+            return outputs
+
+        outputs = run_stack(cells, inputs, run, num_residual_layers, self._dropout)
+        # The embedded padding is not zero; a residual bottom layer would let it through.
+        return (reader.within(outputs) if num_residual_layers == len(cells) else outputs), states

@@ -73,7 +73,7 @@ class _BoundGNMT(BoundDecoder):
             contexts = tf.concat([self.initial_state.attention[None], contexts], 0)[:-1]
         for layer in range(1, len(self._cells)):
             inputs = self._dropout(tf.concat([below, contexts], 2))
-            outputs, _ = run_layer(self._cells[layer], inputs, self.initial_state.cells[layer], None)
+            outputs = run_layer(self._cells[layer], inputs, self.initial_state.cells[layer])
             below = outputs + below if self._is_residual(layer) else outputs
         return below
 

@@ -59,62 +59,133 @@ def over_time(
     return outputs, tf.nest.pack_sequence_as(state, last)
 
 
-def run_layer(
-    cell: Cell, inputs: tf.Tensor, state: CellState, mask: tf.Tensor | None, backwards: bool = False
-) -> tuple[tf.Tensor, CellState]:
-    """One layer over whole sequences.
+def run_layer(cell: Cell, inputs: tf.Tensor, state: CellState) -> tf.Tensor:
+    """One layer over whole sequences of which every time counts.
 
     Args:
         cell: a cell that takes its whole input ahead of the loop.
         inputs: [time, batch, size].
         state: before the first step.
-        mask: [time, batch, 1], 1 inside a sentence and 0 past its end, where the state is copied through and
-            the output is 0; None if every time counts.
-        backwards: read the sentences from their ends. The padding then comes first and leaves the state as it
-            is, so that each sentence starts at its own last word and nothing has to be reversed.
 
     Returns:
-        outputs [time, batch, num_units], zero past the end, and the state after the last word of each
-        sentence.
+        outputs [time, batch, num_units].
+    """
+    (outputs,), _ = _loop(cell, inputs, state, lambda after: [after.h])
+    return outputs
+
+
+class Reader:
+    """Reads sentences of several lengths, layer by layer, from the state of zeros.
+
+    Args:
+        lengths: int32 [batch], 0 allowed.
+        time: of the longest sentence, at least 1.
+        dtype: of what is read.
+    """
+
+    def __init__(self, lengths: tf.Tensor, time: tf.Tensor, dtype: tf.DType) -> None:
+        self._lengths = lengths
+        self._mask = tf.transpose(tf.sequence_mask(lengths, time, dtype))[:, :, None]
+
+    def within(self, values: tf.Tensor) -> tf.Tensor:
+        """The same [time, batch, ...], zero past the end of each sentence."""
+        return values * self._mask
+
+    def forwards(self, cell: Cell, inputs: tf.Tensor) -> tuple[tf.Tensor, CellState]:
+        """One layer.
+
+        The loop reads the padding, too, which comes last; its states are kept, and those after each last word taken
+        from them: cheaper than to copy each state past the end, in the loop and in its gradient.
+
+        Args:
+            cell: a cell that takes its whole input ahead of the loop.
+            inputs: [time, batch, size].
+
+        Returns:
+            outputs [time, batch, num_units], zero past the end, and the state after the last word of each sentence.
+        """
+        parts, _ = _loop(cell, inputs, self._zeros(cell), list)
+        last = tf.maximum(self._lengths - 1, 0)
+        places = tf.stack([last, tf.range(tf.size(last))], 1)
+        there = tf.cast(self._lengths > 0, inputs.dtype)[:, None]
+        state = cell.state_type(*(tf.gather_nd(part, places) * there for part in parts))
+        return self.within(cell.state_type(*parts).h), state
+
+    def backwards(self, cell: Cell, inputs: tf.Tensor) -> tuple[tf.Tensor, CellState]:
+        """The same from the sentences' ends.
+
+        The padding comes first and leaves the state at zero, so that each sentence starts at its own last word and
+        nothing has to be reversed.
+        """
+        (outputs,), last = _loop(cell, inputs, self._zeros(cell), lambda after: [after.h], self._mask)
+        return outputs, last
+
+    def _zeros(self, cell: Cell) -> CellState:
+        return cell.zero_state(tf.size(self._lengths))
+
+
+def _loop(
+    cell: Cell,
+    inputs: tf.Tensor,
+    start: CellState,
+    kept: Callable[[CellState], list[tf.Tensor]],
+    backwards_mask: tf.Tensor | None = None,
+) -> tuple[list[tf.Tensor], CellState]:
+    """One layer's loop.
+
+    Args:
+        cell: as for `run_layer`.
+        inputs: likewise.
+        start: the state before the first step.
+        kept: the parts of a state that are wanted of all times.
+        backwards_mask: [time, batch, 1]; if given, start at the last time, and be zero where this is.
+
+    Returns:
+        what was kept, [time, batch, num_units] each, and the state after the last step.
     """
 
     def step(now: tuple[list[tf.Tensor], list[tf.Tensor]], state: CellState) -> tuple[Any, CellState]:
-        projected, inside = now
+        projected, mask = now
         after, fed = layer.step(projected, None, state)
-        output = after.h
-        if inside:
-            after = tf.nest.map_structure(lambda old, new: old + inside[0] * (new - old), state, after)
-        return (output, fed), after
+        if mask:
+            after = tf.nest.map_structure(lambda part: part * mask[0], after)
+        return (kept(after), fed), after
 
     with tf.device(cell.device):
         layer = cell.in_loop(cell.project(inputs))
-        read = (layer.projected, [] if mask is None else [mask])
-        (outputs, fed), last = over_time(step, read, state, (cell.num_units, layer.fed_sizes), backwards)
+        read = (layer.projected, [] if backwards_mask is None else [backwards_mask])
+        widths = (len(kept(start)) * [cell.num_units], layer.fed_sizes)
+        (outputs, fed), last = over_time(step, read, start, widths, backwards_mask is not None)
         layer.close(fed)
-        return (outputs if mask is None else outputs * mask), last
+        return outputs, last
 
 
 def run_stack(
     cells: Sequence[Cell],
     inputs: tf.Tensor,
-    states: Sequence[CellState],
-    mask: tf.Tensor | None,
+    run: Callable[[int, tf.Tensor], tf.Tensor],
     num_residual_layers: int,
     dropout: Dropout,
-    backwards: bool = False,
-) -> tuple[tf.Tensor, list[CellState]]:
-    """A stack over whole sequences, one layer after the other; arguments as for `run_layer`.
+) -> tf.Tensor:
+    """A stack over whole sequences, one layer after the other.
 
     Dropout acts on each cell's input. The top `num_residual_layers` layers add their undropped input to their
     output.
+
+    Args:
+        cells: bottom first.
+        inputs: [time, batch, size].
+        run: (number of a layer, its inputs) -> its outputs [time, batch, num_units].
+        num_residual_layers: of the stack.
+        dropout: of the inputs.
+
+    Returns:
+        outputs [time, batch, num_units].
     """
-    last = []
-    for layer, (cell, state) in enumerate(zip(cells, states, strict=True)):
-        outputs, final = run_layer(cell, dropout(inputs), state, mask, backwards)
+    for layer in range(len(cells)):
+        outputs = run(layer, dropout(inputs))
         inputs = outputs + inputs if is_residual(layer, len(cells), num_residual_layers) else outputs
-        last.append(final)
-    # The embedded padding is not zero; a residual bottom layer would let it through.
-    return (inputs if mask is None or num_residual_layers < len(cells) else inputs * mask), last
+    return inputs
 
 
 def is_residual(layer: int, num_layers: int, num_residual_layers: int) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from nmt.model.parts.softmax_cross_entropy import Losses, cut, predicted
+from nmt.model.parts.softmax_cross_entropy import Losses, cut, less_asked, predicted
 
 
 def r_drop_loss_sum(
@@ -49,13 +49,14 @@ def r_drop_loss_sum(
         mean = tf.reduce_mean(kernel, 1) if smoothing else None
         for part in cut(tf.shape(labels)[0]):
             with tf.control_dependencies(trained[-1:]):  # in turn, as in `cross_entropy_sum`
-                passes = [predicted(some[part], kernel, labels[part], smoothing, mean) for some in (first, second)]
+                some = first[part], second[part]
+            passes = [predicted(one, kernel, labels[part], smoothing, mean) for one in some]
             (p, q), apart = (one.p for one in passes), passes[0].logits - passes[1].logits
             trained += [one.trained / 2 for one in passes] + [alpha / 4 * tf.reduce_sum((p - q) * apart)]
             words += [one.words / 2 for one in passes]
             for one, other, away, gradients in zip(passes, (q, p), (apart, -apart), row_gradients, strict=True):
                 pulled = one.p * (away - tf.reduce_sum(one.p * away, 1, keepdims=True)) + one.p - other
-                gradient = one.gradient / 2 + alpha / 4 * pulled
+                gradient = less_asked(one.p / 2 + alpha / 4 * pulled, one.places, smoothing, 0.5)
                 gradients.append(tf.matmul(gradient, kernel, transpose_b=True))
                 kernel_gradients.append(tf.matmul(one.rows, gradient, transpose_a=True))
 

@@ -10,7 +10,9 @@ words with s / V more:
 
 TensorFlow's own cross-entropy walks the [positions, vocabulary] matrix several times and was 27 % of a
 training step on a CPU; a softmax that is written once, corrected in place at the labels and used as the
-gradient made the whole step a quarter shorter. The rows are cut into slices, so that the pieces stay smaller.
+gradient made the whole step a quarter shorter. "In place" is meant: TensorFlow's scatters copy the matrix first
+(core/kernels/scatter_nd_op.cc asks for the memory of a host's operation, which a softmax's is not). The rows are cut
+into slices, so that the pieces stay smaller.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 _SLICES = 4
+_TOO_MANY = (
+    f"a {_SLICES}th of the step's target positions times the vocabulary must be less than 2**31: take smaller batches "
+    "(--batch_size, --batch_tokens) or more ranks; they are now"
+)
 
 
 class Losses(NamedTuple):
@@ -57,11 +63,14 @@ def cross_entropy_sum(rows: tf.Tensor, kernel: tf.Tensor, labels: tf.Tensor, smo
         mean = tf.reduce_mean(kernel, 1) if smoothing else None
         for part in cut(tf.shape(rows)[0]):
             with tf.control_dependencies(trained[-1:]):  # in turn, or the logits of all would be there at once
-                one = predicted(rows[part], kernel, labels[part], smoothing, mean)
+                some = rows[part]
+            one = predicted(some, kernel, labels[part], smoothing, mean)
             trained.append(one.trained)
             words.append(one.words)
-            row_gradients.append(tf.matmul(one.gradient, kernel, transpose_b=True))
-            kernel_gradients.append(tf.matmul(one.rows, one.gradient, transpose_a=True))
+            with tf.control_dependencies([one.trained]):  # which is the last that reads p
+                gradient = less_asked(tf.identity(one.p), one.places, smoothing)
+            row_gradients.append(tf.matmul(gradient, kernel, transpose_b=True))
+            kernel_gradients.append(tf.matmul(one.rows, gradient, transpose_a=True))
 
         def backward(upstream: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
             return [upstream * tf.concat(row_gradients, 0), upstream * functools.reduce(tf.add, kernel_gradients)]
@@ -79,17 +88,17 @@ class Prediction(NamedTuple):
         rows: what it is predicted from.
         logits: [positions, vocabulary].
         p: their softmax.
+        places: of the labels in it, int32 [positions, 2].
         trained: a scalar, as in `Losses`.
         words: likewise.
-        gradient: of `trained` by the logits.
     """
 
     rows: tf.Tensor
     logits: tf.Tensor
     p: tf.Tensor
+    places: tf.Tensor
     trained: tf.Tensor
     words: tf.Tensor
-    gradient: tf.Tensor
 
 
 def cut(positions: tf.Tensor) -> Iterator[slice]:
@@ -101,7 +110,7 @@ def cut(positions: tf.Tensor) -> Iterator[slice]:
 def predicted(
     rows: tf.Tensor, kernel: tf.Tensor, labels: tf.Tensor, smoothing: float, mean: tf.Tensor | None
 ) -> Prediction:
-    """The cross-entropy of a slice, and its gradient.
+    """The cross-entropy of a slice.
 
     Args:
         rows: [positions, units].
@@ -121,13 +130,32 @@ def predicted(
     if mean is not None:  # the mean of -log p: what the right word has lost, and its logit above the mean one
         evenly = tf.reduce_sum(lost + tf.gather_nd(logits, places) - tf.linalg.matvec(rows, mean))
         trained = (1 - smoothing) * words + smoothing * evenly
-    # Once `hit` is read nothing else needs p (but R-Drop), and the subtraction can happen in its memory.
-    with tf.control_dependencies([hit]):
-        asked = p - tf.constant(smoothing, p.dtype) / tf.cast(tf.shape(p)[1], p.dtype) if smoothing else p
-        gradient = tf.tensor_scatter_nd_sub(
-            asked, places, tf.fill(tf.shape(hit), tf.constant(1 - smoothing, hit.dtype))
-        )
-    return Prediction(rows, logits, p, trained, words, gradient)
+    return Prediction(rows, logits, p, places, trained, words)
+
+
+def less_asked(p: tf.Tensor, places: tf.Tensor, smoothing: float, weight: float = 1.0) -> tf.Tensor:
+    """p less what is asked for, the gradient of `trained` by the logits if p is the softmax.
+
+    Args:
+        p: [positions, vocabulary], whose memory the result takes: nothing else may read it afterwards.
+        places: as in `Prediction`.
+        smoothing: as for `cross_entropy_sum`.
+        weight: of what is asked for.
+    """
+    if smoothing:
+        p -= tf.constant(weight * smoothing, p.dtype) / tf.cast(tf.shape(p)[1], p.dtype)
+    asked = tf.fill(tf.shape(places)[:1], tf.constant(weight * (1 - smoothing), p.dtype))
+    flat = flat_places(places, tf.shape(p))
+    return tf.reshape(tf.raw_ops.InplaceSub(x=tf.reshape(p, [-1]), i=flat, v=asked), tf.shape(p))
+
+
+def flat_places(places: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+    """Places [n, 2] in a matrix of a shape [2] -> int32 [n] in its elements one after the other."""
+    elements = tf.reduce_prod(tf.cast(shape, tf.int64))
+    few = tf.raw_ops.Assert(condition=elements <= tf.int32.max, data=[_TOO_MANY, elements])
+    row, column = tf.unstack(places, axis=1)
+    with tf.control_dependencies([few]):
+        return row * shape[1] + column
 
 
 def _smallest(dtype: tf.DType) -> tf.Tensor:

@@ -12,7 +12,7 @@ from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.dropout import Dropout
 from nmt.model.parts.initializers import initializer
 from nmt.model.parts.r_drop import r_drop_loss_sum
-from nmt.model.parts.softmax_cross_entropy import cross_entropy_sum
+from nmt.model.parts.softmax_cross_entropy import cross_entropy_sum, flat_places
 from nmt.scoring.perplexity import perplexity
 from nmt.train.step import normalized
 from tests.nmt.model.graphs import architecture, v1
@@ -187,6 +187,16 @@ def test_cross_entropy_of_the_impossible_is_finite() -> None:
         value, gradient = session.run([loss, tf.gradients(loss, kernel)[0]])
     assert value == pytest.approx(87.3, abs=0.1)
     np.testing.assert_allclose(gradient, [[-1.0, 1.0]])
+
+
+def test_more_logits_than_an_index_reaches_are_refused() -> None:
+    """Before their places are counted in 32 bits, where they would wrap to others."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        places, shape = tf.constant([[3, 7]]), v1.placeholder(tf.int32, [2])
+        flat = flat_places(places, shape)
+        assert session.run(flat, {shape: [4, 2**29 - 1]}).tolist() == [3 * (2**29 - 1) + 7]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must be less than 2\\*\\*31: take smaller batches"):
+            session.run(flat, {shape: [4, 2**29]})
 
 
 def test_perplexity() -> None:
