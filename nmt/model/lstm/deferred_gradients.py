@@ -36,7 +36,7 @@ Where nothing is known ahead of the loop that could carry dr_t (the attention's 
 reads and adds zeros, whose gradient is dr_t all the same: `AttentionInLoop.zeros`, `AttentionInLoop.outside`.
 
 Who uses it: `recurrent_cell.Product.in_loop` for kernels (`matrix_gradient`); `attention.AttentionInLoop` for keys
-and values, one matrix for each sentence (`batch_gradient`); `recurrence.run_layer`, `decoder` and `gnmt_decoder` run
+and values, one matrix for each sentence (`batch_gradient`); `recurrence`, `decoder` and `gnmt_decoder` run
 the loops, and tell after them what was fed (`close`). The step of search uses none of it. On a CPU this saves 5-7 %
 of a training step; that the gradients are those of finite differences is a test.
 """

@@ -46,7 +46,7 @@ class Encoder:
             self._one = make_stack(architecture, one, 2 * architecture.num_units if both else size, 0, placement, both)
 
     def __call__(self, embedded: tf.Tensor, lengths: tf.Tensor) -> Memory:
-        """Read sentences [time, batch, source_size] of these lengths (int32 [batch], 0 allowed).
+        """Read sentences [time, batch, source_size], time at least 1, of these lengths (int32 [batch], 0 allowed).
 
         The memory's state is that after each sentence's last word, one `CellState` per layer, bottom first; "bi"
         alternates forward and backward, and "gnmt" has the backward one of its bottom layer.

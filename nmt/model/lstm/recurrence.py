@@ -105,11 +105,12 @@ class Reader:
             outputs [time, batch, num_units], zero past the end, and the state after the last word of each sentence.
         """
         parts, _ = _loop(cell, inputs, self._zeros(cell), list)
-        last = tf.maximum(self._lengths - 1, 0)
-        places = tf.stack([last, tf.range(tf.size(last))], 1)
-        there = tf.cast(self._lengths > 0, inputs.dtype)[:, None]
-        state = cell.state_type(*(tf.gather_nd(part, places) * there for part in parts))
-        return self.within(cell.state_type(*parts).h), state
+        with tf.device(cell.device):
+            last = tf.maximum(self._lengths - 1, 0)
+            places = tf.stack([last, tf.range(tf.size(last))], 1)
+            there = tf.cast(self._lengths > 0, inputs.dtype)[:, None]
+            state = cell.state_type(*(tf.gather_nd(part, places) * there for part in parts))
+            return self.within(cell.state_type(*parts).h), state
 
     def backwards(self, cell: Cell, inputs: tf.Tensor) -> tuple[tf.Tensor, CellState]:
         """The same from the sentences' ends.
