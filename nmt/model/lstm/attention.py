@@ -179,7 +179,7 @@ class AttentionInLoop:
             operand = LoopOperand(keys, lambda queries, upstream: batch_gradient(upstream, queries))
             self._keys_operand = operand
             self._scores = lambda query: _products(query, operand.value)
-            self.outside = self._keys_operand.carry(self.outside)
+            self.outside = operand.carry(self.outside)
         self._values = LoopOperand(values, batch_gradient)
         zeros = tf.zeros(tf.stack([steps, tf.shape(values)[0], values.shape[2]]), values.dtype)
         self.zeros = self._values.carry(zeros)

@@ -78,4 +78,4 @@ class Encoder:
 
         outputs = run_stack(cells, inputs, run, num_residual_layers, self._dropout)
         # The embedded padding is not zero; a residual bottom layer would let it through.
-        return (reader.within(outputs) if num_residual_layers == len(cells) else outputs), states
+        return (reader.within(outputs) if num_residual_layers >= len(cells) else outputs), states

@@ -41,9 +41,7 @@ def test_padding_is_as_if_it_were_not_there(kind: str, backwards: bool) -> None:
             alone += tf.reduce_sum(of_one * wanted[:length, number : number + 1])
             alone += tf.reduce_sum(read[-1] * of_state[number])
             each.append((number, length, of_one, read[-1]))
-        if isinstance(
-            last, LSTMState
-        ):  # the memory cell of a sentence alone is not told; its part of the loss is taken away
+        if isinstance(last, LSTMState):  # `run_layer` does not tell the memory cell
             loss -= tf.reduce_sum(last.c * of_state)
         weights = [inputs, *v1.trainable_variables()]
         gradients = [tf.gradients(one, weights) for one in (loss, alone)]
