@@ -202,7 +202,11 @@ def merged(gradient: Any) -> Any:
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     words, place = tf.unique(gradient.indices)
-    rows = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(words))
+    rows = tf.cond(
+        tf.size(words) < tf.size(gradient.indices),
+        lambda: tf.math.unsorted_segment_sum(gradient.values, place, tf.size(words)),
+        lambda: tf.identity(gradient.values),  # as ranks have averaged them; words are the indices then
+    )
     return tf.IndexedSlices(rows, words, gradient.dense_shape)
 
 

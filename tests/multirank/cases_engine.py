@@ -293,6 +293,12 @@ def _step_with_gradient(value: np.float32) -> np.ndarray:
 
 
 def case_rows_are_the_same_whichever_way_they_travel() -> None:
+    for choice in WAYS:
+        with turn(choice), settings(choice), blocks_of(50):
+            assert_rows()
+
+
+def assert_rows() -> None:
     vocabulary, width = 23, 5
     for dtype in (np.float32, np.float64, ml_dtypes.bfloat16):
         every = []
@@ -318,12 +324,37 @@ def case_rows_are_the_same_whichever_way_they_travel() -> None:
                 if exchange.ways == ["gather"]
                 else sparse_rows.dense_bytes(vocabulary, width, values.dtype.itemsize)
             )
-            assert exchange.received_bytes == [expected_bytes]
+            assert exchange.exchanged_bytes == [expected_bytes]
             assert same_everywhere(values)
         for way in ("dense", "auto"):  # MPI adds in an order of its own
             tolerance = 2e-2 if results[way][1].dtype.itemsize == 2 else 1e-6
             difference = np.abs(results["gather"][1].astype(np.float64) - results[way][1].astype(np.float64))
             assert difference.max() <= tolerance
+
+
+def case_rows_of_several_tables_step_after_step() -> None:
+    """Another number of rows in each step, none at all in some, and the last results are still held."""
+    widths, held = (3, 1, 64), []
+    tables = [Table(f"e{w}", None, "gather", np.dtype(np.int32), np.dtype(np.float32), (w,)) for w in widths]
+    for choice in WAYS:
+        with turn(choice), settings(choice), blocks_of(1 << 9):
+            collective = opened(Rows("rows", tables))
+            for step in range(6):
+                brought_by = [
+                    [_some_rows(np.random.RandomState(100 * step + r), r + 7 * step * (w != 1), w) for w in widths]
+                    for r in range(SIZE)
+                ]
+                found = reduce(collective, 0, [array for pair in brought_by[RANK] for array in pair])
+                for number in range(len(widths)):
+                    indices, values = sparse_rows.merged([of_rank[number] for of_rank in brought_by], SIZE)
+                    held += [(found[2 * number], indices), (found[2 * number + 1], values)]
+                for result, expected in held[-12:]:
+                    np.testing.assert_array_equal(result, expected)
+
+
+def _some_rows(random: np.random.RandomState, count: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    indices = random.permutation(200)[:count].astype(np.int32)
+    return indices, random.randn(count, width).astype(np.float32)
 
 
 def case_rows_that_stay_unmerged() -> None:

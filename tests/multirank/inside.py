@@ -127,11 +127,11 @@ def blocks_of(size_bytes: int) -> Iterator[None]:
     """Memory of other ranks is read in blocks of this size meanwhile."""
     from tfdist.engine import _process_memory_engine as engine
 
-    kept, engine._BLOCK_BYTES = engine._BLOCK_BYTES, size_bytes
+    kept, engine.BLOCK_BYTES = engine.BLOCK_BYTES, size_bytes
     try:
         yield
     finally:
-        engine._BLOCK_BYTES = kept
+        engine.BLOCK_BYTES = kept
 
 
 @contextlib.contextmanager

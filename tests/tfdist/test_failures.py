@@ -275,6 +275,24 @@ def test_a_rank_whose_memory_cannot_be_read_any_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.long("test_a_rank_whose_memory_cannot_be_read_any_more")
+def test_a_rank_whose_rows_cannot_be_read_any_more(tmp_path: Path) -> None:
+    body = """
+        from tfdist.transport.process_memory import ProcessMemory
+        e = v1.get_variable("e", [5, 3], initializer=v1.zeros_initializer())
+        lookup = tf.reduce_sum(tf.nn.embedding_lookup(e, [rank, 4]))
+        of_rows = v1.train.GradientDescentOptimizer(0.1).minimize(lookup)
+        start()
+        session.run(of_rows)
+        assert np.allclose(session.run(e)[4], -0.1), session.run(e)
+        if rank == 1:
+            ProcessMemory.addresses = lambda self, index: np.full(9, 8)
+        session.run(of_rows)
+        """
+    finished = job(tmp_path, body, TFDIST_ENGINE="direct")
+    assert_ended(finished, "the memory of rank 0 cannot be reached", "Bad address", "step 2, rows of e")
+
+
+@pytest.mark.long("test_a_rank_whose_memory_cannot_be_read_any_more")
 def test_memory_of_other_ranks_that_may_not_be_read(tmp_path: Path) -> None:
     """They go through shared memory then, and a user who asked for the other way is told."""
     (tmp_path / "sitecustomize.py").write_text(

@@ -31,6 +31,11 @@ def is_narrow(dtype: np.dtype) -> bool:
     return dtype.itemsize == 2 and dtype.kind in "fV"
 
 
+def wide(dtype: np.dtype) -> np.dtype:
+    """What a dtype is added in."""
+    return np.dtype(np.float32) if is_narrow(dtype) else dtype
+
+
 def combine(
     op: Op,
     arrays: Sequence[np.ndarray],

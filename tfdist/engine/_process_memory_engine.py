@@ -18,7 +18,7 @@ from tfdist.transport.interfaces import Channel, Node, NodeMemory, PeerError, Wo
 from tfdist.transport.process_memory import ProcessMemory, address
 
 # Read from another rank, added and divided while it stays in a core's second-level cache.
-_BLOCK_BYTES = 1 << 19
+BLOCK_BYTES = 1 << 19
 # What is read of all others before it is added: a machine may have hundreds of ranks.
 _LANDING_BYTES = 1 << 22
 _SMALLEST_BLOCK_BYTES = 1 << 14
@@ -56,6 +56,22 @@ def candidates(world: World, settings: Settings) -> Sequence[Engine]:
         return ()
     announce(f"the ranks of a machine cannot read each other's memory ({obstacle}): they use shared memory instead")
     return _shared_memory_engine.candidates(world, settings)
+
+
+@contextlib.contextmanager
+def reaching(turn: AllReduceTurn, what: str, rank: int) -> Iterator[None]:
+    """While another rank's memory is read or written.
+
+    Raises:
+      PeerError: that fails.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise PeerError(
+            f"{turn.place(what)}: the memory of rank {rank} cannot be reached ({error}): it has ended, or "
+            "else TFDIST_ENGINE=shared avoids this"
+        ) from error
 
 
 class _Direct:
@@ -99,17 +115,6 @@ class _Direct:
             self._node.copied.wait(turn.place(f"{self._what}, copied"))
         self._memory.withdraw()
 
-    @contextlib.contextmanager
-    def _reaching(self, turn: AllReduceTurn, index: int) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            rank = self._node.ranks[index]
-            raise PeerError(
-                f"{turn.place(self._what)}: the memory of rank {rank} cannot be reached ({error}): it has ended, or "
-                "else TFDIST_ENGINE=shared avoids this"
-            ) from error
-
     def _add(self, turn: AllReduceTurn, sources: Sequence[np.ndarray], whole: np.ndarray, divisor: int) -> None:
         node = self._node
         present = set(turn.present)
@@ -124,7 +129,7 @@ class _Direct:
             area = whole[block.whole]
             landed = dict(zip(others, [area, *self._landing], strict=False))
             for i in others:
-                with self._reaching(turn, i):
+                with reaching(turn, self._what, self._node.ranks[i]):
                     self._memory.read(i, theirs[i][block.vectors], ours[i][block.vectors], block.size_bytes)
             for tensor, part, here in block.parts:
                 contributions = [sources[tensor][part] if i == node.index else landed[i][here] for i in contributing]
@@ -137,7 +142,7 @@ class _Direct:
     def _hand_out(self, turn: AllReduceTurn, whole: np.ndarray, part: slice) -> None:
         for i in range(len(self._node.ranks)):
             if i != self._node.index:
-                with self._reaching(turn, i):
+                with reaching(turn, self._what, self._node.ranks[i]):
                     buffer = int(self._memory.addresses(i)[0])
                     self._memory.write(i, whole[part], buffer + part.start * self._dtype.itemsize)
 
@@ -147,7 +152,7 @@ def block_bytes(landings: int) -> int:
 
     They must be multiples of every dtype's size.
     """
-    return min(_BLOCK_BYTES, max(_SMALLEST_BLOCK_BYTES, _LANDING_BYTES // max(1, landings) // 64 * 64))
+    return min(BLOCK_BYTES, max(_SMALLEST_BLOCK_BYTES, _LANDING_BYTES // max(1, landings) // 64 * 64))
 
 
 @dataclasses.dataclass

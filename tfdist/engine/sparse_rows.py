@@ -1,7 +1,7 @@
 """Sparse rows (IndexedSlices) over the ranks as one exchange: each row that any rank touched, once, averaged.
 
-How rows travel changes no more of the result than its rounding: every rank's rows one after the other, added in the
-order of the ranks (gather), or a dense array with a mark for each row that is touched, added by MPI (dense). Where an
+How rows travel changes no more of the result than its rounding: as they are, added in the order of the ranks (gather),
+on one machine where they lie; or a dense array with a mark for each row that is touched, added by MPI (dense). Where an
 optimizer is to see duplicates as one process would have them, the gathered rows are not added (unmerged).
 """
 
@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from tfdist.core import reduce_ops
+from tfdist.engine._direct_rows import ADDRESSES, DirectRows
 from tfdist.engine.exchange import Turn
 
 Way = Literal["auto", "dense", "gather", "unmerged"]
@@ -98,29 +99,35 @@ class Rows:
 
     Attributes:
       tables: as given.
-      received_bytes: by this rank in the last step, for each table.
+      exchanged_bytes: of the rows that all ranks brought in the last step, or of the dense array, for each table.
       ways: that were chosen in the last step.
     """
 
-    tuned_tensors = 0
-
     def __init__(self, what: str, tables: Sequence[Table], lines: Sequence[str] = ()) -> None:
         self.what = what
-        self.lines: Sequence[str] = [
-            *lines,
-            *map(str, tables),
-        ]
+        self.tuned_tensors = ADDRESSES * len(tables)
+        self.lines: Sequence[str] = [*lines, *map(str, tables)]
         self.tables = tables
-        self.received_bytes: list[int] = []
+        self.exchanged_bytes: list[int] = []
         self.ways: list[Way] = []
+        self._direct: DirectRows | None = None
 
     def open(self, turn: Turn) -> None:
-        """Nothing to prepare."""
+        """See whether the ranks reach each other's memory."""
+        node = turn.channel.node
+        if node and node.alone and node.process_memory:
+            self._direct = DirectRows(self.what, node, node.process_memory, len(self.tables))
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
         """Take (indices [rows], values [rows, …]) of each table; rows occur once, unless they stay unmerged."""
-        self._indices = list(arrays[::2])
-        self._values = [a.reshape(len(a), table.width) for a, table in zip(arrays[1::2], self.tables, strict=True)]
+        self._indices, self._values = [], []
+        for table, indices, values in zip(self.tables, arrays[::2], arrays[1::2], strict=True):
+            rows = values.reshape(len(indices), table.width)
+            if table.way != "unmerged" and not (indices[1:] > indices[:-1]).all():
+                order = np.argsort(indices)
+                indices, rows = indices[order], rows[order]
+            self._indices.append(indices)
+            self._values.append(rows)
 
     def load_nothing(self) -> None:
         """No rows."""
@@ -129,6 +136,8 @@ class Rows:
 
     def communicate(self, turn: Turn) -> None:
         """Arrive, count, choose, exchange."""
+        if self._direct:
+            self._direct.publish(self._indices, self._values)
         with turn.span("wait", self.what):
             turn.arrive(self.what)
         with turn.span("reduce", self.what):
@@ -140,12 +149,13 @@ class Rows:
                 choose(t.way, int(counts[:, i].sum()), t.vocabulary, t.width, t.dtype.itemsize, t.index_dtype.itemsize)
                 for i, t in tables
             ]
-            self.received_bytes = [0] * len(tables)
-            gathered = [i for i, way in enumerate(self.ways) if way != "dense"]
-            self._gather(turn, gathered, counts)
-            for i, way in enumerate(self.ways):
-                if way == "dense":
-                    self._reduce(turn, i)
+            numbers = {way: [i for i, chosen in enumerate(self.ways) if chosen == way] for way in self.ways}
+            self.exchanged_bytes = [0] * len(tables)
+            if self._direct:
+                self._merge_directly(turn, self._direct, numbers.pop("gather", []), counts)
+            self._gather(turn, [*numbers.get("gather", []), *numbers.get("unmerged", [])], counts)
+            for i in numbers.get("dense", []):
+                self._reduce(turn, i)
 
     def results(self) -> list[np.ndarray]:
         """(indices, values) of each table: ascending rows, each once; unmerged, as all ranks have brought them."""
@@ -158,6 +168,17 @@ class Rows:
         own = np.array([len(i) for i in self._indices], np.int64)
         return np.stack([part.view(np.int64) for part in turn.channel.all_gather(own.view(np.uint8))])
 
+    def _merge_directly(self, turn: Turn, direct: DirectRows, chosen: Sequence[int], counts: np.ndarray) -> None:
+        if not chosen:
+            direct.withdraw()
+            return
+        found = direct.merge(turn, chosen, counts, len(turn.present))
+        for i, (indices, values) in zip(chosen, found, strict=True):
+            table = self.tables[i]
+            self._indices[i], self._values[i] = indices, values
+            rows = int(counts[:, i].sum())
+            self.exchanged_bytes[i] = gathered_bytes(rows, table.width, values.itemsize, indices.itemsize)
+
     def _gather(self, turn: Turn, chosen: Sequence[int], counts: np.ndarray) -> None:
         if not chosen:
             return
@@ -166,7 +187,7 @@ class Rows:
         unpacked = [self._unpacked(part, chosen, rows) for part, rows in zip(parts, counts, strict=True)]
         for i in chosen:
             contributions = [by_table[i] for by_table in unpacked]
-            self.received_bytes[i] = sum(a.nbytes + b.nbytes for a, b in contributions)
+            self.exchanged_bytes[i] = sum(a.nbytes + b.nbytes for a, b in contributions)
             combine = merged if self.ways[i] == "gather" else unmerged
             self._indices[i], self._values[i] = combine(contributions, len(turn.present))
 
@@ -196,7 +217,7 @@ class Rows:
         marks[indices] = 1
         values[indices] = self._values[i]
         turn.channel.all_reduce(whole, "mean", len(turn.present))
-        self.received_bytes[i] = whole.nbytes
+        self.exchanged_bytes[i] = whole.nbytes
         touched = np.flatnonzero(marks != 0)
         self._indices[i] = touched.astype(table.index_dtype)
         self._values[i] = values[touched]
@@ -217,7 +238,7 @@ def merged(contributions: Contributions, divisor: int) -> tuple[np.ndarray, np.n
     """
     dtype = contributions[0][1].dtype
     union = np.unique(np.concatenate([indices for indices, _ in contributions]))
-    total = np.zeros((len(union), contributions[0][1].shape[1]), _wide(dtype))
+    total = np.zeros((len(union), contributions[0][1].shape[1]), reduce_ops.wide(dtype))
     places = [np.searchsorted(union, indices) for indices, _ in contributions]
     total[places[0]] = contributions[0][1]
     for place, (_, values) in zip(places[1:], contributions[1:], strict=True):
@@ -237,11 +258,6 @@ def unmerged(contributions: Contributions, divisor: int) -> tuple[np.ndarray, np
       indices [rows of all], and values [rows of all, width].
     """
     dtype = contributions[0][1].dtype
-    total = np.concatenate([values for _, values in contributions]).astype(_wide(dtype), copy=False)
+    total = np.concatenate([values for _, values in contributions]).astype(reduce_ops.wide(dtype), copy=False)
     reduce_ops.scale(total, divisor)
     return np.concatenate([indices for indices, _ in contributions]), total.astype(dtype, copy=False)
-
-
-def _wide(dtype: np.dtype) -> np.dtype:
-    """What a dtype is added in."""
-    return np.dtype(np.float32) if reduce_ops.is_narrow(dtype) else dtype

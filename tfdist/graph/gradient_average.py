@@ -218,12 +218,14 @@ def merge(slices: tf.IndexedSlices) -> tf.IndexedSlices:
       slices: values [rows, …], indices [rows].
 
     Returns:
-      values [distinct rows, …] in the order of first occurrence.
+      values [distinct rows, …], their indices ascending.
     """
-    indices, where = tf.unique(slices.indices)
-    values = tf.math.unsorted_segment_sum(slices.values, where, tf.size(indices))
+    found, where = tf.unique(slices.indices)
+    order = tf.argsort(found)  # before there are values to move
+    places = tf.gather(tf.math.invert_permutation(order), where)
+    values = tf.math.unsorted_segment_sum(slices.values, places, tf.size(found))
     values.set_shape([None, *slices.values.shape[1:]])
-    return tf.IndexedSlices(values, indices, slices.dense_shape)
+    return tf.IndexedSlices(values, tf.gather(found, order), slices.dense_shape)
 
 
 def _size_bytes(tensor: tf.Tensor) -> int:

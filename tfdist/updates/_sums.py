@@ -45,7 +45,7 @@ class _TensorSums:
 
     def __init__(self, dtype: np.dtype) -> None:
         self._dtype = dtype
-        self._wide = np.dtype(np.float32) if reduce_ops.is_narrow(dtype) else dtype
+        self._wide = reduce_ops.wide(dtype)
         self._sums: list[np.ndarray] = []
 
     def add(self, arrays: Sequence[np.ndarray], first: bool) -> None:
@@ -89,8 +89,8 @@ class _RowSums:
         if first:
             self._held = [[] for _ in self._tables]
         for table, held, indices, values in zip(self._tables, self._held, arrays[::2], arrays[1::2], strict=True):
-            wide = np.dtype(np.float32) if reduce_ops.is_narrow(values.dtype) else values.dtype
-            held.append((indices, values.reshape(len(indices), table.width).astype(wide, copy=False)))
+            wide = values.astype(reduce_ops.wide(values.dtype), copy=False)
+            held.append((indices, wide.reshape(len(indices), table.width)))
             if len(held) > 1 and table.way != "unmerged":
                 held[:] = [merged(held, 1)]
 

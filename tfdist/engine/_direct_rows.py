@@ -1,0 +1,156 @@
+"""Direct rows: the ranks of one machine add each other's sparse rows where they lie, each a share of the union.
+
+Where rows are sent, every rank adds those of all ranks; here each row is added once, and written to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfdist.core import reduce_ops
+from tfdist.engine import _process_memory_engine as tensors
+from tfdist.engine._buffers import Buffers
+from tfdist.engine.engines import AllReduceTurn
+from tfdist.transport.interfaces import Node
+from tfdist.transport.process_memory import ProcessMemory, address
+
+ADDRESSES = 3  # that are published of a table: its indices, its values, and where the union's values are to be
+_LEAST_CAPACITY_BITS = 3  # of a buffer's size: it serves the next step too, whose union is a little larger or smaller
+
+
+class DirectRows:
+    """The rows of several tables; one exchange at a time.
+
+    Args:
+      what: in words.
+      node: all ranks of the channel.
+      memory: theirs.
+      tables: how many.
+    """
+
+    def __init__(self, what: str, node: Node, memory: ProcessMemory, tables: int) -> None:
+        self._what, self._node, self._memory, self._tables = what, node, memory, tables
+        self._buffers = [Buffers() for _ in range(tables)]
+        self._indices: Sequence[np.ndarray] = ()
+        self._values: Sequence[np.ndarray] = ()
+
+    def publish(self, indices: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> None:
+        """Before this rank arrives: its rows of each table, indices [rows], ascending, and values [rows, width]."""
+        self._indices, self._values = indices, values
+        self._memory.publish([*indices, *values])
+
+    def withdraw(self) -> None:
+        """Nobody reads what was published."""
+        self._memory.withdraw()
+        self._indices = self._values = ()
+
+    def merge(
+        self, turn: AllReduceTurn, chosen: Sequence[int], counts: np.ndarray, divisor: int
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """After all have arrived: the ranks' rows added in the order of the ranks, and divided. Collective: all ranks.
+
+        Args:
+          turn: the exchange's.
+          chosen: tables.
+          counts: rows that count of each rank (of the channel) and table, int64 [ranks, tables].
+          divisor: of the sums.
+
+        Returns:
+          Of each chosen table the union of the ranks' indices, ascending, and its values [distinct rows, width] in
+          memory that is not used again while anybody holds it.
+        """
+        brought = [self._all_indices(turn, table, counts[:, table]) for table in chosen]
+        unions = [union_of(indices) for indices in brought]
+        totals = [self._total(table, len(union)) for table, union in zip(chosen, unions, strict=True)]
+        self._memory.publish([*self._indices, *self._values, *totals])
+        self._meet(turn, "counted")
+        for number, (table, union, indices) in enumerate(zip(chosen, unions, brought, strict=True)):
+            self._add(turn, table, 2 * self._tables + number, union, indices, totals[number], divisor)
+        self._meet(turn, "added")
+        self.withdraw()
+        return list(zip(unions, totals, strict=True))
+
+    def _meet(self, turn: AllReduceTurn, what: str) -> None:
+        with turn.span("wait for rows", self._what):
+            self._node.copied.enter()
+            self._node.copied.wait(turn.place(f"{self._what}, {what}"))
+
+    def _total(self, table: int, rows: int) -> np.ndarray:
+        width, dtype = self._values[table].shape[1], self._values[table].dtype
+        step = max(1, (1 << (rows * width).bit_length()) >> _LEAST_CAPACITY_BITS)
+        whole, _ = self._buffers[table].take([-(-rows * width // step) * step], dtype)
+        return whole[: rows * width].reshape(rows, width)
+
+    def _all_indices(self, turn: AllReduceTurn, table: int, counts: np.ndarray) -> list[np.ndarray]:
+        found = []
+        for i, rank in enumerate(self._node.ranks):
+            own = self._indices[table][: counts[rank]]
+            if i != self._node.index:
+                own = np.empty(counts[rank], own.dtype)
+                self._read(turn, i, table, 0, own)
+            found.append(own)
+        return found
+
+    def _read(self, turn: AllReduceTurn, index: int, number: int, start_bytes: int, out: np.ndarray) -> None:
+        """A stretch of one of the arrays that a rank has published."""
+        if out.nbytes:
+            there = int(self._memory.addresses(index)[number]) + start_bytes
+            with tensors.reaching(turn, self._what, self._node.ranks[index]):
+                vectors = np.array([[there, out.nbytes]]), np.array([[address(out), out.nbytes]])
+                self._memory.read(index, *vectors, out.nbytes)
+
+    def _add(
+        self,
+        turn: AllReduceTurn,
+        table: int,
+        number: int,
+        union: np.ndarray,
+        indices: Sequence[np.ndarray],
+        total: np.ndarray,
+        divisor: int,
+    ) -> None:
+        """This rank's share of the union, a block at a time, into `total`, everybody's array of that number."""
+        share = self._node.own(len(union), 64)
+        width, dtype = total.shape[1], total.dtype
+        wide = reduce_ops.wide(dtype)
+        rows = max(1, tensors.BLOCK_BYTES // max(1, width * wide.itemsize))
+        scratch = self._node.scratch(rows * width * (wide.itemsize + dtype.itemsize))
+        landing = scratch[rows * width * wide.itemsize :].view(dtype).reshape(rows, width)
+        for start in range(share.start, share.stop, rows):
+            words = union[start : min(start + rows, share.stop)]
+            result = total[start : start + len(words)]
+            sums = scratch[: result.size * wide.itemsize].view(wide).reshape(result.shape) if wide != dtype else result
+            sums[:] = 0
+            fresh = True
+            for i, theirs in enumerate(indices):
+                first, last = np.searchsorted(theirs, words[0]), np.searchsorted(theirs, words[-1], "right")
+                values = self._values[table][first:last]
+                if i != self._node.index:
+                    values = landing[: last - first]
+                    self._read(turn, i, self._tables + table, first * width * dtype.itemsize, values)
+                places = np.searchsorted(words, theirs[first:last])
+                if fresh:
+                    sums[places] = values
+                else:
+                    sums[places] += values.astype(wide, copy=False)
+                fresh = fresh and first == last
+            reduce_ops.scale(sums, divisor)
+            if sums is not result:
+                result[:] = sums
+            self._hand_out(turn, number, total, start, start + len(words))
+
+    def _hand_out(self, turn: AllReduceTurn, number: int, total: np.ndarray, start: int, stop: int) -> None:
+        for i, rank in enumerate(self._node.ranks):
+            if i != self._node.index:
+                with tensors.reaching(turn, self._what, rank):
+                    there = int(self._memory.addresses(i)[number])
+                    self._memory.write(i, total[start:stop], there + total[:start].nbytes)
+
+
+def union_of(indices: Sequence[np.ndarray]) -> np.ndarray:
+    """Of arrays that ascend, each index once."""
+    every = np.concatenate(indices)
+    every.sort(kind="stable")  # which merges what ascends already
+    return every[np.flatnonzero(np.diff(every, prepend=every[:1] - 1))]
