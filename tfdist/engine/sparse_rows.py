@@ -144,13 +144,9 @@ class Rows:
             if not turn.contributes:
                 self.load_nothing()
             counts = self._counts(turn)
-            tables = list(enumerate(self.tables))
-            self.ways = [
-                choose(t.way, int(counts[:, i].sum()), t.vocabulary, t.width, t.dtype.itemsize, t.index_dtype.itemsize)
-                for i, t in tables
-            ]
+            self.ways = [self._way(table, int(rows)) for table, rows in zip(self.tables, counts.sum(0), strict=True)]
             numbers = {way: [i for i, chosen in enumerate(self.ways) if chosen == way] for way in self.ways}
-            self.exchanged_bytes = [0] * len(tables)
+            self.exchanged_bytes = [0] * len(self.tables)
             if self._direct:
                 self._merge_directly(turn, self._direct, numbers.pop("gather", []), counts)
             self._gather(turn, [*numbers.get("gather", []), *numbers.get("unmerged", [])], counts)
@@ -163,6 +159,12 @@ class Rows:
         for table, indices, values in zip(self.tables, self._indices, self._values, strict=True):
             results += [indices, values.reshape(len(indices), *table.row_shape)]
         return results
+
+    def _way(self, table: Table, rows: int) -> Way:
+        if self._direct and table.way == "auto":
+            return "gather"  # which moves no more than the union there
+        value_bytes, index_bytes = table.dtype.itemsize, table.index_dtype.itemsize
+        return choose(table.way, rows, table.vocabulary, table.width, value_bytes, index_bytes)
 
     def _counts(self, turn: Turn) -> np.ndarray:
         own = np.array([len(i) for i in self._indices], np.int64)
