@@ -36,7 +36,8 @@ class Exchange(Protocol):
       what: in words.
       lines: what it exchanges and how, a line for each tensor: must be the same on all ranks, and two exchanges with
         the same lines are the same.
-      tuned_tensors: how many it hands to the engine that was found fastest; 0: it goes through MPI.
+      tuned_tensors: how many arrays it has for the engine that was found fastest, or for other ranks to read where they
+        lie; 0: it goes through MPI.
     """
 
     what: str
