@@ -64,8 +64,9 @@ class Recorder(Protocol):
     def spans(self, owner: Stepping) -> Span:
         """``with span(kind, what)``: something that lasts; noted if there is to be a timeline.
 
-        Kinds: ``wait`` for peers, ``copy in``, ``reduce``, ``wait for sums`` of the others, ``copy out``, and
-        ``held up``: the computation has nothing to do before an exchange is complete.
+        Kinds, one beside the other: ``wait`` for peers, ``copy in``, ``reduce``, ``wait for sums``, ``copies`` or
+        ``rows`` of the others, and ``copy out``; around them ``held up``: the computation has nothing to do before an
+        exchange is complete.
         """
 
     def look(self) -> None:

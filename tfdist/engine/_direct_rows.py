@@ -17,7 +17,7 @@ from tfdist.transport.interfaces import Node
 from tfdist.transport.process_memory import ProcessMemory, address
 
 ADDRESSES = 3  # that are published of a table: its indices, its values, and where the union's values are to be
-_LEAST_CAPACITY_BITS = 3  # of a buffer's size: it serves the next step too, whose union is a little larger or smaller
+_CAPACITY_BITS = 3  # of a buffer's size, which never shrinks: the next steps, whose unions are others, have it too
 
 
 class DirectRows:
@@ -33,6 +33,7 @@ class DirectRows:
     def __init__(self, what: str, node: Node, memory: ProcessMemory, tables: int) -> None:
         self._what, self._node, self._memory, self._tables = what, node, memory, tables
         self._buffers = [Buffers() for _ in range(tables)]
+        self._capacities = [0] * tables
         self._indices: Sequence[np.ndarray] = ()
         self._values: Sequence[np.ndarray] = ()
 
@@ -61,13 +62,16 @@ class DirectRows:
           Of each chosen table the union of the ranks' indices, ascending, and its values [distinct rows, width] in
           memory that is not used again while anybody holds it.
         """
-        brought = [self._all_indices(turn, table, counts[:, table]) for table in chosen]
-        unions = [union_of(indices) for indices in brought]
-        totals = [self._total(table, len(union)) for table, union in zip(chosen, unions, strict=True)]
-        self._memory.publish([*self._indices, *self._values, *totals])
+        with turn.span("reduce", self._what):
+            brought = [self._all_indices(turn, table, counts[:, table]) for table in chosen]
+            unions = [union_of(indices) for indices in brought]
+            totals = [self._total(table, len(union)) for table, union in zip(chosen, unions, strict=True)]
+            # (Others are reading the indices: what is published of these stays the same.)
+            self._memory.publish([*self._indices, *self._values, *totals])
         self._meet(turn, "counted")
-        for number, (table, union, indices) in enumerate(zip(chosen, unions, brought, strict=True)):
-            self._add(turn, table, 2 * self._tables + number, union, indices, totals[number], divisor)
+        with turn.span("reduce", self._what):
+            for number, (table, union, indices) in enumerate(zip(chosen, unions, brought, strict=True)):
+                self._add(turn, table, 2 * self._tables + number, union, indices, totals[number], divisor)
         self._meet(turn, "added")
         self.withdraw()
         return list(zip(unions, totals, strict=True))
@@ -79,8 +83,9 @@ class DirectRows:
 
     def _total(self, table: int, rows: int) -> np.ndarray:
         width, dtype = self._values[table].shape[1], self._values[table].dtype
-        step = max(1, (1 << (rows * width).bit_length()) >> _LEAST_CAPACITY_BITS)
-        whole, _ = self._buffers[table].take([-(-rows * width // step) * step], dtype)
+        step = max(1, (1 << (rows * width).bit_length()) >> _CAPACITY_BITS)
+        self._capacities[table] = max(self._capacities[table], -(-rows * width // step) * step)
+        whole, _ = self._buffers[table].take([self._capacities[table]], dtype)
         return whole[: rows * width].reshape(rows, width)
 
     def _all_indices(self, turn: AllReduceTurn, table: int, counts: np.ndarray) -> list[np.ndarray]:

@@ -86,13 +86,15 @@ class Collective:
         self._turns: list[_Turn] = []
 
     @property
-    def tuned_tensors(self) -> int:
-        """How many tensors one exchange has at most for the engine that was found fastest."""
-        return max((e.tuned_tensors for e in self.exchanges), default=0)
+    def tuned(self) -> bool:
+        """Whether it makes a difference which engine was found fastest."""
+        return any(e.tuned_tensors or e.addresses for e in self.exchanges)
 
     def open(self, choice: Choice) -> None:
         """Give it its channel, and its exchanges their engines. Collective: the group's ranks."""
-        self.channel = self.group.channel(self.name, choice.needs(self.tuned_tensors))
+        tensors = max((e.tuned_tensors for e in self.exchanges), default=0)
+        addresses = max((e.addresses for e in self.exchanges), default=0)
+        self.channel = self.group.channel(self.name, choice.needs(tensors, addresses))
         self.channel.pace = choice.pace
         # With the graph or the model that it is of.
         weakref.finalize(self, _close, self.channel, self.worker, self._broken).atexit = False

@@ -144,12 +144,19 @@ class Choice:
     small: Engine | None = None
     pace: Pace = Pace()
 
-    def needs(self, tensors: int) -> NodeMemory | None:
-        """What a channel must have for buckets of so many tensors at most."""
-        if not tensors:
-            return None
-        sharing = [self.small, self.engine if self.crossover_bytes < float("inf") else None]
-        needs = [need for engine in filter(None, sharing) if (need := engine.needs(tensors))]
+    def needs(self, tensors: int, addresses: int = 0) -> NodeMemory | None:
+        """What a channel must have.
+
+        Args:
+          tensors: of a bucket at most; 0: there are no buckets.
+          addresses: that are published beside those, where the engine reaches the other ranks' memory.
+        """
+        engine = self.engine if self.crossover_bytes < float("inf") else None
+        sharing = filter(None, [self.small, engine] if tensors else [])
+        needs = [need for one in sharing if (need := one.needs(tensors))]
+        reaching = engine.needs(1) if engine and addresses else None
+        if reaching and reaching.addresses:
+            needs.append(NodeMemory(0, addresses))
         return functools.reduce(NodeMemory.with_other, needs) if needs else None
 
     def open(self, bucket: Bucket, channel: Channel, tuned: bool) -> tuple[Engine, BucketAllReduce]:

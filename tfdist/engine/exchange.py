@@ -36,13 +36,14 @@ class Exchange(Protocol):
       what: in words.
       lines: what it exchanges and how, a line for each tensor: must be the same on all ranks, and two exchanges with
         the same lines are the same.
-      tuned_tensors: how many arrays it has for the engine that was found fastest, or for other ranks to read where they
-        lie; 0: it goes through MPI.
+      tuned_tensors: how many it hands to the engine that was found fastest; 0: none.
+      addresses: of arrays that it publishes itself, where that engine reaches the other ranks' memory.
     """
 
     what: str
     lines: Sequence[str]
     tuned_tensors: int
+    addresses: int
 
     def open(self, turn: Turn) -> None:
         """The ranks have agreed, and there is a channel. Collective."""

@@ -34,7 +34,7 @@ class CollectiveCall:
       same_size: all ranks must bring as many bytes.
     """
 
-    tuned_tensors = 0
+    tuned_tensors = addresses = 0
 
     def __init__(
         self,

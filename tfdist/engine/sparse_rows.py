@@ -103,9 +103,11 @@ class Rows:
       ways: that were chosen in the last step.
     """
 
+    tuned_tensors = 0
+
     def __init__(self, what: str, tables: Sequence[Table], lines: Sequence[str] = ()) -> None:
         self.what = what
-        self.tuned_tensors = ADDRESSES * len(tables)
+        self.addresses = ADDRESSES * len(tables)
         self.lines: Sequence[str] = [*lines, *map(str, tables)]
         self.tables = tables
         self.exchanged_bytes: list[int] = []
@@ -140,15 +142,16 @@ class Rows:
             self._direct.publish(self._indices, self._values)
         with turn.span("wait", self.what):
             turn.arrive(self.what)
+        if not turn.contributes:
+            self.load_nothing()
         with turn.span("reduce", self.what):
-            if not turn.contributes:
-                self.load_nothing()
             counts = self._counts(turn)
-            self.ways = [self._way(table, int(rows)) for table, rows in zip(self.tables, counts.sum(0), strict=True)]
-            numbers = {way: [i for i, chosen in enumerate(self.ways) if chosen == way] for way in self.ways}
-            self.exchanged_bytes = [0] * len(self.tables)
-            if self._direct:
-                self._merge_directly(turn, self._direct, numbers.pop("gather", []), counts)
+        self.ways = [self._way(table, int(rows)) for table, rows in zip(self.tables, counts.sum(0), strict=True)]
+        numbers = {way: [i for i, chosen in enumerate(self.ways) if chosen == way] for way in self.ways}
+        self.exchanged_bytes = [0] * len(self.tables)
+        if self._direct:
+            self._merge_directly(turn, self._direct, numbers.pop("gather", []), counts)
+        with turn.span("reduce", self.what):
             self._gather(turn, [*numbers.get("gather", []), *numbers.get("unmerged", [])], counts)
             for i in numbers.get("dense", []):
                 self._reduce(turn, i)

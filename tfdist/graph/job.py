@@ -205,7 +205,7 @@ class Job:
             for collective in members:
                 if collective.everyone and collective.averages:
                     collective.stop = self.stop
-                tuned = collective.everyone and collective.tuned_tensors
+                tuned = collective.everyone and collective.tuned
                 collective.open(self.engines.choose() if tuned else self.engines.current)
 
 

@@ -20,7 +20,7 @@ def table(ranks: Sequence[Sequence[Event]]) -> str:
         starts = list(step_starts(events).values())
         steps = max(1, len(starts))
         length = statistics.median(b - a for a, b in zip(starts, starts[1:], strict=False)) if steps > 1 else 0.0
-        busy = sum(e.end - e.start for e in events if e.kind not in ("held up", "wait", "wait for sums")) / steps
+        busy = sum(e.end - e.start for e in events if not e.kind.startswith(("held up", "wait"))) / steps
         held = _held_up(events) / steps
         copied_in = sum(e.end - e.start for e in events if e.kind == "copy in") / steps
         hidden = max(0.0, 1 - (held + copied_in) / busy) if busy else 0.0

@@ -101,7 +101,8 @@ class Node(Protocol):
       process_memory: the others', where it may be read and written; else None.
       inputs: staging memory, twice, in turns: uint8 [piece] for each of the ranks, its contribution.
       sums: likewise uint8 [piece], of which each rank writes its slice.
-      copied: where they meet when they have copied: in with staging, else the results out.
+      copied: where they meet when they have copied: in with staging, else the results out; and before, for rows, whose
+        results have no place until all have counted them.
       added: where they meet when they have added.
     """
 

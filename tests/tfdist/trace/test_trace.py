@@ -124,6 +124,8 @@ class TestTimeline:
                     Event("reduce", "average", step, "bucket", 0, step + 0.3, 0.0, step + 0.5),
                     Event("held up", "average", step, "bucket", 0, step + 0.4, 0.0, step + 0.5),
                 ]
+                for what in ("sums", "copies", "rows"):
+                    spans.append(Event(f"wait for {what}", "average", step, "bucket", 0, step + 0.5, 0.0, step + 0.6))
             made.append(rank(number, spans))
         return made
 
