@@ -14,8 +14,8 @@ from typing import cast
 import numpy as np
 import tensorflow as tf
 
+from tfdist.core import buckets
 from tfdist.core.reduce_ops import Op
-from tfdist.engine import buckets
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket

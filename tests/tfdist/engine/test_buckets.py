@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tfdist.core import alignment
-from tfdist.engine import _buffers, _layout, buckets
+from tfdist.core import alignment, buckets
+from tfdist.engine import _buffers, _layout
 
 
 class TestBuckets:
