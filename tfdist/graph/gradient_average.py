@@ -221,9 +221,10 @@ def merge(slices: tf.IndexedSlices) -> tf.IndexedSlices:
       values [distinct rows, …], their indices ascending.
     """
     found, where = tf.unique(slices.indices)
-    order = tf.argsort(found)  # before there are values to move
+    count = tf.size(found)
+    order = tf.math.top_k(-found, count).indices  # the least first
     places = tf.gather(tf.math.invert_permutation(order), where)
-    values = tf.math.unsorted_segment_sum(slices.values, places, tf.size(found))
+    values = tf.math.unsorted_segment_sum(slices.values, places, count)
     values.set_shape([None, *slices.values.shape[1:]])
     return tf.IndexedSlices(values, tf.gather(found, order), slices.dense_shape)
 
