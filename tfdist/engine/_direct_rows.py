@@ -155,7 +155,7 @@ class DirectRows:
 
 
 def union_of(indices: Sequence[np.ndarray]) -> np.ndarray:
-    """Of arrays that ascend, each index once."""
+    """Each index of any of the arrays once, ascending."""
     every = np.concatenate(indices)
-    every.sort(kind="stable")  # which merges what ascends already
+    every.sort(kind="stable")  # which merges arrays that ascend already, as they mostly do
     return every[np.flatnonzero(np.diff(every, prepend=every[:1] - 1))]

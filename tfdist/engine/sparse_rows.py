@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from tfdist.core import reduce_ops
-from tfdist.engine._direct_rows import ADDRESSES, DirectRows
+from tfdist.engine._direct_rows import ADDRESSES, DirectRows, union_of
 from tfdist.engine.exchange import Turn
 
 Way = Literal["auto", "dense", "gather", "unmerged"]
@@ -146,9 +146,10 @@ class Rows:
             self.load_nothing()
         with turn.span("reduce", self.what):
             counts = self._counts(turn)
-        self.ways = [self._way(table, int(rows)) for table, rows in zip(self.tables, counts.sum(0), strict=True)]
+        rows = counts.sum(0).tolist()
+        self.ways = list(map(self._way, self.tables, rows))
+        self.exchanged_bytes = list(map(_exchanged_bytes, self.tables, self.ways, rows))
         numbers = {way: [i for i, chosen in enumerate(self.ways) if chosen == way] for way in self.ways}
-        self.exchanged_bytes = [0] * len(self.tables)
         if self._direct:
             self._merge_directly(turn, self._direct, numbers.pop("gather", []), counts)
         with turn.span("reduce", self.what):
@@ -179,10 +180,7 @@ class Rows:
             return
         found = direct.merge(turn, chosen, counts, len(turn.present))
         for i, (indices, values) in zip(chosen, found, strict=True):
-            table = self.tables[i]
             self._indices[i], self._values[i] = indices, values
-            rows = int(counts[:, i].sum())
-            self.exchanged_bytes[i] = gathered_bytes(rows, table.width, values.itemsize, indices.itemsize)
 
     def _gather(self, turn: Turn, chosen: Sequence[int], counts: np.ndarray) -> None:
         if not chosen:
@@ -192,7 +190,6 @@ class Rows:
         unpacked = [self._unpacked(part, chosen, rows) for part, rows in zip(parts, counts, strict=True)]
         for i in chosen:
             contributions = [by_table[i] for by_table in unpacked]
-            self.exchanged_bytes[i] = sum(a.nbytes + b.nbytes for a, b in contributions)
             combine = merged if self.ways[i] == "gather" else unmerged
             self._indices[i], self._values[i] = combine(contributions, len(turn.present))
 
@@ -222,10 +219,15 @@ class Rows:
         marks[indices] = 1
         values[indices] = self._values[i]
         turn.channel.all_reduce(whole, "mean", len(turn.present))
-        self.exchanged_bytes[i] = whole.nbytes
         touched = np.flatnonzero(marks != 0)
         self._indices[i] = touched.astype(table.index_dtype)
         self._values[i] = values[touched]
+
+
+def _exchanged_bytes(table: Table, way: Way, rows: int) -> int:
+    if way == "dense":
+        return dense_bytes(table.vocabulary or 0, table.width, table.dtype.itemsize)
+    return gathered_bytes(rows, table.width, table.dtype.itemsize, table.index_dtype.itemsize)
 
 
 Contributions = Sequence[tuple[np.ndarray, np.ndarray]]
@@ -242,7 +244,7 @@ def merged(contributions: Contributions, divisor: int) -> tuple[np.ndarray, np.n
       indices [distinct rows], ascending, and values [distinct rows, width].
     """
     dtype = contributions[0][1].dtype
-    union = np.unique(np.concatenate([indices for indices, _ in contributions]))
+    union = union_of([indices for indices, _ in contributions])
     total = np.zeros((len(union), contributions[0][1].shape[1]), reduce_ops.wide(dtype))
     places = [np.searchsorted(union, indices) for indices, _ in contributions]
     total[places[0]] = contributions[0][1]
