@@ -282,6 +282,7 @@ MODULES: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "tfdist": _tfdist,
     "nmt.nmt": _without_files,
     "nmt.prepare": _without_files,
+    "nmt.shortlist": _without_files,
     "nmt.phrasebook": _as_it_stands,
     "nmt.datasets": _help,  # as it stands it would fetch them
     "nmt.tune_search": _help,

@@ -22,7 +22,7 @@ ROOMS = {
     "tfdist.horovod": "named, _state, process_sets, _tensors ops compression sync_batch_norm, variables, "
     "collectives rank_ops basics _reduction, optimizers elastic timeline, __init__, keras",
     "nmt": "core, text demo, model, reporting scoring, keeping translate, train, options, runs, "
-    "nmt prepare phrasebook datasets tune_search",
+    "nmt prepare phrasebook datasets shortlist tune_search",
     "nmt.model": "architecture, parts, interface, lstm, registry, inference_model batch_input session",
 }
 BESIDE = {  # neither is one of the ranks

@@ -193,9 +193,18 @@ class Translator(ABC):
             return Memory(nothing, source_lengths, ())
         return self._read(self._drop_source.whole(self._embed_source(source)), source_lengths)
 
-    def decoder(self, memory: Memory) -> StepDecoder:
-        """A decoder over this memory, to be asked one step at a time."""
-        return StepDecoder(self._decoding(memory), self._embed_target, self._projection, self._output_device)
+    def decoder(self, memory: Memory, words: tf.Tensor | None = None) -> StepDecoder:
+        """A decoder over this memory, to be asked one step at a time.
+
+        Args:
+            memory: of the sentences.
+            words: int32 [words], those that it reads and writes, by their places in this list; None: all, by their ids.
+        """
+        decoding, embed, projection = self._decoding(memory), self._embed_target, self._projection
+        if words is not None:
+            with tf.device(self._output_device):
+                projection = tf.gather(projection, words, axis=1)
+        return StepDecoder(decoding, embed, projection, self._output_device, words)
 
     def losses(
         self,
@@ -269,9 +278,12 @@ class StepDecoder:
         sources: what steps read of the sentences, likewise.
     """
 
-    def __init__(self, decoding: Decoding, embed: Lookup, projection: tf.Tensor, device: str) -> None:
+    def __init__(
+        self, decoding: Decoding, embed: Lookup, projection: tf.Tensor, device: str, words: tf.Tensor | None = None
+    ) -> None:
         self._decoding = decoding
         self._embed = embed
+        self._words = words
         self._projection = tf.stop_gradient(projection)  # which half precision converts once, ahead of search's loop
         self._device = device
         self.initial_state = decoding.initial_state
@@ -282,14 +294,15 @@ class StepDecoder:
 
         Args:
             state: before them, [batch * translations, ...], those of a sentence one after the other.
-            token_ids: int32 [batch * translations].
+            token_ids: int32 [batch * translations], or places in the list of words.
             sources: of the sentences that are translated; None: of all.
 
         Returns:
-            logits [batch * translations, tgt_vocab_size] of the next word, the state after the words, and the
+            logits [batch * translations, tgt_vocab_size or words] of the next word, the state after the words, and the
             attention's weights [batch * translations, source time] (None without attention).
         """
         sources = self.sources if sources is None else sources
+        token_ids = token_ids if self._words is None else tf.gather(self._words, token_ids)
         output, state, weights = self._decoding.step(self._embed(token_ids), state, sources)
         with tf.device(self._device):
             return tf.matmul(output, self._projection), state, weights

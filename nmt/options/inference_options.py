@@ -44,6 +44,9 @@ class InferenceOptions(ConfigurationOptions):
     )
     min_length: int = option(0, "fewest tokens of a translation", within=NOT_NEGATIVE, makes=[SearchSettings])
     ban_unk_token: bool = option(False, "never write the word for unknown ones", makes=[SearchSettings])
+    shortlist: str | None = option(
+        None, "file of the words that each word of the source may become; unset: all", makes=[SearchSettings]
+    )
     inference_list: str | None = option(
         None, "numbers of lines, from 0 and with commas between, to translate alone", saved=False
     )
@@ -129,6 +132,9 @@ class InferenceOptions(ConfigurationOptions):
                 f"--num_translations_per_input={self.num_translations_per_input} is more than the {self.beam_width} "
                 "translations that --beam_width finds: give a wider beam, or ask for fewer"
             )
+        for name in ("use_char_encode", "language_model"):
+            if self.shortlist and getattr(self, name):
+                yield f"--shortlist goes by the words of a source, which --{name} does not have: leave one out"
         if self.coverage_penalty_weight and not self.attention:
             yield "--coverage_penalty_weight needs --attention, whose weights it adds up"
         if self.tgt_max_len_infer and self.min_length >= self.tgt_max_len_infer:

@@ -19,6 +19,7 @@ from nmt.options.model_options import ModelOptions
 from nmt.options.option import make, options_of
 from nmt.runs import inputs
 from nmt.scoring.score import check_reference, score_files
+from nmt.text.lines import TextFile
 from nmt.translate.ensemble import EnsembleWeights
 from nmt.translate.translate_file import draw_attention, parse_list, translate_file
 from nmt.translate.translation_model import SearchSettings, TranslationModel
@@ -126,7 +127,8 @@ def _check_one_kind(paths: Sequence[str]) -> None:
 def _work(config: Config, paths: Sequence[str], vocabularies: inputs.Vocabularies) -> str:
     """What tells this translation from one by another model or with other options."""
     weights = ",".join(checkpoint.checksum(path) for path in paths)
-    options = config.to_json(**inputs.vocabulary_record(vocabularies), checkpoint=weights)
+    shortlist = TextFile(config.shortlist).checksum if config.shortlist else None
+    options = config.to_json(**inputs.vocabulary_record(vocabularies), checkpoint=weights, shortlist_crc32=shortlist)
     return hashlib.sha256(options.encode("utf-8")).hexdigest()
 
 

@@ -115,7 +115,7 @@ class _Race:
         )
         if self._coverage_weight:
             attended += tf.where(finished[:, None], tf.zeros([], logits.dtype), attention)
-        forbidden = self._forbidden.at(written.time, logits.shape[1], logits.dtype)
+        forbidden = self._forbidden.at(written.time, logits)
         words, log_probs = self._candidates(logits, forbidden, finished[:, None])
         log_probs += before[:, None]
         scores = log_probs / self._length_penalty(
@@ -153,7 +153,7 @@ class _Race:
         impossible, certain = tf.constant(-float("inf"), logits.dtype), tf.zeros([], logits.dtype)
         best, words, total = top_words(logits, self._width + 1, forbidden)
         go_on = tf.where(finished | ~self._grows(words), impossible, best - total)
-        eos = logits[:, eos_id : eos_id + 1] - total
+        eos = tf.gather(logits, [eos_id], axis=1) - total
         end = tf.where(finished, certain, eos if forbidden is None else eos + forbidden[eos_id])
         words = tf.concat([tf.fill(tf.shape(end), eos_id), words], 1)
         order = tf.argsort(words, 1)

@@ -157,7 +157,7 @@ def _write(decoder: StepDecoder, limits: tf.Tensor, start: Written, forbidden: F
     """Translations of each sentence, int32 [batch, translations, time], by a choice of words."""
 
     def advance(written: Written, logits: tf.Tensor, _: tf.Tensor | None) -> tuple[Written, tf.Tensor]:
-        never = forbidden.at(written.time, logits.shape[1], logits.dtype)
+        never = forbidden.at(written.time, logits)
         chosen = choose(logits if never is None else logits + never, written)
         words = tf.where(written.finished, forbidden.eos_id, chosen)
         itself = tf.reshape(tf.range(tf.size(words)), tf.shape(words))

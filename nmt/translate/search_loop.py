@@ -56,15 +56,15 @@ class Forbidden:
     min_length: int = 0
     unk_id: int | None = None
 
-    def at(self, time: tf.Tensor, vocabulary: int, dtype: tf.DType) -> tf.Tensor | None:
+    def at(self, time: tf.Tensor, logits: tf.Tensor) -> tf.Tensor | None:
         """What is added to the logits after `time` words: [vocabulary], 0 or minus infinity; None for nothing."""
         if not self.min_length and self.unk_id is None:
             return None
-        words = tf.range(vocabulary)
+        words = tf.range(tf.shape(logits)[1])
         never = tf.equal(words, self.eos_id) & (time < self.min_length)
         if self.unk_id is not None:
             never |= tf.equal(words, self.unk_id)
-        return tf.where(never, tf.constant(-float("inf"), dtype), tf.zeros([], dtype))
+        return tf.where(never, tf.constant(-float("inf"), logits.dtype), tf.zeros([], logits.dtype))
 
 
 def write_words(

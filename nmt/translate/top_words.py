@@ -18,7 +18,7 @@ def top_words(
 
     Args:
         logits: [rows, vocabulary].
-        count: at least 1; of fewer words, all are returned.
+        count: at least 1; of fewer words, all are returned, if the graph knows how many there are.
         forbidden: [vocabulary], added to the logits before words are chosen, but not before they are summed up: 0, or
             minus infinity for a word that may not be chosen. None: all may be.
         block: words that are compared at once; None for about 64, and a divisor of the vocabulary if there is one:
@@ -28,16 +28,21 @@ def top_words(
         logits [rows, count], greatest first, and of equal ones the first; their words, int32 [rows, count]; and
         log(sum(exp(logits))), [rows, 1], by which a logit is greater than the word's log-probability.
     """
-    vocabulary = logits.shape[1]
-    block = block or next((size for size in _BLOCKS if vocabulary % size == 0), _BLOCKS[0])
-    count, blocks = min(count, vocabulary), -(-vocabulary // block)
     choice = logits if forbidden is None else logits + forbidden
-    if blocks < 2 * count:
-        values, words = tf.math.top_k(choice, count)
-    else:
-        values, words = _of_blocks(choice, count, block, blocks)
+    values, words = _greatest(choice, count, block)
     most = values[:, :1] if forbidden is None else tf.reduce_max(logits, 1, keepdims=True)
     return values, words, most + tf.math.log(tf.reduce_sum(tf.exp(logits - most), 1, keepdims=True))
+
+
+def _greatest(logits: tf.Tensor, count: int, block: int | None) -> tuple[tf.Tensor, tf.Tensor]:
+    vocabulary = logits.shape[1]
+    if vocabulary is None:  # of a shortlist, which is short
+        return tuple(tf.math.top_k(logits, count))
+    block = block or next((size for size in _BLOCKS if vocabulary % size == 0), _BLOCKS[0])
+    count, blocks = min(count, vocabulary), -(-vocabulary // block)
+    if blocks < 2 * count:
+        return tuple(tf.math.top_k(logits, count))
+    return _of_blocks(logits, count, block, blocks)
 
 
 def _of_blocks(logits: tf.Tensor, count: int, block: int, blocks: int) -> tuple[tf.Tensor, tf.Tensor]:

@@ -21,6 +21,7 @@ from nmt.text.batches import cut_by_tokens, source_batch, token_limit
 from nmt.text.tokens import join, split
 from nmt.translate.beam_search import beam_search
 from nmt.translate.search import attention_weights, greedy_search, sample_search, uniform_draws
+from nmt.translate.shortlist import EOS_PLACE, SOS_PLACE, UNK_PLACE, Shortlist, Shortlisted, read_shortlist
 
 v1 = tf.compat.v1
 
@@ -53,6 +54,7 @@ class SearchSettings:
         tgt_max_len: most tokens of a translation; None or 0 for twice its source's length, and ten.
         min_length: fewest tokens of a translation; one of a very short source may then be longer than the above.
         ban_unk_token: whether the word for unknown ones is never written.
+        shortlist: the file that tells what words a source may become; None: all.
         subword_option: how tokens are joined into words: "", "bpe" or "spm".
 
     Raises:
@@ -71,6 +73,7 @@ class SearchSettings:
     tgt_max_len: int | None = None
     min_length: int = 0
     ban_unk_token: bool = False
+    shortlist: str | None = None
     subword_option: str = ""
 
     def __post_init__(self) -> None:
@@ -122,10 +125,18 @@ class TranslationModel(TrainedModel[SearchSettings]):
         self._lengths = v1.placeholder(tf.int32, [None], "source_lengths")
         self._max_steps = v1.placeholder(tf.int32, [None], "max_steps")
         self._draws = v1.placeholder(tf.float64, [None, None, None], "draws")
-        sos, eos, settings = self._tgt_vocab.sos_id, self._tgt_vocab.eos_id, self._settings
-        read = (translator, self._source, self._lengths)
-        arguments = (*read, self._max_steps, sos, eos)
-        allowed = settings.min_length, self._tgt_vocab.unk_id if settings.ban_unk_token else None
+        settings, vocabulary = self._settings, self._tgt_vocab
+        unk, sos, eos = vocabulary.unk_id, vocabulary.sos_id, vocabulary.eos_id
+        writer: Any = translator
+        self._shortlist: Shortlist | None = None
+        if settings.shortlist:
+            self._shortlist = read_shortlist(settings.shortlist, self._src_vocab, vocabulary)
+            self._words = v1.placeholder(tf.int32, [None], "words")
+            self._closed = v1.placeholder(tf.bool, [None, None], "closed")
+            writer = Shortlisted(translator, self._words, self._closed)
+            unk, sos, eos = UNK_PLACE, SOS_PLACE, EOS_PLACE
+        arguments = (writer, self._source, self._lengths, self._max_steps, sos, eos)
+        allowed = settings.min_length, unk if settings.ban_unk_token else None
         if settings.mode == "beam_search":
             weights = settings.length_penalty_weight, settings.coverage_penalty_weight
             hypotheses, _ = beam_search(*arguments, settings.beam_width, *weights, *allowed)
@@ -134,11 +145,14 @@ class TranslationModel(TrainedModel[SearchSettings]):
             self._ids = sample_search(*arguments, settings.sampling_temperature, self._draws, *allowed)
         else:
             self._ids = greedy_search(*arguments, *allowed)[:, None]
+        if self._shortlist:
+            self._ids = tf.gather(self._words, self._ids)
         # self._ids: int32 [batch, translations, time]
         self._target = v1.placeholder(tf.int32, [None, None], "target")
         self._weights: tf.Tensor | None = None
         if translator.architecture.has_attention:
-            self._weights = attention_weights(*read, sos, self._target)
+            read = (translator, self._source, self._lengths)
+            self._weights = attention_weights(*read, vocabulary.sos_id, self._target)
 
     def translate(self, lines: Sequence[str], numbers: Sequence[int] | None = None) -> list[list[str]]:
         """The translations of each line, best first, in the order of the lines; what the line alone would get.
@@ -198,6 +212,8 @@ class TranslationModel(TrainedModel[SearchSettings]):
         source, lengths = source_batch(tokens, self._src_vocab, None)
         limits = self._limits(lengths)
         feed: dict[tf.Tensor, Any] = {self._source: source, self._lengths: lengths, self._max_steps: limits}
+        if self._shortlist:
+            feed[self._words], feed[self._closed] = self._shortlist.of(source, self._settings.beam_width + 1)
         if self._settings.mode == "sample":
             steps = int(limits.max())
             feed[self._draws] = [

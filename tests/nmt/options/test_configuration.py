@@ -62,7 +62,7 @@ def test_all_flags_of_the_original_and_those_added() -> None:
     added |= {"adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
     added |= {"embedding_size", "dropout_mask", "r_drop", "preset", "bpe_codes", "src_bpe_dropout", "tgt_bpe_dropout"}
     added |= {"plateau_metric", "plateau_factor", "plateau_patience"}
-    added |= {"min_length", "ban_unk_token"}
+    added |= {"min_length", "ban_unk_token", "shortlist"}
     added |= {f"block_{name}" for name in ("steps", "momentum", "learning_rate", "nesterov", "state", "warmup")}
     assert added < set(FIELDS)
     assert len(FIELDS) == 75 + len(added)
@@ -259,6 +259,7 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
         ({"num_translations_per_input": 3, "beam_width": 2}, "more than the 2 translations that --beam_width finds"),
         ({"coverage_penalty_weight": 0.2}, "--coverage_penalty_weight needs --attention"),
         ({"min_length": 7, "tgt_max_len_infer": 7}, "--min_length=7 does not fit --tgt_max_len_infer=7"),
+        ({"shortlist": "s", "language_model": True}, "--shortlist goes by the words of a source"),
         ({"num_workers": 3}, "mpirun -n 3"),
         ({"metrics": "bleu,blue"}, "--metrics=bleu,blue is not allowed: name some of bleu, rouge"),
         ({"metrics": ""}, "--metrics= is not allowed"),

@@ -168,6 +168,7 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "tgt_max_len_infer": (search, "tgt_max_len", 5, 5, {}),
     "min_length": (search, "min_length", 5, 5, {}),
     "ban_unk_token": (search, "ban_unk_token", True, True, {}),
+    "shortlist": (search, "shortlist", "s", "s", {}),
     "infer_batch_size": (search, "batch_size", 5, 5, {}),
     "infer_mode": (search, "mode", "greedy", "greedy", {"beam_width": 3}),
     "beam_width": (search, "beam_width", 3, 3, {}),
