@@ -4,8 +4,9 @@
         --out_file=data/shortlist [--candidates=50] [--frequent=100] [--pairs=100000]
 
 reads data/train.en and data/train.de, in the subwords that the model is trained on, and writes a line for each word of
-data/vocab.en: the word, and those of data/vocab.de that it most probably becomes (IBM Model 1). The line of the end
-mark has the words that are frequent in the target, which a search may write whatever it reads.
+data/vocab.en that occurs: the word, and those of data/vocab.de that it most probably becomes (IBM Model 1), without
+those below 0.001. The line of the end mark has the words that are frequent in the target, which a search may write
+whatever it reads; a word without a line has these alone.
 
 The same input gives the same output.
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,14 +23,15 @@ from typing import ClassVar
 import numpy as np
 
 from nmt.core.errors import InputError
-from nmt.core.files import make_directory, replace_atomically
+from nmt.core.files import check_writable, make_directory, replace_atomically
 from nmt.options.command import run
 from nmt.options.option import POSITIVE, option
 from nmt.text.corpus import open_parallel
-from nmt.text.lines import TextFile
 from nmt.text.tokens import split
-from nmt.text.vocabulary import EOS
+from nmt.text.vocabulary import EOS, SOS, Vocabulary, complete_vocabulary, read_vocabulary
 from nmt.text.word_translations import word_translations
+
+_LEAST = 0.001  # probability of a word that is listed
 
 
 def make_shortlist(
@@ -43,7 +44,9 @@ def make_shortlist(
     candidates: int = 50,
     frequent: int = 100,
     pairs: int = 100_000,
+    sos: str = SOS,
     eos: str = EOS,
+    check_special_token: bool = True,
 ) -> str:
     """Write a file of shortlists.
 
@@ -56,7 +59,9 @@ def make_shortlist(
         candidates: words of the target for each of the source, at most.
         frequent: words of the target for every sentence, at most.
         pairs: most sentence pairs that are read, from all over the text.
+        sos: the word that starts a sentence.
         eos: the word that ends a sentence.
+        check_special_token: whether vocabularies begin with the special words, or have none of them.
 
     Returns:
         what was done, for the user.
@@ -64,35 +69,47 @@ def make_shortlist(
     Raises:
         InputError: a file cannot be read or written, or text and vocabularies do not fit.
     """
+    _check(out_file, [f"{prefix}.{suffix}" for prefix in (train_prefix, vocab_prefix) for suffix in (src, tgt)])
     corpus = open_parallel(f"{train_prefix}.{src}", f"{train_prefix}.{tgt}")
-    vocabularies = [tuple(TextFile(f"{vocab_prefix}.{suffix}")) for suffix in (src, tgt)]
+    vocabularies = [_vocabulary(f"{vocab_prefix}.{suffix}", sos, eos, check_special_token) for suffix in (src, tgt)]
     numbers = np.unique(np.linspace(0, len(corpus) - 1, min(pairs, len(corpus))).astype(int))
-    sources, targets = (
-        _known([text.line(number) for number in numbers], words)
-        for text, words in zip((corpus.src, corpus.tgt), vocabularies, strict=True)
-    )
-    found = word_translations(sources, targets).best(candidates)
-    if not len(found.sources):
+    sides = list(zip((corpus.src, corpus.tgt), vocabularies, strict=True))
+    sources, targets = ([words.encode(split(text.line(number))) for number in numbers] for text, words in sides)
+    unknown = [sum(int((ids == 0).sum()) for ids in side) / max(1, sum(map(len, side))) for side in (sources, targets)]
+    targets = [ids[ids > 0] for ids in targets]  # the unknown word may be written in any case
+    counts = np.bincount(np.concatenate(targets))
+    if not counts.size:
         raise InputError(
-            f"{train_prefix}.{src} and {train_prefix}.{tgt} have no pair with words of {vocab_prefix}.*: give the text "
-            "that the vocabularies were made from, in its subwords"
+            f"{corpus.tgt.path} has no word of {vocabularies[1].path}: give the text that the vocabularies were made "
+            "from, in its subwords"
         )
-    of_target = vocabularies[1]
-    counts = Counter(int(one) for ids in targets for one in ids)
-    usual = sorted(counts, key=lambda one: (-counts[one], one))[:frequent]
-    lines = {eos: [of_target[one] for one in usual]}
+    usual = np.argsort(-counts, kind="stable")[: min(frequent, np.count_nonzero(counts))]
+    found = word_translations(sources, targets).best(candidates, _LEAST)
+    (source_words, target_words), lines = (one.words for one in vocabularies), {eos: [*vocabularies[1].decode(usual)]}
     for source, target in zip(found.sources.tolist(), found.targets.tolist(), strict=True):
-        lines.setdefault(vocabularies[0][source], []).append(of_target[target])
-    make_directory(Path(out_file).parent)
+        lines.setdefault(source_words[source], []).append(target_words[target])
     with replace_atomically(out_file) as file:
         file.writelines(" ".join([word, *others]) + "\n" for word, others in lines.items())
-    return f"{os.fspath(out_file)}: {len(lines)} words of {len(vocabularies[0])}, from {len(numbers)} sentence pairs"
+    told = (f"{100 * share:.2f} % of {text.path}" for share, (text, _) in zip(unknown, sides, strict=True))
+    return (
+        f"{os.fspath(out_file)}: {len(lines)} words of {len(source_words)}, from {len(numbers)} sentence pairs; "
+        f"unknown are {' and '.join(told)}"
+    )
 
 
-def _known(lines: Sequence[str], words: Sequence[str]) -> list[np.ndarray]:
-    """The numbers of each line's words, without those that are unknown."""
-    ids = {word: number for number, word in enumerate(words)}
-    return [np.array([ids[word] for word in split(line) if word in ids], np.int64) for line in lines]
+def _check(out_file: str | os.PathLike[str], inputs: Sequence[str]) -> None:
+    """Raise InputError unless the file can be written, and is none that is read."""
+    make_directory(Path(out_file).parent)
+    if os.path.realpath(out_file) in map(os.path.realpath, inputs):
+        raise InputError(f"--out_file={os.fspath(out_file)} is read, too, and would be lost: choose another")
+    check_writable(out_file)
+
+
+def _vocabulary(path: str, sos: str, eos: str, check_special_token: bool) -> Vocabulary:
+    """As the translation program reads it."""
+    if check_special_token:
+        return complete_vocabulary(path, None, sos, eos)
+    return read_vocabulary(path, sos, eos, specials_first=False)
 
 
 @dataclass(frozen=True)
@@ -111,12 +128,13 @@ class ShortlistOptions:
     candidates: int = option(50, "Words of the target for each of the source, at most.", within=POSITIVE)
     frequent: int = option(100, "Frequent words of the target, for every sentence.", within=POSITIVE)
     pairs: int = option(100_000, "Most sentence pairs that are read, from all over the text.", within=POSITIVE)
+    sos: str = option(SOS, "The word that starts a sentence.")
     eos: str = option(EOS, "The word that ends a sentence.")
+    check_special_token: bool = option(True, "As nmt.nmt takes it.")
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-
     return run(lambda options: print(make_shortlist(**asdict(options))), ShortlistOptions, __doc__ or "", argv)
 
 

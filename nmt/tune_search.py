@@ -41,6 +41,7 @@ class TuneOptions:
     """The command line."""
 
     title: ClassVar[str] = "options"
+    PASSED_ON: ClassVar[Sequence[str]] = ("out_dir", "ckpt", "dev_prefix", "infer_batch_size", "shortlist")
 
     out_dir: str | None = option(None, "Directory of the run; its latest checkpoint translates.", required=True)
     ckpt: str = option("", "Other checkpoints, with commas between: an ensemble.")
@@ -48,6 +49,7 @@ class TuneOptions:
     weights: str = option("0,0.2,0.4,0.6,0.8,1,1.2,1.4", "Weights to try, with commas between.")
     beam_width: int | None = option(None, "Hypotheses; unset: as the run has them, or 5.", within=POSITIVE)
     infer_batch_size: int | None = option(None, "Sentences together; unset: as the run has it.", within=POSITIVE)
+    shortlist: str | None = option(None, "As nmt.nmt takes it.")
 
     @property
     def each_weight(self) -> list[float]:
@@ -63,7 +65,7 @@ class TuneOptions:
 
     def flags(self) -> list[str]:
         """What `nmt.nmt` would be given to translate so, but for the weight."""
-        given = {name: getattr(self, name) for name in ("out_dir", "ckpt", "dev_prefix", "infer_batch_size")}
+        given = {name: getattr(self, name) for name in self.PASSED_ON}
         given |= {"infer_mode": "beam_search", "num_translations_per_input": 1, "beam_width": self.beam_width or 1}
         # A translation is wanted and no file: the text is read here.
         given |= {"inference_input_file": os.devnull, "inference_output_file": f"{os.devnull}.translations"}

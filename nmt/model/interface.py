@@ -193,18 +193,22 @@ class Translator(ABC):
             return Memory(nothing, source_lengths, ())
         return self._read(self._drop_source.whole(self._embed_source(source)), source_lengths)
 
-    def decoder(self, memory: Memory, words: tf.Tensor | None = None) -> StepDecoder:
+    def decoder(self, memory: Memory, words: tf.Tensor | None = None, closed: tf.Tensor | None = None) -> StepDecoder:
         """A decoder over this memory, to be asked one step at a time.
 
         Args:
             memory: of the sentences.
             words: int32 [words], those that it reads and writes, by their places in this list; None: all, by their ids.
+            closed: with words, bool [batch, words], those that have no probability in a sentence.
         """
-        decoding, embed, projection = self._decoding(memory), self._embed_target, self._projection
+        projection = self._projection
         if words is not None:
             with tf.device(self._output_device):
-                projection = tf.gather(projection, words, axis=1)
-        return StepDecoder(decoding, embed, projection, self._output_device, words)
+                if self.architecture.ties_output:  # a column is a row of the table, which is not turned as a whole
+                    projection = tf.transpose(self._embed_target(words))
+                else:
+                    projection = tf.gather(projection, words, axis=1)
+        return StepDecoder(self._decoding(memory), self._embed_target, projection, self._output_device, words, closed)
 
     def losses(
         self,
@@ -279,7 +283,13 @@ class StepDecoder:
     """
 
     def __init__(
-        self, decoding: Decoding, embed: Lookup, projection: tf.Tensor, device: str, words: tf.Tensor | None = None
+        self,
+        decoding: Decoding,
+        embed: Lookup,
+        projection: tf.Tensor,
+        device: str,
+        words: tf.Tensor | None = None,
+        closed: tf.Tensor | None = None,
     ) -> None:
         self._decoding = decoding
         self._embed = embed
@@ -287,7 +297,7 @@ class StepDecoder:
         self._projection = tf.stop_gradient(projection)  # which half precision converts once, ahead of search's loop
         self._device = device
         self.initial_state = decoding.initial_state
-        self.sources = decoding.sources
+        self.sources = decoding.sources if words is None else (decoding.sources, closed)
 
     def step(self, state: Any, token_ids: tf.Tensor, sources: Any = None) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
         """Read the words just written, of any number of translations of each sentence.
@@ -302,7 +312,18 @@ class StepDecoder:
             attention's weights [batch * translations, source time] (None without attention).
         """
         sources = self.sources if sources is None else sources
-        token_ids = token_ids if self._words is None else tf.gather(self._words, token_ids)
+        closed = None
+        if self._words is not None:
+            (sources, closed), token_ids = sources, tf.gather(self._words, token_ids)
         output, state, weights = self._decoding.step(self._embed(token_ids), state, sources)
         with tf.device(self._device):
-            return tf.matmul(output, self._projection), state, weights
+            logits = tf.matmul(output, self._projection)
+            return logits if closed is None else _without(logits, closed), state, weights
+
+
+def _without(logits: tf.Tensor, closed: tf.Tensor) -> tf.Tensor:
+    """Logits [sentences * translations, words], of which minus infinity are those closed, bool [sentences, words]."""
+    sentences, words = tf.unstack(tf.shape(closed))
+    grouped = tf.reshape(logits, tf.stack([sentences, -1, words]))
+    grouped = tf.where(closed[:, None], tf.constant(-float("inf"), logits.dtype), grouped)
+    return tf.reshape(grouped, tf.shape(logits))

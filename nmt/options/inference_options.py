@@ -45,7 +45,7 @@ class InferenceOptions(ConfigurationOptions):
     min_length: int = option(0, "fewest tokens of a translation", within=NOT_NEGATIVE, makes=[SearchSettings])
     ban_unk_token: bool = option(False, "never write the word for unknown ones", makes=[SearchSettings])
     shortlist: str | None = option(
-        None, "file of the words that each word of the source may become; unset: all", makes=[SearchSettings]
+        None, "file of what each word of the source may become; unset: all words", makes=[SearchSettings], saved=False
     )
     inference_list: str | None = option(
         None, "numbers of lines, from 0 and with commas between, to translate alone", saved=False

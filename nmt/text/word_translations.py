@@ -7,12 +7,12 @@ probable each word of the target is, given the one that it comes from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-_CELLS = 1 << 21  # pairs of positions that are looked at together: what bounds memory
+_CELLS = 1 << 21  # pairs of positions that are looked at together
 
 
 class WordTranslations(NamedTuple):
@@ -29,10 +29,10 @@ class WordTranslations(NamedTuple):
     targets: np.ndarray
     probabilities: np.ndarray
 
-    def best(self, count: int) -> WordTranslations:
-        """The `count` most probable ones of each of the source's words."""
+    def best(self, count: int, least: float = 0.0) -> WordTranslations:
+        """The `count` most probable ones of each of the source's words, without those that are less probable."""
         first = np.searchsorted(self.sources, self.sources)  # of each pair, where its word's begin
-        kept = np.arange(len(self.sources)) - first < count
+        kept = (np.arange(len(self.sources)) - first < count) & (self.probabilities >= least)
         return WordTranslations(*(column[kept] for column in self))
 
 
@@ -50,9 +50,7 @@ def word_translations(
         all words that stand in one pair; those that come from no word are not among them.
     """
     width = 1 + max((int(ids.max()) for ids in targets if len(ids)), default=0)
-    keys = np.zeros(0, np.int64)
-    for cells, _ in _pieces(sources, targets, width):
-        keys = np.union1d(keys, cells)
+    keys = _distinct(cells for cells, _ in _pieces(sources, targets, width))
     source = keys // width
     probabilities = np.ones(len(keys))
     for _ in range(iterations):
@@ -62,11 +60,21 @@ def word_translations(
             of_cell = probabilities[places]
             sums = np.add.reduceat(of_cell, np.cumsum(sizes) - sizes)
             counts += np.bincount(places, of_cell / np.repeat(sums, sizes), len(keys))
-        totals = np.bincount(source, counts)[source]
-        probabilities = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)
+        probabilities = counts / np.bincount(source, counts)[source]
     order = np.lexsort((-probabilities, source))
     order = order[np.searchsorted(source[order], 1) :]  # without those of no word
     return WordTranslations(source[order] - 1, keys[order] % width, probabilities[order])
+
+
+def _distinct(pieces: Iterable[np.ndarray]) -> np.ndarray:
+    """All numbers in order, each once; they are joined when new ones are as many as old ones: each is seldom moved."""
+    known, more, held = np.zeros(0, np.int64), [], 0
+    for piece in pieces:
+        more.append(np.unique(piece))
+        held += len(more[-1])
+        if held >= len(known):
+            known, more, held = np.unique(np.concatenate([known, *more])), [], 0
+    return np.unique(np.concatenate([known, *more]))
 
 
 def _pieces(
@@ -82,14 +90,15 @@ def _pieces(
     sizes: list[np.ndarray] = []
     held = 0
     for source, target in zip(sources, targets, strict=True):
-        if not len(target):
-            continue
         from_each = np.concatenate([[0], (1 + source.astype(np.int64)) * width])
-        cells.append((target.astype(np.int64)[:, None] + from_each).ravel())
-        sizes.append(np.full(len(target), len(from_each)))
-        held += cells[-1].size
-        if held >= _CELLS:
-            yield np.concatenate(cells), np.concatenate(sizes)
-            cells, sizes, held = [], [], 0
+        most = max(1, _CELLS // len(from_each))  # of a very long line's words at once
+        for start in range(0, len(target), most):
+            part = target[start : start + most].astype(np.int64)
+            cells.append((part[:, None] + from_each).ravel())
+            sizes.append(np.full(len(part), len(from_each)))
+            held += cells[-1].size
+            if held >= _CELLS:
+                yield np.concatenate(cells), np.concatenate(sizes)
+                cells, sizes, held = [], [], 0
     if cells:
         yield np.concatenate(cells), np.concatenate(sizes)

@@ -62,9 +62,9 @@ class Ensemble:
         """The members' memories; arguments as for `Translator.encode`."""
         return [member.encode(source, source_lengths) for member in self._members]
 
-    def decoder(self, memory: Sequence[Memory], words: tf.Tensor | None = None) -> EnsembleDecoder:
+    def decoder(self, memory: Sequence[Memory], *words: tf.Tensor) -> EnsembleDecoder:
         """A decoder over the members' memories; arguments as for `Translator.decoder`."""
-        return EnsembleDecoder([member.decoder(own, words) for member, own in zip(self._members, memory, strict=True)])
+        return EnsembleDecoder([member.decoder(own, *words) for member, own in zip(self._members, memory, strict=True)])
 
 
 class EnsembleDecoder(StepDecoder):

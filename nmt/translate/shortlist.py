@@ -19,14 +19,12 @@ import numpy as np
 import tensorflow as tf
 
 from nmt.core.errors import InputError
-from nmt.model.interface import StepDecoder, Translator
+from nmt.model.interface import StepDecoder
 from nmt.text.lines import TextFile
 from nmt.text.tokens import split
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
-UNK_PLACE, SOS_PLACE, EOS_PLACE = range(3)  # where every list has the special words
-
-_REMEDY = "make it anew, with python -m nmt.shortlist"
+_REMEDY = "make it anew, with python -m nmt.shortlist, the vocabularies of the model and its --sos and --eos"
 
 
 class Shortlist:
@@ -36,12 +34,17 @@ class Shortlist:
         specials: the ids of the target's unknown word and of its marks of start and end.
         to_all: ids of what any sentence may have beside them.
         candidates: ids of what a sentence may have, by the id of a word that it has.
+
+    Attributes:
+        places: where the lists have the special words, in their order.
     """
 
     def __init__(
         self, specials: tuple[int, int, int], to_all: np.ndarray, candidates: Mapping[int, np.ndarray]
     ) -> None:
-        self._specials, self._to_all, self._candidates = np.array(specials), to_all, candidates
+        first = list(dict.fromkeys(specials))  # two of them may be one word
+        self.places = tuple(first.index(one) for one in specials)
+        self._specials, self._to_all, self._candidates = np.array(first), to_all, candidates
 
     def of(self, source: np.ndarray, at_least: int) -> tuple[np.ndarray, np.ndarray]:
         """The words of a batch.
@@ -107,37 +110,18 @@ class Shortlisted:
         translator: of all words, or what is asked as one is.
         words: int32 [words], as `Shortlist.of` has them.
         closed: bool [batch, words], likewise.
+
+    Attributes:
+        architecture: the translator's.
+        encode: the translator's.
     """
 
     def __init__(self, translator: Any, words: tf.Tensor, closed: tf.Tensor) -> None:
         self.architecture = translator.architecture
         self.encode = translator.encode
-        self._translator: Translator = translator
-        self._words, self._closed = words, closed
+        self._translator, self._words = translator, (words, closed)
 
     def decoder(self, memory: Any) -> StepDecoder:
         """A decoder over this memory."""
-        return _OwnWords(self._translator.decoder(memory, self._words), self._closed)
-
-
-class _OwnWords(StepDecoder):
-    """Another decoder, in which what is closed to a sentence has no probability there.
-
-    Args:
-        decoder: of the words of all sentences.
-        closed: bool [sentences, words].
-    """
-
-    def __init__(self, decoder: StepDecoder, closed: tf.Tensor) -> None:
-        self._decoder = decoder
-        self.initial_state = decoder.initial_state
-        self.sources = decoder.sources, closed
-
-    def step(self, state: Any, token_ids: tf.Tensor, sources: Any = None) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
-        """As `StepDecoder.step`."""
-        own, closed = self.sources if sources is None else sources
-        logits, state, weights = self._decoder.step(state, token_ids, own)
-        shape = tf.shape(logits)
-        grouped = tf.reshape(logits, tf.stack([tf.shape(closed)[0], -1, shape[1]]))
-        grouped = tf.where(closed[:, None], tf.constant(-float("inf"), logits.dtype), grouped)
-        return tf.reshape(grouped, shape), state, weights
+        found: StepDecoder = self._translator.decoder(memory, *self._words)
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ def test_a_language_is_learnt_and_translated_by_it(toy: Any, capsys: pytest.Capt
     """Each letter becomes its capital; a translation has no other words, and is another when the list has changed."""
     path = toy.directory / "made" / "shortlist"
     assert command(toy, "--candidates=1", "--frequent=2") == 0
-    assert capsys.readouterr().out == f"{path}: 8 words of 10, from 37 sentence pairs\n"
+    said = f"{path}: 8 words of 10, from 37 sentence pairs; unknown are 0.00 % of {toy.train.src.path} and 0.00 % of "
+    assert capsys.readouterr().out == f"{said}{toy.train.tgt.path}\n"
     end, *lines = path.read_text().splitlines()
     assert end.startswith("</s> ") and len(end.split()) == 3
     assert sorted(lines) == [f"{letter} {letter.upper()}" for letter in "abcdefg"]
@@ -49,9 +51,28 @@ def test_few_pairs_and_mistakes(toy: Any, tmp_path: Path, capsys: pytest.Capture
     assert "--pairs=0 is not allowed" in capsys.readouterr().err
     (tmp_path / "vocab.de").write_text("<unk>\n<s>\n</s>\nother\n")
     assert command(toy) == 1
-    assert "have no pair with words of" in capsys.readouterr().err
+    assert f"train.de has no word of {tmp_path}/vocab.de" in capsys.readouterr().err
+    for name in ("vocab.en", "train.de"):
+        before = (tmp_path / name).read_bytes()
+        assert command(toy, f"--out_file={tmp_path}/{name}") == 1
+        assert "is read, too, and would be lost" in capsys.readouterr().err
+        assert (tmp_path / name).read_bytes() == before
+    assert command(toy, f"--out_file={tmp_path}") == 1
+    assert "cannot be written" in capsys.readouterr().err
     assert main(["shortlist"]) == 1
     assert "--train_prefix" in capsys.readouterr().err
+
+
+def test_unknown_words_have_a_line(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """In vocabularies that mark sentences by words of their own, anywhere, too."""
+    for suffix, words in (("en", "a b c d e f"), ("de", "A B C D E F G")):
+        words = f"<unk> {words} END BEGIN" if suffix == "en" else f"nobody BEGIN {words} END"
+        (toy.directory / f"vocab.{suffix}").write_text(words.replace(" ", "\n") + "\n")
+    marks = ["--sos=BEGIN", "--eos=END", "--check_special_token=false"]
+    assert command(toy, "--candidates=1", "--frequent=1", *marks) == 0
+    assert re.search(r"[1-9]\d*\.\d\d % of \S+train.en and 0.00 % of", capsys.readouterr().out)
+    lines = (toy.directory / "made" / "shortlist").read_text().splitlines()
+    assert lines[0].startswith("END ") and "<unk> G" in lines
 
 
 @pytest.mark.parametrize("flag", ["--use_char_encode", "--language_model"])

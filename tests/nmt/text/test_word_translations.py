@@ -55,6 +55,7 @@ def test_words_are_found() -> None:
 
 def test_the_best_of_each_word() -> None:
     pairs = WordTranslations(np.array([1, 1, 1, 4]), np.array([7, 5, 6, 5]), np.array([0.5, 0.3, 0.2, 1.0]))
+    assert pairs.best(3, 0.3).targets.tolist() == [7, 5, 5]
     best = pairs.best(2)
     assert [column.tolist() for column in best] == [[1, 1, 4], [7, 5, 5], [0.5, 0.3, 1.0]]
 

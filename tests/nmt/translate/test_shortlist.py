@@ -10,12 +10,15 @@ import pytest
 import tensorflow as tf
 
 from nmt.core.errors import InputError
+from nmt.model.lstm.translator import LSTMTranslator
+from nmt.model.parts.initializers import initializer
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
 from nmt.translate.beam_search import beam_search
+from nmt.translate.ensemble import Ensemble
 from nmt.translate.search import greedy_search
-from nmt.translate.shortlist import EOS_PLACE, SOS_PLACE, Shortlist, Shortlisted, read_shortlist
+from nmt.translate.shortlist import Shortlist, Shortlisted, read_shortlist
 from tests.nmt.model import graphs
-from tests.nmt.model.graphs import EOS, SOS
+from tests.nmt.model.graphs import EOS, SOS, v1
 from tests.nmt.model.oracle_model import OracleModel
 from tests.nmt.translate.oracle_search import beam, greedy
 from tests.nmt.translate.test_search import LENGTHS, MODELS, padded
@@ -25,6 +28,7 @@ from tests.nmt.translate.test_translation_model import MODES as SEARCHES
 # Of 13 words of the target; what a source's word 5 may become is not told.
 CANDIDATES = {3: [8, 4], 4: [12], 6: [9, 10, 3], 7: [5], 8: [6, 7], 9: [11, 4], 10: [3, 12]}
 TO_ALL = [7, 10]
+TIED: dict[str, dict[str, Any]] = {"tied": dict(tie_embeddings="decoder", tgt_embedding_size=4)}
 
 
 class Narrow:
@@ -58,16 +62,16 @@ def shortlist() -> Shortlist:
     return Shortlist((0, SOS, EOS), np.array(TO_ALL), {word: np.array(ids) for word, ids in CANDIDATES.items()})
 
 
-@pytest.mark.parametrize("kind", ["plain", "attention", "gnmt"])
+@pytest.mark.parametrize("kind", ["plain", "attention", "gnmt", "tied"])
 def test_search_is_that_over_the_words_of_each_sentence(kind: str) -> None:
     """Words and scores are those of a model in which a sentence's other words have no probability at all."""
     rows = graphs.sentences(LENGTHS, 11)
     source = graphs.time_major(rows, EOS, 2)
     words, closed = shortlist().of(source, 5)
-    with graphs.model(graphs.architecture(**MODELS[kind]), weight=2.0) as (translator, session):
+    with graphs.model(graphs.architecture(**{**MODELS, **TIED}[kind]), weight=2.0) as (translator, session):
         short = Shortlisted(translator, tf.constant(words)[:], tf.constant(closed))
         arguments = (tf.constant(source), tf.constant(LENGTHS), tf.constant(9))
-        places = (SOS_PLACE, EOS_PLACE)
+        places = shortlist().places[1:]
         ids, scores = session.run(beam_search(short, *arguments, *places, 4, 1.0))
         best, free = session.run(
             [greedy_search(short, *arguments, *places), greedy_search(translator, *arguments, SOS, EOS)]
@@ -79,6 +83,52 @@ def test_search_is_that_over_the_words_of_each_sentence(kind: str) -> None:
             np.testing.assert_allclose(scores[k], [one.score for one in wanted], rtol=1e-4, err_msg=f"k {k}")
             assert words[best[k]].tolist() == padded(greedy(expected, row, 9, SOS, EOS), best.shape[1], EOS), k
     assert best.shape != free.shape or (words[best] != free).any()
+
+
+def test_an_ensemble_is_the_mean_over_the_words_of_each_sentence() -> None:
+    """Whatever the others of the batch may have: the members' probabilities are of the sentence's own words."""
+    rows, shape = graphs.sentences(LENGTHS, 11), graphs.architecture(**MODELS["attention"])
+    source, own = graphs.time_major(rows, EOS), shortlist()
+    with tf.Graph().as_default(), v1.Session() as session:
+        members = []
+        for seed in (5, 6):
+            with v1.variable_scope(f"model_{seed}"):
+                members.append(LSTMTranslator(shape, initializer("uniform", 2.0, seed=seed)))
+        session.run(v1.global_variables_initializer())
+
+        def search(columns: slice) -> list[list[int]]:
+            words, closed = own.of(source[:, columns], 5)
+            some = Shortlisted(Ensemble(members), tf.constant(words), tf.constant(closed))
+            arguments = tf.constant(source[:, columns]), tf.constant(LENGTHS[columns]), tf.constant(9)
+            ids, scores = session.run(beam_search(some, *arguments, *own.places[1:], 4, 1.0))
+            found.extend(scores.tolist())
+            return [[word for word in words[best].tolist() if word != EOS] for best in ids[:, 0]]
+
+        found: list[list[float]] = []
+        together = search(slice(None))
+        alone = [search(slice(k, k + 1))[0] for k in range(len(rows))]
+    assert together == alone
+    np.testing.assert_allclose(found[: len(rows)], found[len(rows) :], rtol=1e-4)
+
+
+@pytest.mark.parametrize("specials", [(0, 7, 4), (0, 5, 5), (0, 0, 4)])
+def test_special_words_anywhere(specials: tuple[int, int, int]) -> None:
+    """Also where two of them are one word: a list of all words changes nothing."""
+    rows, (_, sos, eos) = graphs.sentences(LENGTHS, 11), specials
+    source = graphs.time_major(rows, EOS)
+    every = Shortlist(specials, np.arange(13), {})
+    words, closed = every.of(source, 5)
+    assert sorted(words.tolist()) == list(range(13)) and not closed.any()
+    with graphs.model(graphs.architecture(**MODELS["attention"]), weight=2.0) as (translator, session):
+        short = Shortlisted(translator, tf.constant(words), tf.constant(closed))
+        arguments = (tf.constant(source), tf.constant(LENGTHS), tf.constant(9))
+        ids, free = session.run(
+            [
+                beam_search(short, *arguments, *every.places[1:], 4, 1.0, 0.0, 3, every.places[0])[0],
+                beam_search(translator, *arguments, sos, eos, 4, 1.0, 0.0, 3, 0)[0],
+            ]
+        )
+    assert words[ids].tolist() == free.tolist()
 
 
 def test_words_of_a_batch() -> None:
