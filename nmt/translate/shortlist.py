@@ -43,7 +43,8 @@ class Shortlist:
         self, specials: tuple[int, int, int], to_all: np.ndarray, candidates: Mapping[int, np.ndarray]
     ) -> None:
         first = list(dict.fromkeys(specials))  # two of them may be one word
-        self.places = tuple(first.index(one) for one in specials)
+        unk, sos, eos = (first.index(one) for one in specials)
+        self.places = unk, sos, eos
         self._specials, self._to_all, self._candidates = np.array(first), to_all, candidates
 
     def of(self, source: np.ndarray, at_least: int) -> tuple[np.ndarray, np.ndarray]:

@@ -32,9 +32,9 @@ def test_probabilities_are_those_of_the_equations(monkeypatch: pytest.MonkeyPatc
     """Of random sentences, in pieces of any size; sentences may be empty, and words occur twice."""
     monkeypatch.setattr(module, "_CELLS", cells)
     random = np.random.default_rng(4)
-    sides = [[random.integers(0, 6, random.integers(0, 5)).tolist() for _ in range(30)] for _ in range(2)]
-    found = word_translations(*([np.array(ids, np.int64) for ids in side] for side in sides), iterations=4)
-    wanted = plain(*sides, 4)
+    sources, targets = ([random.integers(0, 6, random.integers(0, 5)) for _ in range(30)] for _ in range(2))
+    found = word_translations(sources, targets, iterations=4)
+    wanted = plain([ids.tolist() for ids in sources], [ids.tolist() for ids in targets], 4)
     rows = list(zip(found.sources.tolist(), found.targets.tolist(), strict=True))
     assert rows == sorted(wanted, key=lambda key: (key[0], -found.probabilities[rows.index(key)]))
     np.testing.assert_allclose(found.probabilities, [wanted[key] for key in rows], rtol=1e-10)

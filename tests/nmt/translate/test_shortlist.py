@@ -69,12 +69,12 @@ def test_search_is_that_over_the_words_of_each_sentence(kind: str) -> None:
     source = graphs.time_major(rows, EOS, 2)
     words, closed = shortlist().of(source, 5)
     with graphs.model(graphs.architecture(**{**MODELS, **TIED}[kind]), weight=2.0) as (translator, session):
-        short = Shortlisted(translator, tf.constant(words)[:], tf.constant(closed))
+        short: Any = Shortlisted(translator, tf.constant(words)[:], tf.constant(closed))
         arguments = (tf.constant(source), tf.constant(LENGTHS), tf.constant(9))
-        places = shortlist().places[1:]
-        ids, scores = session.run(beam_search(short, *arguments, *places, 4, 1.0))
+        _, sos, eos = shortlist().places
+        ids, scores = session.run(beam_search(short, *arguments, sos, eos, 4, 1.0))
         best, free = session.run(
-            [greedy_search(short, *arguments, *places), greedy_search(translator, *arguments, SOS, EOS)]
+            [greedy_search(short, *arguments, sos, eos), greedy_search(translator, *arguments, SOS, EOS)]
         )
         expected: Any = NarrowModel(graphs.oracle(translator.architecture, session))
         for k, row in enumerate(rows):
@@ -98,9 +98,9 @@ def test_an_ensemble_is_the_mean_over_the_words_of_each_sentence() -> None:
 
         def search(columns: slice) -> list[list[int]]:
             words, closed = own.of(source[:, columns], 5)
-            some = Shortlisted(Ensemble(members), tf.constant(words), tf.constant(closed))
+            some: Any = Shortlisted(Ensemble(members), tf.constant(words), tf.constant(closed))
             arguments = tf.constant(source[:, columns]), tf.constant(LENGTHS[columns]), tf.constant(9)
-            ids, scores = session.run(beam_search(some, *arguments, *own.places[1:], 4, 1.0))
+            ids, scores = session.run(beam_search(some, *arguments, own.places[1], own.places[2], 4, 1.0))
             found.extend(scores.tolist())
             return [[word for word in words[best].tolist() if word != EOS] for best in ids[:, 0]]
 
@@ -117,14 +117,15 @@ def test_special_words_anywhere(specials: tuple[int, int, int]) -> None:
     rows, (_, sos, eos) = graphs.sentences(LENGTHS, 11), specials
     source = graphs.time_major(rows, EOS)
     every = Shortlist(specials, np.arange(13), {})
+    place = every.places
     words, closed = every.of(source, 5)
     assert sorted(words.tolist()) == list(range(13)) and not closed.any()
     with graphs.model(graphs.architecture(**MODELS["attention"]), weight=2.0) as (translator, session):
-        short = Shortlisted(translator, tf.constant(words), tf.constant(closed))
+        short: Any = Shortlisted(translator, tf.constant(words), tf.constant(closed))
         arguments = (tf.constant(source), tf.constant(LENGTHS), tf.constant(9))
         ids, free = session.run(
             [
-                beam_search(short, *arguments, *every.places[1:], 4, 1.0, 0.0, 3, every.places[0])[0],
+                beam_search(short, *arguments, place[1], place[2], 4, 1.0, 0.0, 3, place[0])[0],
                 beam_search(translator, *arguments, sos, eos, 4, 1.0, 0.0, 3, 0)[0],
             ]
         )
