@@ -23,11 +23,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar
 
 from nmt.core.errors import InputError
 from nmt.core.files import make_directory, replace_atomically
-from nmt.options.command import run
+from nmt.options.command import TrainingText, run
 from nmt.options.option import option
 from nmt.text.corpus import open_parallel
 from nmt.text.lines import TextFile
@@ -220,16 +219,9 @@ def _unknown(counts: Counter[str], vocabulary: Vocabulary) -> int:
 
 
 @dataclass(frozen=True)
-class PrepareOptions:
+class PrepareOptions(TrainingText):
     """The command line."""
 
-    title: ClassVar[str] = "options"
-
-    train_prefix: str | None = option(
-        None, "Training text is <train_prefix>.<src> and <train_prefix>.<tgt>.", required=True
-    )
-    src: str | None = option(None, "Suffix of the source files.", required=True)
-    tgt: str | None = option(None, "Suffix of the target files.", required=True)
     out_dir: str | None = option(None, "Directory for all that is written; made if missing.", required=True)
     apply: str = option("", "Prefixes of other text to segment and count alike, with commas between.")
     bpe: int | None = option(None, "Joints of byte pair encoding over both languages.")

@@ -18,17 +18,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
 from nmt.core.errors import InputError
 from nmt.core.files import check_writable, make_directory, replace_atomically
-from nmt.options.command import run
+from nmt.options.command import TrainingText, run
 from nmt.options.option import POSITIVE, option
 from nmt.text.corpus import open_parallel
 from nmt.text.tokens import split
-from nmt.text.vocabulary import EOS, SOS, Vocabulary, complete_vocabulary, read_vocabulary
+from nmt.text.vocabulary import EOS, SOS, checked_vocabulary
 from nmt.text.word_translations import word_translations
 
 _LEAST = 0.001  # probability of a word that is listed
@@ -71,7 +70,10 @@ def make_shortlist(
     """
     _check(out_file, [f"{prefix}.{suffix}" for prefix in (train_prefix, vocab_prefix) for suffix in (src, tgt)])
     corpus = open_parallel(f"{train_prefix}.{src}", f"{train_prefix}.{tgt}")
-    vocabularies = [_vocabulary(f"{vocab_prefix}.{suffix}", sos, eos, check_special_token) for suffix in (src, tgt)]
+    vocabularies = [
+        checked_vocabulary(f"{vocab_prefix}.{suffix}", None, sos, eos, check_special_token=check_special_token)
+        for suffix in (src, tgt)
+    ]
     numbers = np.unique(np.linspace(0, len(corpus) - 1, min(pairs, len(corpus))).astype(int))
     sides = list(zip((corpus.src, corpus.tgt), vocabularies, strict=True))
     sources, targets = ([words.encode(split(text.line(number))) for number in numbers] for text, words in sides)
@@ -105,24 +107,10 @@ def _check(out_file: str | os.PathLike[str], inputs: Sequence[str]) -> None:
     check_writable(out_file)
 
 
-def _vocabulary(path: str, sos: str, eos: str, check_special_token: bool) -> Vocabulary:
-    """As the translation program reads it."""
-    if check_special_token:
-        return complete_vocabulary(path, None, sos, eos)
-    return read_vocabulary(path, sos, eos, specials_first=False)
-
-
 @dataclass(frozen=True)
-class ShortlistOptions:
+class ShortlistOptions(TrainingText):
     """The command line."""
 
-    title: ClassVar[str] = "options"
-
-    train_prefix: str | None = option(
-        None, "Training text is <train_prefix>.<src> and <train_prefix>.<tgt>.", required=True
-    )
-    src: str | None = option(None, "Suffix of the source files.", required=True)
-    tgt: str | None = option(None, "Suffix of the target files.", required=True)
     vocab_prefix: str | None = option(None, "Vocabularies are <vocab_prefix>.<src> and .<tgt>.", required=True)
     out_file: str | None = option(None, "What is written.", required=True)
     candidates: int = option(50, "Words of the target for each of the source, at most.", within=POSITIVE)

@@ -8,15 +8,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 from nmt.core.errors import InputError
 from nmt.core.files import DISK_FULL, unwritable
 from nmt.core.ranks import ONE_PROCESS, AgreedError, Ranks
 from nmt.options.flags import asks_for_help, help_text, parse
-from nmt.options.option import check_each
+from nmt.options.option import check_each, option
 
 Options = TypeVar("Options")
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """Options of commands that read the training text."""
+
+    title: ClassVar[str] = "options"
+
+    train_prefix: str | None = option(
+        None, "Training text is <train_prefix>.<src> and <train_prefix>.<tgt>.", required=True
+    )
+    src: str | None = option(None, "Suffix of the source files.", required=True)
+    tgt: str | None = option(None, "Suffix of the target files.", required=True)
 
 
 def run(command: Callable[[Options], None], options: type[Options], usage: str, argv: Sequence[str]) -> int:

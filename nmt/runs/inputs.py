@@ -21,7 +21,7 @@ from nmt.text.lines import TextFile
 from nmt.text.tokens import looks_like
 from nmt.text.unknown_words import count_unknown
 from nmt.text.vector_file import read_embeddings
-from nmt.text.vocabulary import SourceVocabulary, Vocabulary, complete_vocabulary, read_vocabulary
+from nmt.text.vocabulary import SourceVocabulary, Vocabulary, checked_vocabulary
 
 Vocabularies = tuple[SourceVocabulary, Vocabulary]
 _DECIDING = ("train", "dev")  # texts that must fit the vocabularies; a test text may be of another domain
@@ -93,9 +93,8 @@ def _read_vocabulary(config: Config, suffix: str, writes: bool) -> Vocabulary:
             f"{path} cannot be read, and {_joint(config)} reads it for both sides: make it with nmt.prepare "
             "--share_vocab, or give --noshare_vocab --tie_embeddings=none"
         )
-    if not config.check_special_token:
-        return read_vocabulary(path, config.sos, config.eos, specials_first=False)
-    return complete_vocabulary(path, config.out_dir if writes else None, config.sos, config.eos)
+    out_dir, check = config.out_dir if writes else None, config.check_special_token
+    return checked_vocabulary(path, out_dir, config.sos, config.eos, check_special_token=check)
 
 
 class Vectors(NamedTuple):

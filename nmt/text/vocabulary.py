@@ -186,6 +186,20 @@ def complete_vocabulary(
     return write_vocabulary(copy, words, sos, eos)
 
 
+def checked_vocabulary(
+    path: str | os.PathLike[str],
+    out_dir: str | os.PathLike[str] | None,
+    sos: str = SOS,
+    eos: str = EOS,
+    *,
+    check_special_token: bool = True,
+) -> Vocabulary:
+    """A vocabulary that begins with the special words or gets them (`complete_vocabulary`), or one taken as it is."""
+    if check_special_token:
+        return complete_vocabulary(path, out_dir, sos, eos)
+    return read_vocabulary(path, sos, eos, specials_first=False)
+
+
 def write_vocabulary(path: str | os.PathLike[str], words: Iterable[str], sos: str = SOS, eos: str = EOS) -> Vocabulary:
     """Write the special words and then `words`, which hold none of them, to `path`; return the vocabulary.
 

@@ -151,8 +151,7 @@ class TranslationModel(TrainedModel[SearchSettings]):
         self._target = v1.placeholder(tf.int32, [None, None], "target")
         self._weights: tf.Tensor | None = None
         if translator.architecture.has_attention:
-            read = (translator, self._source, self._lengths)
-            self._weights = attention_weights(*read, vocabulary.sos_id, self._target)
+            self._weights = attention_weights(translator, self._source, self._lengths, vocabulary.sos_id, self._target)
 
     def translate(self, lines: Sequence[str], numbers: Sequence[int] | None = None) -> list[list[str]]:
         """The translations of each line, best first, in the order of the lines; what the line alone would get.
