@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from nmt.core.errors import InputError
-from nmt.core.ranks import from_root, together
+from nmt.core.ranks import from_root
 from nmt.options.command import exit_code
 from nmt.options.config import Config
 from nmt.options.flags import asks_for_help, help_text, parse
@@ -27,7 +27,7 @@ from nmt.options.option import POSITIVE, check_each, make, option
 from nmt.options.resolve import configure, saved_path
 from nmt.runs import inputs
 from nmt.runs.tfdist_ranks import Processes
-from nmt.runs.translation_run import checkpoints, load
+from nmt.runs.translation_run import load
 from nmt.scoring.score import sacre_bleu
 from nmt.text.tokens import reference_text
 from nmt.translate.translation_model import SearchSettings, TranslationModel, translate_shared
@@ -83,14 +83,11 @@ def tune(options: TuneOptions, ranks: Processes) -> None:
     tell = functools.partial(print, flush=True)
     configs, saved = from_root(ranks, lambda: _configured(options))
     lines, references = from_root(ranks, lambda: _read(configs[0]))
-    with together(ranks):
-        vocabularies = inputs.read_vocabularies(configs[0], saved)
-        with ranks.untouched():
-            weights = load(configs[0], saved, vocabularies, checkpoints(configs[0]))
+    trained = load(configs[0], saved, ranks, ranks.untouched)
     scored: list[tuple[float, float]] = []
     for config in configs:
         with ranks.untouched():
-            model = TranslationModel(weights, *vocabularies, make(SearchSettings, config))
+            model = TranslationModel(trained.weights, *trained.vocabularies, make(SearchSettings, config))
         found = [best for best, *_ in translate_shared(model, lines, ranks)]
         bleu = sacre_bleu(found, references)
         words, wanted = (sum(len(line.split()) for line in text) for text in (found, references))

@@ -156,12 +156,17 @@ def check_exists(path: str) -> None:
 
 
 def checksum(path: str) -> str:
-    """What tells a checkpoint's contents from another's, in hexadecimal."""
+    """What tells a checkpoint's contents from another's, in hexadecimal.
+
+    Raises:
+        InputError: a file of it cannot be read.
+    """
     value = 0
-    for part in _files_of(Path(path)):
-        with open(part, "rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                value = zlib.crc32(block, value)
+    with reading(path):
+        for part in _files_of(Path(path)):
+            with open(part, "rb") as file:
+                while block := file.read(_BLOCK_BYTES):
+                    value = zlib.crc32(block, value)
     return f"{value:08x}"
 
 

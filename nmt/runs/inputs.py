@@ -144,9 +144,16 @@ def vocabulary_record(vocabularies: Vocabularies) -> dict[str, Any]:
     return record
 
 
-def checksum(vocabularies: Vocabularies) -> int:
-    """A number that tells whether two ranks hold the same vocabularies."""
-    return int("".join(_digest(vocabulary)[:7] for vocabulary in vocabularies), 16)  # below 2**56
+def check_same_vocabularies(ranks: Ranks, config: Config, vocabularies: Vocabularies) -> None:
+    """Checks that all ranks hold the same vocabularies.
+
+    Collective: every rank calls.
+
+    Raises:
+        AgreedError: on every rank, if one differs.
+    """
+    number = int("".join(_digest(vocabulary)[:7] for vocabulary in vocabularies), 16)  # below 2**56
+    check_equal(ranks, number, f"the vocabularies {config.vocab_prefix}.* are not the same on all ranks")
 
 
 def _digest(vocabulary: SourceVocabulary) -> str:

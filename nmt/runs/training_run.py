@@ -137,11 +137,7 @@ def _train(
     inputs.check_same_text(ranks, [corpus, *(held_out.values() if shared else ())])
     texts = {"train": corpus, **held_out}
     notices += from_root(ranks, lambda: inputs.unknown_words(config, texts, vocabularies))
-    check_equal(
-        ranks,
-        inputs.checksum(vocabularies),
-        f"the vocabularies {config.vocab_prefix}.* are not the same on all ranks",
-    )
+    inputs.check_same_vocabularies(ranks, config, vocabularies)
     check_equal(ranks, joints.checksum if joints else 0, f"{config.bpe_codes} is not the same on all ranks")
     with tf.Graph().as_default() as graph:
         initial = initial_weights(config, shape, vectors)

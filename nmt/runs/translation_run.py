@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nmt.core.errors import InputError
-from nmt.core.ranks import Ranks, from_root, together
+from nmt.core.ranks import Ranks, check_equal, from_root, together
 from nmt.keeping import checkpoint
 from nmt.model.inference_model import TrainedWeights
 from nmt.options import derived_settings
@@ -42,19 +43,64 @@ def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inp
     if config.inference_ref_file:  # before all the work
         files = str(config.inference_input_file), config.inference_ref_file
         from_root(ranks, lambda: check_reference(*files))
-    with together(ranks):
-        paths = checkpoints(config)
-        vocabularies = inputs.read_vocabularies(config, saved)
-        with untouched():
-            weights = load(config, saved, vocabularies, paths)
-            model = TranslationModel(weights, *vocabularies, make(SearchSettings, config))
+    trained = load(config, saved, ranks, untouched)
+    with together(ranks), untouched():
+        model = TranslationModel(trained.weights, *trained.vocabularies, make(SearchSettings, config))
     files = str(config.inference_input_file), str(config.inference_output_file)
-    work = from_root(ranks, lambda: _work(config, paths, vocabularies))
+    work = hashlib.sha256(config.to_json(**trained.contents).encode("utf-8")).hexdigest()
     lines = translate_file(model, *files, ranks, config.inference_list, work)
-    from_root(ranks, lambda: _tell(config, model, ",".join(paths), lines))
+    from_root(ranks, lambda: _tell(config, model, ",".join(trained.paths), lines))
 
 
-def checkpoints(config: Config) -> list[str]:
+class Trained(NamedTuple):
+    """What translates.
+
+    Attributes:
+        weights: of the checkpoints.
+        vocabularies: they were trained with.
+        paths: of the checkpoints.
+        contents: what tells weights, vocabularies and shortlist from others, by name.
+    """
+
+    weights: TrainedWeights
+    vocabularies: inputs.Vocabularies
+    paths: list[str]
+    contents: dict[str, Any]
+
+
+def load(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> Trained:
+    """What the options ask to translate with, checked to be the same on all ranks.
+
+    Collective: every rank calls.
+
+    Args:
+        config: of the run.
+        saved: the contents of the `hparams` file.
+        ranks: who translates.
+        untouched: in such a block, graphs are built as they are.
+
+    Raises:
+        AgreedError: on every rank: a file is missing, damaged, of other options, or another one on some rank.
+    """
+    with together(ranks):
+        paths = _checkpoints(config)
+        vocabularies = inputs.read_vocabularies(config, saved)
+        checksums = [checkpoint.checksum(path) for path in paths]
+        shortlist = TextFile(config.shortlist).checksum if config.shortlist else None
+    inputs.check_same_vocabularies(ranks, config, vocabularies)
+    weights_of = (
+        f"the weights of {','.join(paths)} are not the same on all ranks: copy the checkpoints of rank 0 to all"
+    )
+    check_equal(ranks, zlib.crc32("".join(checksums).encode()), weights_of)
+    check_equal(ranks, shortlist or 0, f"{config.shortlist} is not the same on all ranks: copy one to all")
+    with together(ranks), untouched():
+        weights = _weights(config, saved, vocabularies, paths)
+    contents = inputs.vocabulary_record(vocabularies)
+    contents |= {"checkpoint": ",".join(checksums), "shortlist_crc32": shortlist}
+    return Trained(weights, vocabularies, paths, contents)
+
+
+def _checkpoints(config: Config) -> list[str]:
     """The checkpoints to translate with: those of --ckpt, or the latest in out_dir.
 
     Raises:
@@ -73,7 +119,7 @@ def checkpoints(config: Config) -> list[str]:
     return paths
 
 
-def load(
+def _weights(
     config: Config, saved: Mapping[str, Any], vocabularies: inputs.Vocabularies, paths: Sequence[str]
 ) -> TrainedWeights:
     """The weights of a checkpoint, or of several for an ensemble.
@@ -122,14 +168,6 @@ def _check_one_kind(paths: Sequence[str]) -> None:
                     f"--ckpt: {name} is {records[first][name]!r} in the hparams of {first} and {record[name]!r} in "
                     f"those of {path}; models that translate together need one shape and one vocabulary: leave one out"
                 )
-
-
-def _work(config: Config, paths: Sequence[str], vocabularies: inputs.Vocabularies) -> str:
-    """What tells this translation from one by another model or with other options."""
-    weights = ",".join(checkpoint.checksum(path) for path in paths)
-    shortlist = TextFile(config.shortlist).checksum if config.shortlist else None
-    options = config.to_json(**inputs.vocabulary_record(vocabularies), checkpoint=weights, shortlist_crc32=shortlist)
-    return hashlib.sha256(options.encode("utf-8")).hexdigest()
 
 
 def _tell(config: Config, model: TranslationModel, path: str, lines: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import numpy as np
@@ -101,3 +102,28 @@ def test_ranks_translate_and_another_number_of_ranks_goes_on(toy: Any) -> None:
     assert done.code == 0, done.errors
     assert "# 1 rank(s) until step 1, 2 from here on: global batch size changed since step 1" in done.output
     assert "learning rate 1.41421" in done.output
+
+
+def test_ranks_that_see_other_files_do_not_translate_together(toy: Any) -> None:
+    """Each rank in a folder of its own, as on two machines: the weights or the shortlist of one are others."""
+    assert main(toy.flags("--num_train_steps=2")) == 0
+    for rank in (0, 1):
+        shutil.copytree(toy.directory, toy.directory / f"rank{rank}", ignore=shutil.ignore_patterns("rank*"))
+        (toy.directory / f"rank{rank}" / "words").write_text(f"</s> {'AB'[rank]}\n")
+    older, newer = (toy.directory / "out" / f"translate.ckpt-{step}" for step in (0, 2))
+    for suffix in (".index", ".data-00000-of-00001"):
+        shutil.copy(f"{older}{suffix}", toy.directory / "rank1" / "out" / f"{newer.name}{suffix}")
+    translate = """
+import os, sys, tfdist
+from nmt.nmt import main
+os.chdir(os.path.join(sys.argv[1], f"rank{tfdist.rank()}"))
+infer = ["--inference_input_file=dev.en", "--inference_output_file=found"]
+codes = [main([*infer, *more]) for more in (["--out_dir=out"], ["--ckpt=out/translate.ckpt-0", "--shortlist=words"])]
+assert codes == [1, 1] and not os.path.exists("found"), codes
+"""
+    done = mpirun(2, ["-c", translate, str(toy.directory)], timeout_seconds=300)
+    assert done.code == 0, done.errors
+    weights, words = (line for line in done.errors.splitlines() if line.startswith("nmt: "))
+    assert "the weights of out/translate.ckpt-2 are not the same on all ranks" in weights
+    assert "words is not the same on all ranks" in words
+    assert "rank 1 differs from rank 0" in weights and "rank 1 differs from rank 0" in words
