@@ -22,8 +22,6 @@ from nmt.runs.training_run import train_model
 from nmt.runs.translation_run import infer
 from nmt.train.synchronisation import Synchronisation
 
-_PRODUCTS = {"float32": "none", "bfloat16": "bf16", "float16": "fp16"}  # by --precision
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program on this rank and returns its exit code; without arguments, by the command line's."""
@@ -48,9 +46,7 @@ def run(arguments: Sequence[str], ranks: Processes) -> None:
         from_root(ranks, lambda: print(help_text("python -m nmt.nmt --name=value ...", Config), end=""))
         return
     config, saved = from_root(ranks, lambda: configure(arguments))
-    products = _PRODUCTS[config.precision]
-    from_root(ranks, lambda: ranks.asked("mixed_precision", products, f"precision={config.precision}"))
-    ranks.configure(mixed_precision=products)
+    ranks.multiply_in(config.precision)
     if config.is_inference:
         infer(config, saved, ranks, ranks.untouched)
     else:

@@ -83,6 +83,7 @@ def tune(options: TuneOptions, ranks: Processes) -> None:
     tell = functools.partial(print, flush=True)
     configs, saved = from_root(ranks, lambda: _configured(options))
     lines, references = from_root(ranks, lambda: _read(configs[0]))
+    ranks.multiply_in(configs[0].precision)
     trained = load(configs[0], saved, ranks, ranks.untouched)
     scored: list[tuple[float, float]] = []
     for config in configs:

@@ -15,10 +15,11 @@ import numpy as np
 
 import tfdist
 from nmt.core.errors import InputError
-from nmt.core.ranks import AgreedError
+from nmt.core.ranks import AgreedError, from_root
 from tfdist.core.settings import Settings
 
 Value = TypeVar("Value")
+_PRODUCTS = {"float32": "none", "bfloat16": "bf16", "float16": "fp16"}  # by the name that a user gives
 
 
 def share_of_cores(usable: Set[int], all_cores: Set[int], local_rank: int, local_size: int) -> Set[int]:
@@ -117,6 +118,18 @@ class Processes:
                 tfdist.configure(**wanted)
         except tfdist.SettingsError as error:
             raise AgreedError(str(error), self.rank == 0) from None
+
+    def multiply_in(self, precision: str) -> None:
+        """Has graphs built from now on compute their products in a format, the value of --precision.
+
+        Collective: every rank calls.
+
+        Raises:
+            AgreedError: on every rank, if a variable of tfdist on rank 0 says otherwise.
+        """
+        products = _PRODUCTS[precision]
+        from_root(self, lambda: self.asked("mixed_precision", products, f"precision={precision}"))
+        self.configure(mixed_precision=products)
 
     def take_cores(self) -> None:
         """Stays on this rank's share of the cores from here on: see `share_of_cores`. Before the first session."""

@@ -12,13 +12,24 @@ from nmt.nmt import main as nmt
 from nmt.tune_search import main
 
 
-def test_the_best_of_the_table_is_named(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_of_the_table_is_named(
+    toy: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each line has what translating with that weight scores; mistakes are told in one message."""
-    training = ["--num_train_steps=30", "--noevaluate_epochs", "--optimizer=adam", "--learning_rate=0.02"]
+    training = [
+        "--precision=bfloat16",
+        "--num_train_steps=30",
+        "--noevaluate_epochs",
+        "--optimizer=adam",
+        "--learning_rate=0.02",
+    ]
     assert nmt(toy.flags("--beam_width=3", "--subword_option=bpe", *training)) == 0
     out, dev = toy.directory / "out", toy.directory / "dev"
     capsys.readouterr()
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr("nmt.tune_search.Processes.configure", lambda _, **given: asked.append(given))
     assert main(["tune_search", f"--out_dir={out}", "--weights=0,-5,5"]) == 0
+    assert asked == [{"mixed_precision": "bf16"}]  # as the run translates; not here, and not in what follows
     said = capsys.readouterr().out
     assert f"{dev}, beam 3, nrefs:1|" in said
     table = {weight: float(bleu) for weight, bleu in re.findall(r"^ +(\S+) +([\d.]+) +[\d.]+$", said, re.MULTILINE)}
@@ -29,7 +40,12 @@ def test_the_best_of_the_table_is_named(toy: Any, capsys: pytest.CaptureFixture[
     assert table[best] == max(table.values())
     assert main(["tune_search", f"--out_dir={out}", "--weights=0", "--beam_width=2"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "--beam_width=2 --length_penalty_weight=0"
-    infer = [f"--out_dir={out}", f"--inference_input_file={dev}.en", f"--inference_output_file={toy.directory}/found"]
+    infer = [
+        "--precision=float32",
+        f"--out_dir={out}",
+        f"--inference_input_file={dev}.en",
+        f"--inference_output_file={toy.directory}/found",
+    ]
     assert nmt([*infer, f"--inference_ref_file={dev}.de", f"--length_penalty_weight={best}"]) == 0
     assert f"sacrebleu: {table[best]:.2f} " in capsys.readouterr().out
 
