@@ -38,7 +38,7 @@ class Storing(Protocol):
         """The path of the checkpoint of this step, written unless it has been."""
 
     def average(self, step: int) -> str | None:
-        """The path of the mean of the newest checkpoints; None as long as there are too few."""
+        """The path of the mean of the newest checkpoints; None as long as there are too few, or another writes."""
 
     def translations(self, name: str, lines: Sequence[str]) -> None:
         """The translation `output_<name>` of a text."""
@@ -70,17 +70,11 @@ class NoStore:
         return os.fspath(self.directory / f"{NAME}-{step}")
 
     def average(self, step: int) -> str | None:
-        """The path."""
-        if len(self._trained()) < self.keep:
-            return None
-        return os.fspath(self.directory / _AVERAGES / f"{NAME}-{step}")
+        """None: who writes it knows."""
+        return None
 
     def translations(self, name: str, lines: Sequence[str]) -> None:
         """Nothing."""
-
-    def _trained(self) -> list[str]:
-        """The newest checkpoints, as many as are kept; not that of the weights before the first step."""
-        return [name for name in checkpoint.listed(self.directory) if checkpoint.step_of(name)][-self.keep :]
 
 
 class Store(NoStore):
@@ -117,11 +111,10 @@ class Store(NoStore):
 
     def average(self, step: int) -> str | None:
         """Written to `avg_checkpoints`, in place of the one before."""
-        path = super().average(step)
-        if path is None:
+        trained = [name for name in checkpoint.listed(self.directory) if checkpoint.step_of(name)]  # not the initial
+        if len(trained) < self.keep:
             return None
-        newest = [os.fspath(self.directory / name) for name in self._trained()]
-        means = mean_values(newest)
+        means = mean_values([os.fspath(self.directory / name) for name in trained[-self.keep :]])
         checkpoints = Checkpoints(self.directory / _AVERAGES, keep=1, hparams=self._hparams)
         return checkpoints.write(step, lambda target: write_values(target, means))
 

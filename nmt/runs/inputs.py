@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nmt.core.errors import InputError
-from nmt.core.ranks import Ranks, check_equal
+from nmt.core.ranks import Ranks, check_equal, together
 from nmt.options.config import Config
 from nmt.options.presets import preset
 from nmt.text.bpe_dropout import Joints, check_fit, read_joints
@@ -43,6 +43,12 @@ def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = F
     """
     tgt = _read_vocabulary(config, str(config.src if config.share_vocab else config.tgt), writes)
     marked = looks_like(tgt.words)
+    if config.subword_option == "spm" and not marked:
+        raise InputError(
+            f"--subword_option=spm{_by_preset(config, 'subword_option')} does not fit {tgt.path}, which has no subword "
+            "of SentencePiece: without spaces, a translation would be one word; leave --subword_option out, or give "
+            "the vocabulary that nmt.prepare --spm=N makes"
+        )
     if config.subword_option and marked and marked != config.subword_option:
         raise InputError(
             f"--subword_option={config.subword_option}{_by_preset(config, 'subword_option')} does not fit {tgt.path}, "
@@ -154,6 +160,20 @@ def check_same_vocabularies(ranks: Ranks, config: Config, vocabularies: Vocabula
     """
     number = int("".join(_digest(vocabulary)[:7] for vocabulary in vocabularies), 16)  # below 2**56
     check_equal(ranks, number, f"the vocabularies {config.vocab_prefix}.* are not the same on all ranks")
+
+
+def check_same_shortlist(ranks: Ranks, config: Config) -> int | None:
+    """Checks that all ranks read the same shortlist, if any, and returns its checksum.
+
+    Collective: every rank calls.
+
+    Raises:
+        AgreedError: on every rank, if one differs or cannot be read.
+    """
+    with together(ranks):
+        checksum = TextFile(config.shortlist).checksum if config.shortlist else None
+    check_equal(ranks, checksum or 0, f"{config.shortlist} is not the same on all ranks: copy one to all")
+    return checksum
 
 
 def _digest(vocabulary: SourceVocabulary) -> str:

@@ -138,6 +138,8 @@ def _train(
     texts = {"train": corpus, **held_out}
     notices += from_root(ranks, lambda: inputs.unknown_words(config, texts, vocabularies))
     inputs.check_same_vocabularies(ranks, config, vocabularies)
+    if shared:
+        inputs.check_same_shortlist(ranks, config)
     check_equal(ranks, joints.checksum if joints else 0, f"{config.bpe_codes} is not the same on all ranks")
     with tf.Graph().as_default() as graph:
         initial = initial_weights(config, shape, vectors)

@@ -20,7 +20,6 @@ from nmt.options.model_options import ModelOptions
 from nmt.options.option import make, options_of
 from nmt.runs import inputs
 from nmt.scoring.score import check_reference, score_files
-from nmt.text.lines import TextFile
 from nmt.translate.ensemble import EnsembleWeights
 from nmt.translate.translate_file import draw_attention, parse_list, translate_file
 from nmt.translate.translation_model import SearchSettings, TranslationModel
@@ -86,13 +85,12 @@ def load(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inpu
         paths = _checkpoints(config)
         vocabularies = inputs.read_vocabularies(config, saved)
         checksums = [checkpoint.checksum(path) for path in paths]
-        shortlist = TextFile(config.shortlist).checksum if config.shortlist else None
     inputs.check_same_vocabularies(ranks, config, vocabularies)
     weights_of = (
         f"the weights of {','.join(paths)} are not the same on all ranks: copy the checkpoints of rank 0 to all"
     )
     check_equal(ranks, zlib.crc32("".join(checksums).encode()), weights_of)
-    check_equal(ranks, shortlist or 0, f"{config.shortlist} is not the same on all ranks: copy one to all")
+    shortlist = inputs.check_same_shortlist(ranks, config)
     with together(ranks), untouched():
         weights = _weights(config, saved, vocabularies, paths)
     contents = inputs.vocabulary_record(vocabularies)

@@ -169,7 +169,7 @@ class Evaluator:
         self, model: BestScore, said: str, known: dict[int, dict[str, float]], stats: Stats, prefix: str = ""
     ) -> None:
         """Say what a best model scores; `known` has the figures of steps, and gets those of this one."""
-        path = model.checkpoint
+        path = self._sharing.broadcast(model.checkpoint)
         if path is None:
             self._outputs.say(f"{said}: no model has scored more than 0 yet")
             return
@@ -190,8 +190,9 @@ class Evaluator:
         """Scores of the mean of the newest checkpoints, if models are averaged and there are enough."""
         if best_name(self._metrics[0], AVERAGE) not in self._store.best:
             return {}
-        path = self._store.average(step)
+        path = self._sharing.broadcast(self._store.average(step))
         if path is None:
+            self._outputs.say("# No average of checkpoints: there are fewer than --num_keep_ckpts yet")
             return {}
         self._restore(path)
         scores = self._scores(step, AVERAGE)

@@ -41,11 +41,11 @@ def test_the_mean_of_the_newest_checkpoints(tmp_path: Path) -> None:
     assert list(store.best) == ["best_bleu", "avg_best_bleu"] == list(other.best)
     for step, weight in ((10, 1.0), (20, 2.0)):
         assert weights.save(store, step, weight) == other.save(None, step), step
-        assert store.average(step) is None and other.average(step) is None, step
+        assert store.average(step) is None, step
     for step, weight, mean in ((30, 6.0, 3.0), (40, 4.0, 4.0)):  # the oldest has gone by then
         weights.save(store, step, weight)
         path = store.average(step)
-        assert path == other.average(step) == str(tmp_path / f"avg_checkpoints/translate.ckpt-{step}"), step
+        assert path == str(tmp_path / f"avg_checkpoints/translate.ckpt-{step}"), step
         reader = tf.train.load_checkpoint(path)
         np.testing.assert_allclose(reader.get_tensor("weight"), [mean, -mean], err_msg=f"step {step}")
         assert reader.get_tensor("global_step") == step, step

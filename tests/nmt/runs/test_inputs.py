@@ -82,6 +82,9 @@ def test_subwords_must_be_joined_as_they_were_made(tmp_path: Path) -> None:
             if option and kind and option != kind:
                 with pytest.raises(InputError, match=f"--subword_option={option} does not fit .*={kind}$"):
                     read_vocabularies(config, {})
+            elif option == "spm" and not kind:
+                with pytest.raises(InputError, match="--subword_option=spm does not fit .*no subword of SentencePiece"):
+                    read_vocabularies(config, {})
             else:
                 vocabularies = read_vocabularies(config, {})
                 told = unknown_words(config, {}, vocabularies)

@@ -119,11 +119,13 @@ from nmt.nmt import main
 os.chdir(os.path.join(sys.argv[1], f"rank{tfdist.rank()}"))
 infer = ["--inference_input_file=dev.en", "--inference_output_file=found"]
 codes = [main([*infer, *more]) for more in (["--out_dir=out"], ["--ckpt=out/translate.ckpt-0", "--shortlist=words"])]
-assert codes == [1, 1] and not os.path.exists("found"), codes
+prefixes = [f"--{name}_prefix={name}" for name in ("train", "dev", "vocab")]
+codes.append(main(["--src=en", "--tgt=de", *prefixes, "--out_dir=new", "--eval_mode=shared", "--shortlist=words"]))
+assert codes == [1, 1, 1] and not os.path.exists("found") and not os.path.exists("new/hparams"), codes
 """
     done = mpirun(2, ["-c", translate, str(toy.directory)], timeout_seconds=300)
     assert done.code == 0, done.errors
-    weights, words = (line for line in done.errors.splitlines() if line.startswith("nmt: "))
+    weights, words, evaluated = (line for line in done.errors.splitlines() if line.startswith("nmt: "))
     assert "the weights of out/translate.ckpt-2 are not the same on all ranks" in weights
-    assert "words is not the same on all ranks" in words
+    assert "words is not the same on all ranks" in words and words == evaluated
     assert "rank 1 differs from rank 0" in weights and "rank 1 differs from rank 0" in words

@@ -122,6 +122,7 @@ def test_averages_are_evaluated_once_there_are_enough(toy: Any) -> None:
     model.answers = {toy.dev.src.line(i): toy.dev.tgt.line(i) for i in range(len(toy.dev))}
     evaluation.milestone(model.session, 1, perplexities=False, scores=True)
     assert not any("avg_dev" in line for line in outputs.lines)
+    assert "# No average of checkpoints: there are fewer than --num_keep_ckpts yet" in outputs.lines
     evaluation.milestone(model.session, 2, perplexities=False, scores=True)
     assert "  bleu avg_dev: 100.0" in outputs.lines and (toy.directory / "out/output_avg_dev").exists()
     assert (2, {f"avg_{t}_{m}": pytest.approx(100.0) for t in ("dev", "test") for m in ("bleu", "accuracy")}) in (
