@@ -46,6 +46,7 @@ def make_shortlist(
     sos: str = SOS,
     eos: str = EOS,
     check_special_token: bool = True,
+    share_vocab: bool = False,
 ) -> str:
     """Write a file of shortlists.
 
@@ -61,6 +62,7 @@ def make_shortlist(
         sos: the word that starts a sentence.
         eos: the word that ends a sentence.
         check_special_token: whether vocabularies begin with the special words, or have none of them.
+        share_vocab: whether `<vocab_prefix>.<src>` is that of both languages.
 
     Returns:
         what was done, for the user.
@@ -72,7 +74,7 @@ def make_shortlist(
     corpus = open_parallel(f"{train_prefix}.{src}", f"{train_prefix}.{tgt}")
     vocabularies = [
         checked_vocabulary(f"{vocab_prefix}.{suffix}", None, sos, eos, check_special_token=check_special_token)
-        for suffix in (src, tgt)
+        for suffix in (src, src if share_vocab else tgt)
     ]
     numbers = np.unique(np.linspace(0, len(corpus) - 1, min(pairs, len(corpus))).astype(int))
     sides = list(zip((corpus.src, corpus.tgt), vocabularies, strict=True))
@@ -119,6 +121,7 @@ class ShortlistOptions(TrainingText):
     sos: str = option(SOS, "The word that starts a sentence.")
     eos: str = option(EOS, "The word that ends a sentence.")
     check_special_token: bool = option(True, "As nmt.nmt takes it.")
+    share_vocab: bool = option(False, "<vocab_prefix>.<src> is the vocabulary of both languages.")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -75,6 +75,17 @@ def test_unknown_words_have_a_line(toy: Any, capsys: pytest.CaptureFixture[str])
     assert lines[0].startswith("END ") and "<unk> G" in lines
 
 
+def test_a_joint_vocabulary_is_the_sources_file(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path = toy.directory / "made" / "shortlist"
+    words = ["<unk>", "<s>", "</s>", *"abcdefgABCDEFG"]
+    (toy.directory / "vocab.en").write_text("\n".join(words) + "\n")
+    (toy.directory / "vocab.de").unlink()
+    assert command(toy) == 1
+    assert "vocab.de: cannot be read" in capsys.readouterr().err
+    assert command(toy, "--candidates=1", "--frequent=2", "--share_vocab") == 0
+    assert sorted(path.read_text().splitlines()[1:]) == [f"{letter} {letter.upper()}" for letter in "abcdefg"]
+
+
 @pytest.mark.parametrize("flag", ["--use_char_encode", "--language_model"])
 def test_a_source_without_words_has_no_shortlist(toy: Any, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert nmt(toy.flags("--shortlist=s", flag)) == 1
