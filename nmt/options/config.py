@@ -52,7 +52,7 @@ class Config(InferenceOptions):
             if name in FIELDS and value != FIELDS[name].default:
                 for needs in self.missing(name):
                     raise InputError(f"--{name}={value} would have no effect: it needs {needs}")
-        for message in self.warmup_contradiction(given):
+        for message in (*self.warmup_contradiction(given), *self.average_contradiction(given)):
             raise InputError(message)
 
     def check_training(self, before: Mapping[str, Any]) -> None:
@@ -66,6 +66,7 @@ class Config(InferenceOptions):
         """
         defaults = {name: field.default for name, field in FIELDS.items()}
         for message in (
+            *self.loss_contradictions(),
             *self.look_contradictions(),
             *(self.plateau_contradictions(defaults | dict(before)) if before else ()),
         ):

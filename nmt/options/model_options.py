@@ -16,7 +16,11 @@ from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, Condition, option
 _HAS_BIAS = Condition(
     "--unit_type=lstm or layer_norm_lstm", lambda config: config.unit_type in ("lstm", "layer_norm_lstm")
 )
-_STANDARD = Condition("--attention_architecture=standard", lambda config: config.attention_architecture == "standard")
+_OWN_VECTORS = Condition("no --embed_prefix", lambda config: not config.embed_prefix)
+_ATTENDS = Condition(
+    "--attention, and --attention_architecture=standard",
+    lambda config: config.attention and config.attention_architecture == "standard",
+)
 _UNIFORM = Condition("--init_op=uniform", lambda config: config.init_op == "uniform")
 
 
@@ -29,7 +33,11 @@ class ModelOptions(DataOptions):
     model_family: str = option("lstm", "family of models", allowed=FAMILIES, fixed=True)
     num_units: int = option(32, "width of the layers", within=POSITIVE, makes=[Architecture], fixed=True)
     embedding_size: int | None = option(
-        None, "width of the words' vectors; unset: num_units, or as pretrained", within=POSITIVE, fixed=True
+        None,
+        "width of the words' vectors; unset: num_units, or as pretrained",
+        within=POSITIVE,
+        needs=_OWN_VECTORS,
+        fixed=True,
     )
     num_layers: int = option(2, "depth of both sides, where not given apart", within=POSITIVE)
     num_encoder_layers: int | None = option(
@@ -47,7 +55,7 @@ class ModelOptions(DataOptions):
         "standard", "where attention enters", allowed=ATTENTION_ARCHITECTURES, makes=[LSTMArchitecture], fixed=True
     )
     output_attention: bool = option(
-        True, "project the attention vector, not the cell output", needs=_STANDARD, makes=[LSTMArchitecture], fixed=True
+        True, "project the attention vector, not the cell output", needs=_ATTENDS, makes=[LSTMArchitecture], fixed=True
     )
     pass_hidden_state: bool = option(
         True, "start the decoder from the encoder's state", makes=[LSTMArchitecture], fixed=True

@@ -10,7 +10,7 @@ from nmt.keeping.run_directory import NoStore
 from nmt.options.option import NOT_NEGATIVE, POSITIVE, Condition, option
 from nmt.options.processor_options import ProcessorOptions
 from nmt.scoring.metrics import METRICS
-from nmt.train.loop import Cadence
+from nmt.train.loop import PERPLEXITY_INTERVAL, Cadence
 from nmt.train.schedule import PLATEAU
 
 
@@ -58,19 +58,25 @@ class ReportOptions(ProcessorOptions):
         return self.steps_per_external_eval or 50 * self.steps_per_stats
 
     def look_contradictions(self) -> Iterator[str]:
-        """What goes by evaluations, where none comes before the end."""
-        if self.evaluate_epochs or self.external_eval_interval < self.num_train_steps:
-            return
-        for asked, name in (
-            (self.decay_scheme == PLATEAU, "--decay_scheme=plateau"),
-            (self.early_stopping_patience, f"--early_stopping_patience={self.early_stopping_patience}"),
-        ):
-            if asked:
-                yield (
-                    f"{name} would have no effect: with --noevaluate_epochs and an evaluation every "
-                    f"{self.external_eval_interval} steps none comes before --num_train_steps={self.num_train_steps}: "
-                    "lower --steps_per_external_eval"
-                )
+        """What goes by evaluations, where none comes, or too few, before the end."""
+        interval, end = self.external_eval_interval, f"before --num_train_steps={self.num_train_steps}"
+        patience, plateau = self.early_stopping_patience, self.decay_scheme == PLATEAU
+        if patience and patience * interval >= self.num_train_steps:
+            yield (
+                f"--early_stopping_patience={patience} would have no effect: so many times the {interval} steps "
+                f"between evaluations are not over {end}: lower it or --steps_per_external_eval"
+            )
+        if plateau and self.plateau_metric == "score" and not self.evaluate_epochs and interval >= self.num_train_steps:
+            yield (
+                f"--decay_scheme=plateau would have no effect: with --noevaluate_epochs and an evaluation every "
+                f"{interval} steps none comes {end}: lower --steps_per_external_eval"
+            )
+        interval = PERPLEXITY_INTERVAL * self.steps_per_stats
+        if plateau and self.plateau_metric == "perplexity" and interval >= self.num_train_steps:
+            yield (
+                f"--decay_scheme=plateau would have no effect: with a perplexity every {interval} steps "
+                f"({PERPLEXITY_INTERVAL} x steps_per_stats) none comes {end}: lower --steps_per_stats"
+            )
 
     def plateau_contradictions(self, before: Mapping[str, Any]) -> Iterator[str]:
         """A plateau of another figure than that of the run that is continued, or of one that has none."""

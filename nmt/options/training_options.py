@@ -27,6 +27,8 @@ _DROPS = Condition("--dropout or --output_dropout", lambda options: options.drop
 _BLOCKS = Condition("--sync=average or --sync=bmuf", lambda options: options.sync != "gradients")
 _ALL_WORDS = Condition("--num_sampled_softmax=0", lambda options: options.num_sampled_softmax == 0)
 _SOURCE = Condition("no --language_model", lambda options: not options.language_model)
+_WARMS_UP = Condition("--warmup_steps", lambda options: options.warmup_steps > 0)
+_WEIGHT = Condition("it must be 0 or more, and finite", lambda value: 0 <= value < float("inf"))
 _FILTER = Condition("--sync=bmuf", lambda options: options.sync == "bmuf")
 
 
@@ -67,7 +69,7 @@ class TrainingOptions(ModelOptions):
         allowed=("none", "linear", "sqrt"),
     )
     warmup_steps: int = option(0, "steps of warm-up", within=NOT_NEGATIVE, makes=[Schedule])
-    warmup_scheme: str = option("t2t", "warm-up, where the rate is not scaled", allowed=WARMUP_SCHEMES)
+    warmup_scheme: str = option("t2t", "warm-up, where the rate is not scaled", allowed=WARMUP_SCHEMES, needs=_WARMS_UP)
     decay_scheme: str = option(
         "",
         "decay of the rate; noam: by the root of the step, times --learning_rate / sqrt(--num_units); inverse_sqrt: "
@@ -87,6 +89,7 @@ class TrainingOptions(ModelOptions):
         "what the rate is multiplied by when it does not",
         within=BETWEEN_0_AND_1,
         needs=_PLATEAU,
+        fixed=True,  # with it, the checkpoints' count of how often tells the rate
         makes=[(PlateauSettings, "factor")],
     )
     plateau_patience: int = option(
@@ -112,7 +115,7 @@ class TrainingOptions(ModelOptions):
     r_drop: float = option(
         0.0,
         "weight of the divergence of two passes with other dropout, which a training step then makes; 0: one pass",
-        within=NOT_NEGATIVE,
+        within=_WEIGHT,
         needs=_ALL_WORDS,
         makes=[Optimization],
     )
@@ -239,6 +242,15 @@ class TrainingOptions(ModelOptions):
         needs=_BLOCKS,
         makes=[Synchronisation],
     )
+
+    def loss_contradictions(self) -> Iterator[str]:
+        """What asks for all words, where a step compares some."""
+        for name in ("label_smoothing", "r_drop"):
+            if self.num_sampled_softmax and (value := getattr(self, name)):
+                yield (
+                    f"--num_sampled_softmax={self.num_sampled_softmax} contradicts --{name}={value}, which asks for "
+                    f"all words: give --{name}=0, or leave the other out"
+                )
 
     def batch_contradictions(self) -> Iterator[str]:
         """Batches of more tokens than a batch may have."""

@@ -109,7 +109,8 @@ def check_fit(joints: Joints, text: TextFile, vocabulary: Vocabulary | None) -> 
     if 100 * len(others) > len(numbers):
         raise InputError(
             f"{joints.path} does not cut {text.path} as it is cut (line {others[0] + 1}: {text.line(others[0])!r} "
-            f"would be {cut.line(others[0])!r}): {_REMEDY}"
+            f"would be {cut.line(others[0])!r}): {_REMEDY}; the subwords that a model writes are often others: have it "
+            "translate into words, and nmt.prepare cut these (--apply)"
         )
     missing = sorted(joints.units - set(vocabulary.words)) if vocabulary else []
     if vocabulary and missing:

@@ -25,6 +25,7 @@ from nmt.train.evaluation import Evaluation
 from nmt.train.step import StepResult, TrainStep, dropout_seed
 from nmt.train.stopping import Stop
 
+PERPLEXITY_INTERVAL = 10  # times steps_per_stats
 _HOPELESS_PERPLEXITY = 1e20
 
 
@@ -52,7 +53,7 @@ class Cadence:
 
     def perplexities_due(self, step: int) -> bool:
         """Likewise."""
-        return step % (10 * self.steps_per_stats) == 0
+        return step % (PERPLEXITY_INTERVAL * self.steps_per_stats) == 0
 
     def scores_due(self, step: int, epoch_ended: bool) -> bool:
         """Likewise."""

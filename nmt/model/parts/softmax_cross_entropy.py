@@ -24,9 +24,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 _SLICES = 4
-_TOO_MANY = (
-    f"a {_SLICES}th of the step's target positions times the vocabulary must be less than 2**31: take smaller batches "
-    "(--batch_size, --batch_tokens) or more ranks; they are now"
+TOO_MANY = (
+    f"a {_SLICES}th of the target positions of a step times the vocabulary must be less than 2**31: take smaller "
+    "batches (--batch_size, --batch_tokens) or more ranks; they are now"
 )
 
 
@@ -152,7 +152,7 @@ def less_asked(p: tf.Tensor, places: tf.Tensor, smoothing: float, weight: float 
 def flat_places(places: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
     """Places [n, 2] in a matrix of a shape [2] -> int32 [n] in its elements one after the other."""
     elements = tf.reduce_prod(tf.cast(shape, tf.int64))
-    few = tf.raw_ops.Assert(condition=elements <= tf.int32.max, data=[_TOO_MANY, elements])
+    few = tf.raw_ops.Assert(condition=elements <= tf.int32.max, data=[TOO_MANY, elements])
     row, column = tf.unstack(places, axis=1)
     with tf.control_dependencies([few]):
         return row * shape[1] + column

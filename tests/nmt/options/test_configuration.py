@@ -95,7 +95,7 @@ def test_resolve_fills_in() -> None:
     [
         ({}, "greedy"),
         ({"beam_width": 5}, "beam_search"),
-        ({"beam_width": 5, "infer_mode": "greedy"}, "greedy"),
+        ({"preset": "small", "infer_mode": "greedy"}, "greedy"),
         ({"beam_width": 5, "infer_mode": "beam_search"}, "beam_search"),
         ({"sampling_temperature": 0.5}, "sample"),
     ],
@@ -185,6 +185,8 @@ def test_presets_stand_behind_flags_and_saved_options() -> None:
         ({"decay_scheme": "noam"}, "learning_rate"),
         ({"num_sampled_softmax": 9}, "label_smoothing"),
         ({"batch_tokens": 900}, "pool_batches"),
+        ({"infer_mode": "greedy"}, "beam_width"),
+        ({"warmup_steps": 0}, "warmup_scheme"),
     ],
 )
 def test_what_a_preset_says_gives_way(given: dict[str, object], option: str) -> None:
@@ -251,6 +253,19 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
         ({"init_weight": 0.0}, "--init_weight"),
         ({"ckpt": "c"}, "--ckpt"),
         ({"inference_input_file": "i"}, "--inference_output_file"),
+        (
+            {
+                "inference_input_file": "i",
+                "inference_output_file": "o",
+                "vocab_prefix": None,
+                "out_dir": "d/avg_best_bleu",
+            },
+            "--vocab_prefix must be given: --out_dir=d/avg_best_bleu has no hparams that says them",
+        ),
+        (
+            {"inference_input_file": "i", "inference_output_file": "o", "out_dir": "d", "avg_ckpts": True},
+            "--avg_ckpts is for training: to translate with the mean of checkpoints, give the directory",
+        ),
         ({"inference_list": "1"}, "--inference_list needs --inference_input_file"),
         ({"encoder_type": "gnmt", "num_layers": 1}, "2 or more --num_encoder_layers, not 1"),
         ({"attention_architecture": "gnmt"}, "--attention_architecture=gnmt needs --attention"),
@@ -274,6 +289,24 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
             {"early_stopping_patience": 2, "evaluate_epochs": False, "num_train_steps": 5000},
             "--early_stopping_patience=2 would have no effect",
         ),
+        (
+            {"early_stopping_patience": 4, "steps_per_external_eval": 3000},
+            "--early_stopping_patience=4 would have no effect: so many times the 3000 steps between evaluations",
+        ),
+        (
+            {
+                "decay_scheme": "plateau",
+                "plateau_metric": "perplexity",
+                "steps_per_stats": 1000,
+                "num_train_steps": 10_000,
+                "steps_per_external_eval": 500,
+            },
+            "with a perplexity every 10000 steps (10 x steps_per_stats) none comes before --num_train_steps=10000",
+        ),
+        ({"r_drop": float("inf")}, "--r_drop=inf is not allowed: it must be 0 or more, and finite"),
+        ({"infer_mode": "greedy", "beam_width": 5}, "--beam_width=5 would have no effect: it needs --infer_mode"),
+        ({"warmup_scheme": "linear"}, "--warmup_scheme=linear would have no effect: it needs --warmup_steps"),
+        ({"output_attention": False}, "--output_attention=False would have no effect: it needs --attention, and"),
         ({"dropout": 0.0, "r_drop": 5.0}, "--r_drop=5.0 compares two passes, which are the same without dropout"),
         ({"num_sampled_softmax": 3, "r_drop": 5.0}, "it needs --num_sampled_softmax=0"),
         ({"src_bpe_dropout": 0.1, "bpe_codes": "c"}, "it needs --subword_option=bpe and --bpe_codes"),
@@ -354,3 +387,22 @@ def test_every_option_has_help_and_a_default_that_is_allowed() -> None:
         assert field.metadata["help"], field
         allowed = field.metadata["allowed"]
         assert not allowed or field.default is None or field.default in allowed, field
+
+
+def test_a_plateau_of_perplexities_goes_by_their_interval() -> None:
+    plateau = {"decay_scheme": "plateau", "plateau_metric": "perplexity", "steps_per_stats": 50}
+    resolve(NEEDED | plateau | {"num_train_steps": 5000, "steps_per_external_eval": 5000, "evaluate_epochs": False})
+
+
+def test_what_a_run_keeps_may_contradict_what_is_asked_of_it_now() -> None:
+    saved = json.loads(resolve(NEEDED | {"label_smoothing": 0.1, "decay_scheme": "plateau"}).to_json())
+    with pytest.raises(InputError, match="--num_sampled_softmax=3 contradicts --label_smoothing=0.1, .* give --label_"):
+        resolve({"out_dir": "o", "num_sampled_softmax": 3}, saved)
+    resolve({"out_dir": "o", "num_sampled_softmax": 3, "label_smoothing": 0.0}, saved)
+    with pytest.raises(InputError, match="--plateau_factor=0.9 contradicts hparams, where it is 0.5"):
+        resolve({"out_dir": "o", "plateau_factor": 0.9}, saved)
+
+
+def test_vectors_of_ones_own_take_the_place_of_a_presets_width() -> None:
+    config = resolve(NEEDED | {"preset": "wmt", "embed_prefix": "e", "tie_embeddings": "none"})
+    assert preset("wmt")["embedding_size"] and config.embedding_size is None

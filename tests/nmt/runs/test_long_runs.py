@@ -118,7 +118,14 @@ def in_subwords(directory: Path) -> list[str]:
             id="accumulated",
             marks=pytest.mark.long("cases_nmt and cases_loss_scale have these, and it takes twice as long"),
         ),
-        pytest.param([], id="gradients"),
+        pytest.param(
+            [
+                *("--label_smoothing=0.1", "--tie_embeddings=decoder", "--embedding_size=6", "--output_dropout=0.1"),
+                *("--src_word_dropout=0.1", "--tgt_word_dropout=0.1", "--adam_beta2=0.98"),
+                *("--avg_ckpts", "--num_keep_ckpts=2"),
+            ],
+            id="gradients",
+        ),
         pytest.param(
             [
                 "--pool_batches=3",

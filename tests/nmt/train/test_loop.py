@@ -12,6 +12,8 @@ import tensorflow as tf
 
 from nmt.core.errors import InputError
 from nmt.core.ranks import AgreedError, OneProcess
+from nmt.model.parts.softmax_cross_entropy import flat_places
+from nmt.model.session import memory_for
 from nmt.reporting.outputs import NoOutputs, Stats
 from nmt.train.divergence import NoGuard
 from nmt.train.evaluation import NoEvaluation
@@ -314,3 +316,16 @@ def test_an_update_too_many_is_an_error() -> None:
             step, None, feed, Cadence(9, 3, 3), first_step=3, seed=1, ranks=OneProcess(),
             evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NoGuard(),
         )  # fmt: skip
+
+
+def test_more_logits_than_their_numbers_reach_are_told() -> None:
+    source = np.zeros([3, 2])
+    with (
+        pytest.raises(InputError, match=r"^step 1: .*must be less than 2\*\*31: take smaller batches .*4294967296"),
+        tf.Graph().as_default(),
+        tf.compat.v1.Session() as session,
+        memory_for("step 1", source, None, ""),
+    ):
+        session.run(flat_places(tf.constant([[0, 0]]), tf.constant([2**20, 2**12])))
+    with pytest.raises(tf.errors.InvalidArgumentError), memory_for("step 1", source, None, ""):
+        raise tf.errors.InvalidArgumentError(None, None, "another mistake")
