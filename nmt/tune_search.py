@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from nmt.core.errors import InputError
-from nmt.core.ranks import from_root
+from nmt.core.ranks import from_root, together
 from nmt.options.command import exit_code
 from nmt.options.config import Config
 from nmt.options.flags import asks_for_help, help_text, parse
@@ -41,7 +41,7 @@ class TuneOptions:
     """The command line."""
 
     title: ClassVar[str] = "options"
-    PASSED_ON: ClassVar[Sequence[str]] = ("out_dir", "ckpt", "dev_prefix", "infer_batch_size", "shortlist")
+    PASSED_ON: ClassVar[Sequence[str]] = ("out_dir", "ckpt", "dev_prefix", "infer_batch_size", "shortlist", "precision")
 
     out_dir: str | None = option(None, "Directory of the run; its latest checkpoint translates.", required=True)
     ckpt: str = option("", "Other checkpoints, with commas between: an ensemble.")
@@ -50,6 +50,7 @@ class TuneOptions:
     beam_width: int | None = option(None, "Hypotheses; unset: as the run has them, or 5.", within=POSITIVE)
     infer_batch_size: int | None = option(None, "Sentences together; unset: as the run has it.", within=POSITIVE)
     shortlist: str | None = option(None, "As nmt.nmt takes it.")
+    precision: str | None = option(None, "Format of the matrix products, as nmt.nmt takes it; unset: the run's.")
 
     @property
     def each_weight(self) -> list[float]:
@@ -87,7 +88,7 @@ def tune(options: TuneOptions, ranks: Processes) -> None:
     trained = load(configs[0], saved, ranks, ranks.untouched)
     scored: list[tuple[float, float]] = []
     for config in configs:
-        with ranks.untouched():
+        with together(ranks), ranks.untouched():
             model = TranslationModel(trained.weights, *trained.vocabularies, make(SearchSettings, config))
         found = [best for best, *_ in translate_shared(model, lines, ranks)]
         bleu = sacre_bleu(found, references)

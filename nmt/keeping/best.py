@@ -45,8 +45,8 @@ class BestScore:
 
     @property
     def checkpoint(self) -> str | None:
-        """The model's path; None as long as there is none."""
-        return checkpoint.latest(self.directory)
+        """None: who writes it knows."""
+        return None
 
     def offer(self, path: str, score: float) -> None:
         """Keep the model at this path if it is strictly better."""
@@ -70,6 +70,11 @@ class BestModel(BestScore):
     def __init__(self, directory: Path, metric: str, hparams: str) -> None:
         super().__init__(make_directory(directory), metric)
         self._hparams = hparams
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The model's path; None as long as there is none."""
+        return checkpoint.latest(self.directory)
 
     def keep(self, path: str) -> None:
         """Copies the checkpoint here in place of the one before, and records its score last."""

@@ -159,8 +159,9 @@ def checksum(path: str) -> str:
     """What tells a checkpoint's contents from another's, in hexadecimal.
 
     Raises:
-        InputError: a file of it cannot be read.
+        InputError: it is missing, or a file of it cannot be read.
     """
+    check_exists(path)
     value = 0
     with reading(path):
         for part in _files_of(Path(path)):

@@ -81,8 +81,8 @@ def load(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inpu
     Raises:
         AgreedError: on every rank: a file is missing, damaged, of other options, or another one on some rank.
     """
+    paths = from_root(ranks, lambda: _checkpoints(config))  # a training may be writing others
     with together(ranks):
-        paths = _checkpoints(config)
         vocabularies = inputs.read_vocabularies(config, saved)
         checksums = [checkpoint.checksum(path) for path in paths]
     inputs.check_same_vocabularies(ranks, config, vocabularies)
