@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nmt.core.errors import InputError
@@ -52,7 +52,7 @@ class Config(InferenceOptions):
             if name in FIELDS and value != FIELDS[name].default:
                 for needs in self.missing(name):
                     raise InputError(f"--{name}={value} would have no effect: it needs {needs}")
-        for message in (*self.warmup_contradiction(given), *self.average_contradiction(given)):
+        for message in self.warmup_contradiction(given):
             raise InputError(message)
 
     def check_training(self, before: Mapping[str, Any]) -> None:
@@ -65,9 +65,10 @@ class Config(InferenceOptions):
             InputError: naming the options and the remedy.
         """
         defaults = {name: field.default for name, field in FIELDS.items()}
+        as_before = set(replace(self, **before).look_contradictions()) if before else ()  # which it began with
         for message in (
             *self.loss_contradictions(),
-            *self.look_contradictions(),
+            *(message for message in self.look_contradictions() if message not in as_before),
             *(self.plateau_contradictions(defaults | dict(before)) if before else ()),
         ):
             raise InputError(message)

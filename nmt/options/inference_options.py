@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from nmt.options.configuration_options import ConfigurationOptions
 from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, Condition, option
@@ -16,7 +16,6 @@ _BEAM = Condition(
     "beam search: give --beam_width, too, or --infer_mode=beam_search",
     lambda config: config.search_mode == "beam_search",
 )
-_NO_OTHER = Condition("--infer_mode=beam_search, or none", lambda config: config.infer_mode in (None, "beam_search"))
 _SAMPLE = Condition("--infer_mode=sample", lambda config: config.search_mode == "sample")
 
 
@@ -61,9 +60,7 @@ class InferenceOptions(ConfigurationOptions):
         allowed=MODES,
         makes=[SearchSettings],
     )
-    beam_width: int = option(
-        0, "hypotheses kept by beam search", within=NOT_NEGATIVE, needs=_NO_OTHER, makes=[SearchSettings]
-    )
+    beam_width: int = option(0, "hypotheses kept by beam search", within=NOT_NEGATIVE, makes=[SearchSettings])
     length_penalty_weight: float = option(
         0.0, "exponent of beam search's length penalty", within=FINITE, needs=_BEAM, makes=[SearchSettings]
     )
@@ -103,10 +100,8 @@ class InferenceOptions(ConfigurationOptions):
         needed += ["inference_output_file"] if self.is_inference else ["train_prefix", "dev_prefix", "out_dir"]
         missing = [f"--{name}" for name in needed if not getattr(self, name)]
         if missing:
-            where = f"--ckpt={self.ckpt}" if self.ckpt else f"--out_dir={self.out_dir}"
-            unsaid = (
-                f": {where} has no hparams that says them" if self.is_inference and (self.ckpt or self.out_dir) else ""
-            )
+            model = self.is_inference and not self.override_loaded_hparams and missing != ["--inference_output_file"]
+            unsaid = ": no hparams beside the checkpoint says them" if model and (self.ckpt or self.out_dir) else ""
             yield f"{', '.join(missing)} must be given{unsaid}"
         if self.is_inference and not (self.ckpt or self.out_dir):
             yield "--inference_input_file needs --ckpt or --out_dir, where the checkpoint is"
@@ -124,14 +119,6 @@ class InferenceOptions(ConfigurationOptions):
         for name in ("inference_list", "inference_ref_file"):
             if getattr(self, name) and not self.is_inference:
                 yield f"--{name} needs --inference_input_file, the text to translate"
-
-    def average_contradiction(self, given: Mapping[str, Any]) -> Iterator[str]:
-        """Averages of checkpoints, which training makes, where a file is translated."""
-        if self.is_inference and given.get("avg_ckpts"):
-            yield (
-                "--avg_ckpts is for training: to translate with the mean of checkpoints, give the directory that it "
-                "has left, --out_dir=D/avg_checkpoints or D/avg_best_bleu"
-            )
 
     def search_contradictions(self) -> Iterator[str]:
         """What these options say against each other, and against the model's."""

@@ -45,7 +45,11 @@ class ReportOptions(ProcessorOptions):
         makes=[Cadence],
     )
     num_keep_ckpts: int = option(5, "checkpoints kept", within=POSITIVE, makes=[(NoStore, "keep")])
-    avg_ckpts: bool = option(False, "evaluate the mean of the checkpoints kept, too", makes=[(NoStore, "averages")])
+    avg_ckpts: bool = option(
+        False,
+        "in training, evaluate the mean of the checkpoints kept, too; it is in out_dir/avg_checkpoints",
+        makes=[(NoStore, "averages")],
+    )
 
     @property
     def metric_names(self) -> tuple[str, ...]:

@@ -249,7 +249,7 @@ class TrainingOptions(ModelOptions):
             if self.num_sampled_softmax and (value := getattr(self, name)):
                 yield (
                     f"--num_sampled_softmax={self.num_sampled_softmax} contradicts --{name}={value}, which asks for "
-                    f"all words: give --{name}=0, or leave the other out"
+                    f"all words: give --{name}=0 or --num_sampled_softmax=0"
                 )
 
     def batch_contradictions(self) -> Iterator[str]:

@@ -18,7 +18,7 @@ from nmt.text.bpe_dropout import Joints, check_fit, read_joints
 from nmt.text.character_vocabulary import CharacterVocabulary
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.lines import TextFile
-from nmt.text.tokens import looks_like
+from nmt.text.tokens import begins_words, looks_like
 from nmt.text.unknown_words import count_unknown
 from nmt.text.vector_file import read_embeddings
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary, checked_vocabulary
@@ -43,12 +43,6 @@ def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = F
     """
     tgt = _read_vocabulary(config, str(config.src if config.share_vocab else config.tgt), writes)
     marked = looks_like(tgt.words)
-    if config.subword_option == "spm" and not marked:
-        raise InputError(
-            f"--subword_option=spm{_by_preset(config, 'subword_option')} does not fit {tgt.path}, which has no subword "
-            "of SentencePiece: without spaces, a translation would be one word; leave --subword_option out, or give "
-            "the vocabulary that nmt.prepare --spm=N makes"
-        )
     if config.subword_option and marked and marked != config.subword_option:
         raise InputError(
             f"--subword_option={config.subword_option}{_by_preset(config, 'subword_option')} does not fit {tgt.path}, "
@@ -262,5 +256,10 @@ def unknown_words(config: Config, corpora: Mapping[str, ParallelCorpus], vocabul
         lines.append(
             f"warning: {vocabularies[1].path} has subwords: without --subword_option={marked} translations stay in "
             "pieces, and are scored so"
+        )
+    if config.subword_option == "spm" and not begins_words(vocabularies[1].words):
+        lines.append(
+            f"warning: {vocabularies[1].path} has no piece that begins a word: with --subword_option=spm translations "
+            "are written without spaces, and scored so"
         )
     return lines

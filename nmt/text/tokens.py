@@ -69,6 +69,11 @@ def looks_like(words: Iterable[str]) -> str:
     return {(True, False): "bpe", (False, True): "spm"}.get((bpe, spm), "")
 
 
+def begins_words(pieces: Iterable[str]) -> bool:
+    """Whether some pieces of SentencePiece have the mark before a word, without which all are joined into one."""
+    return any(piece.startswith(_SPM_SPACE) for piece in pieces)
+
+
 def _check(subword_option: str, allowed: Sequence[str] = SUBWORD_OPTIONS) -> None:
     if subword_option not in allowed:
         raise ValueError(f"subword option {subword_option!r} is none of {', '.join(map(repr, allowed))}")

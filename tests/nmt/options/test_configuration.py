@@ -95,7 +95,7 @@ def test_resolve_fills_in() -> None:
     [
         ({}, "greedy"),
         ({"beam_width": 5}, "beam_search"),
-        ({"preset": "small", "infer_mode": "greedy"}, "greedy"),
+        ({"beam_width": 5, "infer_mode": "greedy"}, "greedy"),
         ({"beam_width": 5, "infer_mode": "beam_search"}, "beam_search"),
         ({"sampling_temperature": 0.5}, "sample"),
     ],
@@ -185,7 +185,6 @@ def test_presets_stand_behind_flags_and_saved_options() -> None:
         ({"decay_scheme": "noam"}, "learning_rate"),
         ({"num_sampled_softmax": 9}, "label_smoothing"),
         ({"batch_tokens": 900}, "pool_batches"),
-        ({"infer_mode": "greedy"}, "beam_width"),
         ({"warmup_steps": 0}, "warmup_scheme"),
     ],
 )
@@ -252,7 +251,7 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
         ({"infer_mode": "beam_search"}, "--beam_width"),
         ({"init_weight": 0.0}, "--init_weight"),
         ({"ckpt": "c"}, "--ckpt"),
-        ({"inference_input_file": "i"}, "--inference_output_file"),
+        ({"inference_input_file": "i"}, "--inference_output_file must be given"),
         (
             {
                 "inference_input_file": "i",
@@ -260,11 +259,7 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
                 "vocab_prefix": None,
                 "out_dir": "d/avg_best_bleu",
             },
-            "--vocab_prefix must be given: --out_dir=d/avg_best_bleu has no hparams that says them",
-        ),
-        (
-            {"inference_input_file": "i", "inference_output_file": "o", "out_dir": "d", "avg_ckpts": True},
-            "--avg_ckpts is for training: to translate with the mean of checkpoints, give the directory",
+            "--vocab_prefix must be given: no hparams beside the checkpoint says them",
         ),
         ({"inference_list": "1"}, "--inference_list needs --inference_input_file"),
         ({"encoder_type": "gnmt", "num_layers": 1}, "2 or more --num_encoder_layers, not 1"),
@@ -304,7 +299,6 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
             "with a perplexity every 10000 steps (10 x steps_per_stats) none comes before --num_train_steps=10000",
         ),
         ({"r_drop": float("inf")}, "--r_drop=inf is not allowed: it must be 0 or more, and finite"),
-        ({"infer_mode": "greedy", "beam_width": 5}, "--beam_width=5 would have no effect: it needs --infer_mode"),
         ({"warmup_scheme": "linear"}, "--warmup_scheme=linear would have no effect: it needs --warmup_steps"),
         ({"output_attention": False}, "--output_attention=False would have no effect: it needs --attention, and"),
         ({"dropout": 0.0, "r_drop": 5.0}, "--r_drop=5.0 compares two passes, which are the same without dropout"),
@@ -392,6 +386,13 @@ def test_every_option_has_help_and_a_default_that_is_allowed() -> None:
 def test_a_plateau_of_perplexities_goes_by_their_interval() -> None:
     plateau = {"decay_scheme": "plateau", "plateau_metric": "perplexity", "steps_per_stats": 50}
     resolve(NEEDED | plateau | {"num_train_steps": 5000, "steps_per_external_eval": 5000, "evaluate_epochs": False})
+
+
+def test_a_run_that_began_with_evaluations_that_are_too_few_goes_on() -> None:
+    kept = json.loads(resolve(NEEDED).to_json()) | {"early_stopping_patience": 3}  # 3 times 5,000 of 12,000 steps
+    resolve({"out_dir": "o"}, kept)
+    with pytest.raises(InputError, match="--early_stopping_patience=4 would have no effect"):
+        resolve({"out_dir": "o", "early_stopping_patience": 4}, kept)
 
 
 def test_what_a_run_keeps_may_contradict_what_is_asked_of_it_now() -> None:
