@@ -32,7 +32,7 @@ class Condition(NamedTuple):
 
 
 POSITIVE = Condition("it must be more than 0, and finite", lambda value: 0 < value < float("inf"))
-NOT_NEGATIVE = Condition("it must be 0 or more", lambda value: value >= 0)
+NOT_NEGATIVE = Condition("it must be 0 or more, and finite", lambda value: 0 <= value < float("inf"))
 BELOW_ONE = Condition("it must be at least 0 and less than 1", lambda value: 0 <= value < 1)
 BETWEEN_0_AND_1 = Condition("it must be more than 0 and less than 1", lambda value: 0 < value < 1)
 SHARE = Condition("it must be from 0 to 1", lambda value: 0 <= value <= 1)

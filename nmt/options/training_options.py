@@ -28,7 +28,6 @@ _BLOCKS = Condition("--sync=average or --sync=bmuf", lambda options: options.syn
 _ALL_WORDS = Condition("--num_sampled_softmax=0", lambda options: options.num_sampled_softmax == 0)
 _SOURCE = Condition("no --language_model", lambda options: not options.language_model)
 _WARMS_UP = Condition("--warmup_steps", lambda options: options.warmup_steps > 0)
-_WEIGHT = Condition("it must be 0 or more, and finite", lambda value: 0 <= value < float("inf"))
 _FILTER = Condition("--sync=bmuf", lambda options: options.sync == "bmuf")
 
 
@@ -115,7 +114,7 @@ class TrainingOptions(ModelOptions):
     r_drop: float = option(
         0.0,
         "weight of the divergence of two passes with other dropout, which a training step then makes; 0: one pass",
-        within=_WEIGHT,
+        within=NOT_NEGATIVE,
         needs=_ALL_WORDS,
         makes=[Optimization],
     )

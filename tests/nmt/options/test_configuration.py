@@ -299,6 +299,7 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
             "with a perplexity every 10000 steps (10 x steps_per_stats) none comes before --num_train_steps=10000",
         ),
         ({"r_drop": float("inf")}, "--r_drop=inf is not allowed: it must be 0 or more, and finite"),
+        ({"sampling_temperature": float("inf")}, "--sampling_temperature=inf is not allowed: it must be 0 or more"),
         ({"warmup_scheme": "linear"}, "--warmup_scheme=linear would have no effect: it needs --warmup_steps"),
         ({"output_attention": False}, "--output_attention=False would have no effect: it needs --attention, and"),
         ({"dropout": 0.0, "r_drop": 5.0}, "--r_drop=5.0 compares two passes, which are the same without dropout"),
