@@ -157,6 +157,12 @@ class _Unknown:
     def tell(self, kind: str, what: str) -> None:
         pass
 
+    def tell_waits(self, waits: Any) -> None:
+        pass
+
+    def enter(self, line: int, number: int) -> None:
+        pass
+
     def read(self) -> Mapping[int, State]:
         return {}
 

@@ -163,6 +163,7 @@ class Settings:
     trace_folder: str = _setting("", str, "a folder", "for what each rank did last, kept after a failure")
     stall_seconds: float = _seconds(60.0, "wait after which the missing ranks are named")
     stall_abort_seconds: float = _seconds(600.0, "wait after which the job ends")
+    stall_alone_seconds: float = _seconds(14_400.0, "the same of work inside tfdist.alone")
     outlive_launcher: bool = _setting(False, _switch, "0 or 1", "ranks go on when mpirun or its daemon is killed")
     job: str = _setting("", str, "a name", "which job this is, in each attempt; tfdist-run --max-restarts makes one up")
     restarts: int = _setting(0, _count, "a whole number", "attempts of this job before, as tfdist-run counts them")
@@ -310,7 +311,7 @@ CONFIGURABLE = (
     *("block_steps", "block_momentum", "block_learning_rate", "block_nesterov", "block_state", "block_warmup"),
 )
 # What each rank may have in its own way.
-_OWN = {"stall_seconds", "stall_abort_seconds", "timeline", "trace_folder"}
+_OWN = {"stall_seconds", "stall_abort_seconds", "stall_alone_seconds", "timeline", "trace_folder"}
 
 
 def settings_difference(ranks: Sequence[Settings]) -> str:

@@ -17,6 +17,7 @@ from tfdist.core.topology import Lane
 from tfdist.mpi._messages import Messages
 from tfdist.mpi._node import MpiNode
 from tfdist.mpi._reduction import Reductions
+from tfdist.transport.calls import line_number
 from tfdist.transport.interfaces import DisagreementError, Node, Pace, Sums, Wire
 from tfdist.transport.stall_detection import Request, StallDetector
 
@@ -37,6 +38,7 @@ class MpiChannel:
       node: the shared memory.
       spread: the ranks are on several nodes.
       returned: is told when this rank needs the channel no more.
+      of_script: threads of the script itself use it.
     """
 
     def __init__(
@@ -48,14 +50,19 @@ class MpiChannel:
         node: MpiNode | None = None,
         spread: bool = False,
         returned: Callable[[MpiChannel], None] = lambda channel: None,
+        of_script: bool = False,
     ) -> None:
         self._comm = comm
         self._returned = returned
         self._closed = False
+        self._of_script = of_script
         self._detector = detector
         self._ranks = ranks
         self._recorder = detector.recorder
         self._line = line
+        self._number = line_number(line)
+        self._awaited = None if len(ranks) == detector.size else tuple(ranks)
+        detector.enter(self._number, 0)  # (a line that was closed may have had the same name)
         self._arrivals = 0
         self._entry = 0
         self._place = line
@@ -87,7 +94,10 @@ class MpiChannel:
         if self._closed:
             raise RuntimeError(f"{place}: the group of the ranks {', '.join(map(str, self._ranks))} was closed")
         self._detector.check(place)
+        if self._of_script:
+            self._detector.called()
         self._arrivals += 1
+        self._detector.enter(self._number, self._arrivals)
         self._place = place
         self._entry = self._recorder.enter(self._line, self._arrivals, place, size_bytes)
         found = self._arrive(place, flags, size_bytes)
@@ -97,22 +107,28 @@ class MpiChannel:
     def _arrive(self, place: str, flags: int, size_bytes: int) -> list[int]:
         own = (zlib.crc32(place.encode()), size_bytes, flags)
         if self._node is not None and self._node.alone:
-            rows = self._node.bring(own, place)
-        elif self.size > _GATHERED_RANKS and self._equal(own, place):
+            rows = self._node.bring(own, self._wait_for_all)
+        elif self.size > _GATHERED_RANKS and self._equal(own):
             return [flags] * self.size
         else:
-            rows = self._gather(own, place)
+            rows = self._gather(own)
         first = rows[0][:2]
         if any(row[:2] != first for row in rows):
             raise DisagreementError(self._difference(place, size_bytes))
         return [row[2] for row in rows]
 
-    def _gather(self, own: Sequence[int], place: str) -> list[list[int]]:
+    def _wait_for_all(self, request: Request) -> None:
+        entered = self._number, self._arrivals
+        self._detector.wait(
+            request, self._place, self._awaited, aside=self.aside, patient=self.patient, entered=entered
+        )
+
+    def _gather(self, own: Sequence[int]) -> list[list[int]]:
         """What each rank brings, and what it has enclosed."""
         letter = self._enclosed
         brought = np.empty((self.size, 3 + letter.size), np.int64)
         request = self._comm.Iallgather(np.concatenate([np.array(own, np.int64), letter]), brought)
-        self._detector.wait(request, place, self._ranks, aside=self.aside, patient=self.patient)
+        self._wait_for_all(request)
         self._enclosed, self._letters = _NOTHING, brought[:, 3:]
         rows: list[list[int]] = brought[:, :3].tolist()
         return rows
@@ -123,12 +139,12 @@ class MpiChannel:
     def letters(self) -> list[np.ndarray]:
         return [letter.view(np.uint8) for letter in self._letters]
 
-    def _equal(self, own: Sequence[int], place: str) -> bool:
+    def _equal(self, own: Sequence[int]) -> bool:
         """Whether all ranks bring the same: the greatest is the least. It takes no more bytes with more ranks."""
         both = np.array([*own, *(-number for number in own)], np.int64)
         found = np.empty_like(both)
         request = self._comm.Iallreduce(both, found, MPI.MAX)
-        self._detector.wait(request, place, self._ranks, aside=self.aside, patient=self.patient)
+        self._wait_for_all(request)
         most, negative = found.reshape(2, -1)
         return bool((most == -negative).all())
 
@@ -163,7 +179,7 @@ class MpiChannel:
         )
 
     def _wait(self, request: Request) -> None:
-        self._detector.wait(_Driven(request), self._place, self._ranks, moving=True)
+        self._detector.wait(_Driven(request), self._place, self._awaited, moving=True)
 
     def all_reduce(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> None:
         for _ in self.begin(array, op, divisor).finish():

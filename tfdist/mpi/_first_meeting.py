@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tfdist.transport.calls import Call
 from tfdist.transport.state_line import State
 
 _TAG = 31_999  # of a communicator that is the script's too; every MPI has 32,767
@@ -47,6 +48,12 @@ class FirstMeeting:
 
     def tell(self, kind: str, what: str) -> None:
         """Nobody could read it yet."""
+
+    def tell_waits(self, waits: Sequence[Call] | None) -> None:
+        """Likewise."""
+
+    def enter(self, line: int, number: int) -> None:
+        """Likewise."""
 
     def read(self) -> Mapping[int, State]:
         """What this rank knows of the others."""

@@ -53,7 +53,7 @@ class Communicators:
         self._line = line
         node = topology.node_of(self.ranks[0])
         self._spread = not set(self.ranks) <= set(node)
-        self.control = MpiChannel(self._duplicate(), detector, self.ranks, line, spread=self._spread)
+        self.control = MpiChannel(self._duplicate(), detector, self.ranks, line, spread=self._spread, of_script=True)
         self.channels: Pool[MpiChannel, NodeMemory | None] = Pool(self.control, self._new_channel, "channel")
 
     def _new_channel(self, sharing: NodeMemory | None) -> MpiChannel:
@@ -151,20 +151,21 @@ class Groups:
           DisagreementError: another rank makes another group.
         """
         first, *others = ranks
+        entered = self._detector.enter_place(place, ranks)
         own = np.array([zlib.crc32(place.encode())], np.int64)
         if self._comm.rank == first:
             came = np.zeros((len(others), 1), np.int64)
-            self._wait([self._comm.Irecv(c, rank) for c, rank in zip(came, others, strict=True)], place, ranks)
-            self._wait([self._comm.Isend(own, rank) for rank in others], place, ranks)
+            self._wait([self._comm.Irecv(c, rank) for c, rank in zip(came, others, strict=True)], place, ranks, entered)
+            self._wait([self._comm.Isend(own, rank) for rank in others], place, ranks, entered)
         else:
             came = np.zeros((1, 1), np.int64)
-            self._wait([self._comm.Isend(own, first), self._comm.Irecv(came, first)], place, ranks)
+            self._wait([self._comm.Isend(own, first), self._comm.Irecv(came, first)], place, ranks, entered)
         if (came != own).any():
             raise DisagreementError(f"rank {self._comm.rank} makes {place}, and another of them another group")
 
-    def _wait(self, requests: Sequence[Any], place: str, ranks: Sequence[int]) -> None:
+    def _wait(self, requests: Sequence[Any], place: str, ranks: Sequence[int], entered: tuple[int, int]) -> None:
         for request in requests:
-            self._detector.wait(request, place, ranks)
+            self._detector.wait(request, place, ranks, entered=entered)
 
     def _first(self, ranks: Sequence[int], place: str) -> tuple[MpiChannel, Pool[Communicators, None]]:
         self._meet(ranks, place)

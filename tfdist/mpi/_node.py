@@ -9,6 +9,7 @@ import numpy as np
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Lane
+from tfdist.mpi._messages import Wait
 from tfdist.mpi._reduction import Reductions
 from tfdist.mpi._shared_memory import Segments
 from tfdist.transport.interfaces import NodeMemory, Pace, SplitBarrier, Sums, Wire
@@ -30,7 +31,7 @@ class _Meeting:
 
     def wait(self, place: str) -> None:
         if not self._lines.Test():
-            self._detector.wait(self._lines, place, self._ranks)
+            self._detector.wait(self._lines, place, self._ranks, moving=True)
 
 
 class MpiNode:
@@ -59,7 +60,6 @@ class MpiNode:
         self._lines = segments.lines()
         self._scratch = np.empty(0, np.uint8)
         self._area = 0
-        self._detector = detector
         self._reductions = reductions
         self._start, self._stop = lanes[0].start, lanes[-1].stop
         self.ranks = ranks
@@ -84,10 +84,10 @@ class MpiNode:
             self._scratch = np.empty(size_bytes, np.uint8)
         return self._scratch[:size_bytes]
 
-    def bring(self, numbers: Sequence[int], place: str) -> list[list[int]]:
-        """Wait for the node's ranks; what each has brought."""
+    def bring(self, numbers: Sequence[int], wait: Wait) -> list[list[int]]:
+        """Have ``wait`` wait for the node's ranks; what each has brought."""
         self._lines.enter(numbers)
-        self._detector.wait(self._lines, place, self.ranks)
+        wait(self._lines)
         return self._lines.read(len(numbers))
 
     def next_area(self) -> int:

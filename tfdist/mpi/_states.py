@@ -1,12 +1,13 @@
-"""MPI states: what each rank is about, in a window of its machine; nothing is sent, those who wait read it."""
+"""MPI states: what each rank is about, in memory of its machine; nothing is sent, those who wait read it."""
 
 from __future__ import annotations
 
 import dataclasses
 import platform
+import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,10 @@ from mpi4py import MPI
 
 from tfdist.core.flight_recorder import Recorder
 from tfdist.core.program_line import program_line
+from tfdist.mpi._windows import SHARED_MEMORY, shared_memory
+from tfdist.processes.process_state import GONE, Process
+from tfdist.transport.calls import Call
+from tfdist.transport.interfaces import SetupError
 from tfdist.transport.state_line import LINE_BYTES, State, StateLine
 
 _LOOK_SECONDS = 1.0  # how old a line of the script may be
@@ -40,22 +45,24 @@ class MpiStates:
         self._recorder = recorder
         self.rank = comm.rank
         self.size = comm.size
-        self._own_window = MPI.Win.Allocate_shared(LINE_BYTES * machine.size, 1, MPI.INFO_NULL, machine)
         told: list[tuple[str, list[int]]] = comm.allgather((platform.node(), machine.allgather(comm.rank)))
         hosts = {name for name, _ in told}
         names = {rank: name if len(hosts) > 1 else "" for rank, (name, _) in enumerate(told)}
         machines = [ranks for _, ranks in told]
-        block = np.frombuffer(self._own_window.Shared_query(0)[0], np.uint8)[: LINE_BYTES * machine.size]
-        if machine.rank == 0:
-            block[:] = 0
-        machine.Barrier()
-        lines = [StateLine(part) for part in block.reshape(machine.size, LINE_BYTES)]
-        self._lines = {rank: line for rank, line in zip(machines[comm.rank], lines, strict=True) if rank != comm.rank}
-        self._line = lines[machine.rank]
+        memory, reason = shared_memory(machine, LINE_BYTES, [SHARED_MEMORY, tempfile.gettempdir()])
+        if memory is None:
+            raise SetupError(f"rank {comm.rank} on {platform.node()}: no memory that the ranks could share: {reason}")
+        lines = dict(zip(machines[comm.rank], map(StateLine, memory), strict=True))
+        self._line = lines.pop(comm.rank)
         self._line.tell_line("")  # it lives
+        self._lines = lines
+        processes = dict(zip(machines[comm.rank], machine.allgather(Process.own()), strict=True))
+        # (Those of another namespace, or that Linux hides, cannot be seen.)
+        self._processes = {rank: processes[rank] for rank in lines if processes[rank].state() != GONE}
+        machine.Barrier()
         self._known = {rank: State(host=names[rank]) for rank in range(comm.size) if rank != comm.rank}
         others = sorted({tuple(ranks) for ranks in machines} - {tuple(machines[comm.rank])})
-        self._window = MPI.Win.Create(block, 1, MPI.INFO_NULL, comm) if others else None
+        self._window = MPI.Win.Create(memory, 1, MPI.INFO_NULL, comm) if others else None
         if self._window is not None:
             self._window.Lock_all()
         self._remote = [_Machine(self._window, ranks) for ranks in others]
@@ -67,6 +74,12 @@ class MpiStates:
     def tell(self, kind: str, what: str) -> None:
         self._line.tell(kind, what)
 
+    def tell_waits(self, waits: Sequence[Call] | None) -> None:
+        self._line.tell_waits(waits)
+
+    def enter(self, line: int, number: int) -> None:
+        self._line.enter(line, number)
+
     def read(self) -> Mapping[int, State]:
         if self._reading.acquire(blocking=False):  # else another thread of this rank is at it
             try:
@@ -77,9 +90,14 @@ class MpiStates:
 
     def _read(self) -> None:
         for rank, line in self._lines.items():
+            asked = time.monotonic()
             state = line.read()
+            process = self._processes[rank].state() if rank in self._processes else ""
+            known = self._known[rank]
             if state is not None:
-                self._known[rank] = dataclasses.replace(state, host=self._known[rank].host)
+                self._known[rank] = dataclasses.replace(state, host=known.host, process=process, asked=asked)
+            elif process != known.process:  # (a process that was ended while it wrote leaves a line that is not whole)
+                self._known[rank] = dataclasses.replace(known, process=process)
         for machine in self._remote:
             machine.read(self._known)
 
@@ -111,7 +129,7 @@ class _Machine:
         self._window = window
         self._ranks = ranks
         self._asked = ranks[0]
-        self._questions: dict[int, tuple[Any, np.ndarray]] = {}  # MPI may yet write to what was not answered
+        self._questions: dict[int, tuple[Any, np.ndarray, float]] = {}  # MPI may yet write to what was not answered
         self._next = 0.0
         self._unanswered_since: float | None = None
         self._looked: dict[int, float] = {}  # by its own clock, which may differ from ours
@@ -119,14 +137,14 @@ class _Machine:
     def read(self, known: dict[int, State]) -> None:
         """Put into ``known`` what has come since, of its ranks."""
         now = time.monotonic()
-        for asked, (request, block) in list(self._questions.items()):
+        for asked, (request, block, since) in list(self._questions.items()):
             if self._answered(request):
                 del self._questions[asked]
                 self._asked, self._next, self._unanswered_since = asked, now + _ASK_SECONDS, None
                 for rank, line in zip(self._ranks, block.reshape(-1, LINE_BYTES), strict=True):
                     state = StateLine(line).read()
                     if state is not None:
-                        known[rank] = self._by_our_clock(rank, state, known[rank])
+                        known[rank] = self._by_our_clock(rank, dataclasses.replace(state, asked=since), known[rank])
         if self._unanswered_since and now - self._unanswered_since > _UNANSWERED_SECONDS:
             for rank in self._ranks:
                 known[rank] = dataclasses.replace(known[rank], answers=False)
@@ -152,6 +170,6 @@ class _Machine:
         if free:
             self._asked = free[0]
             block = np.zeros(LINE_BYTES * len(self._ranks), np.uint8)
-            self._questions[self._asked] = self._window.Rget(block, self._asked), block
+            self._questions[self._asked] = self._window.Rget(block, self._asked), block, now
             self._next = now + _PATIENCE_SECONDS
             self._unanswered_since = self._unanswered_since or now

@@ -1,9 +1,11 @@
-"""MPI windows: memory that the ranks of a node share, allocated as channels ask for it."""
+"""Windows: memory that the ranks of a node share, reserved as channels ask for it."""
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import mmap
 import os
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,101 +14,146 @@ from mpi4py import MPI
 
 from tfdist.core.log import log
 from tfdist.mpi._shared_memory import Segments
-from tfdist.transport.process_memory import ProcessMemory, address, allow_siblings
 from tfdist.transport.stall_detection import StallDetector
 
-_SHARED_MEMORY = "/dev/shm"
-# Windows are costly for MPI (communicators, files): small channels share one.
-_WINDOW_BYTES = 16 << 20
+SHARED_MEMORY = "/dev/shm"
+# A window is a file: small channels share one. Where there is no room for the first, the next is tried.
+_WINDOW_BYTES = 16 << 20, 4 << 20, 1 << 20
 _SPARE_SHARE = 0.9  # of what is free: others need some too
 
 
+def shared_memory(ranks: Any, size_bytes: int, folders: Sequence[str]) -> tuple[np.ndarray | None, str]:
+    """Memory of some ranks of one machine: a file in a file system that is memory, without a name from now on.
+
+    All of it is there: what a file system promises and does not have ends a process at the first touch.
+
+    Collective: these ranks.
+
+    Args:
+      ranks: their communicator.
+      size_bytes: of each rank.
+      folders: where the file may be.
+
+    Returns:
+      uint8 [ranks, size_bytes], zeros; or None, and why.
+    """
+    reason = ""
+    for folder in folders:
+        path: str = ranks.bcast(os.path.join(folder, f"tfdist-{secrets.token_hex(8)}"))
+        memory, reason = _mapped(ranks, path, size_bytes)
+        if memory is not None:
+            return np.frombuffer(memory, np.uint8).reshape(ranks.size, size_bytes), ""
+    return None, reason
+
+
+def _mapped(ranks: Any, path: str, size_bytes: int) -> tuple[mmap.mmap | None, str]:
+    memory = None
+    reason = _attempt(lambda: os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))) if ranks.rank == 0 else ""
+    if not ranks.bcast(reason):
+        # Each its own part, so that it lies where its rank's processor is.
+        reason = _attempt(lambda: _reserve(path, ranks.rank * size_bytes, size_bytes))
+    reason = _first(ranks, reason)
+    if not reason:
+        memory, reason = _map(path, ranks.size * size_bytes)
+        reason = _first(ranks, reason)
+    if ranks.rank == 0:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    return (None, reason) if reason else (memory, "")
+
+
+def _first(ranks: Any, reason: str) -> str:
+    return next((r for r in ranks.allgather(reason) if r), "")
+
+
+def _reserve(path: str, start: int, size_bytes: int) -> None:
+    file = os.open(path, os.O_RDWR)
+    try:
+        os.posix_fallocate(file, start, size_bytes)
+    finally:
+        os.close(file)
+
+
+def _map(path: str, size_bytes: int) -> tuple[mmap.mmap | None, str]:
+    try:
+        file = os.open(path, os.O_RDWR)
+        try:
+            return mmap.mmap(file, size_bytes), ""
+        finally:
+            os.close(file)
+    except (OSError, ValueError) as error:
+        return None, f"{os.path.dirname(path)}: {error}"
+
+
+def _attempt(action: Any) -> str:
+    try:
+        action()
+    except OSError as error:
+        return f"{error.filename or 'shared memory'}: {error.strerror}"
+    return ""
+
+
 class Windows:
-    """Windows of memory that the ranks of a node share, allocated as channels ask for it.
+    """Windows of memory that the ranks of a node share, reserved as channels ask for it.
 
     Args:
       everyone: all ranks; only to decide together.
       node: the ranks of this node.
       ranks_on_machine: that take from the same file system.
       detector: this rank's knowledge of the others.
+      pids: of the node's ranks.
     """
 
-    def __init__(self, everyone: Any, node: Any, ranks_on_machine: int, detector: StallDetector) -> None:
+    def __init__(
+        self, everyone: Any, node: Any, ranks_on_machine: int, detector: StallDetector, pids: Sequence[int]
+    ) -> None:
         self._everyone = everyone
         self._node = node
         self._ranks_on_machine = ranks_on_machine
         self._detector = detector
-        self._windows: list[Any] = []
         self._segments: Segments | None = None
         self._told = False
-        self.pids: Sequence[int] = node.allgather(os.getpid())
-
-    @functools.cached_property
-    def unreadable(self) -> str:
-        """Why some rank cannot read the memory of another of its node; empty if all can. Collective: all ranks."""
-        with self._detector.inside("the reading of other ranks' memory"):
-            return self._find_unreadable()
-
-    def _find_unreadable(self) -> str:
-        allow_siblings()
-        # Another container's process may have the same number: what is read must be what its rank has written.
-        secret = np.frombuffer(os.urandom(64), np.uint8)
-        written = self._node.allgather((address(secret), secret.tobytes()))
-        reason = ""
-        try:
-            peers = ProcessMemory(self.pids, [], self._node.rank)
-            for index, (where, expected) in enumerate(written):
-                found = np.zeros(64, np.uint8)
-                vectors = np.array([[where, 64]]), np.array([[address(found), 64]])
-                peers.read(index, *vectors, size_bytes=64)
-                if found.tobytes() != expected:
-                    reason = f"process {self.pids[index]} is another one than the rank's"
-        except OSError as error:
-            reason = str(error)
-        return self._first(reason)
+        # Its ``Sync`` is a memory barrier, of which Python has none.
+        self._barrier = MPI.Win.Allocate_shared(8, 1, MPI.INFO_NULL, MPI.COMM_SELF)
+        self._barrier.Lock_all()
+        self.pids = pids
 
     def segments(self, size_bytes: int) -> Segments | None:
         """Segments with that much left; None if any rank cannot have them. Collective: all ranks."""
         if self._segments is None or self._segments.free_bytes < size_bytes:
-            sizes = dict.fromkeys((max(size_bytes, _WINDOW_BYTES), size_bytes))
+            reason = ""
             with self._detector.inside("the making of shared memory"):
-                granted = next((g for g in map(self._allocate, sizes) if g is not None), None)
-            if granted is None:
-                return None
-            self._segments = granted
+                for size in dict.fromkeys(max(size_bytes, window) for window in (*_WINDOW_BYTES, size_bytes)):
+                    granted, reason = self._allocate(size)
+                    if granted is not None:
+                        self._segments = granted
+                        return granted
+            if self._everyone.rank == 0 and not self._told:
+                self._told = True
+                log(f"{reason}: what would need it goes another way, more slowly")
+            return None
         return self._segments
 
-    def _allocate(self, size_bytes: int) -> Segments | None:
-        reason = self._obstacle(size_bytes * self._ranks_on_machine)
-        window = None
-        if not self._first(reason):
-            try:
-                window = MPI.Win.Allocate_shared(size_bytes, 1, MPI.INFO_NULL, self._node)
-            except MPI.Exception as error:
-                reason = f"MPI refuses shared memory ({error})"
-        reason = self._first(reason)
-        if reason or window is None:
-            if self._everyone.rank == 0 and not self._told:
-                log(f"{reason}: what would need it goes another way, more slowly")
-            self._told = True
-            return None
-        window.Lock_all()
-        self._windows.append(window)
-        memory = [np.frombuffer(window.Shared_query(r)[0], np.uint8)[:size_bytes] for r in range(self._node.size)]
-        memory[self._node.rank][:] = 0  # all of it, now: what is not there ends the process at the first touch
-        window.Sync()
+    def _allocate(self, size_bytes: int) -> tuple[Segments | None, str]:
+        reason, memory = _first(self._everyone, self._obstacle(size_bytes * self._ranks_on_machine)), None
+        if not reason:
+            memory, reason = shared_memory(self._node, size_bytes, [SHARED_MEMORY])
+            reason = _first(self._everyone, reason)
+        if reason or memory is None:
+            return None, reason
+        self._barrier.Sync()
         self._node.Barrier()
-        return Segments(memory, self._node.rank, window.Sync)
+        return Segments(list(memory), self._node.rank, self._barrier.Sync), ""
 
     def _obstacle(self, size_bytes: int) -> str:
         try:
-            status = os.statvfs(_SHARED_MEMORY)
-        except OSError:
-            return ""  # not this system's place for it: MPI will know
+            status = os.statvfs(SHARED_MEMORY)
+        except OSError as error:
+            return f"{SHARED_MEMORY}: {error.strerror}"
         free = status.f_bavail * status.f_frsize
         if size_bytes <= free * _SPARE_SHARE:
             return ""
-        return f"{_SHARED_MEMORY} has {free / 2**20:.0f} MiB free where {size_bytes / 2**20:.0f} are needed"
-
-    def _first(self, reason: str) -> str:
-        return next((r for r in self._everyone.allgather(reason) if r), "")
+        return (
+            f"{SHARED_MEMORY} has {free / 2**20:.1f} MiB free, of which a tenth is left to others, and "
+            f"{size_bytes / 2**20:.1f} MiB are needed (in a container: docker run --shm-size=1g)"
+        )

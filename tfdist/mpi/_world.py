@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 from collections.abc import Sequence
 
@@ -17,11 +18,13 @@ from tfdist.core.topology import layout
 from tfdist.core.trace_files import flight_recorder, job_name, new_folder
 from tfdist.mpi._first_meeting import FirstMeeting
 from tfdist.mpi._group import Communicators, Groups, MpiGroup
-from tfdist.mpi._launcher_watch import LauncherWatch
-from tfdist.mpi._process_deadline import END_SECONDS, START_SECONDS, end_by_alarm, process_deadline
+from tfdist.mpi._neighbours import do_without, unreadable
 from tfdist.mpi._shared_memory import take_names_off
 from tfdist.mpi._states import MpiStates
 from tfdist.mpi._windows import Windows
+from tfdist.processes.deadline import END_SECONDS, START_SECONDS, end_by_alarm, process_deadline
+from tfdist.processes.launcher_watch import LauncherWatch
+from tfdist.transport.awake import AwakeSeconds
 from tfdist.transport.interfaces import Group, PeerError, SetupError
 from tfdist.transport.stall_detection import StallDetector
 
@@ -83,8 +86,9 @@ class MpiWorld(MpiGroup):
         topology = self.topology
         has_neighbours = max(len(n) for n in topology.nodes) > 1
         with detector.inside(_PLACE):
-            windows = Windows(comm.Dup(), self._node, self.local_size, detector) if has_neighbours else None
-        self._windows = windows
+            pids = self._node.allgather(os.getpid())
+            windows = Windows(comm.Dup(), self._node, self.local_size, detector, pids) if has_neighbours else None
+        self._has_neighbours = has_neighbours
         super().__init__(Communicators(comm, detector, range(comm.size), topology, "all ranks", windows))
         self._detector = detector
         self._groups = Groups(comm, detector, topology)
@@ -92,10 +96,13 @@ class MpiWorld(MpiGroup):
     def _begin(self, settings: Settings) -> MPI.Intracomm:
         """Find out who shares a machine, and let the ranks see each other's states."""
         comm = MPI.COMM_WORLD.Dup()
+        self._machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self._unreadable = unreadable(comm, self._machine)
+        if self._unreadable:
+            do_without()
         difference = settings_difference(comm.allgather(settings))
         if difference:
             raise SetupError(difference)
-        self._machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank = self._machine.rank
         self.local_size = self._machine.size
         self._machine.Barrier()
@@ -113,7 +120,7 @@ class MpiWorld(MpiGroup):
         return comm
 
     def process_memory_obstacle(self) -> str:
-        return self._windows.unreadable if self._windows else "no two ranks share a machine"
+        return self._unreadable if self._has_neighbours else "no two ranks share a machine"
 
     def group(self, ranks: Sequence[int]) -> Group:
         return self._groups.take(ranks)
@@ -123,6 +130,12 @@ class MpiWorld(MpiGroup):
 
     def announce(self, kind: str, what: str = "") -> None:
         self._detector.announce(kind, what)
+
+    def called(self) -> None:
+        self._detector.called()
+
+    def unordered(self) -> contextlib.AbstractContextManager[None]:
+        return self._detector.unordered()
 
     def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
         with self._detector.inside("the sharing of the machine's cores"):
@@ -138,26 +151,26 @@ class MpiWorld(MpiGroup):
         self._detector.announce("ended", f"with exit code {exit_code}" if exit_code else "")
         # MPI's own finalisation waits busily; a rank that is done must leave the core to those that work.
         request = self._comm.Ibarrier()
-        start = time.monotonic()
-        last_seen = next_look = start
+        clock = AwakeSeconds()
+        last_seen = next_look = 0.0
         lost = ""
         while not request.Test():
             time.sleep(0.01)
             # Others may be saving what they have; but one that never comes must not hold the job up.
-            now = time.monotonic()
-            if now > next_look:
-                next_look = now + _LOOK_SECONDS
+            waited = clock.passed()
+            if waited >= next_look:
+                next_look = waited + _LOOK_SECONDS
                 lost = self._detector.lost()
-                last_seen = last_seen if lost else now
+                last_seen = last_seen if lost else waited
             reason = "gave up waiting" if self._detector.gave_up else "lost its launcher" if self._launcher.gone else ""
-            waited = now - start
             if reason and waited > self._stall_abort_seconds:
                 self._say_and_abort(
                     f"rank {self.rank} {reason}, and has ended {waited:.0f} s ago: the other ranks end now"
                 )
-            if lost and now - last_seen > self._stall_abort_seconds:
+            if lost and waited - last_seen > self._stall_abort_seconds:
                 self._say_and_abort(f"rank {self.rank} has ended {waited:.0f} s ago, and waits in vain: {lost}")
-        with self._detector.inside("the end of the program"):
+        # (No thread can be begun any more: Python is about to end.)
+        with process_deadline(self._stall_abort_seconds + END_SECONDS):
             self._states.close()
         end_by_alarm(self._stall_abort_seconds + END_SECONDS)  # a rank may be stopped in MPI's own end
 

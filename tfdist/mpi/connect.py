@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tfdist.core.environment import Launch
 from tfdist.core.settings import Settings
-from tfdist.mpi._process_deadline import START_SECONDS, process_deadline
+from tfdist.processes.deadline import START_SECONDS, process_deadline
 from tfdist.transport.interfaces import SetupError, World
 from tfdist.transport.one_process import OneProcess
 

@@ -63,7 +63,9 @@ class EqualBatches:
             first.compared(digests)
         if any(n is None for n in numbers) and not all(facts.infinite for facts in ranks):
             iterator._get_iterator = functools.partial(_agreeing, dataset, first)  # a rank may have less each time
+            self._channel.aside = False
             return
+        self._channel.aside = True  # its one meeting is made by a thread of tf.data
         known = [n for n in numbers if n is not None]
         if len(set(known)) > 1:
             announce(f"the ranks have {known} batches an epoch: it ends after {min(known)} on all (see tfdist.shard)")

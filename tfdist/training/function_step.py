@@ -68,6 +68,7 @@ class FunctionSteps:
             set_inside = self._set_inside(graph, state) if handed_on or state.leaves else []
             state.prepared = handed_on, set_inside, {*prepared, given}
         self._variables.share_set(_SET)
+        self._job.world.called()
         result = self.failing_plainly(call)
         if handed_on:
             result = self._averaged(result, handed_on, _outside(graph, state, inputs))

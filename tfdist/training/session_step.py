@@ -7,6 +7,7 @@ see, such as a partial initialisation, or a checkpoint restored on rank 0 alone 
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 import weakref
 from collections.abc import Callable
@@ -146,7 +147,9 @@ class SessionSteps:
                 self._warn_of_order(reach.unordered)
         if reach.group_collectives:
             self._job.open(reach.group_collectives)
-        result = self._failing_plainly(state, call)
+        self._job.world.called()
+        with self._job.world.unordered() if reach.unordered else contextlib.nullcontext():
+            result = self._failing_plainly(state, call)
         if reach.overwrites and session in state.synchronised:
             state.overwritten.add(session)
         if reach.initialised and reach.initialised >= settable(session.graph).keys():

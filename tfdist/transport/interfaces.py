@@ -280,6 +280,12 @@ class World(Group, Protocol):
     def announce(self, kind: str, what: str = "") -> None:
         """Tell the others what this rank is about: see ``stall_detection``."""
 
+    def called(self) -> None:
+        """A thread of the script's begins something that needs the others."""
+
+    def unordered(self) -> contextlib.AbstractContextManager[None]:
+        """What begins now may come to several channels, in an order that differs between the ranks."""
+
     def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
         """The cores that each rank of this machine may use. Collective: all ranks."""
 

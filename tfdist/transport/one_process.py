@@ -91,6 +91,12 @@ class OneProcess:
     def announce(self, kind: str, what: str = "") -> None:
         pass
 
+    def called(self) -> None:
+        pass
+
+    def unordered(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
         return [cores]
 

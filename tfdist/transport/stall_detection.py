@@ -1,5 +1,7 @@
 """Stall detection, of ranks that hang too: every wait has a deadline and can say who is missing, and where.
 
+What is made of a long wait stands in ``_long_wait``: who is missing, and whether anybody can still come (``calls``).
+
 A rank that has given a wait up is not in step with the others any more, who may still come: whatever it would do with
 them is refused from then on, and what MPI may yet write to is kept.
 
@@ -15,45 +17,40 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from tfdist.core.flight_recorder import SILENT, Recorder
-from tfdist.core.log import last_words, log
+from tfdist.core.log import last_words
 from tfdist.core.settings import Settings
 from tfdist.transport._blocking_call import BlockingCall
+from tfdist.transport._long_wait import LongWait, Manner, Ranks, Request
+from tfdist.transport.awake import AwakeSeconds
+from tfdist.transport.calls import Call, Report, line_number
 from tfdist.transport.interfaces import PeerError
-from tfdist.transport.state_line import State, clipped
-from tfdist.transport.whereabouts import NOBODY, ranks_in_words, silent_seconds, whereabouts
+from tfdist.transport.whereabouts import lost
 
 _ANNOUNCE_SECONDS = 1.0
-_ENTANGLED_SECONDS = 5.0  # ranks that wait for each other in different places; long enough for news on its way
 _YIELDING_SECONDS = 1e-4  # a peer in step is here within that; longer yielding takes the core from whoever computes
 _NAP_SHARE = 0.1  # of the time waited so far: what a nap may add to a wait
 _LONGEST_NAP_SECONDS = 1e-3
-_LOOK_SECONDS = 0.02  # between two looks at the others
-_LOOK_SHARE = 0.05  # of the time, at most: there may be thousands
 
 _RUNNING = ("running", "")
 
 
-class Request(Protocol):
-    """A pending MPI operation (``mpi4py.MPI.Request``)."""
-
-    def Test(self) -> bool: ...  # noqa: N802, D102 (mpi4py's name)
-
-
-class States(Protocol):
+class States(Ranks, Protocol):
     """What the ranks are about."""
 
-    rank: int
     size: int
 
     def tell(self, kind: str, what: str) -> None:
         """What this rank is about, until further notice."""
 
-    def read(self) -> Mapping[int, State]:
-        """Of all other ranks, as far as it is known; does not wait for anybody."""
+    def tell_waits(self, waits: Sequence[Call] | None) -> None:
+        """In which calls its program is held up; None: nobody is to draw conclusions."""
+
+    def enter(self, line: int, number: int) -> None:
+        """It has come to this number of a line of operations."""
 
 
 class StallDetector:
@@ -61,7 +58,7 @@ class StallDetector:
 
     Args:
       states: of the ranks.
-      settings: stall_seconds and stall_abort_seconds.
+      settings: stall_seconds, stall_abort_seconds and stall_alone_seconds.
       recorder: of what this rank does with the others.
       end: ends the job, with this exit code.
     """
@@ -81,6 +78,16 @@ class StallDetector:
         self._pid = os.getpid()
         self._first_failure = ""
         self._abandoned: list[Request] = []  # with their buffers: MPI writes to them when the others come
+        self._entered: dict[int, int] = {}
+        self._waits: dict[int, Call | None] = {}  # the long ones that hold the program up, by who waits
+        self._programs: set[int] = set()  # threads of the script that have called
+        self._unordered = 0
+        self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """Ranks of the job."""
+        return self._states.size
 
     @property
     def gave_up(self) -> bool:
@@ -95,6 +102,64 @@ class StallDetector:
         """This rank does not go on where the others do."""
         # In words: the error itself holds on to the script's variables.
         self._first_failure = self._first_failure or f"{type(error).__name__}: {error}"
+
+    def enter(self, line: int, number: int) -> None:
+        """This rank comes to a number of a line of operations (``calls.line_number``), where others must come too."""
+        self._entered[line] = number
+        self._states.enter(line, number)
+
+    def enter_place(self, place: str, ranks: Sequence[int] | None) -> tuple[int, int]:
+        """This rank comes to where ranks come now and then: the line of that place, and its next number."""
+        line = line_number(f"{place} of {ranks}")
+        self.enter(line, self._entered.get(line, 0) + 1)
+        return line, self._entered[line]
+
+    def called(self) -> None:
+        """A thread of the script's begins something that needs the others."""
+        # What one thread waits for, another may be about to do: then it is not known that nobody can come.
+        self._programs.add(threading.get_ident())
+
+    @contextlib.contextmanager
+    def unordered(self) -> Iterator[None]:
+        """What begins now may come to several lines, in an order that differs between the ranks."""
+        self._unordered += 1
+        try:
+            yield
+        finally:
+            self._unordered -= 1
+
+    @property
+    def report(self) -> Report:
+        """This rank's own; see ``calls``."""
+        return Report(self._waiting(), dict(self._entered), complete=True)
+
+    def _waiting(self) -> tuple[Call, ...] | None:
+        waits = list(self._waits.values())
+        if self._unordered or len(self._programs) > 1 or None in waits:
+            return None
+        return tuple(filter(None, waits))
+
+    def begin_wait(self, waiter: LongWait, kind: str, place: str, call: Call | None) -> None:
+        """A wait has become a long one: tell the others.
+
+        Args:
+          waiter: who waits.
+          kind: see ``state_line.State``.
+          place: in words.
+          call: what it is in; None: no conclusion is to be drawn from it.
+        """
+        self._states.tell(kind, place)
+        if kind != "aside":
+            with self._lock:
+                self._waits[id(waiter)] = call
+                self._states.tell_waits(self._waiting())
+
+    def end_wait(self, waiter: LongWait) -> None:
+        """It is over."""
+        with self._lock:
+            self._waits.pop(id(waiter), None)
+            self._states.tell_waits(self._waiting())
+        self._states.tell(*self._state)
 
     def check(self, place: str) -> None:
         """Refuse what needs the others, after this rank has given up, and in a process that was forked off.
@@ -122,6 +187,7 @@ class StallDetector:
         moving: bool = False,
         aside: bool = False,
         patient: bool = False,
+        entered: tuple[int, int] | None = None,
     ) -> None:
         """Wait without burning the core until ``request`` is complete.
 
@@ -132,14 +198,16 @@ class StallDetector:
           moving: all have been there, and their messages are on the way.
           aside: by a thread beside those that compute: others may come here after waiting elsewhere.
           patient: as long as the others run.
+          entered: the line and number that this rank has come to (``enter``), where the others must come; None: all
+            have been there.
 
         Raises:
-          PeerError: a rank has ended, all wait in different places, or the deadline has passed; or this rank has given
-            up before.
+          PeerError: a rank has ended, ranks wait for each other, or the deadline has passed; or this rank has given up
+            before.
         """
         try:
             self.check(place)
-            self._wait(request, place, ranks, moving=moving, aside=aside, patient=patient)
+            self._wait(request, Manner(place, ranks, moving, aside, patient, entered))
         except BaseException as error:
             self._abandoned.append(request)
             self.give_up(error)
@@ -147,20 +215,20 @@ class StallDetector:
                 raise
             raise broken(place, error) from error
 
-    def _wait(self, request: Request, place: str, ranks: Sequence[int] | None, **manner: bool) -> None:
-        start = time.monotonic()
-        watch = None
+    def _wait(self, request: Request, manner: Manner) -> None:
+        clock = AwakeSeconds()
+        long = None
         while not request.Test():
-            waited = time.monotonic() - start
+            waited = clock.passed()
             if waited > _ANNOUNCE_SECONDS:
-                watch = watch or _Watch(self, request, place, ranks, **manner)
-                watch.look(waited)
+                long = long or LongWait(self, self._states, self._settings, request, manner)
+                long.look(waited)
             if waited < _YIELDING_SECONDS:
                 os.sched_yield()
             else:
                 time.sleep(min(_LONGEST_NAP_SECONDS, _NAP_SHARE * waited))
-        if watch:
-            self._states.tell(*self._state)
+        if long:
+            self.end_wait(long)
 
     @contextlib.contextmanager
     def inside(self, place: str, ranks: Sequence[int] | None = None) -> Iterator[None]:
@@ -173,17 +241,18 @@ class StallDetector:
           ranks: who is awaited, if not all.
         """
         call = BlockingCall()
-        watch = threading.Thread(target=self._guard, args=(call, place, ranks), name="tfdist deadline", daemon=True)
+        arguments = call, Manner(place, ranks, entered=self.enter_place(place, ranks))
+        watch = threading.Thread(target=self._guard, args=arguments, name="tfdist deadline", daemon=True)
         watch.start()
         try:
             yield
         finally:
             call.returned.set()
 
-    def _guard(self, call: BlockingCall, place: str, ranks: Sequence[int] | None) -> None:
+    def _guard(self, call: BlockingCall, manner: Manner) -> None:
         if not call.returned.wait(_ANNOUNCE_SECONDS):
             try:
-                self._wait(call, place, ranks)
+                self._wait(call, manner)
             except Exception as error:
                 self.end_job(error)
 
@@ -198,10 +267,8 @@ class StallDetector:
         self._end(1)
 
     def lost(self) -> str:
-        """Which ranks are stopped or cannot be reached, in words; empty if none is known to be."""
-        states = self._states.read()
-        lost = [r for r, s in states.items() if s.kind != "ended" and (silent_seconds(s) or not s.answers)]
-        return whereabouts(states, lost)
+        """Which ranks are stopped, gone or cannot be reached, in words; empty if none is known to be."""
+        return lost(self._states.read())
 
     @contextlib.contextmanager
     def alone(self, reason: str) -> Iterator[None]:
@@ -228,101 +295,3 @@ class StallDetector:
 def broken(place: str, error: BaseException) -> PeerError:
     """What an error of MPI's own at a place means."""
     return PeerError(f"{place}: MPI cannot go on ({error}): another rank has ended, or the way to it is broken.")
-
-
-class _Watch:
-    """One long wait: what it has told, and what it makes of the others' news."""
-
-    def __init__(
-        self, detector: StallDetector, request: Request, place: str, ranks: Sequence[int] | None, **manner: bool
-    ) -> None:
-        self._detector = detector
-        self._ranks = None if ranks is None else frozenset(ranks)
-        self._request = request
-        self._place = clipped(place)
-        self._settings = detector._settings
-        self._next_report_seconds = self._settings.stall_seconds
-        self._entangled_since: float | None = None
-        self._excused_seconds = 0.0  # the deadline runs from when the last one alone came back
-        self._rank = detector._states.rank
-        self._next_look_seconds = 0.0
-        self._trace_place = detector.recorder.place  # until it has been told
-        self._moving, self._aside, self._patient = (manner.get(m, False) for m in ("moving", "aside", "patient"))
-        detector._states.tell("moving" if self._moving else "aside" if self._aside else "waiting", place)
-
-    def look(self, waited: float) -> None:
-        if waited < self._next_look_seconds:
-            return
-        start = time.monotonic()
-        states = self._detector._states.read()
-        others = {r: s for r, s in states.items() if r in self._ranks} if self._ranks is not None else dict(states)
-        self._judge(others, waited)
-        self._next_look_seconds = waited + max(_LOOK_SECONDS, (time.monotonic() - start) / _LOOK_SHARE)
-
-    def _judge(self, others: dict[int, State], waited: float) -> None:
-        # While messages are on the way, one that has ended well was here before.
-        ended = [r for r, s in others.items() if s.kind == "ended" and (s.what or not self._moving)]
-        # A rank may pass this place and end before its part of the message is seen here: look once more.
-        if ended and not self._arrives_within(1.0):
-            failed = [r for r in ended if others[r].what]
-            if failed:
-                raise PeerError(
-                    f"rank {failed[0]} ended {others[failed[0]].what} while rank {self._rank} waits in {self._place}."
-                )
-            raise PeerError(
-                f"{ranks_in_words(ended)} ended while rank {self._rank} waits in {self._place}. "
-                "Every rank must run the same number of steps: give all ranks equal data (tfdist.shard)."
-            )
-        self._check_entangled(others)
-        if waited > self._next_report_seconds:
-            self._next_report_seconds += self._settings.stall_seconds
-            self._report(others, waited)
-        missing = self._missing(others)
-        if any(others[r].kind == "alone" and others[r].answers for r in missing):
-            self._excused_seconds = waited
-        if self._patient and all(s.answers and not silent_seconds(s) for s in others.values()):
-            self._excused_seconds = waited
-        if waited - self._excused_seconds > self._settings.stall_abort_seconds:
-            who = f"{ranks_in_words(missing)} ({whereabouts(others, missing)})" if missing else NOBODY
-            raise PeerError(
-                f"rank {self._rank} has waited {waited:.0f} s in {self._place} for {who}. Wrap long work of one rank "
-                "in tfdist.alone(reason), or raise TFDIST_STALL_ABORT_SECONDS."
-            )
-
-    def _check_entangled(self, others: dict[int, State]) -> None:
-        elsewhere = [r for r, state in others.items() if state.what != self._place]
-        known = all(state.kind == "waiting" and state.answers for state in others.values())
-        if self._moving or self._aside or not elsewhere or not known:
-            self._entangled_since = None
-            return
-        now = time.monotonic()
-        self._entangled_since = self._entangled_since or now
-        if now - self._entangled_since > _ENTANGLED_SECONDS:
-            raise PeerError(
-                f"rank {self._rank} waits in {self._place}, but {whereabouts(others, elsewhere)}. "
-                "All ranks must run the same operations in the same order: look for a fetch, a condition, a "
-                "step or an early stop that depends on the rank."
-            )
-
-    def _missing(self, others: dict[int, State]) -> list[int]:
-        # One that was here, too, may have been stopped since, or cut off.
-        return [r for r, s in others.items() if s.what != self._place or not s.answers or silent_seconds(s)]
-
-    def _report(self, others: dict[int, State], waited: float) -> None:
-        missing = self._missing(others)
-        present = [self._rank, *(others.keys() - set(missing))]
-        if self._rank == min(present):
-            place, self._trace_place = self._trace_place, ""
-            more = f" (python -m tfdist trace {place} says more)" if place else ""
-            log(
-                f"{ranks_in_words(present)} waited {waited:.0f} s in {self._place}; "
-                f"missing: {whereabouts(others, missing) or NOBODY}{more}"
-            )
-
-    def _arrives_within(self, seconds: float) -> bool:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            if self._request.Test():
-                return True
-            time.sleep(_LONGEST_NAP_SECONDS)
-        return False

@@ -1,16 +1,30 @@
-"""State line: where a rank says what it is about, in memory that others read while they wait for it."""
+"""State line: where a rank says what it is about, in memory that others read while they wait for it.
+
+It has three records of text: what the rank is about, where its program is, and in which calls it waits; and a table of
+the numbers that it has come to on each line of operations, which is written to in every exchange.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
+import threading
 import time
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 
-LINE_BYTES = 1024
-_STATE_BYTES = 640  # of the line; then comes where the program is
+from tfdist.transport.calls import Call, Report
+
+LINE_BYTES = 2048
+_STATE_BYTES, _PLACE_BYTES, _WAITS_BYTES = 640, 384, 256
 _HEAD_BYTES = 8  # checksum and length, uint32 each
+# Of the table: line, number, and both together, int64 each. The first entry tells whether lines were left out.
+_ENTRY = 3
+_ENTRIES = (LINE_BYTES - _STATE_BYTES - _PLACE_BYTES - _WAITS_BYTES) // (8 * _ENTRY)
+_UNKNOWN = "null"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +41,9 @@ class State:
       looked: when, in seconds since the epoch by the reader's clock; 0: never.
       host: its machine's name, if there are several.
       answers: its machine does.
+      asked: when the reading of all this began, by ``time.monotonic``.
+      process: what its process does, see ``process_state``.
+      calls: see ``calls``.
     """
 
     kind: str = "running"
@@ -35,6 +52,9 @@ class State:
     looked: float = 0.0
     host: str = ""
     answers: bool = True
+    asked: float = math.inf
+    process: str = ""
+    calls: Report = Report()
 
 
 def clipped(what: str) -> str:
@@ -45,15 +65,21 @@ def clipped(what: str) -> str:
 class StateLine:
     """One rank's line.
 
-    Each of its two records has a checksum: whoever reads it while it is written reads it again.
+    Each of its records has a checksum: whoever reads it while it is written reads it again.
 
     Args:
       memory: uint8 [LINE_BYTES], zero at the start.
     """
 
     def __init__(self, memory: np.ndarray) -> None:
-        self._state = memory[:_STATE_BYTES]
-        self._place = memory[_STATE_BYTES:]
+        ends = np.cumsum([_STATE_BYTES, _PLACE_BYTES, _WAITS_BYTES])
+        self._state, self._place, self._waits, table = np.split(memory, ends)
+        # Scalars of a memoryview cost a third of NumPy's.
+        self._table = table.data.cast("B").cast("q")
+        self._entries: dict[int, int] = {}  # where each line stands
+        self._used = [0] * _ENTRIES  # when each was written to last
+        self._clock = 0
+        self._changing = threading.Lock()
 
     def tell(self, kind: str, what: str) -> None:
         """What this rank is about from now on."""
@@ -63,14 +89,54 @@ class StateLine:
         """Where its program is now."""
         _write(self._place, f"{time.time()}\n{line}")
 
+    def tell_waits(self, waits: Sequence[Call] | None) -> None:
+        """In which calls its program is held up; None: nobody is to draw conclusions."""
+        text = _UNKNOWN if waits is None else json.dumps([[c.line, c.number, c.ranks] for c in waits])
+        _write(self._waits, text if len(text) <= _WAITS_BYTES - _HEAD_BYTES else _UNKNOWN)
+
+    def enter(self, line: int, number: int) -> None:
+        """It has come to this number of a line; before it waits there."""
+        entry = self._entries.get(line)
+        if entry is None:
+            with self._changing:
+                entry = self._new_entry(line)
+        self._clock += 1
+        self._used[entry] = self._clock
+        at = _ENTRY * entry
+        self._table[at + 1] = number
+        self._table[at + 2] = line ^ number
+
+    def _new_entry(self, line: int) -> int:
+        if len(self._entries) < _ENTRIES - 1:
+            entry = len(self._entries) + 1
+        else:
+            oldest = min(self._entries, key=lambda other: self._used[self._entries[other]])
+            entry = self._entries.pop(oldest)
+            self._table[0] = 1
+        self._entries[line] = entry
+        self._table[_ENTRY * entry] = line
+        return entry
+
     def read(self) -> State | None:
         """None: it is being written just now."""
-        state, place = _read(self._state), _read(self._place)
+        # In this order: who has ended has entered all that it ever will.
+        state, place, waits = _read(self._state), _read(self._place), _read(self._waits)
         if state is None or place is None:
             return None
         kind, _, what = state.partition("\n")
         looked, _, line = place.partition("\n")
-        return State(kind or "running", what, line, float(looked or 0))
+        return State(kind or "running", what, line, float(looked or 0), calls=self._report(waits))
+
+    def _report(self, waits: str | None) -> Report:
+        table = np.frombuffer(self._table, np.int64).copy().reshape(_ENTRIES, _ENTRY)
+        complete, rows = not table[0, 0], table[1:].tolist()
+        whole = {line: number for line, number, both in rows if line and line ^ number == both}
+        complete = complete and len(whole) == sum(bool(line) for line, *_ in rows)
+        if not waits:
+            return Report(None if waits is None else (), whole, complete)
+        said = json.loads(waits)
+        calls = None if said is None else tuple(Call(n, m, r if r is None else tuple(r)) for n, m, r in said)
+        return Report(calls, whole, complete)
 
 
 def _write(memory: np.ndarray, text: str) -> None:

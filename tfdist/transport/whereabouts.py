@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from tfdist.processes.process_state import GONE, RUNS, STOPPED
 from tfdist.transport.state_line import State
 
 NOBODY = "nobody: all are here, and their messages are on the way"
@@ -37,16 +38,35 @@ def whereabouts(others: Mapping[int, State], ranks: Sequence[int]) -> str:
             machine = f"its machine{f' ({state.host})' * bool(state.host)} does not answer"
             told.append(f"rank {rank}: {machine}: it is down, or the way to it, or all ranks there are stopped")
             continue
-        said = f"rank {rank}{f' on {state.host}' * bool(state.host)} {words[state.kind]} {state.what}".rstrip()
+        named = f"rank {rank}{f' on {state.host}' * bool(state.host)}"
+        if state.process == GONE and state.kind != "ended":
+            told.append(f"{named} is gone: its process was killed, or has left without a word (os._exit, say)")
+            continue
+        said = f"{named} {words[state.kind]} {state.what}".rstrip()
         silent = silent_seconds(state)
+        ago = f" {silent:.0f} s ago" * bool(silent)
         if state.kind in ("running", "alone") and state.line:
-            said += f", in {state.line}" + f" {silent:.0f} s ago" * bool(silent)
+            said += f", in {state.line}{ago}"
         elif silent:
-            said += f", {silent:.0f} s ago"
-        if silent:
-            said += ": it is stopped, or in a call that lets no other thread run"
+            said += f",{ago}"
+        if state.process == STOPPED:
+            said += ": it is stopped"
+        elif silent:
+            busy = "in a call that lets no other thread run"
+            said += f": it is {busy}" if state.process == RUNS else f": it is stopped, or {busy}"
         told.append(said)
     return "; ".join(told)
+
+
+def lost(states: Mapping[int, State]) -> str:
+    """Which ranks are stopped, gone or cannot be reached, in words; empty if none is known to be."""
+    return whereabouts(states, [rank for rank, state in states.items() if state.kind != "ended" and _lost(state)])
+
+
+def _lost(state: State) -> bool:
+    if not state.answers or state.process in (GONE, STOPPED):
+        return True
+    return state.process != RUNS and silent_seconds(state) > 0
 
 
 def silent_seconds(state: State) -> float:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
+from collections.abc import Sequence
 
 import pytest
 
 from tfdist.core.settings import Settings
-from tfdist.transport import stall_detection
+from tfdist.processes.process_state import GONE, RUNS, STOPPED
+from tfdist.transport import _long_wait, stall_detection
+from tfdist.transport.awake import AwakeSeconds
+from tfdist.transport.calls import Call, Report
 from tfdist.transport.interfaces import PeerError
 from tfdist.transport.stall_detection import StallDetector
 from tfdist.transport.state_line import State
@@ -20,10 +25,17 @@ class Pretended:
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self.told: list[tuple[str, str]] = []
+        self.waits: list[Sequence[Call] | None] = []
         self.others = {other: State() for other in range(size) if other != rank}
 
     def tell(self, kind: str, what: str) -> None:
         self.told.append((kind, what))
+
+    def tell_waits(self, waits: Sequence[Call] | None) -> None:
+        self.waits.append(waits)
+
+    def enter(self, line: int, number: int) -> None:
+        pass
 
     def read(self) -> dict[int, State]:
         return self.others
@@ -42,8 +54,7 @@ class After:
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stall_detection, "_ANNOUNCE_SECONDS", 0.02)
-    monkeypatch.setattr(stall_detection, "_LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(stall_detection, "_ENTANGLED_SECONDS", 0.1)
+    monkeypatch.setattr(_long_wait, "_LOOK_SECONDS", 0.001)
 
 
 def rank_0(size: int = 3, stall: float = 0.1, abort: float = 0.3) -> tuple[StallDetector, Pretended]:
@@ -106,17 +117,99 @@ def test_an_ended_rank_whose_message_is_on_its_way_is_no_error() -> None:
     ranks.wait(After(0.3), "step 7")
 
 
-def test_waiting_in_different_places_is_an_error_before_the_deadline() -> None:
-    ranks, states = rank_0(size=2, stall=99, abort=99)
-    states.others[1] = State("waiting", "bucket 2")
-    with pytest.raises(PeerError, match="rank 0 waits in bucket 1, but rank 1 waits in bucket 2"):
-        ranks.wait(After(9), "bucket 1")
+HERE, THERE = (11, 5), (22, 7)  # lines and numbers
 
 
-def test_waiting_in_different_places_for_a_moment_is_none() -> None:
+def waits_there(numbers: dict[int, int], *, ranks: tuple[int, ...] | None = None, complete: bool = True) -> State:
+    return State("waiting", "bucket 2", calls=Report((Call(*THERE, ranks),), numbers, complete))
+
+
+def enter(ranks: StallDetector) -> None:
+    ranks.enter(*HERE)
+    ranks.enter(THERE[0], THERE[1] - 1)
+
+
+def test_ranks_that_wait_for_each_other_are_an_error_before_the_deadline() -> None:
     ranks, states = rank_0(size=2, stall=99, abort=99)
-    states.others[1] = State("waiting", "bucket 0")
-    ranks.wait(After(0.08), "bucket 1")
+    states.others[1] = waits_there({11: 4, 22: 7})
+    enter(ranks)
+    with pytest.raises(PeerError, match="rank 0 waits in bucket 1, but rank 1 waits in bucket 2. All ranks must"):
+        ranks.wait(After(9), "bucket 1", entered=HERE)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        waits_there({11: 5, 22: 7}),  # was here, and has been stopped before it could say so
+        waits_there({22: 7}, complete=False),  # its table has no room for this line
+        waits_there({11: 4, 22: 7}, ranks=(1, 2)),  # for a third one, which may come
+        State("waiting", "bucket 2", calls=Report(None, {11: 4, 22: 7}, True)),  # another thread of its may come
+        State("running", "", calls=Report((), {11: 4}, True)),
+    ],
+)
+def test_who_can_still_come_is_waited_for(other: State) -> None:
+    ranks, states = rank_0(size=2, stall=99, abort=99)
+    states.others[1] = other
+    enter(ranks)
+    ranks.wait(After(0.3), "bucket 1", entered=HERE)
+
+
+def test_another_thread_of_this_rank_may_go_on() -> None:
+    ranks, states = rank_0(size=2, stall=99, abort=99)
+    states.others[1] = waits_there({11: 4, 22: 7})
+    enter(ranks)
+    ranks.called()
+    thread = threading.Thread(target=ranks.called)
+    thread.start()
+    thread.join()
+    ranks.wait(After(0.3), "bucket 1", entered=HERE)
+    assert states.waits == [None, None]
+
+
+def test_what_runs_in_any_order_may_go_on() -> None:
+    ranks, states = rank_0(size=2, stall=99, abort=99)
+    states.others[1] = waits_there({11: 4, 22: 7})
+    enter(ranks)
+    with ranks.unordered():
+        ranks.wait(After(0.3), "bucket 1", entered=HERE)
+
+
+def test_an_ended_rank_that_has_not_come_ends_the_wait() -> None:
+    ranks, states = rank_0(abort=99)
+    states.others[1] = State("ended", "", calls=Report((), {11: 4}, True))
+    with pytest.raises(PeerError, match="rank 1 ended while rank 0 waits in step 7"):
+        ranks.wait(After(9), "step 7", entered=HERE)
+
+
+def test_an_ended_rank_that_has_come_is_waited_for() -> None:
+    ranks, states = rank_0(abort=99)
+    states.others[1] = State("ended", "", calls=Report((), {11: 5}, True))
+    ranks.wait(After(1.3), "step 7", entered=HERE)
+
+
+def test_a_process_that_is_gone_ends_the_wait() -> None:
+    ranks, states = rank_0(abort=99)
+    states.others[2] = State("running", "", process=GONE, calls=Report((), {11: 4}, True))
+    with pytest.raises(PeerError, match=r"rank 2 is gone: its process was killed.* while rank 0 waits in step 7"):
+        ranks.wait(After(9), "step 7", entered=HERE)
+
+
+def test_deadlines_count_the_time_in_which_this_process_runs() -> None:
+    now = [0.0]
+    clock = AwakeSeconds(lambda: now[0])
+    for at, passed in ((0.2, 0.2), (0.7, 0.7), (15.7, 1.7), (15.9, 1.9)):
+        now[0] = at
+        assert clock.passed() == pytest.approx(passed)
+
+
+def test_work_alone_has_a_deadline_of_its_own() -> None:
+    states = Pretended(0, 2)
+    settings = Settings(stall_seconds=99, stall_abort_seconds=0.1, stall_alone_seconds=0.5)
+    states.others[1] = State("alone", "an evaluation")
+    start = time.monotonic()
+    with pytest.raises(PeerError, match=r"rank 1 alone with an evaluation\)\. .* raise TFDIST_STALL_ALONE_SECONDS"):
+        StallDetector(states, settings).wait(After(9), "step 1")
+    assert time.monotonic() - start > 0.5
 
 
 def test_after_it_has_given_up_a_rank_refuses_at_once_and_keeps_what_others_may_write_to() -> None:
@@ -213,9 +306,13 @@ def test_a_blocking_call_that_returns_is_nothing() -> None:
 def test_who_is_lost() -> None:
     ranks, states = rank_0(size=4)
     assert ranks.lost() == ""
+    states.others[1] = State("running", "", looked=time.time() - 30, process=RUNS)  # in a call that holds Python
+    assert ranks.lost() == ""
     states.others[1] = State("running", "", looked=time.time() - 30)
     states.others[2] = State("ended", "", looked=time.time() - 30)
     states.others[3] = State("running", "", answers=False)
     assert "rank 1 busy" in ranks.lost()
     assert "rank 2" not in ranks.lost()
     assert "rank 3: its machine does not answer" in ranks.lost()
+    states.others = {1: State("running", "", process=STOPPED), 2: State("ended", "", process=GONE)}
+    assert ranks.lost() == "rank 1 busy outside tfdist: it is stopped"

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 
+from tfdist.transport.calls import Call, Report
 from tfdist.transport.state_line import LINE_BYTES, State, StateLine, clipped
 
 
@@ -16,7 +17,7 @@ def line() -> tuple[np.ndarray, StateLine]:
 
 def test_what_is_told_is_read() -> None:
     _, rank = line()
-    assert rank.read() == State("running")
+    assert rank.read() == State("running", calls=Report((), {}, complete=True))
     rank.tell("waiting", "step 1\nof two")
     rank.tell_line("slow (script.py:17)")
     state = rank.read()
@@ -46,4 +47,40 @@ def test_what_is_being_written_is_not_read() -> None:
         memory[changed] ^= 1
         assert rank.read() is None
         memory[changed] = kept
-    assert rank.read() == State("alone", "evaluation")
+    assert rank.read() == State("alone", "evaluation", calls=Report((), {}, complete=True))
+
+
+def test_where_a_rank_is_on_each_line() -> None:
+    _, rank = line()
+    rank.enter(7, 1)
+    rank.enter(9, 1)
+    rank.enter(7, 2)
+    rank.tell_waits([Call(7, 2), Call(9, 1, (0, 3))])
+    state = rank.read()
+    assert state is not None
+    assert state.calls == Report((Call(7, 2), Call(9, 1, (0, 3))), {7: 2, 9: 1}, complete=True)
+    rank.tell_waits(None)
+    state = rank.read()
+    assert state is not None and state.calls.waits is None
+
+
+def test_lines_that_have_no_room_are_told_of() -> None:
+    _, rank = line()
+    for number in range(100):
+        rank.enter(1000 + number, number)
+        rank.enter(7, number)
+    state = rank.read()
+    assert state is not None and not state.calls.complete
+    assert state.calls.entered[7] == 99 and state.calls.entered[1099] == 99 and 1000 not in state.calls.entered
+    rank.tell_waits([Call(n, n, tuple(range(20))) for n in range(9)])
+    state = rank.read()
+    assert state is not None and state.calls.waits is None
+
+
+def test_a_number_that_is_being_written_is_not_read() -> None:
+    memory, rank = line()
+    rank.enter(7, 1)
+    table = memory.view(np.int64)
+    table[np.flatnonzero(table == 7)[0] + 1] = 2  # and not yet what stands for both
+    state = rank.read()
+    assert state is not None and state.calls.entered == {} and not state.calls.complete

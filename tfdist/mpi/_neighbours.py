@@ -1,0 +1,76 @@
+"""Neighbours: whether the ranks of a machine may read each other's memory, and what MPI must be told if not.
+
+Containers often forbid ``process_vm_readv`` (the seccomp filters of Docker and Kubernetes), and so do namespaces of
+users and of processes, Yama, and a program that may not be dumped. MPICH (5.0.2) does not ask: with large messages
+within a machine it ends in ``MPI_Test``. It looks at its variable for each message, which MPI's own interface for tools
+can set (MPI 4.1, chapter 15): so the ranks ask, once MPI runs, with messages that are small.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from tfdist.transport.process_memory import ProcessMemory, address, allow_siblings
+
+_SECRET_NUMBERS = 2
+_READS_MEMORY = b"MPIR_CVAR_CH4_CMA_ENABLE"
+_SUCCESS = 0
+
+
+def unreadable(everyone: Any, machine: Any) -> str:
+    """Why some rank cannot read the memory of another one of its machine; empty if all can.
+
+    Collective: all ranks.
+
+    Args:
+      everyone: all ranks.
+      machine: those of this machine.
+    """
+    allow_siblings()
+    # Another container's process may have the same number: what is read must be what its rank has written.
+    secret = np.frombuffer(os.urandom(8 * _SECRET_NUMBERS), np.int64)
+    own = np.array([os.getpid(), address(secret), *secret], np.int64)
+    told = np.empty((machine.size, own.size), np.int64)
+    machine.Allgather(own, told)
+    failed = np.array([_failure(told, machine.rank)], np.int64)
+    everyone.Allreduce(MPI.IN_PLACE, failed, MPI.MAX)
+    machine.Barrier()  # until here the secrets are there
+    return "" if failed[0] == 0 else f"ranks of a machine may not read each other's memory ({os.strerror(failed[0])})"
+
+
+def _failure(told: np.ndarray, index: int) -> int:
+    """The number of the system's error; 0 if there is none."""
+    try:
+        peers = ProcessMemory(told[:, 0].tolist(), [], index)
+        for other, (_, where, *secret) in enumerate(told.tolist()):
+            found = np.zeros(_SECRET_NUMBERS, np.int64)
+            vectors = np.array([[where, found.nbytes]]), np.array([[address(found), found.nbytes]])
+            peers.read(other, *vectors, size_bytes=found.nbytes)
+            if found.tolist() != secret:
+                return 3  # no such process: its number is another one's here
+    except OSError as error:
+        return error.errno or 38  # no such system call
+    return 0
+
+
+def do_without() -> None:
+    """Have MPI send through shared memory what it would read from another rank's memory; by libraries that know how."""
+    # (Before the first large message. What is not there, in other libraries, has no number.)
+    files = re.findall(r"(/\S*/libmpi\w*\.so\S*)", Path("/proc/self/maps").read_text(errors="replace"))
+    if not files:
+        return
+    library = ctypes.CDLL(files[0])
+    provided, index, count, value = ctypes.c_int(), ctypes.c_int(), ctypes.c_int(), ctypes.c_int(0)
+    handle = ctypes.c_void_p()
+    if library.MPI_T_init_thread(MPI.THREAD_MULTIPLE, ctypes.byref(provided)) != _SUCCESS:
+        return
+    if library.MPI_T_cvar_get_index(_READS_MEMORY, ctypes.byref(index)) == _SUCCESS:
+        library.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count))
+        library.MPI_T_cvar_write(handle, ctypes.byref(value))

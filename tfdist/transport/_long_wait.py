@@ -1,0 +1,243 @@
+"""A long wait: what it tells, and what it makes of the others' news. Who can still come is waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from tfdist.core.log import log
+from tfdist.core.settings import Settings
+from tfdist.processes.process_state import GONE, STOPPED
+from tfdist.transport.calls import Call, Report, circle
+from tfdist.transport.interfaces import PeerError
+from tfdist.transport.state_line import State, clipped
+from tfdist.transport.whereabouts import NOBODY, ranks_in_words, silent_seconds, whereabouts
+
+if TYPE_CHECKING:
+    from tfdist.core.flight_recorder import Recorder
+
+_LOOK_SECONDS = 0.02  # between two looks at the others
+_LOOK_SHARE = 0.05  # of the time, at most: there may be thousands
+_NAP_SECONDS = 1e-3
+_LAST_LOOK_SECONDS = 1.0  # for what one that has ended sent before
+
+
+class Request(Protocol):
+    """A pending MPI operation (``mpi4py.MPI.Request``)."""
+
+    def Test(self) -> bool: ...  # noqa: N802, D102 (mpi4py's name)
+
+
+class Ranks(Protocol):
+    """What the ranks are about."""
+
+    rank: int
+
+    def read(self) -> Mapping[int, State]:
+        """Of all other ranks, as far as it is known; does not wait for anybody."""
+
+
+class Waiting(Protocol):
+    """What this rank tells of its waits."""
+
+    @property
+    def recorder(self) -> Recorder:
+        """Where it is noted what the ranks did."""
+
+    @property
+    def report(self) -> Report:
+        """This rank's own calls."""
+
+    def begin_wait(self, waiter: LongWait, kind: str, place: str, call: Call | None) -> None:
+        """A wait has become a long one."""
+
+
+class Manner(NamedTuple):
+    """What is waited for, and how: see ``stall_detection.StallDetector.wait``."""
+
+    place: str
+    ranks: Sequence[int] | None = None
+    moving: bool = False
+    aside: bool = False
+    patient: bool = False
+    entered: tuple[int, int] | None = None
+
+    @property
+    def call(self) -> Call | None:
+        """That this rank has entered; None: it is not to be compared with the others'."""
+        ranks = None if self.ranks is None else tuple(self.ranks)
+        return None if self.entered is None else Call(*self.entered, ranks)
+
+
+class LongWait:
+    """One of them.
+
+    Args:
+      own: this rank.
+      states: of the others.
+      settings: how long a wait may last.
+      request: what is waited for.
+      manner: and how.
+    """
+
+    def __init__(self, own: Waiting, states: Ranks, settings: Settings, request: Request, manner: Manner) -> None:
+        self._own, self._states, self._settings = own, states, settings
+        self._request, self._manner, self._call = request, manner, manner.call
+        self._rank = states.rank
+        self._ranks = None if manner.ranks is None else frozenset(manner.ranks)
+        self._place = clipped(manner.place)
+        self._next_report_seconds = settings.stall_seconds
+        self._next_look_seconds = 0.0
+        self._excused_seconds = 0.0  # the deadline runs from when the last one that is excused came back
+        self._alone_since: float | None = None
+        self._trace_place = own.recorder.place  # until it has been told
+        self._before: Mapping[int, State] = {}
+        self._before_read = float("inf")
+        kind = "moving" if manner.moving else "aside" if manner.aside else "waiting"
+        own.begin_wait(self, kind, manner.place, self._call)
+
+    def look(self, waited: float) -> None:
+        """Look at the others, if it is time.
+
+        Args:
+          waited: seconds, in which this process ran.
+
+        Raises:
+          PeerError: see ``stall_detection.StallDetector.wait``.
+        """
+        if waited < self._next_look_seconds:
+            return
+        start = time.monotonic()
+        states = dict(self._states.read())
+        self._judge(states, waited)
+        self._next_look_seconds = waited + max(_LOOK_SECONDS, (time.monotonic() - start) / _LOOK_SHARE)
+
+    def _judge(self, states: Mapping[int, State], waited: float) -> None:
+        others = {r: s for r, s in states.items() if r in self._ranks} if self._ranks is not None else states
+        self._look_for_the_ended(others)
+        self._look_for_a_circle(states)
+        missing = self._missing(others)
+        if waited > self._next_report_seconds:
+            self._next_report_seconds += self._settings.stall_seconds
+            self._report(others, missing, waited)
+        self._excuse(others, missing, waited)
+        if waited - self._excused_seconds > self._settings.stall_abort_seconds:
+            who = f"{ranks_in_words(missing)} ({whereabouts(others, missing)})" if missing else NOBODY
+            remedy = self._remedy(others, missing)
+            raise PeerError(f"rank {self._rank} has waited {waited:.0f} s in {self._place} for {who}. {remedy}")
+
+    def _remedy(self, others: Mapping[int, State], missing: Sequence[int]) -> str:
+        if any(others[r].kind == "alone" for r in missing):
+            return "If its work alone takes so long, raise TFDIST_STALL_ALONE_SECONDS."
+        return "Wrap long work of one rank in tfdist.alone(reason), or raise TFDIST_STALL_ABORT_SECONDS."
+
+    def _excuse(self, others: Mapping[int, State], missing: Sequence[int], waited: float) -> None:
+        """The deadline does not run while somebody has a reason; work alone has a deadline of its own."""
+        alone = any(others[r].kind == "alone" and others[r].answers for r in missing)
+        self._alone_since = (waited if self._alone_since is None else self._alone_since) if alone else None
+        if self._alone_since is not None and waited - self._alone_since <= self._settings.stall_alone_seconds:
+            self._excused_seconds = waited
+        elif self._alone_since is not None:
+            self._excused_seconds = -float("inf")
+        if self._manner.patient and all(s.answers and not silent_seconds(s) for s in others.values()):
+            self._excused_seconds = waited
+
+    def _look_for_the_ended(self, others: Mapping[int, State]) -> None:
+        """One that has ended, or whose process is gone, and that has not been here, does not come."""
+        call = self._call
+        ended = [r for r, s in others.items() if _over(s) and self._may_be_missed(s)]
+        if not ended or (call is None and self._arrives_within(_LAST_LOOK_SECONDS)):
+            return
+        if call is not None:
+            # What it had entered is read once more, now that it has ended.
+            now = self._states.read()
+            ended = [r for r in ended if now[r].calls.has_not_come_to(call) or now[r].process == GONE]
+            if not ended or self._arrives_within(_LAST_LOOK_SECONDS):
+                return
+        said = others[ended[0]]
+        if said.kind != "ended":
+            raise PeerError(
+                f"{whereabouts(others, ended[:1])}, while rank {self._rank} waits in {self._place}. What ended it may "
+                "stand in the system's log, if it was out of memory say"
+            )
+        failed = [r for r in ended if others[r].what]
+        if failed:
+            raise PeerError(
+                f"rank {failed[0]} ended {others[failed[0]].what} while rank {self._rank} waits in {self._place}."
+            )
+        raise PeerError(
+            f"{ranks_in_words(ended)} ended while rank {self._rank} waits in {self._place}. "
+            "Every rank must run the same number of steps: give all ranks equal data (tfdist.shard)."
+        )
+
+    def _may_be_missed(self, state: State) -> bool:
+        """While messages are on the way, one that has ended well was here before."""
+        return bool(state.what) or not self._manner.moving or state.kind != "ended"
+
+    def _look_for_a_circle(self, states: Mapping[int, State]) -> None:
+        """See ``calls``: what was read before, and what has been read since."""
+        call = self._call
+        if call is None or self._manner.aside or self._manner.moving:
+            return
+        fresh = {r: s for r, s in states.items() if s.asked > self._before_read and s.answers}
+        before = {r: s for r, s in self._before.items() if r in fresh}
+        if before:
+            over = frozenset(r for r, s in before.items() if _over(s))
+            awaited = before.keys() if call.ranks is None else before.keys() & set(call.ranks)
+            absent = [r for r in awaited if fresh[r].calls.has_not_come_to(call)]
+            # (All others are looked at only where that can lead to something: there may be thousands.)
+            if any(r in over or before[r].calls.waits for r in absent):
+                own = self._own.report
+                found = circle(
+                    {self._rank: own, **{r: s.calls for r, s in before.items()}},
+                    {self._rank: own, **{r: s.calls for r, s in fresh.items()}},
+                    over,
+                )
+                if self._rank in found:
+                    self._tell_the_circle(states, [r for r in absent if r in found or r in over])
+        if len(fresh) == len(states) or not self._before:
+            self._before, self._before_read = states, time.monotonic()
+
+    def _tell_the_circle(self, states: Mapping[int, State], elsewhere: Sequence[int]) -> None:
+        if self._request.Test():  # (by what is written there cannot be; but then all is well)
+            return
+        raise PeerError(
+            f"rank {self._rank} waits in {self._place}, but {whereabouts(states, elsewhere)}. "
+            "All ranks must run the same operations in the same order: look for a fetch, a condition, a "
+            "step or an early stop that depends on the rank."
+        )
+
+    def _missing(self, others: Mapping[int, State]) -> list[int]:
+        # One that was here, too, may have been stopped since, or cut off.
+        return [r for r, s in others.items() if self._absent(s) or not s.answers or silent_seconds(s)]
+
+    def _absent(self, state: State) -> bool:
+        call = self._call
+        if state.process in (GONE, STOPPED):
+            return True
+        if call is not None and state.calls.knows(call):
+            return state.calls.has_not_come_to(call)
+        return state.what != self._place
+
+    def _report(self, others: Mapping[int, State], missing: Sequence[int], waited: float) -> None:
+        present = [self._rank, *(others.keys() - set(missing))]
+        if self._rank == min(present):
+            place, self._trace_place = self._trace_place, ""
+            more = f" (python -m tfdist trace {place} says more)" if place else ""
+            log(
+                f"{ranks_in_words(present)} waited {waited:.0f} s in {self._place}; "
+                f"missing: {whereabouts(others, missing) or NOBODY}{more}"
+            )
+
+    def _arrives_within(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self._request.Test():
+                return True
+            time.sleep(_NAP_SECONDS)
+        return False
+
+
+def _over(state: State) -> bool:
+    return state.kind == "ended" or state.process == GONE
