@@ -169,8 +169,7 @@ class MpiWorld(MpiGroup):
                 )
             if lost and waited - last_seen > self._stall_abort_seconds:
                 self._say_and_abort(f"rank {self.rank} has ended {waited:.0f} s ago, and waits in vain: {lost}")
-        # (No thread can be begun any more: Python is about to end.)
-        with process_deadline(self._stall_abort_seconds + END_SECONDS):
+        with self._detector.inside("the end of the program"):
             self._states.close()
         end_by_alarm(self._stall_abort_seconds + END_SECONDS)  # a rank may be stopped in MPI's own end
 

@@ -240,21 +240,19 @@ class StallDetector:
           place: the same words on every rank that waits for the same thing.
           ranks: who is awaited, if not all.
         """
-        call = BlockingCall()
-        arguments = call, Manner(place, ranks, entered=self.enter_place(place, ranks))
-        watch = threading.Thread(target=self._guard, args=arguments, name="tfdist deadline", daemon=True)
-        watch.start()
-        try:
-            yield
-        finally:
-            call.returned.set()
+        manner = Manner(place, ranks, entered=self.enter_place(place, ranks))
 
-    def _guard(self, call: BlockingCall, manner: Manner) -> None:
-        if not call.returned.wait(_ANNOUNCE_SECONDS):
+        def late(call: BlockingCall) -> None:
             try:
                 self._wait(call, manner)
             except Exception as error:
                 self.end_job(error)
+
+        call = BlockingCall(late, _ANNOUNCE_SECONDS)
+        try:
+            yield
+        finally:
+            call.returned.set()
 
     def end_job(self, error: Exception) -> None:
         """For where nobody can catch it."""
