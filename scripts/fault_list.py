@@ -6,7 +6,7 @@ import dataclasses
 
 # Trains for a while; at step 10 of the last rank ``fault`` is called. What a fault defines is inserted before.
 PROGRAM = """
-import multiprocessing, os, pathlib, signal, subprocess, sys, threading, time
+import atexit, ctypes, multiprocessing, os, pathlib, signal, subprocess, sys, threading, time
 import numpy as np
 def child(number):
     return number * number
@@ -70,6 +70,10 @@ class Fault:
 
 
 _WELL = ("trained to the end",)
+_FORKED = "pool = multiprocessing.get_context('fork').Pool(2)"
+_SPAWNED = "pool = multiprocessing.get_context('spawn').Pool(2); pool.map(child, range(4))"
+_PROGRAMS = "programs = [subprocess.Popen(['sleep', '1000']) for _ in range(2)]"
+_LEAVE = "print('trained to the end', flush=True); {}"
 _STALLED = ("has waited", "TFDIST_STALL_ABORT_SECONDS")
 FAULTS = (
     Fault("none", "pass", _WELL, ends=True),
@@ -81,9 +85,30 @@ FAULTS = (
     ),
     Fault("sys.exit(0) amid training", "sys.exit(0)", ("ended while rank", "the same number of steps")),
     Fault("sys.exit('message')", "sys.exit('no more')", ("no more",)),
-    Fault("os._exit(3)", "os._exit(3)", ()),
-    Fault("killed", "os.kill(os.getpid(), signal.SIGKILL)", ()),
-    Fault("crash", "os.kill(os.getpid(), signal.SIGSEGV)", ()),
+    Fault("sys.exit(3)", "sys.exit(3)", ("with exit code 3",)),
+    Fault("SystemExit", "raise SystemExit(0)", ("ended while rank",)),
+    Fault("os._exit(0)", "os._exit(0)", ("ended while rank",)),
+    Fault("os._exit(3)", "os._exit(3)", ("has left with exit code 3",)),
+    Fault("exit of C", "ctypes.CDLL(None).exit(0)", ("has left with exit code 0",)),
+    Fault("_exit of C", "ctypes.CDLL(None)._exit(0)", ("has left with exit code 0",)),
+    Fault("exec", "os.execvp('true', ['true'])", ("ended while rank",)),
+    Fault("exec of C", "ctypes.CDLL(None).execl(b'/bin/true', b'true', None)", ("has left with exit code 0",)),
+    Fault("killed", "os.kill(os.getpid(), signal.SIGKILL)", ("was ended by SIGKILL",)),
+    Fault("crash", "os.kill(os.getpid(), signal.SIGSEGV)", ("was ended by SIGSEGV",)),
+    Fault("SIGTERM", "os.kill(os.getpid(), signal.SIGTERM)", ()),
+    Fault("SIGHUP", "os.kill(os.getpid(), signal.SIGHUP)", ()),
+    Fault("killed with forked workers", "os.kill(os.getpid(), signal.SIGKILL)", ("SIGKILL",), before=_FORKED),
+    Fault("exception with forked workers", "raise ValueError('bad luck')", ("bad luck",), before=_FORKED),
+    Fault("killed with spawned workers", "os.kill(os.getpid(), signal.SIGKILL)", ("SIGKILL",), before=_SPAWNED),
+    Fault("killed with programs", "os.kill(os.getpid(), signal.SIGKILL)", ("SIGKILL",), before=_PROGRAMS),
+    Fault("_exit of C with forked workers", "ctypes.CDLL(None)._exit(0)", ("exit code 0",), before=_FORKED),
+    Fault("os._exit(0) at the end", "pass", _WELL, ends=True, after=_LEAVE.format("os._exit(0)")),
+    Fault("os._exit(0) of one rank at the end", "pass", _WELL, ends=True, after=_LEAVE.format("rank or os._exit(0)")),
+    Fault("exec at the end", "pass", _WELL, ends=True, after=_LEAVE.format("os.execvp('true', ['true'])")),
+    Fault(
+        "killed in a handler at the end", "pass", _WELL, ends=True, after="atexit.register(lambda: rank or os._exit(0))"
+    ),
+    Fault("a child that outlives its rank", "pass", _WELL, ends=True, after="subprocess.Popen(['sleep', '3'])"),
     Fault("SIGSTOP", "os.kill(os.getpid(), signal.SIGSTOP)", _STALLED),
     Fault("asleep", "time.sleep(1000)", (*_STALLED, "in fault (")),
     Fault("fewer steps", "globals().update(steps=10)", ("waits in", "an early stop that depends on the rank")),

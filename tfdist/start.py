@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from tfdist.core import devices
 from tfdist.core.environment import begun_before, launch, mark, parent_rank
-from tfdist.core.log import announce, speak_as
+from tfdist.core.log import announce, last_words, speak_as
 from tfdist.core.settings import Settings, SettingsError
 from tfdist.engine.autotune import Engines
 from tfdist.graph.job import Job, Switches
 from tfdist.mpi.connect import connect
+from tfdist.processes import exit_code, keeper
 from tfdist.transport.interfaces import SetupError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Process:
         self._patches: Patches | None = None
         self._hooks: Hooks = ()
         self._pid = os.getpid()
+        self._ended = False
 
     @functools.cached_property
     def steps(self) -> Steps:
@@ -88,11 +90,12 @@ class Process:
 
     def end(self) -> None:
         """This rank's program is over; a process that was forked off ends by itself. Collective: all ranks."""
-        from tfdist.hooks.exit_code import exit_code, leave
-
         if os.getpid() != self._pid:
-            leave()  # else MPI, too, would end here what is the rank's
-        job, code = self.job, exit_code()
+            exit_code.leave()  # else MPI, too, would end here what is the rank's
+        if self._ended:
+            return
+        self._ended = True
+        job, code = self.job, exit_code.exit_code()
         recorder, timeline = job.recorder, job.switches.settings.timeline
         if timeline:
             recorder.flush()
@@ -103,6 +106,12 @@ class Process:
             from tfdist.trace.timeline import put_together
 
             put_together(timeline, job.world.size)
+
+    def leave(self) -> None:
+        """Likewise where the process ends without the end of Python. Collective: all ranks."""
+        if os.getpid() == self._pid:
+            self.end()
+            self.job.world.finish()
 
 
 @functools.cache
@@ -123,7 +132,8 @@ def process() -> Process:
     except (SettingsError, SetupError) as error:
         # The ranks of a machine are in the same case, and there may be no MPI to agree through: the first speaks.
         if started is None or not started.local_rank:
-            sys.stderr.write(f"tfdist on {platform.node()}: {error}\n")
+            last_words(f"tfdist on {platform.node()}: {error}", forwarded=started is not None)
+            keeper.end_job()  # others may wait for this rank in MPI's start
         else:
             time.sleep(_FIRST_SPEAKS_SECONDS)  # Open MPI's launcher ends all ranks when one has ended so
         raise SystemExit(1) from None
@@ -139,6 +149,8 @@ def process() -> Process:
         devices.take_share(world.local_rank, world.local_size, world.local_affinities)
         begun.install()
         atexit.register(begun.end)  # also after uninstall: the others may still wait for it
+        exit_code.when_over(begun.leave)
+        exit_code.when_python_ends(world.finish)
     else:
         begun.install_as_needed()
     return begun

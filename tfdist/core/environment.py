@@ -24,19 +24,21 @@ class Launch:
       size: processes started together; None where the launcher does not say.
       rank: this process's number among them, likewise.
       local_rank: its number among those of its machine; the rank where the launcher does not say.
+      local_size: processes of this machine; None where the launcher does not say.
     """
 
     size: int | None
     rank: int | None
     local_rank: int | None = None
+    local_size: int | None = None
 
 
 # Set by: Open MPI's mpirun; MPICH's, Intel's and MVAPICH's Hydra and Slurm's PMI plug-ins; Slurm itself, per step.
 # Only a started step has SLURM_STEP_NUM_TASKS with SLURM_PROCID inside srun; the batch script itself is one process.
 _LAUNCHERS = (
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID"),
-    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", ""),
 )
 
 
@@ -45,10 +47,11 @@ def launch(environment: Mapping[str, str] | None = None) -> Launch | None:
     environment = variables() if environment is None else environment
     if parent_rank(environment) is not None:
         return None
-    for size, rank, local_rank in _LAUNCHERS:
+    for size, rank, local_rank, local_size in _LAUNCHERS:
         if size in environment and rank in environment:
-            number = int(environment[rank])
-            return Launch(int(environment[size]), number, int(environment.get(local_rank, number)))
+            number, here = int(environment[rank]), environment.get(local_size)
+            local = int(environment.get(local_rank, number))
+            return Launch(int(environment[size]), number, local, None if here is None else int(here))
     if "PMIX_RANK" in environment:  # a PMIx launcher (prterun, srun --mpi=pmix) that tells the size through MPI only
         number = int(environment["PMIX_RANK"])
         return Launch(None, number, number)

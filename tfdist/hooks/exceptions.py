@@ -14,8 +14,8 @@ from types import TracebackType
 
 from tfdist.graph.job import Job
 from tfdist.hooks.abort import abort
-from tfdist.hooks.exit_code import note
 from tfdist.hooks.patches import Patches
+from tfdist.processes.exit_code import note
 from tfdist.training.steps import Steps
 
 

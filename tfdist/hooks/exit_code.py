@@ -1,24 +1,19 @@
-"""Hook of ``sys.exit``: the exit code, which Python otherwise tells nobody before the process has ended.
+"""Hooks of ``sys.exit``, ``os._exit`` and ``os.exec``: the exit code, and ends that leave Python's own out.
 
 A ``SystemExit`` that a script raises by itself is not seen.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
+from tfdist.processes.exit_code import note, over
 from tfdist.training.steps import Steps
-
-
-class _Ending:
-    """What is known of this process's exit code."""
-
-    code = 0
 
 
 class _Exit(SystemExit):
@@ -34,29 +29,26 @@ class _Exit(SystemExit):
         return code
 
 
-def note(code: Any) -> None:
-    """The process ends with it, as ``sys.exit`` takes it."""
-    _Ending.code = 0 if code is None else code & 0xFF if isinstance(code, int) else 1
-
-
-def exit_code() -> int:
-    """What this process, whose program is over, is ending with as far as is known; else 0."""
-    return _Ending.code
-
-
-def leave() -> NoReturn:
-    """End this process with its exit code at once: what C libraries do at an end is left out."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    os._exit(exit_code())
-
-
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """See the module."""
+    """See the module. What other functions of ``os`` execute programs by, is ``execv`` and ``execve``."""
+    pid = os.getpid()
 
     def leave_program(status: Any = None, /) -> NoReturn:
         raise _Exit(status)
 
+    def leave_at_once(original: Callable[..., Any], status: int) -> Any:
+        # One that has failed is told of by its keeper, and ends the job at once. Children are no ranks.
+        if os.getpid() == pid and status == 0:
+            over()
+        return original(status)
+
+    def execute(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if os.getpid() == pid:
+            over()
+        return original(*args, **kwargs)
+
     leave_program.__doc__ = sys.exit.__doc__
     patches.assign(sys, "exit", sys.exit, leave_program)
+    patches.replace(os, "_exit", leave_at_once)
+    for name in ("execv", "execve"):
+        patches.replace(os, name, execute)

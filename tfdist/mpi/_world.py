@@ -23,6 +23,7 @@ from tfdist.mpi._shared_memory import take_names_off
 from tfdist.mpi._states import MpiStates
 from tfdist.mpi._windows import Windows
 from tfdist.processes.deadline import END_SECONDS, START_SECONDS, end_by_alarm, process_deadline
+from tfdist.processes.keeper import Keeper
 from tfdist.processes.launcher_watch import LauncherWatch
 from tfdist.transport.awake import AwakeSeconds
 from tfdist.transport.interfaces import Group, PeerError, SetupError
@@ -69,16 +70,17 @@ class MpiWorld(MpiGroup):
     """All ranks of an MPI job; see ``interfaces.World``. Collective: all ranks."""
 
     def __init__(self, settings: Settings) -> None:
+        self._keeper = Keeper(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
         meeting = FirstMeeting(MPI.COMM_WORLD, _PLACE)
         seconds = settings.stall_abort_seconds + START_SECONDS
-        starting = StallDetector(meeting, dataclasses.replace(settings, stall_abort_seconds=seconds), end=_abort)
+        starting = StallDetector(meeting, dataclasses.replace(settings, stall_abort_seconds=seconds), end=self._abort)
         try:
             starting.wait(meeting, _PLACE)
         except PeerError as error:
             starting.end_job(error)  # a program that went on from here to its end would wait there
-        with StallDetector(meeting, settings, end=_abort).inside(_PLACE):
+        with StallDetector(meeting, settings, end=self._abort).inside(_PLACE):
             comm = self._begin(settings)
-        detector = StallDetector(self._states, settings, self.recorder, _abort)
+        detector = StallDetector(self._states, settings, self.recorder, self._abort)
         self._launcher = LauncherWatch(comm.rank)
         if not settings.outlive_launcher:
             self._launcher.start()
@@ -92,6 +94,7 @@ class MpiWorld(MpiGroup):
         super().__init__(Communicators(comm, detector, range(comm.size), topology, "all ranks", windows))
         self._detector = detector
         self._groups = Groups(comm, detector, topology)
+        self._keeper.begun()
 
     def _begin(self, settings: Settings) -> MPI.Intracomm:
         """Find out who shares a machine, and let the ranks see each other's states."""
@@ -145,11 +148,23 @@ class MpiWorld(MpiGroup):
         return library_version()
 
     def abort(self, exit_code: int) -> None:
-        _abort(exit_code)
+        self._abort(exit_code)
 
     def end(self, exit_code: int = 0) -> None:
         self._detector.announce("ended", f"with exit code {exit_code}" if exit_code else "")
         # MPI's own finalisation waits busily; a rank that is done must leave the core to those that work.
+        self._meet("has ended")
+
+    def finish(self) -> None:
+        self._keeper.ended()
+        if self._meet("has finished"):
+            with process_deadline(self._stall_abort_seconds + END_SECONDS):  # no thread of Python's runs any more
+                self._states.close()
+            end_by_alarm(self._stall_abort_seconds + END_SECONDS)  # a rank may be stopped in MPI's own end
+            MPI.Finalize()
+
+    def _meet(self, what: str) -> bool:
+        """Wait for the others' ends; false if one has gone after its own, without MPI's."""
         request = self._comm.Ibarrier()
         clock = AwakeSeconds()
         last_seen = next_look = 0.0
@@ -162,23 +177,24 @@ class MpiWorld(MpiGroup):
                 next_look = waited + _LOOK_SECONDS
                 lost = self._detector.lost()
                 last_seen = last_seen if lost else waited
+                if self._detector.gone_after_its_end:
+                    return False
+                self._launcher.look()
             reason = "gave up waiting" if self._detector.gave_up else "lost its launcher" if self._launcher.gone else ""
             if reason and waited > self._stall_abort_seconds:
                 self._say_and_abort(
-                    f"rank {self.rank} {reason}, and has ended {waited:.0f} s ago: the other ranks end now"
+                    f"rank {self.rank} {reason}, and {what} {waited:.0f} s ago: the other ranks end now"
                 )
             if lost and waited - last_seen > self._stall_abort_seconds:
-                self._say_and_abort(f"rank {self.rank} has ended {waited:.0f} s ago, and waits in vain: {lost}")
-        with self._detector.inside("the end of the program"):
-            self._states.close()
-        end_by_alarm(self._stall_abort_seconds + END_SECONDS)  # a rank may be stopped in MPI's own end
+                self._say_and_abort(f"rank {self.rank} {what} {waited:.0f} s ago, and waits in vain: {lost}")
+        return True
 
     def _say_and_abort(self, message: str) -> None:
         last_words(f"tfdist: {message}")
         self.abort(1)
 
-
-def _abort(exit_code: int) -> None:
-    end_by_alarm(2 * _ABORT_SECONDS)  # what it says may have no reader: a launcher that is cut off
-    with process_deadline(_ABORT_SECONDS):
-        MPI.COMM_WORLD.Abort(exit_code)
+    def _abort(self, exit_code: int) -> None:
+        self._keeper.aborts()
+        end_by_alarm(2 * _ABORT_SECONDS)  # what it says may have no reader: a launcher that is cut off
+        with process_deadline(_ABORT_SECONDS):
+            MPI.COMM_WORLD.Abort(exit_code)

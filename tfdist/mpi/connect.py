@@ -27,6 +27,8 @@ def connect(launch: Launch | None, settings: Settings) -> World:
 
             _start.start(launch)  # before others import it, who start it as it is
             from tfdist.mpi import _world
+    except SetupError:
+        raise
     except (ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise SetupError(f"a launcher started this program, but MPI cannot be loaded ({reason}). {INSTALL}") from None

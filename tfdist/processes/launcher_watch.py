@@ -37,29 +37,46 @@ class LauncherWatch:
         self.gone = False
         self._rank = rank
         self._parent = os.getppid()
+        self._ends: list[tuple[int, int]] = []  # descriptors, and what of them tells of the launcher's end
+        self._watches = False
 
     def start(self) -> None:
         """In a thread of its own, which sleeps until then."""
-        threading.Thread(target=self._run, name="tfdist launcher", daemon=True).start()
-
-    def _run(self) -> None:
         # Told at once, or a script fails that writes to a terminal or pipe of the launcher's in between.
-        ending = select.poll()
         with contextlib.suppress(OSError, AttributeError):  # Linux before 5.3, or a container that forbids it
-            ending.register(os.pidfd_open(self._parent), select.POLLIN)
+            self._ends.append((os.pidfd_open(self._parent), select.POLLIN))
         connection = launcher_connection()
         if connection is not None:
             with contextlib.suppress(OSError):
                 # A copy, which stays ours when MPI closes its own; nothing is read from it.
-                ending.register(os.dup(connection), 0)
-        while os.getppid() == self._parent and not ending.poll(1e3 * _LOOK_SECONDS):
+                self._ends.append((os.dup(connection), 0))
+        self._watches = True
+        threading.Thread(target=self._run, name="tfdist launcher", daemon=True).start()
+
+    def look(self) -> None:
+        """The same where no thread runs any more, at the end of Python."""
+        if self._watches and not self.gone and self._is_gone(0):
+            self._end()
+
+    def _is_gone(self, seconds: float) -> bool:
+        ending = select.poll()
+        for descriptor, events in self._ends:
+            ending.register(descriptor, events)
+        return bool(ending.poll(1e3 * seconds)) or os.getppid() != self._parent
+
+    def _run(self) -> None:
+        while not self._is_gone(_LOOK_SECONDS):
             pass
+        self._end()
+
+    def _end(self) -> None:
         self.gone = True
         _silence_if_closed(1)
-        log(
-            f"rank {self._rank}: the launcher (mpirun) is gone, and so this rank ends, by SIGTERM; "
-            "TFDIST_OUTLIVE_LAUNCHER=1 keeps ranks going"
-        )
+        with contextlib.suppress(Exception):  # Python may be about to end
+            log(
+                f"rank {self._rank}: the launcher (mpirun) is gone, and so this rank ends, by SIGTERM; "
+                "TFDIST_OUTLIVE_LAUNCHER=1 keeps ranks going"
+            )
         _silence_if_closed(2)
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -297,3 +297,6 @@ class World(Group, Protocol):
 
     def end(self, exit_code: int = 0) -> None:
         """This rank's program is over: tell the others and wait, idle, for theirs; not for ever if it has given up."""
+
+    def finish(self) -> None:
+        """Nothing is done in this process any more: end MPI, when all ranks have come as far."""

@@ -109,6 +109,9 @@ class OneProcess:
     def end(self, exit_code: int = 0) -> None:
         pass
 
+    def finish(self) -> None:
+        pass
+
 
 class Final:
     """See ``interfaces.Sums``: nobody else has any."""

@@ -23,6 +23,7 @@ from typing import Protocol
 from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.log import last_words
 from tfdist.core.settings import Settings
+from tfdist.processes.process_state import GONE
 from tfdist.transport._blocking_call import BlockingCall
 from tfdist.transport._long_wait import LongWait, Manner, Ranks, Request
 from tfdist.transport.awake import AwakeSeconds
@@ -267,6 +268,11 @@ class StallDetector:
     def lost(self) -> str:
         """Which ranks are stopped, gone or cannot be reached, in words; empty if none is known to be."""
         return lost(self._states.read())
+
+    @property
+    def gone_after_its_end(self) -> bool:
+        """Whether some rank's process is gone that had come to its program's end."""
+        return any(state.kind == "ended" and state.process == GONE for state in self._states.read().values())
 
     @contextlib.contextmanager
     def alone(self, reason: str) -> Iterator[None]:

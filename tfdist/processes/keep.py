@@ -1,0 +1,160 @@
+"""Keeps watch over one rank, as a program of its own: no rank is lost without a word, and none leaves children behind.
+
+    python -I -S keep.py RANK SIZE PID CONNECTION
+
+Launchers take a process that ends with exit code 0 for one that is done, also in the middle of the job: by ``os._exit``
+in a C library, ``exit``, or a program that ``os.exec`` has put in its place. They say nothing of a rank, and wait for
+whoever still holds its output: the workers of a rank that was killed. So this program holds the rank's output too, and
+its connection to the launcher (CONNECTION, a file descriptor, or -1), until the rank says on standard input that it has
+ended. If its process is gone before, it says so, ends the children that the rank has left, and has the launcher end the
+job (PMI-1's command ``abort``, which Hydra knows).
+
+It imports nothing of the package, so that it begins at once and stays small. See ``keeper``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+
+ENDED, ABORTS = b"e", b"a"  # what the rank says: nothing more is to be kept; it ends the job itself
+_LOOK_SECONDS = 0.25  # where Linux cannot tell that a process is gone
+_ENDING_SECONDS = 0.5  # for a launcher that ends the job to close its connections
+_ASKED_TO_END = signal.SIGTERM, signal.SIGINT, signal.SIGHUP  # the launcher tells of these itself
+_EXIT_CODE, _STATE, _PARENT = 49, 0, 1  # fields of /proc/PID/stat behind the program's name
+
+
+def main(rank: str, size: str, pid: int, connection: int) -> None:
+    """Wait for the end of a process, and do what is left to be done."""
+    if os.fork():
+        os._exit(0)  # whoever started this has no child of it
+    os.setsid()
+    for number in _ASKED_TO_END:
+        signal.signal(number, signal.SIG_IGN)
+    outputs = _pipes(connection)
+    above = _above(pid)
+    quiet = _wait(pid)
+    status = _status(pid)
+    ended_by = status & 0x7F if status is not None else 0
+    if not quiet and ended_by not in _ASKED_TO_END and not _hung_up(connection):
+        code = status >> 8 if status is not None else 0
+        how = f"was ended by {_named(ended_by)}" if ended_by else f"has left with exit code {code}"
+        hint = "; the kernel does so when memory runs out" if ended_by == signal.SIGKILL else ""
+        hint = hint if ended_by else ", without coming to its program's end (os._exit or exit in a library, say)"
+        with contextlib.suppress(OSError):
+            where = f"process {pid} on {os.uname().nodename}"
+            os.write(2, f"tfdist: rank {rank} of {size} ({where}) {how}{hint}: the job ends\n".encode())
+            time.sleep(0.2)  # for the launcher to hand it on
+        _end(outputs, above)
+        end_job(connection, 128 + ended_by if ended_by else code or 1)
+    else:
+        _end(outputs, above)
+
+
+def end_job(connection: int, exit_code: int) -> None:
+    """Have the launcher end all ranks, whatever they have come to; with PMI-1's command, which Hydra knows."""
+    if connection >= 0:
+        with contextlib.suppress(OSError):
+            os.write(connection, f"cmd=abort exitcode={exit_code}\n".encode())
+
+
+def _wait(pid: int) -> bool:
+    """Until the process is gone; whether nothing is to be said of it."""
+    waiting = select.poll()
+    waiting.register(0, select.POLLIN)
+    gone = None
+    with contextlib.suppress(OSError, AttributeError):  # Linux before 5.3, or a container that forbids it
+        gone = os.pidfd_open(pid)
+        waiting.register(gone, select.POLLIN)
+    quiet = False
+    while True:
+        found = [descriptor for descriptor, _ in waiting.poll(None if gone else 1e3 * _LOOK_SECONDS)]
+        if 0 in found:
+            words = os.read(0, 1)
+            if words == ENDED:
+                os._exit(0)
+            quiet = quiet or words == ABORTS
+            if not words:  # its end of the pipe is closed
+                waiting.unregister(0)
+        if gone in found or (gone is None and _fields(pid)[_STATE] in "ZX"):
+            return quiet
+
+
+def _named(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _fields(pid: int) -> list[str]:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return ["X", "0"]
+
+
+def _status(pid: int) -> int | None:
+    """As ``os.wait`` has it; None if the process has been waited for already."""
+    fields = _fields(pid)
+    return int(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE and fields[_STATE] == "Z" else None
+
+
+def _hung_up(connection: int) -> bool:
+    """Whether the launcher has ended the job, and this rank with it."""
+    if connection < 0:
+        return True  # this launcher sees to all of that by itself
+    closed = select.poll()
+    closed.register(connection, 0)
+    return bool(closed.poll(1e3 * _ENDING_SECONDS))
+
+
+def _above(pid: int) -> set[int]:
+    """The processes that have started a process."""
+    found = set()
+    while pid > 1 and pid not in found:
+        pid = int(_fields(pid)[_PARENT])
+        found.add(pid)
+    return found
+
+
+def _pipes(connection: int) -> set[tuple[int, int]]:
+    """What the launcher waits for: the pipes of the rank's output, and its connection; device and number of each."""
+    found = set()
+    for descriptor in (1, 2, connection):
+        with contextlib.suppress(OSError):
+            status = os.fstat(descriptor)
+            if (status.st_mode & 0o170000) in (0o010000, 0o140000):  # pipe, socket
+                found.add((status.st_dev, status.st_ino))
+    return found
+
+
+def _end(outputs: set[tuple[int, int]], above: set[int]) -> None:
+    """Kill whoever else writes to these: the rank's children, which nobody needs any more."""
+    holders = {int(name) for name in os.listdir("/proc") if name.isdigit() and _writes(name, outputs)}
+    wrappers = holders & above  # a shell that has started the rank, whose other children are none of the rank's
+    for pid in holders - above - {os.getpid()}:
+        if int(_fields(pid)[_PARENT]) not in wrappers:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _writes(pid: str, outputs: set[tuple[int, int]]) -> bool:
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            status = os.stat(f"/proc/{pid}/fd/{descriptor}")
+            if (status.st_dev, status.st_ino) in outputs:
+                with open(f"/proc/{pid}/fdinfo/{descriptor}") as file:
+                    flags = next(line for line in file if line.startswith("flags:"))
+                if int(flags.split()[1], 8) & os.O_ACCMODE:  # the launcher reads
+                    return True
+    return False
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,66 @@
+"""Keeper: what a rank does to be kept watch over; what that is for, and the other side of it, is ``keep``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tfdist.core.environment import launcher_connection, started_by_slurm_pmi
+from tfdist.processes import keep
+
+_PROGRAM = Path(keep.__file__)
+_START_SECONDS = 30.0
+
+
+def end_job(exit_code: int = 1) -> None:
+    """Have the launcher end all ranks, before MPI has begun, if it is one that can be told."""
+    connection = _connection()
+    if connection is not None:
+        keep.end_job(connection, exit_code)
+
+
+def _connection() -> int | None:
+    # (Slurm's, too, tells of one, and sees to lost processes by itself.)
+    return None if started_by_slurm_pmi() else launcher_connection()
+
+
+class Keeper:
+    """A small process beside a rank, which tells of its end if the rank cannot.
+
+    Args:
+      rank: this process's number.
+      size: of the job.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._pid = os.getpid()
+        self._starting: subprocess.Popen[bytes] | None = None
+        connection = _connection()
+        handed_on = () if connection is None else (connection,)
+        arguments = map(str, (rank, size, self._pid, -1 if connection is None else connection))
+        # (Where no process can be begun, a rank does without.)
+        with contextlib.suppress(OSError):
+            command = [sys.executable, "-I", "-S", str(_PROGRAM), *arguments]
+            self._starting = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=handed_on, bufsize=0)
+
+    def begun(self) -> None:
+        """From now on it is no child of this process: scripts may wait for all of theirs."""
+        if self._starting is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._starting.wait(_START_SECONDS)
+
+    def ended(self) -> None:
+        """This rank has come to its end."""
+        self._say(keep.ENDED)
+
+    def aborts(self) -> None:
+        """This rank says itself why it ends the job."""
+        self._say(keep.ABORTS)
+
+    def _say(self, word: bytes) -> None:
+        if self._starting is not None and self._starting.stdin is not None and os.getpid() == self._pid:
+            with contextlib.suppress(OSError):
+                self._starting.stdin.write(word)
