@@ -79,6 +79,9 @@ class LauncherWatch:
             )
         _silence_if_closed(2)
         os.kill(os.getpid(), signal.SIGTERM)
+        if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            # (The first process of a namespace, a container's say, does not end by signals that it does not handle.)
+            os._exit(128 + signal.SIGTERM)
 
 
 def _silence_if_closed(descriptor: int) -> None:
