@@ -12,6 +12,7 @@ It is not one of the ranks, and must never start MPI itself.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import sys
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfdist.core import devices, environment
-from tfdist.launch import allocation, hosts, restarts
+from tfdist.launch import allocation, hosts, restarts, script
 from tfdist.launch.attempts import Attempts
 from tfdist.launch.hosts import Host, LaunchError
 from tfdist.launch.supervision import Ended, Signals
@@ -106,10 +107,11 @@ def _run(options: argparse.Namespace) -> int:
         attempts.line(machines, ranks, {})
         return 0
     signals = Signals()
-    name = environment.variables().get("TFDIST_JOB") or uuid.uuid4().hex[:8]
+    # What stands in this environment is handed on, and has no place in a command line.
+    named = {} if environment.variables().get("TFDIST_JOB") else {"TFDIST_JOB": uuid.uuid4().hex[:8]}
 
     def start(machines: tuple[Host, ...], ranks: int, restarted: int) -> Ended:
-        told = {"TFDIST_JOB": name, "TFDIST_RESTARTS": str(restarted)} if policy.restarts else {}
+        told = {**named, "TFDIST_RESTARTS": str(restarted)} if policy.restarts else {}
         return attempts.run(attempts.line(machines, ranks, told), signals)
 
     room = restarts.room(hosts.parse(options.hosts) if options.hosts else machines, machines)
@@ -124,19 +126,20 @@ def _command(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
     if options.module is not None:
         if not options.module or words:
             raise LaunchError("-m: no module is named; write tfdist-run -n 4 -m package.module")
-        return (sys.executable, "-m", "tfdist.launch.script", "-m", *options.module), sys.executable
+        return (sys.executable, script.FILE, "-m", *options.module), sys.executable
     if not words:
         raise LaunchError("no program given; write tfdist-run -n 4 python script.py")
     program = words[0]
     if program.endswith(".py"):
         if not Path(program).is_file():
             raise LaunchError(f"{program}: there is no such file; give the script's path")
-        return (sys.executable, "-m", "tfdist.launch.script", *words), sys.executable
+        return (sys.executable, script.FILE, *words), sys.executable
     found = shutil.which(program)
     if found is None:
         raise LaunchError(f"{program}: there is no such command on PATH; give its path")
     # Another program may start any Python: this one's MPI is the best guess.
-    return tuple(words), found if re.fullmatch(r"python[\d.]*", Path(program).name) else sys.executable
+    is_python = re.fullmatch(r"python[\d.]*", Path(program).name)
+    return tuple(words), os.path.abspath(found) if is_python else sys.executable
 
 
 def _machines(options: argparse.Namespace) -> tuple[tuple[Host, ...], int]:

@@ -1,12 +1,14 @@
 """Whether each machine of a job has what the ranks need, asked of all at once before the start.
 
-A machine's answer is what ``probe.py`` finds there; ``problems`` compares it with this machine's, and is pure.
+A machine's answer is what ``probe.py`` finds there; ``problems`` compares it with this machine's, and is pure. What a
+probe is asked and given comes on its standard input: everybody on a machine can read the command lines there.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shlex
 import shutil
@@ -17,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tfdist.launch import probe
+from tfdist.launch import probe, script
 from tfdist.launch.hosts import LaunchError
 
 FIRST_ANSWER_SECONDS = 60.0  # Python's start from a cold network file system included
@@ -58,6 +60,8 @@ _SSH_SAYS = (
         "look whether it is on and its network is up",
     ),
 )
+# The remote shell, whichever it is, starts the one that obeys what it reads: lines of its own, until one starts Python.
+_REMOTE = """exec sh -c 'while IFS= read -r line; do eval "$line"; done'"""
 _SSH_FAILED = 255
 _NO_COMMAND = 127
 # Variables that name network interfaces, by the libraries that read them: libfabric, UCX, Hydra, Open MPI.
@@ -119,12 +123,10 @@ def _program(command: Sequence[str]) -> tuple[str, str]:
     words = iter(command[1:])
     for word in words:
         if word == "-m":
-            module = next(words, "")
-            if module != "tfdist.launch.script":  # whose arguments are as Python's
-                return "", module
-        elif word == "-c":
+            return "", next(words, "")
+        if word == "-c":
             return "", ""
-        elif word.endswith(".py"):
+        if word.endswith(".py") and word != script.FILE:  # whose arguments are as Python's
             return word, ""
     return "", ""
 
@@ -135,8 +137,8 @@ def facts_here(python: str, needs: Needs | None = None) -> dict[str, Any]:
     Raises:
       LaunchError: that Python does not run, or takes too long.
     """
-    questions = [_questions(dataclasses.replace(needs, named=False), {})] if needs else []
-    answer = _ask([python, "-", *questions], FIRST_ANSWER_SECONDS)
+    text = _probe(_questions(dataclasses.replace(needs, named=False), {}) if needs else "{}")
+    answer = _ask([python, "-"], text, FIRST_ANSWER_SECONDS, probe.FOLDER)
     if isinstance(answer, str):
         raise LaunchError(f"{python}: {answer}")
     code, facts, said = answer
@@ -170,13 +172,11 @@ def ask(
                 "localhost"
             )
         if not needs.versions:
-            answer = _ask([*ssh, *_SSH_OPTIONS, host, "echo '{}'"], seconds)
+            answer = _ask([*ssh, *_SSH_OPTIONS, host, "echo '{}'"], "", seconds)
         else:
             peers = {name: address for name, address in addresses.items() if name != host}
-            settings = [f"{name}={value}" for name, value in needs.variables.items()]
-            remote = shlex.join(["env", *settings, needs.python, "-", _questions(needs, peers)])
-            # Without the folder it is the probe that says so.
-            answer = _ask([*ssh, *_SSH_OPTIONS, host, f"cd {shlex.quote(needs.folder)}; {remote}"], seconds)
+            text = _start_of(needs.python, needs.variables) + _probe(_questions(needs, peers))
+            answer = _ask([*ssh, *_SSH_OPTIONS, host, _REMOTE], text, seconds)
         if isinstance(answer, str):
             return f"{host}: {answer}; {_by_hand(host, ssh)}"
         code, facts, said = answer
@@ -281,15 +281,37 @@ def _address(host: str) -> str:
         return ""  # ssh may know more
 
 
-def _ask(command: Sequence[str], seconds: float) -> tuple[int, dict[str, Any] | None, list[str]] | str:
-    """A probe's exit code, facts and last words; or why there are none."""
-    source = Path(probe.__file__).read_text()
+def _start_of(python: str, variables: Mapping[str, str]) -> str:
+    """The lines that start a Python there, with these variables from its start on, in the probe's folder."""
+    lines = [r"newline=$(printf '\n.'); newline=${newline%.}", f"cd {probe.FOLDER}"]
+    for name, value in variables.items():
+        if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):  # a shell can set no other
+            lines.append(f"export {name}=" + '"$newline"'.join(map(shlex.quote, value.split("\n"))))
+    return "\n".join([*lines, f"exec {shlex.quote(python)} -\n"])
+
+
+def _probe(questions: str) -> str:
+    return f"{Path(probe.__file__).read_text()}\n\nmain({questions!r})\n"
+
+
+def _ask(
+    command: Sequence[str], text: str, seconds: float, folder: str | None = None
+) -> tuple[int, dict[str, Any] | None, list[str]] | str:
+    """A probe's exit code, facts and last words; or why there are none.
+
+    Args:
+      command: which starts it.
+      text: what it reads.
+      seconds: for its answer.
+      folder: where it runs.
+    """
     try:
-        done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run(command, input=os.fsencode(text), capture_output=True, timeout=seconds, cwd=folder)
     except subprocess.TimeoutExpired:
         return f"no answer in {seconds:g} s"
     except OSError as error:
         return f"{command[0]} cannot be started ({error.strerror})"
-    answers = [line for line in done.stdout.splitlines() if line.startswith("{")]  # after a login shell's greeting
+    output, said = (os.fsdecode(stream).splitlines() for stream in (done.stdout, done.stderr.strip()))
+    answers = [line for line in output if line.startswith("{")]  # after a login shell's greeting
     facts = None if done.returncode or not answers else json.loads(answers[-1])
-    return done.returncode, facts, done.stderr.strip().splitlines()
+    return done.returncode, facts, said

@@ -1,13 +1,15 @@
 """What is installed on a machine, and which MPI mpi4py loads there, without starting that MPI: one line of JSON.
 
-``tfdist-run`` hands this file's text to ``python - QUESTIONS`` here and, through ssh, on other machines, which may have
-no tfdist at all: it must import nothing of the package, and read nothing but the machine.
+``tfdist-run`` hands this file's text to ``python -`` here and, through ssh, on other machines, which may have no tfdist
+at all: it must import nothing of the package, and read nothing but the machine. It runs in ``FOLDER``, and looks into
+the ranks' own folder without importing from it.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import json
@@ -17,35 +19,40 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+# Python looks for modules in the current folder, which empty and relative entries of PYTHONPATH are, too: here nobody
+# can make a file.
+FOLDER = "/proc"
 _PORT = 47613  # MPI chooses any, and so is this: that nobody listens there is an answer of the machine
 _CONNECT_SECONDS = 4.0
 _LEAST_BYTES = 1 << 20  # of the ranks' own files
 _SHARED_MEMORY, _SHARED_BYTES = "/dev/shm", 1 << 24  # MPI's own
 
 
-def main() -> None:
+def main(questions: str = "{}") -> None:
     """Print the facts.
 
-    The first argument asks, in JSON, for more: ``folder``, where the ranks run; ``program``, a file; ``module``, a
-    name; ``hosts``, names to be known; ``peers``, addresses by name.
+    Args:
+      questions: asks, in JSON, for more: ``folder``, where the ranks run; ``program``, a file; ``module``, a name;
+        ``hosts``, names to be known; ``peers``, addresses by name.
     """
-    asked = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    asked = json.loads(questions)
     folder = asked.get("folder", "")
     library, path, error = _mpi()
     names = {name: _addresses(name) for name in asked.get("hosts", ())}
     known = {name: addresses[0] for name, addresses in names.items() if addresses}
-    places = {folder: _LEAST_BYTES, _temporary(): _LEAST_BYTES}
+    places = {folder: _LEAST_BYTES, os.path.join(folder, _temporary()): _LEAST_BYTES}
     places |= {_SHARED_MEMORY: _SHARED_BYTES} if os.path.isdir(_SHARED_MEMORY) else {}
+    modules = _ranks_path(folder)
     facts = {
         "python": platform.python_version(),
-        "tfdist": _tfdist(),
-        "tensorflow": _installed("tensorflow", "tensorflow-cpu", "tensorflow-gpu"),
-        "numpy": _installed("numpy"),
-        "mpi4py": _installed("mpi4py"),
+        "tfdist": _tfdist(modules),
+        "tensorflow": _installed(modules, "tensorflow", "tensorflow-cpu", "tensorflow-gpu"),
+        "numpy": _installed(modules, "numpy"),
+        "mpi4py": _installed(modules, "mpi4py"),
         "mpi": library,
         "mpi_file": path,
         "error": error,
@@ -54,7 +61,7 @@ def main() -> None:
         "all_cores": len(os.sched_getaffinity(0)) == os.sysconf("SC_NPROCESSORS_ONLN"),
         "folder": os.path.isdir(folder),
         "program": _digest(asked.get("program", "")),
-        "module": _has(asked.get("module", "")),
+        "module": _has(asked.get("module", ""), modules),
         "full": {place: why for place, least in places.items() if (why := _full(place, least))},
         "network": _network(),
         "names": names,
@@ -64,26 +71,35 @@ def main() -> None:
     print(json.dumps(facts))
 
 
-def _installed(*distributions: str) -> str:
+def _ranks_path(folder: str) -> list[str]:
+    """Where the ranks look for modules."""
+    entries = [os.path.join(folder, entry) for entry in _variable("PYTHONPATH").split(os.pathsep)]
+    return [folder, *entries, *sys.path] if folder else sys.path
+
+
+def _installed(path: Sequence[str], *distributions: str) -> str:
     for name in distributions:
-        try:
-            return importlib.metadata.version(name) or "none"
-        except importlib.metadata.PackageNotFoundError:
-            pass
+        for found in importlib.metadata.distributions(name=name, path=list(path)):
+            return found.version or "none"
     return "none"
 
 
-def _tfdist() -> str:
+def _tfdist(path: Sequence[str]) -> str:
     # From the source, which need not be installed; an import of the package would start it.
-    spec = importlib.util.find_spec("tfdist")
+    spec = _found("tfdist", path)
     if spec is None or spec.origin is None:
         return "none"
     match = re.search(r'^__version__ = "(.*)"', Path(spec.origin).read_text(), re.MULTILINE)
     return match.group(1) if match else "unknown"
 
 
-def _has(module: str) -> bool:
-    return bool(module) and importlib.util.find_spec(module.split(".")[0]) is not None
+def _has(module: str, path: Sequence[str]) -> bool:
+    return bool(module) and _found(module.split(".")[0], path) is not None
+
+
+def _found(module: str, path: Sequence[str]) -> importlib.machinery.ModuleSpec | None:
+    # An editable installation may have a finder of its own, which comes last.
+    return importlib.machinery.PathFinder.find_spec(module, path) or importlib.util.find_spec(module)
 
 
 def _digest(file: str) -> str:
@@ -96,7 +112,12 @@ def _digest(file: str) -> str:
 
 def _temporary() -> str:
     # Not tempfile's answer, which is another folder where this one is full.
-    return os.path.expandvars("$TMPDIR").replace("$TMPDIR", "") or "/tmp"
+    return _variable("TMPDIR") or "/tmp"
+
+
+def _variable(name: str) -> str:
+    """Of the environment; empty if it is not there."""
+    return os.path.expandvars(f"${name}").replace(f"${name}", "")
 
 
 def _full(folder: str, least_bytes: int) -> str:
@@ -169,7 +190,3 @@ def _cores() -> set[str]:
         except OSError:
             cores.add(str(cpu))
     return cores
-
-
-if __name__ == "__main__":
-    main()

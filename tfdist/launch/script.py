@@ -1,15 +1,20 @@
-"""``python -m tfdist.launch.script script.py …``: run a program as python would, after ``import tfdist``.
+"""``python …/tfdist/launch/script.py script.py …``: run a program as python would, after ``import tfdist``.
 
-For scripts without the import line. Python has imported the package, which starts the ranks and hooks into
-TensorFlow, before it comes here: to run a module of a package is to import the package.
+For scripts without the import line. The import starts the ranks and hooks into TensorFlow. A file, and not ``python -m
+tfdist.launch.script``: that has Python look into the current folder first for all that tfdist imports.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import runpy
 import sys
 from collections.abc import Sequence
+
+FILE = os.path.abspath(__file__)
+_PACKAGE = "tfdist"
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -18,18 +23,20 @@ def main(arguments: Sequence[str]) -> None:
     Args:
       arguments: as they would follow ``python``.
     """
-    if arguments[:1] == ["-m"] and len(arguments) > 1:
-        sys.argv = list(arguments[1:])  # the module's file comes first once it has been found
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-        return
+    module = arguments[:1] == ["-m"] and len(arguments) > 1
     if not arguments:
-        raise SystemExit(
-            "tfdist.launch.script: no script given: python -m tfdist.launch.script script.py … or -m module …"
-        )
-    sys.argv = list(arguments)
+        raise SystemExit(f"{FILE}: no script given: python {FILE} script.py … or -m module …")
     if not getattr(sys.flags, "safe_path", False):  # else (python -P) nothing stands for the program's directory
-        sys.path[0] = os.path.dirname(os.path.realpath(arguments[0]))
-    runpy.run_path(arguments[0], run_name="__main__")
+        sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.realpath(arguments[0]))
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:  # a checkout that is not installed; a mere folder of that name
+        sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(FILE))))
+    sys.argv = list(arguments[1:] if module else arguments)  # the module's file comes first once it has been found
+    importlib.import_module(_PACKAGE)  # by name, as this room itself knows of core/ alone
+    if module:
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(arguments[0], run_name="__main__")
 
 
 if __name__ == "__main__":

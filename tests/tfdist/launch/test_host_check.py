@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.launch import host_check
+from tfdist.launch import host_check, script
 from tfdist.launch.host_check import Needs, needs_of, problems
 
 PYTHON = "/env/bin/python"
@@ -55,8 +55,8 @@ def test_names_and_ways() -> None:
     [
         ([PYTHON, "-u", "train.py", "other.py"], "train.py", ""),
         ([PYTHON, "-m", "nmt.nmt", "x.py"], "", "nmt.nmt"),
-        ([PYTHON, "-m", "tfdist.launch.script", "train.py", "-m", "x"], "train.py", ""),
-        ([PYTHON, "-m", "tfdist.launch.script", "-m", "package.module"], "", "package.module"),
+        ([PYTHON, script.FILE, "train.py", "-m", "x"], "train.py", ""),
+        ([PYTHON, script.FILE, "-m", "package.module"], "", "package.module"),
         ([PYTHON, "-c", "x.py"], "", ""),
         (["/bin/program", "x.py"], "/bin/program", ""),
     ],
