@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+from tfdist.launch._absent_ranks import AbsentRanks
 from tfdist.launch._rank_prefix import Lines
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -24,6 +25,7 @@ _SECOND_INTERRUPT_SECONDS = 10.0  # interrupts closer than this mean: at once
 _KILL_SECONDS = 3.0  # for the launcher to end the ranks after the second
 _OUTPUT_SECONDS = 5.0  # for the last lines: a process that outlives the launcher may hold its pipe
 _NAP_SECONDS = 0.1
+_LOOK_SECONDS = 1.0  # between looks for ranks that wait in vain
 _CHILDLESS_SECONDS = 10.0
 _ABORT_SECONDS = 20.0  # that an aborted job has for its end
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -97,25 +99,35 @@ def supervise(
 def _wait(process: subprocess.Popen[Any], streams: Streams, abort: Watch, ends_with_children: bool) -> int:
     """Its exit code; it is made to end when all its own processes have: a machine that does not answer holds it up.
 
-    And when it has begun to end the job long ago: Open MPI's may wait for a stopped rank that it has killed.
+    And when ranks wait in vain; and when it has begun to end the job long ago: Open MPI's may wait for a stopped rank
+    that it has killed.
     """
-    begun, last = False, time.monotonic()
+    begun, last, next_look = False, time.monotonic(), 0.0
+    absent, terminated = AbsentRanks(process.pid), None
     while True:
         streams.pass_on(_NAP_SECONDS)
         code = process.poll()
         if code is not None:
-            return code
-        if abort.since is not None and time.monotonic() - abort.since > _ABORT_SECONDS:
+            return code if terminated is None else 1
+        now = time.monotonic()
+        ending = terminated or abort.since
+        if ending is not None and now - ending > _ABORT_SECONDS:
             sys.stderr.write("tfdist-run: the job was aborted, but mpirun does not end: it is killed\n")
             _kill_session(process.pid)
             process.wait()
             return 1
         if not ends_with_children:
             continue
+        if terminated is None and now >= next_look:
+            next_look = now + _LOOK_SECONDS
+            if words := absent.look():
+                sys.stderr.write(f"tfdist-run: {words}: the job is ended; look at what that rank has said above\n")
+                process.terminate()
+                terminated = now
         with contextlib.suppress(OSError):
             if Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-                begun, last = True, time.monotonic()
-        if begun and time.monotonic() - last > _CHILDLESS_SECONDS:
+                begun, last = True, now
+        if begun and now - last > _CHILDLESS_SECONDS:
             sys.stderr.write("tfdist-run: all ranks have ended but mpirun, which waits for a machine that is gone\n")
             process.kill()
             process.wait()

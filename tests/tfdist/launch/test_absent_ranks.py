@@ -1,0 +1,82 @@
+"""A rank that ends before MPI has begun ends the job, and no job that is well is taken for such a one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch import TFDIST_RUN, Finished, run
+from tfdist.launch import host_check
+
+
+@pytest.fixture(autouse=True, scope="module")
+def with_mpich() -> None:
+    """Open MPI's launcher ends a job by itself when a rank ends with an error."""
+    if "MPICH" not in host_check.facts_here(sys.executable)["mpi"]:
+        pytest.skip("MPICH's launcher does not end a job one of whose ranks has not begun MPI")
+
+
+def job(tmp_path: Path, ranks: int, text: str, *options: str) -> Finished:
+    script = tmp_path / "script.py"
+    script.write_text(f'import os, sys, time\nrank = int(os.environ["PMI_RANK"])\n{text}\n')
+    return run([sys.executable, str(TFDIST_RUN), "-n", str(ranks), *options, "python", str(script)], 60)
+
+
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        ('raise RuntimeError("no data")', "[1] RuntimeError: no data"),
+        ("sys.exit(3)", ""),
+        ("sys.exit(0)", ""),
+    ],
+)
+def test_others_do_not_wait_for_it(tmp_path: Path, fails: str, said: str) -> None:
+    finished = job(tmp_path, 3, f"if rank == 1:\n    {fails}\nfrom mpi4py import MPI")
+    assert finished.code == 1 and finished.seconds < 30, finished
+    assert said in finished.errors
+    assert (
+        "tfdist-run: rank 1 has ended before MPI began, where rank 0 waits for it: the job is ended" in finished.errors
+    )
+
+
+def test_a_script_of_ours(tmp_path: Path) -> None:
+    finished = job(tmp_path, 2, 'if rank == 0:\n    raise RuntimeError("no data")\nimport tfdist')
+    assert finished.code == 1, finished
+    assert "[0] RuntimeError: no data" in finished.errors
+    assert "rank 0 has ended before MPI began, where rank 1 waits for it" in finished.errors
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("time.sleep(6 * rank)", id="without MPI"),
+        pytest.param(
+            "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\nMPI.Finalize()\ntime.sleep(6 * rank)", id="after MPI"
+        ),
+        pytest.param("from mpi4py import MPI\ntime.sleep(6 * rank)", id="at MPI's end"),
+        pytest.param("time.sleep(6 * rank)\nfrom mpi4py import MPI", id="late"),
+    ],
+)
+def test_ranks_that_end_or_come_at_different_times_are_well(tmp_path: Path, text: str) -> None:
+    finished = job(tmp_path, 2, text)
+    assert finished.code == 0 and "before MPI began" not in finished.errors and finished.seconds > 6, finished
+
+
+# A way to another machine that ends up on this one.
+SSH = """#!/bin/sh
+while [ "$1" = -o ] || [ "$1" = -x ]; do [ "$1" = -x ] || shift; shift; done
+shift
+exec sh -c "$*"
+"""
+
+
+def test_on_another_machine(tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(SSH)
+    ssh.chmod(0o755)
+    options = ["--no-check", "--ssh", str(ssh), "-H", "localhost:1,127.0.0.2:1"]
+    finished = job(tmp_path, 2, 'if rank == 1:\n    raise RuntimeError("no data")\nfrom mpi4py import MPI', *options)
+    assert finished.code == 1 and "[1] RuntimeError: no data" in finished.errors, finished
+    assert "a rank has ended before MPI began, where rank 0 waits for it: the job is ended" in finished.errors

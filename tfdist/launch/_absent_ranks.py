@@ -1,0 +1,100 @@
+"""Absent ranks: one has ended before MPI began, and others wait in MPI for it, for ever. For Hydra, MPICH's launcher.
+
+Hydra ends a job one of whose ranks ends without MPI's own end, but for one that has never begun MPI: it takes that for
+a program without MPI, which may end when it likes. How a rank has ended, only its parent is told; that it has is to be
+seen, and whether others are inside MPI, too. Both together cannot be in a job that is well: MPI begins, and ends, when
+all ranks have come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+_LOOKS = 3  # one after the other that have seen it: at MPI's end the last may be a moment behind
+_PROXY = "hydra_pmi_proxy\n"
+# MPICH's own memory, which a machine's ranks share from inside MPI_Init up to MPI_Finalize.
+_SHARED_MEMORY = re.compile(r"/dev/shm/mpich_")
+_READ = ("0", "63")  # the system call's number: on x86, on ARM
+
+
+class AbsentRanks:
+    """Looks at the processes of one launcher on this machine, now and then.
+
+    Args:
+      launcher: its process.
+    """
+
+    def __init__(self, launcher: int) -> None:
+        self._launcher = launcher
+        self._machines = 0
+        self._looks = 0
+
+    def look(self) -> str:
+        """Who waits for whom in vain, in words; empty if nobody does, or not yet for long."""
+        found = self._look()
+        self._looks = self._looks + 1 if found else 0
+        return found if self._looks >= _LOOKS else ""
+
+    def _look(self) -> str:
+        children = _children(self._launcher)  # a proxy here, and the ways to the other machines
+        self._machines = max(self._machines, len(children))
+        elsewhere = len(children) < self._machines
+        for proxy in children:
+            if _text(proxy, "comm") != _PROXY:
+                continue
+            ranks = {pid: _variables(pid) for pid in _children(proxy)}
+            told = next(filter(None, ranks.values()), {})
+            here = len(ranks) < int(told.get("MPI_LOCALNRANKS", 0))
+            for pid, variables in ranks.items() if here or elsewhere else ():
+                if variables and any(_waits(process, variables, here) for process in _tree(pid)):
+                    who = (
+                        _missing({v.get("PMI_RANK") for v in ranks.values()}, told) if self._machines == 1 else "a rank"
+                    )
+                    return f"{who} has ended before MPI began, where rank {variables['PMI_RANK']} waits for it"
+        return ""
+
+
+def _missing(names: set[str | None], told: Mapping[str, str]) -> str:
+    missing = [str(rank) for rank in range(int(told["PMI_SIZE"])) if str(rank) not in names]
+    return f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(missing)}"
+
+
+def _waits(pid: int, variables: Mapping[str, str], here: bool) -> bool:
+    """Whether a process is inside MPI, or waits for the launcher to say that all have come."""
+    connection = int(variables.get("PMI_FD", -1))
+    call, *arguments = [*_text(pid, "syscall").split(), ""]
+    if call in _READ and int(arguments[0], 16) == connection and _is_socket(pid, connection):
+        return True
+    # While a machine is gone, ranks may go on for a while: the user may have asked for it.
+    return here and _SHARED_MEMORY.search(_text(pid, "maps")) is not None
+
+
+def _is_socket(pid: int, descriptor: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith("socket:")
+    return False
+
+
+def _tree(pid: int) -> Iterator[int]:
+    yield pid
+    for child in _children(pid):
+        yield from _tree(child)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in _text(pid, f"task/{pid}/children").split()]
+
+
+def _variables(pid: int) -> dict[str, str]:
+    return dict(entry.partition("=")[::2] for entry in _text(pid, "environ").split("\0") if "=" in entry)
+
+
+def _text(pid: int, name: str) -> str:
+    # A process may end at any time, and some systems let nobody look.
+    with contextlib.suppress(OSError):
+        return os.fsdecode(Path(f"/proc/{pid}/{name}").read_bytes())
+    return ""
