@@ -141,8 +141,10 @@ def process() -> Process:
     if parent is not None and multiprocessing.current_process().name.rpartition("-")[2] in _FIRST_CHILDREN:
         announce(_CHILD.format(os.getpid(), parent))
     switches = Switches(settings.between_machines() if len(world.topology.nodes) > 1 else settings)
-    for line in settings.without_effect(len(world.topology.nodes)) if world.size > 1 or settings.of_use_alone else ():
-        announce(line)
+    if world.size > 1 or settings.of_use_alone:
+        foreign = [f"{', '.join(settings.foreign)}: no settings of tfdist, without effect"] if settings.foreign else []
+        for line in (*foreign, *settings.without_effect(len(world.topology.nodes))):
+            announce(line)
     engines = Engines(world, lambda: switches.settings)
     begun = Process(Job(world, engines, switches))
     if world.size > 1:

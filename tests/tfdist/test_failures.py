@@ -245,6 +245,12 @@ def test_settings_that_differ_between_ranks(tmp_path: Path) -> None:
     assert "Traceback" not in finished.errors
 
 
+def test_a_variable_that_is_no_setting_refuses_no_job() -> None:
+    finished = mpirun(2, ["-c", "import tfdist"], 60, {"TFDIST_ROOT": "/opt/tfdist"})
+    assert finished.code == 0, finished
+    assert finished.errors.count("TFDIST_ROOT: no settings of tfdist, without effect") == 1
+
+
 @pytest.mark.long("test_settings_that_differ_between_ranks")
 def test_numbers_of_accumulated_steps_that_differ_between_ranks(tmp_path: Path) -> None:
     script = tmp_path / "script.py"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tfdist.core.environment import variables
 
 _PREFIX = "TFDIST_"
 _OPTIONS = "TFDIST_OPTIONS"
-
+_NEAR = 0.8  # difflib's ratio: loss_scaling is to loss_scale; nodes, of other programs, is less to node_size
 
 # There a bucket must be brought while the next gradients are made: at 1 Gbit/s this takes a seventh of a second.
 _BETWEEN_MACHINES_MB = 8.0
@@ -24,28 +25,35 @@ ENGINES = ["auto"]
 
 
 class SettingsError(ValueError):
-    """A setting is unknown or out of its range."""
+    """A setting is misspelt, unknown or out of its range."""
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError
-    return value
+def _number(kind: Callable[[str], Any], fits: Callable[[Any], bool]) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not fits(value):
+            raise ValueError
+        return value
+
+    return parse
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError
-    return value
+def _or_nothing(parse: Callable[[str], Any]) -> Callable[[str], str]:
+    def as_it_is(text: str) -> str:
+        if text:
+            parse(text)
+        return text
+
+    return as_it_is
 
 
-def _from_one(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
+_positive = _number(float, lambda value: 0 < value < math.inf)
+_share = _number(float, lambda value: 0 <= value <= 1)
+_count = _number(int, lambda value: value >= 0)
+_from_one = _number(int, lambda value: value >= 1)
+_number_or_nothing = _or_nothing(_number(float, lambda value: not math.isnan(value)))
+_size_or_nothing = _or_nothing(_number(float, lambda value: 1 <= value < math.inf))
+_momentum_or_nothing = _or_nothing(_number(float, lambda value: 0 <= value < 1))
 
 
 def _switch(text: str) -> bool:
@@ -54,35 +62,10 @@ def _switch(text: str) -> bool:
     return text in ("1", "True")
 
 
-def _number_or_nothing(text: str) -> str:
-    if text and math.isnan(float(text)):
-        raise ValueError
-    return text
-
-
-def _size_or_nothing(text: str) -> str:
-    if text and not 1 <= float(text) < math.inf:
-        raise ValueError
-    return text
-
-
-def _momentum_or_nothing(text: str) -> str:
-    if text and not 0 <= float(text) < 1:
-        raise ValueError
-    return text
-
-
 def _scale(text: str) -> str:
     if text not in _SCALES:
         _positive(text)
     return text
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise ValueError
-    return value
 
 
 def _one_of(allowed: Sequence[str]) -> Callable[[str], str]:
@@ -118,6 +101,7 @@ class Settings:
 
     Attributes:
       origins: of the settings that are not at their default: where the value came from.
+      foreign: variables with such names that are no settings, nor like one: a module system's, say.
     """
 
     bucket_mb: float = _setting(
@@ -168,6 +152,7 @@ class Settings:
     job: str = _setting("", str, "a name", "which job this is, in each attempt; tfdist-run --max-restarts makes one up")
     restarts: int = _setting(0, _count, "a whole number", "attempts of this job before, as tfdist-run counts them")
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    foreign: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @classmethod
     def fields(cls) -> dict[str, dataclasses.Field[Any]]:
@@ -179,19 +164,24 @@ class Settings:
         """Parse the settings; a variable of its own comes before an entry of ``TFDIST_OPTIONS``.
 
         Raises:
-          SettingsError: naming the setting, its value and what is allowed.
+          SettingsError: naming the setting, its value and what is allowed; or the one that a variable is like.
         """
         environment = variables() if environment is None else environment
         found = {}
         for entry in environment.get(_OPTIONS, "").replace(",", " ").split():
             name, _, text = entry.partition("=")
             found[name] = (text, f"{_OPTIONS}: {name}", _OPTIONS)
+        names, foreign = {_PREFIX + name.upper(): name for name in cls.fields()}, []
         for variable, text in environment.items():
-            if variable.startswith(_PREFIX) and variable != _OPTIONS:
-                name = variable.removeprefix(_PREFIX).lower()
-                found[name] = (text, variable, variable)
+            if variable in names:
+                found[names[variable]] = (text, variable, variable)
+            elif variable != _OPTIONS and _letters(variable).startswith(_letters(_PREFIX)):
+                if meant := _meant(variable, [*names, _OPTIONS]):
+                    raise SettingsError(f"{variable} is not a setting; is {meant} meant? Correct it, or unset it")
+                foreign += [variable] * variable.startswith(_PREFIX)
         texts = {name: (text, shown) for name, (text, shown, _) in found.items()}
-        return cls()._with(texts, {name: origin for name, (_, _, origin) in found.items()})
+        settings = cls()._with(texts, {name: origin for name, (_, _, origin) in found.items()})
+        return dataclasses.replace(settings, foreign=tuple(sorted(foreign)))
 
     def between_machines(self) -> Settings:
         """The same where there are several machines: what has not been set has another default there."""
@@ -216,8 +206,9 @@ class Settings:
         values = {}
         for name, (text, shown) in texts.items():
             if name not in fields:
-                names = ", ".join(_PREFIX + n.upper() for n in fields)
-                raise SettingsError(f"{shown} is not a setting; the settings are: {names}")
+                meant, names = _meant(name, fields), ", ".join(_PREFIX + n.upper() for n in fields)
+                told = f"is {meant} meant?" if meant else f"the settings are: {names}"
+                raise SettingsError(f"{shown} is not a setting; {told}")
             try:
                 values[name] = fields[name].metadata["parse"](text)
             except ValueError:
@@ -296,6 +287,17 @@ class Settings:
         if self.loss_scale != "window" and "loss_scale_tolerance" in self.origins:
             told.append(f"{self._named('loss_scale_tolerance')}: without effect, as {self._named('loss_scale')}")
         return told
+
+
+def _letters(name: str) -> str:
+    return name.replace("_", "").replace("-", "").casefold()
+
+
+def _meant(name: str, names: Iterable[str]) -> str:
+    """Which of these names one is nearly, or but for capitals and underscores; empty if it is like none."""
+    ours = {_letters(other).removeprefix("tfdist"): other for other in names}
+    near = difflib.get_close_matches(_letters(name).removeprefix("tfdist"), ours, 1, _NEAR)
+    return ours[near[0]] if near else ""
 
 
 CONFIGURE = "tfdist.configure"  # an origin

@@ -20,12 +20,27 @@ class TestValues:
             ("TFDIST_STALL_SECONDS", "soon", "a number above 0"),
             ("TFDIST_STALL_SECONDS", "nan", "a number above 0"),
             ("TFDIST_PIECE_KB", "0", "a number from 1 on"),
-            ("TFDIST_BUKET_MB", "1", "the settings are: TFDIST_BUCKET_MB"),
+            ("TFDIST_BUKET_MB", "1", "TFDIST_BUKET_MB is not a setting; is TFDIST_BUCKET_MB meant.*, or unset it"),
+            ("TFDIST_BUCKETMB", "1", "is TFDIST_BUCKET_MB meant"),
+            ("TFDIST_bucket_mb", "1", "is TFDIST_BUCKET_MB meant"),
+            ("tfdist_engine", "mpi", "is TFDIST_ENGINE meant"),
+            ("TF_DIST_ENGINE", "mpi", "is TFDIST_ENGINE meant"),
+            ("TFDIST_LOSS_SCALING", "2", "is TFDIST_LOSS_SCALE meant"),
+            ("TFDIST_ACCUM_STEPS", "2", "is TFDIST_ACCUMULATE_STEPS meant"),
+            ("TFDIST_OPTION", "engine=mpi", "is TFDIST_OPTIONS meant"),
         ],
     )
     def test_refusals(self, variable: str, value: str, said: str) -> None:
         with pytest.raises(SettingsError, match=said):
             Settings.from_environment({variable: value})
+
+    def test_what_is_another_program_s(self) -> None:
+        """Module systems set variables for each package; those are told, but refuse no job."""
+        words = "ROOT HOME DIR LIB LIBRARY INCLUDE BIN PREFIX PATH BASE VERSION CONFIG SHARE NODES JOB_ID LAUNCHER"
+        theirs = [f"TFDIST_{word}" for word in sorted(words.split())]
+        others = {"ENGINE": "x", "JOB": "7", "_TFDIST_RANK": "1 2 ", "TF_ENGINE": "x"}
+        settings = Settings.from_environment({**dict.fromkeys(theirs, "/opt"), **others, "TFDIST_ENGINE": "mpi"})
+        assert settings == Settings(engine="mpi") and list(settings.foreign) == theirs
 
     @pytest.mark.parametrize(
         ("environment", "expected"),
@@ -55,6 +70,8 @@ class TestOptions:
         [
             ({"TFDIST_ENGINE": "fast"}, "TFDIST_ENGINE='fast' is out of range; it takes auto | mpi | direct"),
             ({"TFDIST_OPTIONS": "speed=9"}, "TFDIST_OPTIONS: speed is not a setting; the settings are: TFDIST_BUCKET"),
+            ({"TFDIST_OPTIONS": "root=/opt"}, "TFDIST_OPTIONS: root is not a setting; the settings are: TFDIST_BUCKET"),
+            ({"TFDIST_OPTIONS": "bucketmb=9"}, "TFDIST_OPTIONS: bucketmb is not a setting; is bucket_mb meant?"),
             ({"TFDIST_OPTIONS": "compression=int4"}, "none | bf16 | fp16 | int8"),
             (
                 {"TFDIST_ACCUMULATE_STEPS": "0"},
@@ -72,6 +89,8 @@ class TestOptions:
     def test_configured(self) -> None:
         with pytest.raises(SettingsError, match="tfdist.configure: nonsense is not a setting"):
             Settings().configured(nonsense=1)
+        with pytest.raises(SettingsError, match="tfdist.configure: loss_scaling is not a setting; is loss_scale meant"):
+            Settings().configured(loss_scaling=1)
         with pytest.raises(SettingsError, match="stall_seconds is read when tfdist is imported"):
             Settings().configured(stall_seconds=1)
 
