@@ -61,7 +61,7 @@ def read(path: Path) -> Recorded:
     Raises:
       ValueError: it is no flight recorder's.
     """
-    content = path.read_bytes()
+    content = path.read_bytes().ljust(HEAD_BYTES + STACKS_BYTES, b"\0")  # somebody may have shortened it
     try:
         head = json.loads(content[:HEAD_BYTES])
         if head["format"] != FORMAT:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch import ROOT
-from tfdist.core.flight_recorder import SILENT, FlightRecorder
+from tfdist.core.flight_recorder import HEAD_BYTES, SILENT, STACKS_BYTES, FlightRecorder
 from tfdist.core.settings import Settings
 from tfdist.core.trace_files import flight_recorder, job_name, new_folder
 from tfdist.trace.recorded import read
@@ -115,6 +115,83 @@ def test_where_no_file_can_be_made_the_rank_goes_on(tmp_path: Path, monkeypatch:
         recorder.close(keep=False)
         assert recorder.place == ""
     assert not list(tmp_path.iterdir())
+
+
+def operation(recorder: FlightRecorder, number: int) -> None:
+    entry = recorder.enter("all ranks", number, f"step {number}", 8)
+    recorder.met(entry)
+    recorder.leave(entry)
+
+
+# What others may do to a file in use. Each is tried in a process of its own, which mapped memory would end by SIGBUS.
+HARM = {
+    "shortened": "os.truncate(path, 0)",
+    "shortened in the head": "os.truncate(path, 4097)",
+    "deleted": "os.unlink(path)",
+    "deleted with its folder": "shutil.rmtree(os.path.dirname(path), ignore_errors=True)",
+    "shortened on a full disk": "os.truncate(path, 0); resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
+    "closed": "os.closerange(3, 4096); mine = open(other, 'w+')",
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_nobody_s_harm_to_the_file_is_the_rank_s(tmp_path: Path, harm: str) -> None:
+    (tmp_path / "job").mkdir()
+    path, other = tmp_path / "job" / "rank-1", tmp_path / "other"
+    program = f"""
+import os, resource, shutil
+from pathlib import Path
+from tests.tfdist.core.test_flight_recorder import Owner, begun, operation
+path, other = {str(path)!r}, {str(other)!r}
+recorder = begun(Path(path), detailed=True)
+assert recorder.begin_timeline(path + ".timeline", 50)
+operation(recorder, 1)
+for path in (path + ".timeline", path):
+    {HARM[harm]}
+entry = recorder.enter("all ranks", 2, "step 2", 8)
+recorder.met(entry)
+recorder.leave(entry)
+with recorder.spans(Owner())("reduce", "bucket 0"):
+    pass
+recorder.look()
+recorder.flush()
+recorder.end_timeline()
+print("goes on", flush=True)
+os._exit(0)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "goes on\n"), done
+    assert not other.exists() or other.read_bytes() == b""
+    if harm.startswith("shortened") and "full" not in harm:
+        found = read(path)  # its head is back, with where the threads are
+        assert found.looked > 0 and [event.what for event in found.events] == ["step 2", "bucket 0"]
+
+
+def test_a_shortened_file_is_read(tmp_path: Path) -> None:
+    recorder = begun(tmp_path / "rank-1")
+    operation(recorder, 1)
+    for size, left in ((HEAD_BYTES + STACKS_BYTES + 100, 0), (HEAD_BYTES + 2, 0), (HEAD_BYTES, 0)):
+        os.truncate(tmp_path / "rank-1", size)
+        assert len(read(tmp_path / "rank-1").events) == left
+    os.truncate(tmp_path / "rank-1", 0)
+    with pytest.raises(ValueError, match="is not a file of tfdist's flight recorder"):
+        read(tmp_path / "rank-1")
+
+
+def test_what_began_before_a_timeline_is_not_in_it(tmp_path: Path) -> None:
+    recorder = begun(tmp_path / "rank-1")
+    before = [recorder.enter("all ranks", number, f"step {number}", 8) for number in range(1, 4)]
+    assert recorder.begin_timeline(str(tmp_path / "timeline"), 2)
+    for entry in before:
+        recorder.met(entry)
+        recorder.leave(entry)
+    operation(recorder, 4)
+    recorder.end_timeline()
+    operation(recorder, 5)
+    assert [event.what for event in read(tmp_path / "timeline").events] == ["step 4"]
+    whole = read(tmp_path / "rank-1").events
+    assert [event.step for event in whole] == [1, 2, 3, 4, 5] and all(event.met and event.end for event in whole)
 
 
 def test_another_file_is_not_taken_for_one(tmp_path: Path) -> None:
