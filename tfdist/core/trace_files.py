@@ -1,21 +1,31 @@
-"""Trace files: where a rank's flight recorder is kept, by the settings."""
+"""Trace files: where a rank's flight recorder is kept, by the settings, and how long."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
+import re
 import secrets
+import stat
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from tfdist.core.flight_recorder import LAST, FlightRecorder
+from tfdist.core.flight_recorder import FORMAT, HEAD_BYTES, LAST, FlightRecorder
 from tfdist.core.log import log
 from tfdist.core.settings import Settings
 
 TIMELINE_EVENTS = 50_000  # the last so many, 12 MB
 _PROGRAM = 200  # characters of its command line, which take up to 12 bytes each
+_FOLDER, _FILE = re.compile("tfdist-[0-9a-f]{8}"), re.compile("rank-[0-9]+")
+_DAY_SECONDS = 86_400
+_KEPT_DAYS, _EMPTY_KEPT_DAYS = 7, 1
+_CLEANING_SECONDS = 0.5  # what is left then, the next job removes
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # processes with the same one have the same clock
 
 
@@ -25,10 +35,15 @@ def job_name() -> str:
 
 
 def new_folder(settings: Settings, name: str) -> str:
-    """A job's folder on one machine, which may be there already; empty if there can be none, or none is needed."""
+    """A job's folder on one machine, which may be there already; empty if there can be none, or none is needed.
+
+    Those go that failed jobs of this user have left beside it long ago.
+    """
     if settings.timeline:
         return ""
-    folder = os.path.join(settings.trace_folder or tempfile.gettempdir(), name)
+    place = settings.trace_folder or tempfile.gettempdir()
+    folder = os.path.join(place, name)
+    _remove_old(place)
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
         return os.path.abspath(folder)
@@ -36,6 +51,69 @@ def new_folder(settings: Settings, name: str) -> str:
         if settings.trace_folder:
             log(f"TFDIST_TRACE_FOLDER: {error}; what the ranks do is not kept")
         return ""
+
+
+def _remove_old(place: str) -> None:
+    """Remove folders of jobs that have ended long ago, and of ours alone.
+
+    Everybody may make anything in a temporary folder. So nothing is followed that is a link, what is looked at is what
+    is removed (by descriptors), and what has another owner, may be written by others, or holds anything but files of a
+    flight recorder stays.
+    """
+    deadline = time.monotonic() + _CLEANING_SECONDS
+    with contextlib.suppress(OSError), _opened(place, os.O_DIRECTORY) as parent:
+        for name in filter(_FOLDER.fullmatch, os.listdir(parent)):
+            # Another job may remove the same; or it is not ours to look at.
+            with contextlib.suppress(OSError), _opened(name, os.O_DIRECTORY | os.O_NOFOLLOW, parent) as folder:
+                files = os.listdir(folder)
+                if _is_old(folder, files):
+                    for file in files:
+                        os.unlink(file, dir_fd=folder)
+                    os.rmdir(name, dir_fd=parent)
+            if time.monotonic() > deadline:
+                return
+
+
+def _is_old(folder: int, files: list[str]) -> bool:
+    if not _untouched(os.fstat(folder), _KEPT_DAYS if files else _EMPTY_KEPT_DAYS):
+        return False
+    for name in files:
+        if not _FILE.fullmatch(name):
+            return False
+        with _opened(name, os.O_NOFOLLOW | os.O_NONBLOCK, folder) as file:
+            # A rank that lives writes each second; but it may be stopped.
+            state = os.fstat(file)
+            if (
+                not stat.S_ISREG(state.st_mode)
+                or not _untouched(state, _KEPT_DAYS)
+                or _lives(os.read(file, HEAD_BYTES))
+            ):
+                return False
+    return True
+
+
+def _untouched(state: os.stat_result, days: int) -> bool:
+    """Whether it is this user's alone, and nobody has written there for so long."""
+    ours = state.st_uid == os.geteuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return ours and time.time() - state.st_mtime > days * _DAY_SECONDS
+
+
+def _lives(head: bytes) -> bool:
+    """Whether a file's process may still be there, or the file is not a flight recorder's."""
+    try:
+        found: dict[str, Any] = json.loads(head)
+        return found["format"] != FORMAT or (found["machine"] == _machine() and os.path.exists(f"/proc/{found['pid']}"))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return True
+
+
+@contextlib.contextmanager
+def _opened(path: str, flags: int, folder: int | None = None) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | flags, dir_fd=folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def timeline_file(timeline: str, rank: int | str) -> str:
