@@ -46,26 +46,22 @@ class AbsentRanks:
         for proxy in children:
             if _text(proxy, "comm") != _PROXY:
                 continue
-            ranks = {pid: _variables(pid) for pid in _children(proxy)}
-            told = next(filter(None, ranks.values()), {})
-            here = len(ranks) < int(told.get("MPI_LOCALNRANKS", 0))
-            for pid, variables in ranks.items() if here or elsewhere else ():
-                if variables and any(_waits(process, variables, here) for process in _tree(pid)):
-                    who = (
-                        _missing({v.get("PMI_RANK") for v in ranks.values()}, told) if self._machines == 1 else "a rank"
-                    )
+            processes = _children(proxy)
+            every = {pid: _variables(pid) for pid in processes}
+            told = {pid: variables for pid, variables in every.items() if {"PMI_RANK", "PMI_SIZE"} <= variables.keys()}
+            here = any(len(processes) < int(variables.get("MPI_LOCALNRANKS", 0)) for variables in told.values())
+            for pid, variables in told.items() if here or elsewhere else ():
+                if any(_waits(process, variables, here) for process in _tree(pid)):
+                    numbers = {int(other["PMI_RANK"]) for other in told.values()}
+                    missing = set(range(int(variables["PMI_SIZE"]))) - numbers
+                    who = f"rank {missing.pop()}" if len(missing) == 1 else "a rank"
                     return f"{who} has ended before MPI began, where rank {variables['PMI_RANK']} waits for it"
         return ""
 
 
-def _missing(names: set[str | None], told: Mapping[str, str]) -> str:
-    missing = [str(rank) for rank in range(int(told["PMI_SIZE"])) if str(rank) not in names]
-    return f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(missing)}"
-
-
 def _waits(pid: int, variables: Mapping[str, str], here: bool) -> bool:
     """Whether a process is inside MPI, or waits for the launcher to say that all have come."""
-    connection = int(variables.get("PMI_FD", -1))
+    connection = int(variables.get("PMI_FD", -1))  # none where it is a port
     call, *arguments = [*_text(pid, "syscall").split(), ""]
     if call in _READ and int(arguments[0], 16) == connection and _is_socket(pid, connection):
         return True
@@ -90,6 +86,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _variables(pid: int) -> dict[str, str]:
+    """A process's environment at its start; empty where it is nobody else's to see."""
     return dict(entry.partition("=")[::2] for entry in _text(pid, "environ").split("\0") if "=" in entry)
 
 

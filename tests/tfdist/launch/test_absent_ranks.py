@@ -79,4 +79,4 @@ def test_on_another_machine(tmp_path: Path) -> None:
     options = ["--no-check", "--ssh", str(ssh), "-H", "localhost:1,127.0.0.2:1"]
     finished = job(tmp_path, 2, 'if rank == 1:\n    raise RuntimeError("no data")\nfrom mpi4py import MPI', *options)
     assert finished.code == 1 and "[1] RuntimeError: no data" in finished.errors, finished
-    assert "a rank has ended before MPI began, where rank 0 waits for it: the job is ended" in finished.errors
+    assert "rank 1 has ended before MPI began, where rank 0 waits for it: the job is ended" in finished.errors
