@@ -172,7 +172,7 @@ def broadcast_variables(variables: Any, root: int = 0) -> None:
     Raises:
       DisagreementError: the ranks have different variables.
     """
-    from tfdist.training.eager_variables import variables_of
+    from tfdist.variables.eager_variables import variables_of
 
     if _world.size > 1:
         _process.steps.variables.take(variables_of(variables), root)
@@ -190,7 +190,7 @@ def average_variables(variables: Any) -> None:
     Raises:
       DisagreementError: the ranks have different variables.
     """
-    from tfdist.training.eager_variables import average_values, variables_of
+    from tfdist.variables.eager_variables import average_values, variables_of
 
     average_values(variables_of(variables, "non_trainable_weights"), _job)
 

@@ -63,9 +63,11 @@ def _switch(text: str) -> bool:
 
 
 def _scale(text: str) -> str:
-    if text not in _SCALES:
-        _positive(text)
-    return text
+    return text if text in _SCALES or _positive(text) else ""
+
+
+def _when(text: str) -> str:
+    return text if text in ("off", "auto") else str(_from_one(text))
 
 
 def _one_of(allowed: Sequence[str]) -> Callable[[str], str]:
@@ -143,6 +145,7 @@ class Settings:
     divergence: str = _choice(
         "off", ("off", "warn", "stop", "rewind"), "where gradients are not finite, or grow without end; rewind: nmt"
     )
+    check: str = _setting("auto", _when, "off | auto | a whole number from 1 on", "how often the ranks are compared")
     timeline: str = _setting("", str, "a file name", "Chrome trace of waits, copies and reductions, written at exit")
     trace_folder: str = _setting("", str, "a folder", "for what each rank did last, kept after a failure")
     stall_seconds: float = _seconds(60.0, "wait after which the missing ranks are named")
@@ -303,12 +306,7 @@ def _meant(name: str, names: Iterable[str]) -> str:
 CONFIGURE = "tfdist.configure"  # an origin
 # What graphs are built by: the rest is read once, when tfdist is imported.
 CONFIGURABLE = (
-    "bucket_mb",
-    "compression",
-    "sparse",
-    "accumulate_steps",
-    "sync",
-    "divergence",
+    *("bucket_mb", "compression", "sparse", "accumulate_steps", "sync", "divergence"),
     *("mixed_precision", "loss_scale", "loss_scale_tolerance"),
     *("block_steps", "block_momentum", "block_learning_rate", "block_nesterov", "block_state", "block_warmup"),
 )

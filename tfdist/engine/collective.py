@@ -6,6 +6,7 @@ import dataclasses
 import threading
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +14,20 @@ from tfdist.core.flight_recorder import Recorder
 from tfdist.engine._exchange_thread import Worker
 from tfdist.engine.engines import Choice
 from tfdist.engine.exchange import Exchange
-from tfdist.transport.interfaces import Channel, Group, PeerError
+from tfdist.transport.interfaces import Channel, DisagreementError, Group, PeerError
 
 _OVERWRITTEN = 1
 _ABSENT = 2
 _STOPS = 4
+_LOOKS = 8
+_ENDS_EPOCH = 16
+_ASKS = 32
+_FLAG_BITS = 8  # of what a rank says with its arrival; its note comes behind
+
+_LOOKED_AT = (
+    "rank {} evaluates {} without applying it, while rank {} applies it in a training step, and all ranks must run the "
+    "same: fetch it together with the training operation, or evaluate it on all ranks"
+)
 
 
 @dataclasses.dataclass(slots=True)
@@ -52,6 +62,13 @@ class Collective:
       absent: this rank has no data any more.
       present: the ranks whose tensors count in this step.
       stop: what is told and heard with each step.
+      ends_epoch: the same of an epoch.
+      looks: what is about to run evaluates it, and updates nothing by it.
+      note: a number from 1 to 2^54 - 1 that goes with the next step, once; 0: nothing.
+      asks: this rank wants all to have a note in the step after the next.
+      asked: some rank has wanted that.
+      notes: those of all present ranks, if all had one in the last step, until they are looked at.
+      check: what compares by these.
       step: counts from 1.
       worker: carries exchanges out, if there are several.
     """
@@ -78,6 +95,12 @@ class Collective:
         self.absent = False
         self.present: list[int] = []
         self.stop = StopRequest()
+        self.ends_epoch = StopRequest()
+        self.looks = False
+        self.note = 0
+        self.asks = self.asked = False
+        self.notes: list[int] = []
+        self.check: Any = None
         self.step = 0
         self.worker = Worker(name)
         self._everybody = list(range(group.size))
@@ -108,17 +131,32 @@ class Collective:
         if number == 0:
             self.step += 1
         own = (_OVERWRITTEN if self.overwritten else 0) | (_ABSENT if self.absent else 0)
-        own |= _STOPS if self.stop.mine else 0
+        own |= (_STOPS if self.stop.mine else 0) | (_LOOKS if self.looks else 0)
+        own |= (_ENDS_EPOCH if self.ends_epoch.mine else 0) | (_ASKS if self.asks else 0)
+        own |= 0 if number else self.note << _FLAG_BITS
         flags = self.channel.arrive(f"{self.name}, step {self.step}, {what}", own, size_bytes)
         if number == 0:
-            said = {own} if flags.count(own) == len(flags) else set(flags)  # there may be thousands
-            absent = any(flag & _ABSENT for flag in said)
-            self.present = [r for r, flag in enumerate(flags) if not flag & _ABSENT] if absent else self._everybody
-            self.root_only = any(flag & _OVERWRITTEN for flag in said)
-            self.stop.heard = self.stop.heard or any(flag & _STOPS for flag in said)
-            self.overwritten = False
-            if self.root_only:
-                self.present = self.present[:1]
+            self._hear(own, flags)
+
+    def _hear(self, own: int, flags: Sequence[int]) -> None:
+        said = {own} if flags.count(own) == len(flags) else set(flags)  # there may be thousands
+        absent = any(flag & _ABSENT for flag in said)
+        self.present = [r for r, flag in enumerate(flags) if not flag & _ABSENT] if absent else self._everybody
+        if len({flag & _LOOKS for flag in said if not flag & _ABSENT}) > 1:
+            looking = next(r for r in self.present if flags[r] & _LOOKS)
+            applying = next(r for r in self.present if not flags[r] & _LOOKS)
+            ranks = self.group.ranks
+            raise DisagreementError(_LOOKED_AT.format(ranks[looking], self.name, ranks[applying]))
+        self.root_only = any(flag & _OVERWRITTEN for flag in said)
+        self.stop.heard = self.stop.heard or any(flag & _STOPS for flag in said)
+        self.ends_epoch.heard = self.ends_epoch.heard or any(flag & _ENDS_EPOCH for flag in said)
+        if self.note and not self.root_only:
+            notes = [flags[rank] >> _FLAG_BITS for rank in self.present]
+            self.notes = notes if all(notes) else []
+        self.asked = self.asked or any(flag & _ASKS for flag in said)
+        self.overwritten, self.asks, self.note = False, False, 0
+        if self.root_only:
+            self.present = self.present[:1]
 
     def communicate(self, number: int) -> None:
         """Carry one exchange out; after a failure there is no further."""

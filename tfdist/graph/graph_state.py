@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.client import session as tf_session
 from tensorflow.python.framework import ops
 
 from tfdist.engine.collective import Collective
 from tfdist.graph.failures import Failures
-from tfdist.graph.markers import Marker
+from tfdist.graph.markers import Marker, handle_key
 from tfdist.graph.traversal import ancestors, called_functions, outermost
 
 _ATTRIBUTE = "_tfdist_state"
 _ASSIGNING = ("Assign", "Scatter", "ResourceScatter")
+_READING = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "Identity", "Gather"}
 _RESTORE_OPS = {"RestoreV2", "Restore", "RestoreSlice"}
 
 
@@ -31,6 +33,7 @@ class Reach:
       initialised: names of the variables that it gives the same values on all ranks.
       assigned: names of the variables that it assigns to, outside such initialisers.
       overwrites: it gives trainable variables values that the other ranks may not have.
+      updates: it writes to what is trained.
     """
 
     collectives: tuple[Collective, ...]
@@ -39,6 +42,12 @@ class Reach:
     initialised: frozenset[str]
     assigned: frozenset[str]
     overwrites: bool
+    updates: bool
+
+    @property
+    def sets(self) -> bool:
+        """It writes to what is trained by itself, to what this rank has perhaps."""
+        return self.updates and not any(c.averages for c in self.collectives)
 
 
 class GraphState:
@@ -56,11 +65,15 @@ class GraphState:
       own: for a session in which one initialiser has given all ranks the same values of all variables: the names of
         those that this rank has assigned to since.
       overwritten: synchronised sessions in which this rank alone may have got other values since.
+      set_since: synchronised sessions in which this rank has set what is trained since the last step.
       failures: inside communication operations.
       moved: variables that are not known to be updated in some steps only, and whose moving averages move in each.
       due: by variables that are not updated in each step: a bool tensor, whether they are in this one.
       warned_of_own: the script has been told that it gets this rank's own gradients.
       sessions: that have run it.
+      trained: keys of the variables that gradients are applied to.
+      optimizers: that apply them, as far as they are there.
+      kept_own: names of variables that the script has said to be each rank's own.
     """
 
     def __init__(self, graph: ops.Graph) -> None:
@@ -75,11 +88,15 @@ class GraphState:
         self.synchronised: weakref.WeakSet[Any] = weakref.WeakSet()
         self.own: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
         self.overwritten: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.set_since: weakref.WeakSet[Any] = weakref.WeakSet()
         self.failures = Failures()
         self.moved: set[Any] = set()
         self.due: dict[Any, Any] = {}
         self.warned_of_own = False
         self.sessions: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.trained: dict[Hashable, None] = {}
+        self.optimizers: list[weakref.ref[Any]] = []
+        self.kept_own: set[str] = set()
         self._averaged = 0  # of the markers
         self._by_op: dict[ops.Operation, Collective] = {}
         self._by_function: dict[str, list[Collective]] = {}
@@ -138,8 +155,9 @@ class GraphState:
         found: dict[Collective, None] = {}
         overwrites = False
         initialised: frozenset[str] = frozenset()
-        assigned = set()
+        assigned, updates = set(), False
         for op in ancestors(fetched):  # initial values may be what a collective returns
+            updates |= self._updates(op)
             if op in self._by_op:
                 found[self._by_op[op]] = None
             for name in called_functions(op) if self._by_function else ():
@@ -151,7 +169,18 @@ class GraphState:
                 assigned.add(op.inputs[0].op.name)
         everyone = tuple(c for c in found if c.everyone)
         grouped = tuple(c for c in found if not c.everyone)
-        return Reach(everyone, grouped, self._unordered(tuple(found)), initialised, frozenset(assigned), overwrites)
+        return Reach(
+            everyone, grouped, self._unordered(tuple(found)), initialised, frozenset(assigned), overwrites, updates
+        )
+
+    def _updates(self, op: ops.Operation) -> bool:
+        """Whether an operation writes to what is trained, or calls what may."""
+        if op.type in _READING or not op.inputs:
+            return False
+        return any(self._is_trained(tensor) for tensor in op.inputs)
+
+    def _is_trained(self, tensor: Any) -> bool:
+        return handle_key(tensor) in self.trained and (tensor.dtype == tf.resource or tensor.dtype._is_ref_dtype)
 
     def _unordered(self, collectives: tuple[Collective, ...]) -> tuple[str, ...]:
         """Two that may begin in any order: no operation of one depends on an operation of the other."""

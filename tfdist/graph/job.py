@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -159,6 +160,40 @@ class FunctionCollectives:
                 del group.kept[key]
 
 
+class Turn:
+    """One thread trains at a time: the ranks would meet in another order if two did.
+
+    Args:
+      world: the ranks.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._inside: tuple[int, str, str] | None = None
+
+    @contextlib.contextmanager
+    def of(self, what: str) -> Iterator[None]:
+        """This thread is about to run something that all ranks run together.
+
+        Raises:
+          RuntimeError: another thread is in the midst of such a thing.
+        """
+        thread = threading.current_thread()
+        previous = self._inside
+        if previous is not None and previous[0] != thread.ident:
+            raise RuntimeError(
+                f"two threads of rank {self._world.rank} train at the same time: {previous[1]} runs {previous[2]}, and "
+                f"{thread.name} {what}. The ranks would meet in another order: train in one thread, or one after the "
+                "other"
+            )
+        self._inside = thread.ident or 0, thread.name, what
+        self._world.called()
+        try:
+            yield
+        finally:
+            self._inside = previous
+
+
 @dataclasses.dataclass(frozen=True)
 class Job:
     """This process's part in the job.
@@ -170,6 +205,7 @@ class Job:
       functions: the collectives outside sessions.
       rounding: who lacks the half precision that was asked for.
       stop: whether training is to end, as it is told with exchanges of gradients and weights of all ranks.
+      ends_epoch: likewise an epoch of ``fit``.
     """
 
     world: World
@@ -178,6 +214,12 @@ class Job:
     functions: FunctionCollectives = dataclasses.field(default_factory=FunctionCollectives)
     rounding: Rounding = dataclasses.field(default_factory=Rounding)
     stop: StopRequest = dataclasses.field(default_factory=StopRequest)
+    ends_epoch: StopRequest = dataclasses.field(default_factory=StopRequest)
+
+    @functools.cached_property
+    def turn(self) -> Turn:
+        """Whose it is to train, of this process's threads."""
+        return Turn(self.world)
 
     @property
     def recorder(self) -> Recorder:
@@ -204,7 +246,7 @@ class Job:
             self.rounding.compare(group)
             for collective in members:
                 if collective.everyone and collective.averages:
-                    collective.stop = self.stop
+                    collective.stop, collective.ends_epoch = self.stop, self.ends_epoch
                 tuned = collective.everyone and collective.tuned
                 collective.open(self.engines.choose() if tuned else self.engines.current)
 

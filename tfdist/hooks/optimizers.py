@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import ops
 from tensorflow.python.training import optimizer as tf_optimizer
 
 from tfdist.graph import function_state
+from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_key
 from tfdist.hooks.patches import Outermost, Patches
@@ -35,8 +38,14 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     accumulations, guard, scaling = Accumulations(job), DivergenceGuard(job), loss_scaling_of(steps)
     wrapped = WrappedOptimizers(job)
 
-    def applied(optimizer: Any) -> None:
-        if not function_state.in_session() and job.switches.rewrites:
+    def applied(optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
+        if not job.switches.rewrites:
+            return
+        if function_state.in_session():
+            state = make_state(ops.get_default_graph())
+            state.trained.update(dict.fromkeys(variable_key(v) for gradient, v in pairs if gradient is not None))
+            state.optimizers.append(weakref.ref(optimizer))
+        else:
             variables.applied_by(optimizer)
 
     def update(
@@ -69,7 +78,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
                 return update_if(due, keys, lambda: now(f"{name}/update"), name, job.switches.settings.not_each_step)
 
         result = blocks.step(optimizer, pairs, averaged, apply)
-        applied(optimizer)
+        applied(optimizer, pairs)
         return result
 
     def apply_gradients(original: Callable[..., Any], self: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:

@@ -16,8 +16,8 @@ import tensorflow as tf
 from tfdist.core.log import announce
 from tfdist.horovod.basics import init, shutdown
 from tfdist.horovod.variables import broadcast_object, broadcast_variables, build
-from tfdist.training.eager_variables import native, random_state
 from tfdist.transport.interfaces import PeerError
+from tfdist.variables.eager_variables import native, random_state
 
 _LOST = (
     "hvd.elastic.run: a rank is lost, and ranks are neither added nor left out while a job runs here: save checkpoints "

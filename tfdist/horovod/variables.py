@@ -15,7 +15,7 @@ from tfdist.horovod._tensors import Operation, spec
 from tfdist.horovod.named.errors import as_tensorflow_says
 from tfdist.horovod.named.requests import request
 from tfdist.horovod.process_sets import global_process_set, number_of
-from tfdist.training.eager_variables import native
+from tfdist.variables.eager_variables import native
 
 v1 = tf.compat.v1
 

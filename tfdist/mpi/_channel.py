@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -56,6 +58,7 @@ class MpiChannel:
         self._returned = returned
         self._closed = False
         self._of_script = of_script
+        self._thread = threading.RLock()
         self._detector = detector
         self._ranks = ranks
         self._recorder = detector.recorder
@@ -96,15 +99,20 @@ class MpiChannel:
         self._detector.check(place)
         if self._of_script:
             self._detector.called()
+            with self._by_one_thread(place):
+                return self._arrive(place, flags, size_bytes)
+        return self._arrive(place, flags, size_bytes)
+
+    def _arrive(self, place: str, flags: int, size_bytes: int) -> list[int]:
         self._arrivals += 1
         self._detector.enter(self._number, self._arrivals)
         self._place = place
         self._entry = self._recorder.enter(self._line, self._arrivals, place, size_bytes)
-        found = self._arrive(place, flags, size_bytes)
+        found = self._bring(place, flags, size_bytes)
         self._recorder.met(self._entry)
         return found
 
-    def _arrive(self, place: str, flags: int, size_bytes: int) -> list[int]:
+    def _bring(self, place: str, flags: int, size_bytes: int) -> list[int]:
         own = (zlib.crc32(place.encode()), size_bytes, flags)
         if self._node is not None and self._node.alone:
             rows = self._node.bring(own, self._wait_for_all)
@@ -202,16 +210,30 @@ class MpiChannel:
         return self._messages.all_to_all(parts)
 
     def all_gather_object(self, value: Any, place: str) -> list[Any]:
-        self.arrive(place)
-        found = self._messages.all_gather_object(value)
-        self.done()
-        return found
+        with self._by_one_thread(place):
+            self.arrive(place)
+            found = self._messages.all_gather_object(value)
+            self.done()
+            return found
 
     def broadcast_object(self, value: Any, place: str, root: int = 0) -> Any:
-        self.arrive(place)
-        found = self._messages.broadcast_object(value, root)
-        self.done()
-        return found
+        with self._by_one_thread(place):
+            self.arrive(place)
+            found = self._messages.broadcast_object(value, root)
+            self.done()
+            return found
+
+    @contextlib.contextmanager
+    def _by_one_thread(self, place: str) -> Iterator[None]:
+        if not self._thread.acquire(blocking=False):
+            raise RuntimeError(
+                f"{place}: two threads of rank {self._ranks[self.rank]} call what all ranks do together at the same "
+                "time, and the ranks would meet in another order: call it in one thread"
+            )
+        try:
+            yield
+        finally:
+            self._thread.release()
 
 
 class _Driven:

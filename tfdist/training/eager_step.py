@@ -19,10 +19,12 @@ from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.graph.markers import times, variable_key, variable_name
 from tfdist.graph.traversal import is_symbolic
-from tfdist.training import first_step, gradient_rewrite
-from tfdist.training.eager_variables import described, native
+from tfdist.training import gradient_rewrite
+from tfdist.training.replica_check import Replicas
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport import agreement
+from tfdist.variables import first_step
+from tfdist.variables.eager_variables import described, native
 
 _TAPE = "a GradientTape that is opened eagerly (what one rank does for itself belongs in tfdist.alone)"
 _READ = "the reading of a variable that was made since a GradientTape began to record"
@@ -46,11 +48,14 @@ class EagerSteps:
     Args:
       job: the ranks and settings.
       variables: of this process.
+      replicas: compares what the ranks hold.
     """
 
-    def __init__(self, job: Job, variables: SharedVariables) -> None:
+    def __init__(self, job: Job, variables: SharedVariables, replicas: Replicas) -> None:
         self._job = job
         self._variables = variables
+        self._replicas = replicas
+        self._applied = 0
         self._thread = _Thread()
         self._averages: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._said = False
@@ -68,6 +73,8 @@ class EagerSteps:
         Collective, if it was made since a tape began to record eagerly: all ranks, since one of them alone may have
         the checkpoint, whose values the step is about to use.
         """
+        if self._thread.tapes and not self._variables.being_set:
+            self._replicas.held.reads.add(("handle", variable.handle._id))  # by what is differentiated, perhaps
         if not self._thread.made or variable._unique_id not in self._thread.made or self._variables.being_set:
             return
         if self._job.switches.shares and tf.executing_eagerly():
@@ -141,6 +148,8 @@ class EagerSteps:
         Collective: all ranks.
         """
         gradients, sources = zip(*pairs, strict=True) if pairs else ((), ())
+        self._applied += 1
+        self._replicas.eagerly(self._applied)
         for source in sources:
             self._thread.own.pop(variable_key(source), None)
         return list(zip(self.gradients(sources, gradients, _APPLIED), sources, strict=True))

@@ -21,10 +21,10 @@ from tfdist.graph.job import Job, LastSteps
 from tfdist.training import gradient_rewrite
 from tfdist.training._fit_batches import EqualBatches
 from tfdist.training.data_shard import shard
-from tfdist.training.eager_variables import native, random_state
 from tfdist.training.function_step import FunctionSteps
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport.interfaces import DisagreementError
+from tfdist.variables.eager_variables import native, random_state
 
 # Those that write files, or send what one rank should send.
 _ON_RANK_0 = ("ModelCheckpoint", "CSVLogger", "TensorBoard", "BackupAndRestore", "RemoteMonitor", "OrbaxCheckpoint")

@@ -7,8 +7,9 @@ of equal weights from the first one on. What happens without functions: ``eager_
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,11 +19,14 @@ from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import handle_key
 from tfdist.graph.traversal import ancestors, is_symbolic
-from tfdist.training import first_step, variable_writes
+from tfdist.training import variable_writes
 from tfdist.training.eager_step import EagerSteps
+from tfdist.training.replica_check import Replicas
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.training.variable_writes import Returned
 from tfdist.transport import agreement
+from tfdist.variables import first_step
+from tfdist.variables.loss_reads import loss_reads
 
 _SET = "the sharing of variables that were set between two steps (do so on all ranks, or before the first step)"
 
@@ -34,12 +38,14 @@ class FunctionSteps:
       job: the ranks and settings.
       variables: of this process.
       eager: what happens without functions.
+      replicas: compares what the ranks hold.
     """
 
-    def __init__(self, job: Job, variables: SharedVariables, eager: EagerSteps) -> None:
+    def __init__(self, job: Job, variables: SharedVariables, eager: EagerSteps, replicas: Replicas) -> None:
         self._job = job
         self._variables = variables
         self._eager = eager
+        self._replicas = replicas
 
     def call(self, function: Any, inputs: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Around every ``call`` of a traced function, a ``ConcreteFunction``.
@@ -56,6 +62,12 @@ class FunctionSteps:
             return call()
         if not tf.executing_eagerly():
             return self._call_inside(graph, state, inputs, call)
+        with self._job.turn.of(f"the function {graph.name}") if state.collectives else contextlib.nullcontext():
+            return self._call_eagerly(graph, state, inputs, call)
+
+    def _call_eagerly(
+        self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], call: Callable[[], Any]
+    ) -> Any:
         if self._job.switches.run_begins is not None:
             self._job.switches.run_begins()
         known = self._variables.by_handle
@@ -68,8 +80,11 @@ class FunctionSteps:
             set_inside = self._set_inside(graph, state) if handed_on or state.leaves else []
             state.prepared = handed_on, set_inside, {*prepared, given}
         self._variables.share_set(_SET)
-        self._job.world.called()
+        carrier = self._replicas.before(state.collectives)
+        for collective in state.collectives:
+            collective.looks = not state.applied
         result = self.failing_plainly(call)
+        self._replicas.after(carrier)
         if handed_on:
             result = self._averaged(result, handed_on, _outside(graph, state, inputs))
         if set_inside:
@@ -126,6 +141,8 @@ class FunctionSteps:
             used = [*_captured(graph), *arguments]
             self._variables.take([v for v in used if ("handle", v.handle._id) in trained])
             self._variables.share(used)
+        self._replicas.held.reads |= loss_reads([tensor for mark in state.marks for tensor in mark.sources])
+        self._replicas.held.batch_sizes |= _rows(inputs) | _rows([external for external, _ in graph.captures])
         return variable_writes.returned(graph)
 
     def _call_inside(
@@ -204,6 +221,12 @@ def _check_accumulated(
             "is its argument, and is called with another one: make a tf.function of it for each variable, or let it "
             "use the variable from outside, as a closure or an attribute"
         )
+
+
+def _rows(tensors: Iterable[Any]) -> set[int]:
+    """How many rows these have, a sample each perhaps."""
+    shapes = (t.shape for t in tensors if t.dtype not in (tf.resource, tf.variant))
+    return {shape[0] for shape in shapes if shape.rank and shape[0] is not None}
 
 
 def _captured(graph: Any) -> list[Any]:

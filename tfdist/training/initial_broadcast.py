@@ -13,9 +13,9 @@ from tensorflow.python.framework import ops
 from tfdist.graph.graph_state import state_of
 from tfdist.graph.job import Job
 from tfdist.graph.traversal import unconstrained
-from tfdist.training._session_variables import array
-from tfdist.training.first_step import INITIALISER, Values, Visitor, meet
 from tfdist.transport.interfaces import DisagreementError
+from tfdist.variables.first_step import INITIALISER, Values, Visitor, meet
+from tfdist.variables.session_variables import array
 
 _one_at_a_time = threading.Lock()
 

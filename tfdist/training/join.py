@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from tfdist.engine.collective import Collective
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
-from tfdist.training import first_step
 from tfdist.training.session_step import SessionSteps
+from tfdist.variables import first_step
 
 
 def join(job: Job, sessions: SessionSteps) -> int:

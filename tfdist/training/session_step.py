@@ -16,10 +16,13 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from tfdist.graph.graph_state import GraphState, make_state, state_of
+from tfdist.graph.graph_state import GraphState, Reach, make_state, state_of
 from tfdist.graph.job import Job
-from tfdist.training import first_step, variable_writes
-from tfdist.training._session_variables import SessionVariables, settable
+from tfdist.training import variable_writes
+from tfdist.training._held import HeldInSession
+from tfdist.training.replica_check import ReplicaCheck
+from tfdist.variables import first_step
+from tfdist.variables.session_variables import SessionVariables, settable
 
 
 class SessionSteps:
@@ -37,6 +40,7 @@ class SessionSteps:
         self._run = run
         self._job = job
         self._trained: weakref.ref[Any] | None = None
+        self._checks: weakref.WeakKeyDictionary[Any, ReplicaCheck] = weakref.WeakKeyDictionary()
         self._warned = False
         self.begun: Callable[[Any], None] | None = None
 
@@ -120,6 +124,23 @@ class SessionSteps:
                 raise failure from None
             raise
 
+    def _together(self, session: Any, state: GraphState, reach: Reach, call: Callable[[], Any]) -> Any:
+        """Run what all ranks run together."""
+        check = self._checks.get(session)
+        if check is None:
+            check = self._checks[session] = ReplicaCheck(self._job, HeldInSession(session, self.variables(session)))
+        for collective in reach.collectives:
+            collective.looks = not reach.updates
+        in_any_order = self._job.world.unordered() if reach.unordered else contextlib.nullcontext()
+        with self._job.turn.of("runs a session"), in_any_order:
+            carrier = check.before(reach.collectives) if state.broadcasts else None
+            if carrier is not None and session in state.set_since:
+                state.set_since.discard(session)
+                carrier.asks = True
+            result = self._failing_plainly(state, call)
+            check.after(carrier)
+        return result
+
     def around(self, session: Any, fetches: Any, call: Callable[[], Any]) -> Any:
         """Run ``call``, which executes ``fetches`` in ``session``."""
         state = state_of(session.graph)
@@ -147,11 +168,14 @@ class SessionSteps:
                 self._warn_of_order(reach.unordered)
         if reach.group_collectives:
             self._job.open(reach.group_collectives)
-        self._job.world.called()
-        with self._job.world.unordered() if reach.unordered else contextlib.nullcontext():
+        if reach.collectives or reach.group_collectives:
+            result = self._together(session, state, reach, call)
+        else:
             result = self._failing_plainly(state, call)
         if reach.overwrites and session in state.synchronised:
             state.overwritten.add(session)
+        elif reach.sets and session in state.synchronised:
+            state.set_since.add(session)
         if reach.initialised and reach.initialised >= settable(session.graph).keys():
             state.own[session] = set()
         elif session in state.own and session not in state.synchronised:

@@ -15,10 +15,10 @@ from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_name
 from tfdist.graph.traversal import is_symbolic
-from tfdist.training import first_step
-from tfdist.training.eager_variables import described, native, random_state, take_values
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import DisagreementError
+from tfdist.variables import first_step
+from tfdist.variables.eager_variables import described, optimizer_variables, random_state, take_values
 
 _REMEDY = (
     "Put the step into a tf.function, where this is done for you; or apply them by an optimizer's apply_gradients; or "
@@ -38,6 +38,8 @@ class SharedVariables:
 
     Attributes:
       trained: the keys (``markers.variable_key``) of those that gradients have been computed of.
+      of_optimizers: of what optimizers keep; and of which.
+      own: unique ids of those that the script has said to be each rank's own.
     """
 
     def __init__(self, job: Job) -> None:
@@ -52,7 +54,8 @@ class SharedVariables:
         self._by_handle: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._thread = _Thread()
         self.trained: set[Hashable] = set()
-        self._of_optimizers: set[Hashable] = set()
+        self.of_optimizers: dict[Hashable, str] = {}
+        self.own: set[str] = set()
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         for variable in _existing():
             self.created(variable)
@@ -89,19 +92,23 @@ class SharedVariables:
             return
         key = ("handle", variable.handle._id)
         # What is not trained, moving statistics, metrics and inputs, is each rank's own; it may be trained later.
-        if key in self.trained or key in self._of_optimizers:
+        if key in self.trained or key in self.of_optimizers:
             self._set[self._same[variable._unique_id]] = _Set(weakref.ref(variable), reason)
         else:
             self._stale.add(variable._unique_id)
 
     def applied_by(self, optimizer: Any) -> None:
         """An optimizer has applied gradients: its slots, steps and rates decide on what is trained."""
-        own = optimizer.variables
-        own = own() if callable(own) else own
+        own = optimizer_variables(optimizer)
         if self._optimizers.get(optimizer) != len(own):
             self._optimizers[optimizer] = len(own)
-            handles = (native(variable).handle for variable in own)
-            self._of_optimizers |= {("handle", handle._id) for handle in handles if not is_symbolic(handle)}
+            handles = [v.handle for v in own if hasattr(v, "handle") and not is_symbolic(v.handle)]
+            kind = f"of {type(optimizer).__name__}"
+            self.of_optimizers.update({("handle", handle._id): kind for handle in handles})
+
+    def numbered(self) -> list[tuple[int, Any]]:
+        """Those that have been given rank 0's values, with numbers that are the same on all ranks."""
+        return [(n, v) for v in list(self._by_handle.values()) if (n := self._same.get(v._unique_id)) is not None]
 
     def share_set(self, place: str) -> None:
         """Share what has been set again, if something has. Collective then: all ranks."""
@@ -124,7 +131,7 @@ class SharedVariables:
             self.share(new)
             self._share_again(again)
         else:
-            self._number(ready)
+            self._number([v for v in ready if not random_state(v)])
 
     def _share_again(self, again: dict[int, _Set]) -> None:
         """What a rank has set, and has not dropped since, depends on it: variables are known by their numbers.

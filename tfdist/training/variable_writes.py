@@ -57,8 +57,11 @@ def before_run(graph: ops.Graph, job: Job) -> None:
     accumulators = _accumulators(state) if writes else set()
     with graph.as_default():
         for op in writes:
-            if _variable_of(op) not in accumulators:
-                gradient_rewrite.average_behind(_values(op.inputs), f"{op.type} {op.name!r}", state, job)
+            written = _variable_of(op)
+            if written not in accumulators and gradient_rewrite.average_behind(
+                _values(op.inputs), f"{op.type} {op.name!r}", state, job
+            ):
+                state.trained[written] = None
 
 
 def _accumulators(state: GraphState) -> set[Any]:

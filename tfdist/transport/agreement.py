@@ -23,19 +23,32 @@ def digest(lines: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def agree(channel: Channel, lines: Sequence[str], place: str) -> None:
+_GRAPHS = (
+    "the training graphs differ between ranks, first at exchange {}",
+    "Every rank must build the same graph: look for a variable, shape or order that depends on the rank or on its "
+    "data.",
+)
+
+
+def agree(channel: Channel, lines: Sequence[str], place: str, words: tuple[str, str] = _GRAPHS) -> None:
     """Compare the ranks' plans: their digests, and the plans themselves if those differ.
 
     Collective: the channel's group.
+
+    Args:
+      channel: of the ranks.
+      lines: of this rank's plan.
+      place: where this is, in words.
+      words: what it means that they differ, from this line on; and the remedy.
 
     Raises:
       DisagreementError: naming the first line that differs and the ranks on both sides.
     """
     if not _same(channel, lines, place):
-        explain(channel, lines, place)
+        explain(channel, lines, place, words)
 
 
-def explain(channel: Channel, lines: Sequence[str], place: str) -> None:
+def explain(channel: Channel, lines: Sequence[str], place: str, words: tuple[str, str] = _GRAPHS) -> None:
     """What differs between plans whose digests differ.
 
     Collective: the channel's group.
@@ -54,10 +67,7 @@ def explain(channel: Channel, lines: Sequence[str], place: str) -> None:
     for rank, other in enumerate(channel.all_gather_object(line, place)):
         ranks_of.setdefault(other, []).append(rank)
     sides = "; ".join(f"rank {_listed(ranks)}: {line}" for line, ranks in ranks_of.items())
-    raise DisagreementError(
-        f"the training graphs differ between ranks, first at exchange {index[0]}: {sides}. Every rank must build "
-        "the same graph: look for a variable, shape or order that depends on the rank or on its data."
-    )
+    raise DisagreementError(f"{words[0].format(index[0])}: {sides}. {words[1]}")
 
 
 def _listed(ranks: Sequence[int]) -> str:

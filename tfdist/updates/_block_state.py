@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from tfdist.graph import function_state
 from tfdist.graph.markers import variable_key, variable_name
-from tfdist.training.eager_variables import native
 from tfdist.updates._optimizer_state import Slot
 from tfdist.updates.block_filter import Rule
 from tfdist.updates.checkpointed import graph_variable
+from tfdist.variables.eager_variables import native
 
 _FOR_EVER = 2**40
 Make = Callable[[str, Sequence[int], Any, float], Any]

@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from tfdist.core.log import announce
 from tfdist.graph import function_state
-from tfdist.training.eager_variables import native
+from tfdist.variables.eager_variables import inner_optimizers, native
 
-_INNER = ("inner_optimizer", "_optimizer", "_opt")  # of an optimizer that wraps another
 # Neither is of the last gradients: steps, rates, what is to be evaluated, and a batch that is not complete yet.
 _NOT_STATE = ("_iterations", "_learning_rate", "_current_learning_rate")
 _LISTS_NOT_STATE = ("_model_variables_moving_average", "_accumulated_gradients")
@@ -45,7 +44,7 @@ def slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[A
     """
     if state == "keep":
         return []
-    optimizer = _innermost(optimizer)
+    optimizer = inner_optimizers(optimizer)[-1]
     every = _variables(optimizer)
     left_out = {id(native(v)) for v in others} | _not_state(optimizer)
     chosen = [n for n, v in enumerate(every) if id(v) not in left_out]
@@ -59,11 +58,6 @@ def slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[A
         _say_biased(optimizer)
         beginnings = dict(enumerate(_of_a_new_one(optimizer, trained)))
     return [Slot(every[n], _uniform(beginnings.get(n), every[n], optimizer)) for n in chosen]
-
-
-def _innermost(optimizer: Any) -> Any:
-    inner = next((i for name in _INNER if (i := getattr(optimizer, name, None)) is not None), None)
-    return optimizer if inner is None else _innermost(inner)
 
 
 def _variables(optimizer: Any) -> list[Any]:

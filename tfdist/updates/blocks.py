@@ -22,12 +22,12 @@ from tfdist.core.settings import SettingsError
 from tfdist.graph import function_state
 from tfdist.graph.gradient_average import reducer_of
 from tfdist.graph.markers import variable_key, variable_name
-from tfdist.training.eager_variables import mean_of_ranks, native
 from tfdist.training.steps import Steps
 from tfdist.updates import _block_state, _optimizer_state
 from tfdist.updates._block_state import BlockState
 from tfdist.updates._block_step import BlockStep, OwnGradients
 from tfdist.updates.block_filter import Rule
+from tfdist.variables.eager_variables import mean_of_ranks, native
 
 _ATTRIBUTE = "_tfdist_blocks"  # of a session's graph: its states
 _PLACE = "the end of a block that is cut off"

@@ -21,8 +21,8 @@ from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import state_of
-from tfdist.training.eager_variables import mean_of_ranks
 from tfdist.training.steps import Steps
+from tfdist.variables.eager_variables import mean_of_ranks
 
 _NAME = "int8_feedback"
 _ATTRIBUTE = "_tfdist_int8_feedback"  # of a session's graph: its variables, by their collectives

@@ -10,8 +10,8 @@ import numpy as np
 
 from tfdist.graph.job import Job
 from tfdist.graph.markers import numberless, variable_name
-from tfdist.training import first_step
 from tfdist.transport import agreement
+from tfdist.variables import first_step
 
 # The states of Keras's and TensorFlow's random generators: the ranks draw different numbers, as one process does for
 # the different parts of a batch.
@@ -89,3 +89,27 @@ def random_state(variable: Any) -> bool:
 def native(variable: Any) -> Any:
     """A variable of Keras 3 (which has a path) as TensorFlow's."""
     return variable.value if hasattr(variable, "path") else variable
+
+
+# An optimizer that wraps another has it in one of these.
+_INNER = ("inner_optimizer", "_optimizer", "_opt")
+
+
+def inner_optimizers(optimizer: Any) -> list[Any]:
+    """An optimizer, the one that it wraps, if it does, and so on."""
+    found = [optimizer]
+    while (inner := next((i for n in _INNER if (i := getattr(found[-1], n, None)) is not None), None)) is not None:
+        found.append(inner)
+    return found
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """What an optimizer and those that it wraps keep, their rates included (which tf_keras does not count)."""
+    found: dict[int, Any] = {}
+    for one in inner_optimizers(optimizer):
+        own = getattr(one, "variables", ())
+        own = list(own() if callable(own) else own)
+        own += [getattr(one, "_learning_rate", None), getattr(one, "_current_learning_rate", None)]
+        own += list(getattr(one, "_hyper", {}).values())
+        found.update({id(v): v for v in map(native, own) if hasattr(v, "assign")})
+    return list(found.values())

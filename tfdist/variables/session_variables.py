@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from tfdist.training.first_step import Values
 from tfdist.transport.interfaces import DisagreementError
+from tfdist.variables.first_step import Values
 
 
 class SessionVariables:
@@ -45,6 +45,10 @@ class SessionVariables:
         with contextlib.suppress(tf.errors.FailedPreconditionError):
             return array(self._run(self._session, variable))
         return None
+
+    def values(self, variables: Sequence[Any]) -> list[np.ndarray]:
+        """Of several variables, which have been initialised."""
+        return [array(value) for value in self._run(self._session, list(variables))]
 
     def load(self, values: Values) -> None:
         """Set variables through their initialisers, which adds nothing to a graph that may be finalised."""

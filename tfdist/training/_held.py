@@ -1,0 +1,147 @@
+"""What a rank holds that all must have alike, outside of sessions and in one: see ``variables.held``.
+
+It is what is trained, what its optimizers keep, and what else the loss reads. By rule that leaves out what is meant to
+be each rank's own: states of random generators; statistics of batches (moving means and variances); states of samples,
+with a row for each of the batch; and what the script tells of by ``tfdist.keep_own``.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.core.log import announce
+from tfdist.graph.graph_state import GraphState, make_state
+from tfdist.graph.markers import variable_key, variable_name
+from tfdist.training.shared_variables import SharedVariables
+from tfdist.variables.eager_variables import described, optimizer_variables, random_state
+from tfdist.variables.held import READ, TRAINED, Held
+from tfdist.variables.loss_reads import loss_reads
+from tfdist.variables.session_variables import SessionVariables, settable
+
+# Of BatchNormalization in Keras 3, tf_keras and TensorFlow 1, renormalised or not.
+_STATISTICS = re.compile(r"moving_(mean|var|stddev)|renorm_(mean|stddev|var)|(^|/)(mean|variance)_?biased")
+_SAMPLES = (
+    "%s has a row for each sample of a rank's batch: it is taken for the samples' own state, which is each rank's "
+    "(tfdist.keep_own(variable) says so, without this line)"
+)
+_CHUNK_BYTES = 1 << 26  # read at a time
+
+
+def left_out(variable: Any) -> bool:
+    """Whether a variable that the loss reads is each rank's own, by its name."""
+    return random_state(variable) or _STATISTICS.search(variable.name) is not None
+
+
+class HeldOutside:
+    """Outside of sessions; see ``held.Holder``.
+
+    Args:
+      variables: of this process.
+
+    Attributes:
+      reads: keys of what losses read.
+      batch_sizes: rows of what functions are given.
+    """
+
+    def __init__(self, variables: SharedVariables) -> None:
+        self._variables = variables
+        self._told: set[str] = set()
+        self.reads: set[Hashable] = set()
+        self.batch_sizes: set[int] = set()
+
+    def held(self) -> list[Held]:
+        found = [(number, one) for number, v in self._variables.numbered() if (one := self._as_held(v)) is not None]
+        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+    def _as_held(self, variable: Any) -> Held | None:
+        key, name = ("handle", variable.handle._id), variable_name(variable)
+        if (
+            variable._unique_id in self._variables.own
+            or variable.dtype in (tf.string, tf.variant)
+            or random_state(variable)
+        ):
+            return None
+        if key in self._variables.trained:
+            return Held(name, TRAINED, variable, described(variable))
+        if key in self._variables.of_optimizers:
+            return Held(name, self._variables.of_optimizers[key], variable, described(variable))
+        if key not in self.reads or left_out(variable):
+            return None
+        if variable.shape.rank and variable.shape[0] in self.batch_sizes:
+            if name not in self._told:
+                self._told.add(name)
+                announce(_SAMPLES % name)
+            return None
+        return Held(name, READ, variable, described(variable))
+
+    def read(self, held: Sequence[Held]) -> Iterator[np.ndarray]:
+        for one in held:
+            yield np.asarray(one.variable.read_value())  # not a copy, on a processor
+
+    def load(self, held: Held, value: np.ndarray) -> None:
+        with self._variables.setting():
+            held.variable.assign(value)
+
+
+class HeldInSession:
+    """In a session.
+
+    Args:
+      session: which.
+      variables: that reads and sets its variables.
+    """
+
+    def __init__(self, session: Any, variables: SessionVariables) -> None:
+        self._session = weakref.ref(session)
+        self._variables = variables
+        self._kinds: tuple[int, dict[Hashable | None, str]] = -1, {}
+
+    def held(self) -> list[Held]:
+        session = self._session()
+        assert session is not None
+        state = make_state(session.graph)
+        if self._kinds[0] != session.graph.version:
+            self._kinds = session.graph.version, _kinds(session.graph, state)
+        kinds = self._kinds[1]
+        found = []
+        for name, variable in settable(session.graph).items():
+            kind = kinds.get(variable_key(variable))
+            if kind is None or random_state(variable) or variable.dtype.base_dtype == tf.string:
+                continue
+            if name in state.kept_own or (kind == READ and left_out(variable)):
+                continue
+            found.append(Held(variable.op.name, kind, variable, f"{variable.dtype.base_dtype.name} {variable.shape}"))
+        return found
+
+    def read(self, held: Sequence[Held]) -> Iterator[np.ndarray]:
+        chunk: list[Held] = []
+        for number, one in enumerate(held):
+            chunk.append(one)
+            size = sum((c.variable.shape.num_elements() or 1) * c.variable.dtype.size for c in chunk)
+            if size > _CHUNK_BYTES or number + 1 == len(held):
+                yield from self._variables.values([c.variable for c in chunk])
+                chunk = []
+
+    def load(self, held: Held, value: np.ndarray) -> None:
+        self._variables.load({held.variable.name: value})
+
+
+def _kinds(graph: Any, state: GraphState) -> dict[Hashable | None, str]:
+    """What each variable of a graph is for, by its key."""
+    sources = [tensor for marker in state.markers.values() for tensor in marker.sources]
+    found: dict[Hashable | None, str] = dict.fromkeys(loss_reads(sources), READ)
+    for reference in state.optimizers:
+        optimizer = reference()
+        if optimizer is not None:
+            with graph.as_default():
+                found.update(
+                    {variable_key(v): f"of {type(optimizer).__name__}" for v in optimizer_variables(optimizer)}
+                )
+    found.update(dict.fromkeys(state.trained, TRAINED))
+    return found

@@ -1,0 +1,147 @@
+"""Replica check: after an averaged update all ranks hold the same, and now and then they see whether they do.
+
+A fingerprint of what a rank holds goes with the meeting of a step that is made anyway. It finds what no list of faults
+knows: whatever has set the ranks apart, they hold other bits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from tfdist.engine.collective import Collective
+from tfdist.graph.job import Job
+from tfdist.training._held import HeldOutside
+from tfdist.training.shared_variables import SharedVariables
+from tfdist.transport.interfaces import DisagreementError
+from tfdist.variables import comparison, held, schedule
+from tfdist.variables.held import Holder
+
+_POWER_BITS = 6
+
+
+class _Steps:
+    """The steps of one collective, or those that are executed eagerly.
+
+    Attributes:
+      schedule: when they are compared.
+      noted: after this step the last fingerprint was taken.
+      since: after this step all ranks held the same; None: they were not compared yet.
+    """
+
+    def __init__(self, setting: str) -> None:
+        self.schedule = schedule.Schedule(setting)
+        self.noted = 0
+        self.since: int | None = None
+        self._looked = (0, 0.0)  # at this step and time
+
+    def note(self, holder: Holder, step: int) -> int:
+        """What this rank holds before a step, and how many steps it asks for until the next comparison."""
+        start = time.perf_counter()
+        last_step, last = self._looked
+        step_seconds = (start - last) / (step - last_step) if last and step > last_step else 0.0
+        found = held.digest(holder)
+        now = time.perf_counter()
+        self._looked = step, now
+        self.noted = step - 1
+        return found << _POWER_BITS | schedule.wanted(now - start, step_seconds)
+
+
+class ReplicaCheck:
+    """Compares what the ranks hold in one place: in a session, or outside of all.
+
+    Args:
+      job: the ranks and settings.
+      holder: of the variables.
+    """
+
+    def __init__(self, job: Job, holder: Holder) -> None:
+        self._job = job
+        self._holder = holder
+        self._told: set[str] = set()
+        self._eager: _Steps | None = None
+
+    def before(self, collectives: Iterable[Collective]) -> Collective | None:
+        """A call is about to be made that averages gradients by these.
+
+        Returns:
+          The one that carries the fingerprint; None: there is none.
+        """
+        setting = self._job.switches.settings.check
+        if setting == schedule.OFF or self._job.switches.settings.sync != "gradients":
+            return None
+        carrier = next((c for c in collectives if c.averages and c.everyone), None)
+        if carrier is None:
+            return None
+        if carrier.check is None:
+            carrier.check = _Steps(setting)
+        step = carrier.step + 1
+        wanted = carrier.asked or carrier.check.schedule.due(step)
+        if wanted and not carrier.note and not self._job.switches.alone_depth:
+            carrier.note = carrier.check.note(self._holder, step)
+        return carrier
+
+    def after(self, carrier: Collective | None) -> None:
+        """The call has been made. Collective, if the fingerprints differ: all ranks.
+
+        Raises:
+          DisagreementError: the ranks hold what is not the same, nor differs by rounding alone.
+        """
+        if carrier is None or not carrier.notes:
+            return
+        notes, carrier.notes = carrier.notes, []
+        set_by_script, carrier.asked = carrier.asked, False
+        if len(notes) < self._job.world.size and len(set(notes)) > 1:
+            raise DisagreementError(
+                f"the ranks that still train are apart after step {carrier.step} of {carrier.name}: give all ranks the "
+                "same number of steps (tfdist.shard) in place of tfdist.join to be told of which variable"
+            )
+        self._compare(carrier.check, notes, set_by_script)
+
+    def eagerly(self, step: int) -> None:
+        """Gradients are about to be applied eagerly, by all ranks for the ``step``-th time.
+
+        Collective, when it is time: all ranks. Raises as ``after`` does.
+        """
+        settings = self._job.switches.settings
+        if settings.check == schedule.OFF:
+            return
+        if self._eager is None:
+            self._eager = _Steps(settings.check)
+        if self._eager.schedule.due(step):
+            note = self._eager.note(self._holder, step)
+            self._compare(self._eager, self._job.world.control.arrive(comparison.PLACE, note))
+
+    def _compare(self, steps: _Steps, notes: list[int], set_by_script: bool = False) -> None:
+        steps.schedule.compared(steps.noted + 1, [note & ((1 << _POWER_BITS) - 1) for note in notes])
+        if len({note >> _POWER_BITS for note in notes}) > 1:
+            take = comparison.SET_BY_SCRIPT if set_by_script else comparison.ROUNDING
+            comparison.settle(self._job.world.control, self._holder, self._told, steps.since or 0, steps.noted, take)
+        steps.since = steps.noted
+
+    def now(self, place: str, step: int = 0) -> None:
+        """Compare what the ranks hold here, whatever step it is.
+
+        Collective: all ranks. Raises as ``after`` does.
+
+        Args:
+          place: in words.
+          step: for messages; 0: not known.
+        """
+        if self._job.switches.settings.check == schedule.OFF:
+            return
+        if len(set(self._job.world.control.arrive(place, held.digest(self._holder)))) > 1:
+            comparison.settle(self._job.world.control, self._holder, self._told, None, step)
+
+
+class Replicas(ReplicaCheck):
+    """Outside of sessions.
+
+    Args:
+      job: the ranks and settings.
+      variables: of this process.
+    """
+
+    def __init__(self, job: Job, variables: SharedVariables) -> None:
+        self.held = HeldOutside(variables)
+        super().__init__(job, self.held)

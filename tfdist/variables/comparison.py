@@ -1,0 +1,146 @@
+"""Comparison: what ranks hold whose fingerprints differ: by rounding, which is mended, or more, which ends the job.
+
+Ranks on different processors, or with other numbers of threads, round a norm or a square root differently, though
+nothing is wrong. A step moves a variable by that much at most: a few units in the last place of its largest entry.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tfdist.core.checksum import checksum
+from tfdist.core.log import announce
+from tfdist.transport import agreement
+from tfdist.transport.interfaces import Channel, DisagreementError
+from tfdist.variables.held import READ, TRAINED, Held, Holder
+
+PLACE = "the comparison of what the ranks hold"
+_UNITS_A_STEP = 8.0  # in the last place
+_MANY = 1 << 30  # steps: how many is not known
+_MOST = 1e-4  # of a variable's largest entry, however many steps there were
+_NARROW_UNITS = 4.0  # of float16 and bfloat16, which round every step's update
+_REASONS = (
+    "Look for what is not the same on all ranks: the optimizer, its rate or its clipping; a scale or noise between "
+    "gradients and their application; a condition on a rank's own loss; weights that one rank sets or restores; "
+    "threads that train. Of what is meant to differ tell by tfdist.keep_own(variables)"
+)
+_READ_REASONS = (
+    "The loss reads it, and it is set from each rank's own batch. Average what it is set to, "
+    "variable.assign(tfdist.all_reduce(value, 'mean')), or average it before it is read, tfdist.average_variables. "
+    "Of what is meant to differ tell by tfdist.keep_own(variables)"
+)
+SET_BY_SCRIPT = (
+    "{} and {} more of the variables were set between two steps, to other values on each rank (by {:.1g} of the "
+    "largest entry): rank 0's are taken, here and where it happens again. To have them from the beginning, set "
+    "tfdist.broadcast(values)"
+)
+_OTHERS = "the ranks train with other variables, first with number {}", _REASONS
+ROUNDING = (
+    "{} and {} more of the variables differ between ranks by rounding (by {:.1g} of the largest entry), as they do on "
+    "different processors, or with other numbers of threads: rank 0's values are taken, here and where it happens again"
+)
+
+
+class Distance(NamedTuple):
+    """How far a rank's variable is from rank 0's.
+
+    Attributes:
+      relative: the largest difference, of the largest entry.
+      allowed: of that, by rounding.
+      at: where it is.
+      own: this rank's value there.
+      first: rank 0's.
+    """
+
+    relative: float
+    allowed: float
+    at: tuple[int, ...]
+    own: float
+    first: float
+
+
+def distance(own: np.ndarray, first: np.ndarray, steps: int) -> Distance:
+    """Of two values of one variable, after so many steps in which rounding may have been different."""
+    if own.dtype.kind in "fV" or own.dtype.name == "bfloat16":
+        narrow = own.dtype.itemsize < 4
+        a, b = (np.atleast_1d(x).astype(np.float64) for x in (own, first))
+        units = float(np.finfo(own.dtype).eps) if own.dtype.kind == "f" else 2.0**-7
+        allowed = _NARROW_UNITS * units if narrow else min(_MOST, _UNITS_A_STEP * units * steps)
+    else:
+        a, b = (np.atleast_1d(x) for x in (own, first))
+        allowed = 0.0
+    if a.dtype.kind not in "fiu":
+        differs = (a != b).astype(np.float64)
+    else:
+        with np.errstate(invalid="ignore"):
+            differs = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        same = (a == b) | ((a != a) & (b != b))
+        differs = np.where(same, 0.0, np.where(np.isfinite(differs), differs, np.inf))
+    where = np.unravel_index(int(np.argmax(differs)), differs.shape)
+    finite = [np.abs(x[np.isfinite(x)]) for x in (a, b)] if a.dtype.kind == "f" else []
+    largest = max([float(x.max()) for x in finite if x.size], default=0.0) or 1.0
+    index = tuple(map(int, where)) if own.shape else ()
+    shown = [x[where] if x.dtype.kind in "fiub" else np.nan for x in (a, b)]
+    return Distance(float(differs[where]) / largest, allowed, index, float(shown[0]), float(shown[1]))
+
+
+def settle(
+    control: Channel, holder: Holder, told: set[str], since: int | None, step: int, take: str = ROUNDING
+) -> None:
+    """What is to become of ranks whose fingerprints differ.
+
+    Collective: all ranks.
+
+    Args:
+      control: of all ranks.
+      holder: of what they hold.
+      told: of which differences by rounding a line was written.
+      since: after this step they held the same; None: it is not known.
+      step: after this one they do not; 0: it is not known.
+      take: ``ROUNDING``: rank 0's values are taken if they differ by that; ``SET_BY_SCRIPT``: they are taken.
+
+    Raises:
+      DisagreementError: they hold other variables, or values that differ by more than rounding.
+    """
+    held = holder.held()
+    agreement.agree(control, [str(one) for one in held], PLACE, _OTHERS)
+    own = [checksum([value]) for value in holder.read(held)]
+    first: list[int] = control.broadcast_object(own, PLACE)
+    mine = [n for n, (a, b) in enumerate(zip(own, first, strict=True)) if a != b]
+    ranks: list[list[int]] = control.all_gather_object(mine, PLACE)
+    wanted = sorted(set().union(*ranks), key=lambda number: (_consequence(held[number]), number))
+    worst = 0.0
+    for number in wanted:
+        (value,) = holder.read(held[number : number + 1])
+        zero = np.array(value, order="C")
+        control.arrive(PLACE)
+        control.broadcast(zero.reshape(-1).view(np.uint8))
+        found = distance(value, zero, step - since if since is not None else _MANY)
+        distances: list[Distance] = control.all_gather_object(found, PLACE)
+        far = max(range(len(distances)), key=lambda rank: distances[rank].relative - distances[rank].allowed)
+        if take != SET_BY_SCRIPT and distances[far].relative > distances[far].allowed:
+            raise DisagreementError(_told(held[number], far, distances[far], len(wanted), since, step))
+        worst = max(worst, *(one.relative for one in distances))
+        holder.load(held[number], zero)
+    if wanted and held[wanted[0]].name not in told:
+        told.add(held[wanted[0]].name)
+        announce(take.format(held[wanted[0]].name, len(wanted) - 1, worst))
+
+
+def _consequence(one: Held) -> int:
+    """Causes first: what else the loss reads, then an optimizer's rate and the like, then what follows from these."""
+    return 0 if one.kind == READ else 2 if one.kind == TRAINED or one.variable.shape.rank else 1
+
+
+def _told(one: Held, rank: int, far: Distance, count: int, since: int | None, step: int) -> str:
+    what = {TRAINED: "which is trained", READ: "which the loss reads"}.get(one.kind, f"a variable {one.kind}")
+    place = f" at {list(far.at)}" if far.at else ""
+    more = f" (the first of {count} variables that differ)" if count > 1 else ""
+    after = f", after step {step}" if step else ""
+    before = f"; after step {since} they held the same" if since else ""
+    return (
+        f"the ranks are apart: {one.name}, {what}, is {far.first:.9g} on rank 0, and {far.own:.9g} on rank {rank}"
+        f"{place}{more}{after}{before}. {_READ_REASONS if one.kind == READ else _REASONS}"
+    )

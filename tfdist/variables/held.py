@@ -1,0 +1,53 @@
+"""What a rank holds: the variables that all ranks must have alike, wherever they are, and how they are read and set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tfdist.core.checksum import checksum
+from tfdist.transport import agreement
+
+TRAINED, READ = "trained", "read"  # kinds; and of an optimizer, by its class
+DIGEST_BITS = 48
+
+
+class Held(NamedTuple):
+    """A variable.
+
+    Attributes:
+      name: of it, the same on all ranks.
+      kind: ``trained``; ``read`` by the loss; or ``of`` an optimizer of this class.
+      variable: of TensorFlow.
+      described: its dtype and shape.
+    """
+
+    name: str
+    kind: str
+    variable: Any
+    described: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} {self.described}"
+
+
+class Holder(Protocol):
+    """Where variables are: in a session, or outside of all."""
+
+    def held(self) -> list[Held]:
+        """All of them that are there, in an order that is the same on all ranks."""
+
+    def read(self, held: Sequence[Held]) -> Iterator[np.ndarray]:
+        """Their values."""
+
+    def load(self, held: Held, value: np.ndarray) -> None:
+        """Set one."""
+
+
+def digest(holder: Holder) -> int:
+    """A number from 1 to 2^48 - 1 that tells whether two ranks hold the same."""
+    held = holder.held()
+    names = agreement.number([str(one) for one in held])
+    return (checksum(list(holder.read(held)), names) & ((1 << DIGEST_BITS) - 1)) or 1

@@ -1,0 +1,84 @@
+"""Loss reads: the variables whose values gradients are computed from, trained or not, looked up in a graph.
+
+A gradient follows from the loss, and that from what the forward pass reads. Where a variable is set from the batch of a
+rank (a codebook by moving averages, class centres) and read by the loss, the ranks' gradients are of other losses, and
+their average is nobody's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from tfdist.graph.markers import REFERENCES, handle_key
+from tfdist.graph.traversal import ancestors, called_functions, is_symbolic
+
+# Operations that take a variable's value by its handle.
+_READING = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "_ReadVariablesOp"}
+# Those that call functions: so many of their inputs come before the functions' arguments.
+_CALLS = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
+
+
+def loss_reads(tensors: Iterable[Any]) -> set[Hashable]:
+    """The keys (``markers.variable_key``) of the variables that symbolic tensors are made of."""
+    found: set[Hashable] = set()
+    for op in ancestors([t.op for t in tensors if is_symbolic(t)], control=False):
+        if op.type in REFERENCES:
+            found.add(op)
+        for tensor in _read_by(op):
+            key = handle_key(tensor)
+            if key is not None:
+                found.add(key)
+    return found
+
+
+def _read_by(op: ops.Operation) -> list[Any]:
+    """The handles whose variables an operation reads."""
+    handles = [t for t in op.inputs if t.dtype == tf.resource]
+    if not handles:
+        return []
+    if op.type in _READING:
+        return handles[:1]
+    bodies = [body for name in called_functions(op) if (body := _body(op.graph, name)) is not None]
+    read: set[int] = set()
+    for body in bodies:
+        read |= _arguments_read(body)
+    before = _CALLS.get(op.type, 0)
+    return [t for n, t in enumerate(op.inputs) if n - before in read and t.dtype == tf.resource]
+
+
+_known: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
+
+
+def _arguments_read(body: Any) -> set[int]:
+    """The numbers of a function's arguments that are handles whose variables its results are made of."""
+    if body not in _known:
+        places = {id(tensor): number for number, tensor in enumerate(body.inputs)}
+        read = {id(tensor) for op in _inside(body) for tensor in _read_by(op)}
+        _known[body] = {places[tensor] for tensor in read & places.keys()}
+    return _known[body]
+
+
+def _inside(body: Any) -> Iterable[ops.Operation]:
+    seen = {t.op for t in body.outputs}
+    queue = list(seen)
+    for op in queue:  # grows while it is walked
+        for tensor in op.inputs:
+            if tensor.op not in seen:
+                seen.add(tensor.op)
+                queue.append(tensor.op)
+    return queue
+
+
+def _body(graph: Any, name: str) -> Any:
+    """The graph of a function that is called by its name; None if it was not made in this process."""
+    while graph is not None:
+        found = graph._functions.get(name) if hasattr(graph, "_functions") else None
+        if found is not None:
+            return getattr(found, "graph", None)
+        graph = getattr(graph, "outer_graph", None)
+    return None
