@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.start import process
-from tfdist.training.fit import averaged_logs, weights_and_state
+from tfdist.training.fit_callbacks import averaged_logs, weights_and_state
 
 _process = process()
 

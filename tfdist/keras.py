@@ -14,7 +14,7 @@ import tfdist
 from tfdist import schedules
 from tfdist.core.learning_rate import Rule, factor, warmed
 from tfdist.start import process
-from tfdist.training.fit import averaged_logs
+from tfdist.training.fit_callbacks import averaged_logs
 from tfdist.updates import larc_keras  # noqa: F401 (models saved with LARC are loaded after this import)
 
 

@@ -22,7 +22,8 @@ _STOPS = 4
 _LOOKS = 8
 _ENDS_EPOCH = 16
 _ASKS = 32
-_FLAG_BITS = 8  # of what a rank says with its arrival; its note comes behind
+_SET_AT, _SET_COUNTS = 64, 8  # behind these flags: how often the script has set what is trained
+_FLAG_BITS = 9  # of what a rank says with its arrival; its note comes behind
 
 _LOOKED_AT = (
     "rank {} evaluates {} without applying it, while rank {} applies it in a training step, and all ranks must run the "
@@ -65,6 +66,8 @@ class Collective:
       ends_epoch: the same of an epoch.
       looks: what is about to run evaluates it, and updates nothing by it.
       note: a number from 1 to 2^54 - 1 that goes with the next step, once; 0: nothing.
+      times_set: how often the script has set what is trained, between two steps.
+      set_apart: not all ranks have done so equally often since the last step; that is as if it was overwritten.
       asks: this rank wants all to have a note in the step after the next.
       asked: some rank has wanted that.
       notes: those of all present ranks, if all had one in the last step, until they are looked at.
@@ -98,7 +101,8 @@ class Collective:
         self.ends_epoch = StopRequest()
         self.looks = False
         self.note = 0
-        self.asks = self.asked = False
+        self.times_set = 0
+        self.asks = self.asked = self.set_apart = False
         self.notes: list[int] = []
         self.check: Any = None
         self.step = 0
@@ -147,14 +151,16 @@ class Collective:
             applying = next(r for r in self.present if not flags[r] & _LOOKS)
             ranks = self.group.ranks
             raise DisagreementError(_LOOKED_AT.format(ranks[looking], self.name, ranks[applying]))
-        self.root_only = any(flag & _OVERWRITTEN for flag in said)
+        sets = {flag // _SET_AT % _SET_COUNTS for flag in said if not flag & _ABSENT}
+        self.set_apart = len(sets) > 1
+        self.root_only = self.set_apart or any(flag & _OVERWRITTEN for flag in said)
         self.stop.heard = self.stop.heard or any(flag & _STOPS for flag in said)
         self.ends_epoch.heard = self.ends_epoch.heard or any(flag & _ENDS_EPOCH for flag in said)
         if self.note and not self.root_only:
             notes = [flags[rank] >> _FLAG_BITS for rank in self.present]
             self.notes = notes if all(notes) else []
         self.asked = self.asked or any(flag & _ASKS for flag in said)
-        self.overwritten, self.asks, self.note = False, False, 0
+        self.overwritten, self.asks, self.note, self.times_set = False, False, 0, 0
         if self.root_only:
             self.present = self.present[:1]
 

@@ -65,7 +65,7 @@ class GraphState:
       own: for a session in which one initialiser has given all ranks the same values of all variables: the names of
         those that this rank has assigned to since.
       overwritten: synchronised sessions in which this rank alone may have got other values since.
-      set_since: synchronised sessions in which this rank has set what is trained since the last step.
+      set_since: how often this rank has set what is trained since the last step, in synchronised sessions.
       failures: inside communication operations.
       moved: variables that are not known to be updated in some steps only, and whose moving averages move in each.
       due: by variables that are not updated in each step: a bool tensor, whether they are in this one.
@@ -88,7 +88,7 @@ class GraphState:
         self.synchronised: weakref.WeakSet[Any] = weakref.WeakSet()
         self.own: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
         self.overwritten: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.set_since: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.set_since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.failures = Failures()
         self.moved: set[Any] = set()
         self.due: dict[Any, Any] = {}
@@ -189,8 +189,9 @@ class GraphState:
             if collective in ops_of:
                 ops_of[collective].append(op)
         behind: dict[Collective, set[Collective | None]] = {}
+        callers = self._callers() if self._by_function else {}
         for collective, own in ops_of.items():
-            before = list(ancestors(own))
+            before = list(_ancestors_through(own, callers))
             behind[collective] = {self._by_op.get(op) for op in before}
             for name in (n for op in before for n in called_functions(op)) if self._by_function else ():
                 behind[collective].update(self._by_function.get(name, ()))
@@ -199,6 +200,32 @@ class GraphState:
                 if first not in behind[second] and second not in behind[first]:
                     return first.name, second.name
         return ()
+
+    def _callers(self) -> dict[str, list[ops.Operation]]:
+        """The operations that call each function in which something communicates."""
+        graph = self._graph()
+        assert graph is not None
+        bodies = {op.graph for op in self._by_op if op.graph is not graph}
+        found: dict[str, list[ops.Operation]] = {}
+        for op in (op for one in (graph, *bodies) for op in one.get_operations()):
+            for name in called_functions(op):
+                if name in self._by_function:
+                    found.setdefault(name, []).append(op)
+        return found
+
+
+def _ancestors_through(start: Iterable[ops.Operation], callers: dict[str, list[ops.Operation]]) -> set[ops.Operation]:
+    """What operations depend on, also through what calls the functions that they stand in."""
+    found: set[ops.Operation] = set()
+    left = list(start)
+    while left:
+        for op in ancestors(left):
+            found.add(op)
+        left = [
+            op for name in {op.graph.name for op in found if hasattr(op.graph, "name")} for op in callers.get(name, ())
+        ]
+        left = [op for op in left if op not in found]
+    return found
 
 
 def state_of(graph: ops.Graph) -> GraphState | None:

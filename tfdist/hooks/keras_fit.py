@@ -29,6 +29,7 @@ def _keras(patches: Patches, fit: FitSteps) -> None:
         patches.replace(owner, "evaluate", fit.one_voice, ("self", "x", "y"))
         patches.replace(owner, "predict", fit.one_voice, ("self", "x"))
         patches.replace(owner, "make_train_function", fit.make_train_function, ("self",))
+        patches.assign(owner, "stop_training", None, property(fit.stops.of, fit.stops.set))
         patches.replace(module.TFEpochIterator, "__init__", fit.epoch_iterator, ("self", "distribute_strategy"))
 
     patches.when_imported("keras.src.backend.tensorflow.trainer", trainer)

@@ -61,7 +61,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
                 return own
             gradient_rewrite.check_replicas(tf.distribute.get_strategy())
             if tf.executing_eagerly():
-                return steps.eager.applied(own)
+                return steps.eager.applied(optimizer, own)
             averages = gradient_rewrite.averaged(own, job, held)
             left_over.built()
             return averages

@@ -141,6 +141,7 @@ class Windows:
             reason = _first(self._everyone, reason)
         if reason or memory is None:
             return None, reason
+        memory[self._node.rank][:] = 0  # now, beside the memory of its rank's processor: not in the first step
         self._barrier.Sync()
         self._node.Barrier()
         return Segments(list(memory), self._node.rank, self._barrier.Sync), ""

@@ -12,8 +12,12 @@ import tensorflow as tf
 from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.graph.job import Job, LastSteps
-from tfdist.transport.interfaces import Channel
+from tfdist.transport.interfaces import Channel, DisagreementError
 
+_NOTHING = (
+    "rank {} has no data to train on ({}), and an epoch ends on all ranks when the first has no batch left: nothing "
+    "would be trained. Give each rank data: tfdist.shard(data), fewer ranks, or a smaller batch"
+)
 _START = "the beginning of model.fit, where the ranks compare their data"
 
 
@@ -67,6 +71,8 @@ class EqualBatches:
             return
         self._channel.aside = True  # its one meeting is made by a thread of tf.data
         known = [n for n in numbers if n is not None]
+        if known and not min(known) and max(known):
+            raise DisagreementError(_NOTHING.format(known.index(0), f"{known} batches an epoch"))
         if len(set(known)) > 1:
             announce(f"the ranks have {known} batches an epoch: it ends after {min(known)} on all (see tfdist.shard)")
             iterator.data_adapter = _Shorter(adapter, min(known))
@@ -165,6 +171,7 @@ class _Agreeing:
     def __init__(self, dataset: Any, first: _FirstBatch) -> None:
         self._elements: Iterator[Any] = iter(dataset)
         self._first = first
+        self._begun = False
 
     def __iter__(self) -> _Agreeing:
         return self
@@ -176,8 +183,11 @@ class _Agreeing:
         if any(flags):
             ended = [rank for rank, flag in enumerate(flags) if flag]
             if len(ended) < len(flags):
+                if not self._begun:
+                    raise DisagreementError(_NOTHING.format(ended[0], "not one batch, while other ranks have some"))
                 announce(f"rank {', '.join(map(str, ended))} has no batch left: the epoch ends here on all ranks")
             raise tf.errors.OutOfRangeError(None, None, "the epoch has ended")  # as TensorFlow's own iterators do
+        self._begun = True
         leaves = [x for x in tf.nest.flatten(element, expand_composites=True) if _has_bytes(x)]
         self._first.compare(*[x.numpy() for x in leaves])
         return element

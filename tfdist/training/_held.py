@@ -7,9 +7,8 @@ with a row for each of the batch; and what the script tells of by ``tfdist.keep_
 
 from __future__ import annotations
 
-import re
 import weakref
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,11 @@ from tfdist.core.log import announce
 from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.training.shared_variables import SharedVariables
-from tfdist.variables.eager_variables import described, optimizer_variables, random_state
+from tfdist.variables.eager_variables import batch_statistic, optimizer_variables, random_state
 from tfdist.variables.held import READ, TRAINED, Held
 from tfdist.variables.loss_reads import loss_reads
 from tfdist.variables.session_variables import SessionVariables, settable
 
-# Of BatchNormalization in Keras 3, tf_keras and TensorFlow 1, renormalised or not.
-_STATISTICS = re.compile(r"moving_(mean|var|stddev)|renorm_(mean|stddev|var)|(^|/)(mean|variance)_?biased")
 _SAMPLES = (
     "%s has a row for each sample of a rank's batch: it is taken for the samples' own state, which is each rank's "
     "(tfdist.keep_own(variable) says so, without this line)"
@@ -35,58 +32,67 @@ _CHUNK_BYTES = 1 << 26  # read at a time
 
 def left_out(variable: Any) -> bool:
     """Whether a variable that the loss reads is each rank's own, by its name."""
-    return random_state(variable) or _STATISTICS.search(variable.name) is not None
+    return random_state(variable) or batch_statistic(variable)
 
 
 class HeldOutside:
     """Outside of sessions; see ``held.Holder``.
 
     Args:
-      variables: of this process.
-
-    Attributes:
-      reads: keys of what losses read.
-      batch_sizes: rows of what functions are given.
+      known: what this process knows of its variables.
+      candidates: what is used in one place: by a function, or in an eager step.
+      reads: keys of those that the loss reads.
+      batch_sizes: rows of what a function is given.
     """
 
-    def __init__(self, variables: SharedVariables) -> None:
-        self._variables = variables
-        self._told: set[str] = set()
-        self.reads: set[Hashable] = set()
-        self.batch_sizes: set[int] = set()
+    def __init__(
+        self,
+        known: SharedVariables,
+        candidates: Iterable[Any],
+        reads: Collection[Hashable] = (),
+        batch_sizes: Collection[int] = (),
+    ) -> None:
+        self._known = known
+        self._candidates = {v._unique_id: weakref.ref(v) for v in candidates}
+        self._reads = reads
+        self._batch_sizes = batch_sizes
 
     def held(self) -> list[Held]:
-        found = [(number, one) for number, v in self._variables.numbered() if (one := self._as_held(v)) is not None]
-        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+        there = [v for reference in self._candidates.values() if (v := reference()) is not None]
+        numbered = [(number, v) for v in there if (number := self._known.number(v)) is not None]
+        found = [self._as_held(variable) for _, variable in sorted(numbered, key=lambda pair: pair[0])]
+        # (After a block of local steps an optimizer's own state may be each rank's.)
+        only_trained = self._known.in_blocks
+        return [one for one in found if one is not None and (one.kind == TRAINED or not only_trained)]
 
     def _as_held(self, variable: Any) -> Held | None:
-        key, name = ("handle", variable.handle._id), variable_name(variable)
-        if (
-            variable._unique_id in self._variables.own
-            or variable.dtype in (tf.string, tf.variant)
-            or random_state(variable)
-        ):
+        key, name, known = ("handle", variable.handle._id), variable_name(variable), self._known
+        if variable._unique_id in known.own or variable.dtype in (tf.string, tf.variant) or random_state(variable):
             return None
-        if key in self._variables.trained:
-            return Held(name, TRAINED, variable, described(variable))
-        if key in self._variables.of_optimizers:
-            return Held(name, self._variables.of_optimizers[key], variable, described(variable))
-        if key not in self.reads or left_out(variable):
+        described = f"{variable.dtype.name} {variable.shape}"
+        if key in known.trained:
+            return Held(name, TRAINED, variable, described)
+        if key in known.of_optimizers:
+            return Held(name, known.of_optimizers[key], variable, described)
+        if key not in self._reads or left_out(variable):
             return None
-        if variable.shape.rank and variable.shape[0] in self.batch_sizes:
-            if name not in self._told:
-                self._told.add(name)
+        if variable.shape.rank and variable.shape[0] in self._batch_sizes:
+            if name not in _told_of_samples:
+                _told_of_samples.add(name)
                 announce(_SAMPLES % name)
             return None
-        return Held(name, READ, variable, described(variable))
+        return Held(name, READ, variable, described)
 
     def read(self, held: Sequence[Held]) -> Iterator[np.ndarray]:
         for one in held:
             yield np.asarray(one.variable.read_value())  # not a copy, on a processor
 
     def load(self, held: Held, value: np.ndarray) -> None:
-        with self._variables.setting():
+        with self._known.setting():
             held.variable.assign(value)
+
+
+_told_of_samples: set[str] = set()
 
 
 class HeldInSession:

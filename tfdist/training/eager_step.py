@@ -20,11 +20,12 @@ from tfdist.graph.job import Job
 from tfdist.graph.markers import times, variable_key, variable_name
 from tfdist.graph.traversal import is_symbolic
 from tfdist.training import gradient_rewrite
-from tfdist.training.replica_check import Replicas
+from tfdist.training._held import HeldOutside
+from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport import agreement
 from tfdist.variables import first_step
-from tfdist.variables.eager_variables import described, native
+from tfdist.variables.eager_variables import described, native, optimizer_variables
 
 _TAPE = "a GradientTape that is opened eagerly (what one rank does for itself belongs in tfdist.alone)"
 _READ = "the reading of a variable that was made since a GradientTape began to record"
@@ -51,11 +52,12 @@ class EagerSteps:
       replicas: compares what the ranks hold.
     """
 
-    def __init__(self, job: Job, variables: SharedVariables, replicas: Replicas) -> None:
+    def __init__(self, job: Job, variables: SharedVariables, replicas: ReplicaCheck) -> None:
         self._job = job
         self._variables = variables
         self._replicas = replicas
         self._applied = 0
+        self._reads: dict[Hashable, weakref.ref[Any]] = {}  # by tapes, since the last update
         self._thread = _Thread()
         self._averages: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._said = False
@@ -74,7 +76,7 @@ class EagerSteps:
         the checkpoint, whose values the step is about to use.
         """
         if self._thread.tapes and not self._variables.being_set:
-            self._replicas.held.reads.add(("handle", variable.handle._id))  # by what is differentiated, perhaps
+            self._reads[("handle", variable.handle._id)] = weakref.ref(variable)  # by what is differentiated, perhaps
         if not self._thread.made or variable._unique_id not in self._thread.made or self._variables.being_set:
             return
         if self._job.switches.shares and tf.executing_eagerly():
@@ -142,17 +144,24 @@ class EagerSteps:
             return list(derivatives)
         return self.gradients(sources, derivatives, _MADE)
 
-    def applied(self, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    def applied(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """What an optimizer is to apply instead of these gradients to these variables.
 
         Collective: all ranks.
         """
         gradients, sources = zip(*pairs, strict=True) if pairs else ((), ())
         self._applied += 1
-        self._replicas.eagerly(self._applied)
+        self._replicas.eagerly(self._applied, lambda: self._held(optimizer, sources))
+        self._reads.clear()
         for source in sources:
             self._thread.own.pop(variable_key(source), None)
         return list(zip(self.gradients(sources, gradients, _APPLIED), sources, strict=True))
+
+    def _held(self, optimizer: Any, sources: Sequence[Any]) -> HeldOutside:
+        self._variables.applied_by(optimizer)
+        read = [v for reference in self._reads.values() if (v := reference()) is not None]
+        own = [v for v in optimizer_variables(optimizer) if hasattr(v, "_unique_id")]
+        return HeldOutside(self._variables, [*map(native, sources), *own, *read], self._reads.keys())
 
     def left(self, keys: Sequence[Hashable], names: Sequence[str], gradients: Sequence[Any]) -> list[Any]:
         """The averages of gradients that a function has returned.

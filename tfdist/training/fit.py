@@ -6,25 +6,22 @@ end is the mean over the ranks, so that callbacks decide alike; and rank 0 alone
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfdist.core.log import announce
-from tfdist.graph.job import Job, LastSteps
+from tfdist.graph.job import Job
 from tfdist.training import gradient_rewrite
 from tfdist.training._fit_batches import EqualBatches
 from tfdist.training.data_shard import shard
+from tfdist.training.fit_callbacks import Stops, agreeing
 from tfdist.training.function_step import FunctionSteps
+from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
-from tfdist.transport.interfaces import DisagreementError
-from tfdist.variables.eager_variables import native, random_state
 
 # Those that write files, or send what one rank should send.
 _ON_RANK_0 = ("ModelCheckpoint", "CSVLogger", "TensorBoard", "BackupAndRestore", "RemoteMonitor", "OrbaxCheckpoint")
@@ -37,18 +34,22 @@ class FitSteps:
       job: the ranks and settings.
       functions: says what has gone wrong.
       variables: gives them rank 0's values.
+      replicas: compares what the ranks hold.
 
     Attributes:
+      stops: when epochs end before their data do.
       pauses: called on all ranks where a training is looked at: at its beginning and its end, at that of each epoch,
         and before its validation.
     """
 
-    def __init__(self, job: Job, functions: FunctionSteps, variables: SharedVariables) -> None:
+    def __init__(self, job: Job, functions: FunctionSteps, variables: SharedVariables, replicas: ReplicaCheck) -> None:
         self.pauses: list[Callable[[], None]] = []
         self._job = job
         self._functions = functions
         self._variables = variables
+        self._replicas = replicas
         self._batches = EqualBatches(job)
+        self.stops = Stops(job.ends_epoch, job.stop)
         self._awaiting = False  # the iterator of a training
         self._said_uncompiled = False
 
@@ -113,7 +114,7 @@ class FitSteps:
     def _around(self, callbacks: Any, model: Any) -> Any:
         """The callbacks of this rank, between those that make the ranks agree."""
         package = importlib.import_module(_package(model)).callbacks
-        begin, end, last = _agreeing(package.Callback)
+        begin, end, last = agreeing(package.Callback)
         if isinstance(callbacks, package.CallbackList):
             inside = callbacks.callbacks
             if not any(isinstance(c, begin) for c in inside):
@@ -128,14 +129,16 @@ class FitSteps:
 
     def _surrounded(self, callbacks: Sequence[Any], begin: Any, end: Any, last: Any, package: Any) -> list[Any]:
         own = list(callbacks)
+        writing = tuple(getattr(package, name) for name in _ON_RANK_0 if hasattr(package, name))
+        writes = any(isinstance(c, writing) for c in own)
         if self._job.world.rank:
-            writing = tuple(getattr(package, name) for name in _ON_RANK_0 if hasattr(package, name))
             own = [c for c in own if not isinstance(c, writing)]
             for callback in own:
                 if getattr(callback, "verbose", 0):
                     callback.verbose = 0
         accumulated = [last(self._job)] if self._job.switches.settings.accumulate_steps > 1 else []
-        return [begin(self._job, self._pause), *own, end(self._job, self._variables), *accumulated]
+        first = begin(self._job, self._pause, self._variables, self._replicas)
+        return [first, *own, end(self._job, self._variables, self._replicas, self.stops, first, writes), *accumulated]
 
 
 def _flat(callbacks: Any) -> list[Any]:
@@ -162,119 +165,3 @@ def _sharded(data: Any, name: str, rank: int, size: int) -> Any:
             "rank its own part of it, and leave the setting out"
         )
     return tf.nest.pack_sequence_as(data, [shard(leaf, rank, size) for leaf in leaves])
-
-
-def averaged_logs(logs: dict[str, Any], place: str, job: Job) -> dict[str, Any]:
-    """The mean of each number over the ranks.
-
-    Collective: all ranks.
-
-    Args:
-      logs: by name; all ranks have the same names.
-      place: where this is, in words.
-      job: the ranks.
-
-    Raises:
-      DisagreementError: a rank has a name that another has not.
-    """
-    gathered: list[dict[str, Any]] = job.world.control.all_gather_object(logs, place)
-    for name in dict.fromkeys(name for other in gathered for name in other):
-        ranks = [rank for rank, other in enumerate(gathered) if name in other]
-        if len(ranks) < len(gathered):
-            raise DisagreementError(
-                f"{place}: {name!r} is logged on rank {', '.join(map(str, ranks))} only. All ranks must have the same "
-                "metrics, and validation data if any has them."
-            )
-    return {name: mean_of_logged([other[name] for other in gathered], logs[name]) for name in logs}
-
-
-def mean_of_logged(values: Sequence[Any], own: Any) -> Any:
-    """Of numbers or arrays of them; anything else stays as it is."""
-    arrays = [np.asarray(value) for value in values]
-    if arrays[0].dtype.kind not in "fiub" or len({a.shape for a in arrays}) > 1:
-        return own
-    mean = np.mean(arrays, axis=0)
-    return mean if mean.shape else float(mean)
-
-
-def weights_and_state(model: Any, job: Job) -> list[Any]:
-    """What training begins with: a model's weights and its optimizer's state, but for random generators.
-
-    The state is made if another rank has it: what rank 0 restores, it makes first.
-
-    Collective: all ranks.
-    """
-    optimizer: Any = getattr(model, "optimizer", None)
-    built = getattr(optimizer, "built", None)
-    place = "the beginning of model.fit, whether the optimizer has its state"
-    if any(job.world.control.all_gather_object(built, place)) and built is False:
-        optimizer.build(model.trainable_variables)
-    state = getattr(optimizer, "variables", [])
-    known = [*model.weights, *(state() if callable(state) else state)]
-    return [native(v) for v in known if not random_state(v)]
-
-
-@functools.cache
-def _agreeing(callback: Any) -> tuple[Any, Any, Any]:
-    """Classes of callbacks: that before all others, that after them, and that for steps that are accumulated."""
-
-    class Begin(callback):  # type: ignore[misc]
-        """A training pauses, and what is logged of an epoch is the mean over the ranks, before anybody looks at it."""
-
-        def __init__(self, job: Job, pause: Callable[[], None]) -> None:
-            super().__init__()
-            self._job = job
-            self._pause = pause
-
-        def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-            self._pause()
-
-        def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-            self._pause()
-
-        def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-            self._pause()
-
-        def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-            self._pause()
-            if logs is not None:
-                logs.update(averaged_logs(dict(logs), f"the end of epoch {epoch + 1} of model.fit", self._job))
-
-    class End(callback):  # type: ignore[misc]
-        """Training begins with rank 0's weights, also if a callback has restored them, and ends on all ranks."""
-
-        def __init__(self, job: Job, variables: SharedVariables) -> None:
-            super().__init__()
-            self._job = job
-            self._variables = variables
-
-        def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-            known = weights_and_state(self.model, self._job)
-            if self._job.switches.shares:
-                self._variables.take(known)
-            place = "the beginning of model.fit"
-            epoch = getattr(self.model, "_initial_epoch", None)  # set by BackupAndRestore
-            self.model._initial_epoch = self._job.world.control.broadcast_object(epoch, place)
-
-        def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-            stops = self._job.world.control.all_gather_object(
-                bool(self.model.stop_training), f"the end of epoch {epoch + 1} of model.fit, whether to go on"
-            )
-            self.model.stop_training = any(stops)
-
-    class Last(callback):  # type: ignore[misc]
-        """Tells which steps are the last of an epoch, where their number is known beforehand."""
-
-        def __init__(self, job: Job) -> None:
-            super().__init__()
-            self._job = job
-
-        def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-            left = (self.params.get("steps") or math.inf) - batch
-            if left <= getattr(self.model, "steps_per_execution", 1):
-                self._job.switches.last_steps = LastSteps(int(left))
-
-        def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-            self._job.switches.last_steps = None
-
-    return Begin, End, Last

@@ -20,8 +20,9 @@ from tfdist.graph.job import Job
 from tfdist.graph.markers import handle_key
 from tfdist.graph.traversal import ancestors, is_symbolic
 from tfdist.training import variable_writes
+from tfdist.training._held import HeldOutside
 from tfdist.training.eager_step import EagerSteps
-from tfdist.training.replica_check import Replicas
+from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.training.variable_writes import Returned
 from tfdist.transport import agreement
@@ -41,11 +42,12 @@ class FunctionSteps:
       replicas: compares what the ranks hold.
     """
 
-    def __init__(self, job: Job, variables: SharedVariables, eager: EagerSteps, replicas: Replicas) -> None:
+    def __init__(self, job: Job, variables: SharedVariables, eager: EagerSteps, replicas: ReplicaCheck) -> None:
         self._job = job
         self._variables = variables
         self._eager = eager
         self._replicas = replicas
+        self._held: weakref.WeakKeyDictionary[Any, HeldOutside] = weakref.WeakKeyDictionary()
 
     def call(self, function: Any, inputs: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Around every ``call`` of a traced function, a ``ConcreteFunction``.
@@ -80,11 +82,11 @@ class FunctionSteps:
             set_inside = self._set_inside(graph, state) if handed_on or state.leaves else []
             state.prepared = handed_on, set_inside, {*prepared, given}
         self._variables.share_set(_SET)
-        carrier = self._replicas.before(state.collectives)
+        carrier = self._replicas.before(state.collectives, lambda: self._held[graph])
         for collective in state.collectives:
             collective.looks = not state.applied
         result = self.failing_plainly(call)
-        self._replicas.after(carrier)
+        self._replicas.after(carrier, lambda: self._held[graph])
         if handed_on:
             result = self._averaged(result, handed_on, _outside(graph, state, inputs))
         if set_inside:
@@ -141,8 +143,13 @@ class FunctionSteps:
             used = [*_captured(graph), *arguments]
             self._variables.take([v for v in used if ("handle", v.handle._id) in trained])
             self._variables.share(used)
-        self._replicas.held.reads |= loss_reads([tensor for mark in state.marks for tensor in mark.sources])
-        self._replicas.held.batch_sizes |= _rows(inputs) | _rows([external for external, _ in graph.captures])
+        if state.collectives:
+            self._held[graph] = HeldOutside(
+                self._variables,
+                [*_captured(graph), *arguments],
+                loss_reads([tensor for mark in state.marks for tensor in mark.sources]),
+                _rows(inputs) | _rows([external for external, _ in graph.captures]),
+            )
         return variable_writes.returned(graph)
 
     def _call_inside(

@@ -7,12 +7,10 @@ knows: whatever has set the ranks apart, they hold other bits.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tfdist.engine.collective import Collective
 from tfdist.graph.job import Job
-from tfdist.training._held import HeldOutside
-from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport.interfaces import DisagreementError
 from tfdist.variables import comparison, held, schedule
 from tfdist.variables.held import Holder
@@ -48,24 +46,26 @@ class _Steps:
 
 
 class ReplicaCheck:
-    """Compares what the ranks hold in one place: in a session, or outside of all.
+    """Compares what the ranks hold.
 
     Args:
       job: the ranks and settings.
-      holder: of the variables.
     """
 
-    def __init__(self, job: Job, holder: Holder) -> None:
+    def __init__(self, job: Job) -> None:
         self._job = job
-        self._holder = holder
         self._told: set[str] = set()
         self._eager: _Steps | None = None
 
-    def before(self, collectives: Iterable[Collective]) -> Collective | None:
+    def before(self, collectives: Iterable[Collective], holder: Callable[[], Holder]) -> Collective | None:
         """A call is about to be made that averages gradients by these.
 
+        Args:
+          collectives: all that it may execute.
+          holder: of the variables, if it is time.
+
         Returns:
-          The one that carries the fingerprint; None: there is none.
+          The collective that carries the fingerprint; None: there is none.
         """
         setting = self._job.switches.settings.check
         if setting == schedule.OFF or self._job.switches.settings.sync != "gradients":
@@ -78,10 +78,10 @@ class ReplicaCheck:
         step = carrier.step + 1
         wanted = carrier.asked or carrier.check.schedule.due(step)
         if wanted and not carrier.note and not self._job.switches.alone_depth:
-            carrier.note = carrier.check.note(self._holder, step)
+            carrier.note = carrier.check.note(holder(), step)
         return carrier
 
-    def after(self, carrier: Collective | None) -> None:
+    def after(self, carrier: Collective | None, holder: Callable[[], Holder]) -> None:
         """The call has been made. Collective, if the fingerprints differ: all ranks.
 
         Raises:
@@ -91,14 +91,14 @@ class ReplicaCheck:
             return
         notes, carrier.notes = carrier.notes, []
         set_by_script, carrier.asked = carrier.asked, False
-        if len(notes) < self._job.world.size and len(set(notes)) > 1:
+        if len(notes) < self._job.world.size and len({note >> _POWER_BITS for note in notes}) > 1:
             raise DisagreementError(
                 f"the ranks that still train are apart after step {carrier.step} of {carrier.name}: give all ranks the "
                 "same number of steps (tfdist.shard) in place of tfdist.join to be told of which variable"
             )
-        self._compare(carrier.check, notes, set_by_script)
+        self._compare(carrier.check, notes, holder, set_by_script)
 
-    def eagerly(self, step: int) -> None:
+    def eagerly(self, step: int, holder: Callable[[], Holder]) -> None:
         """Gradients are about to be applied eagerly, by all ranks for the ``step``-th time.
 
         Collective, when it is time: all ranks. Raises as ``after`` does.
@@ -109,39 +109,24 @@ class ReplicaCheck:
         if self._eager is None:
             self._eager = _Steps(settings.check)
         if self._eager.schedule.due(step):
-            note = self._eager.note(self._holder, step)
-            self._compare(self._eager, self._job.world.control.arrive(comparison.PLACE, note))
+            note = self._eager.note(holder(), step)
+            self._compare(self._eager, self._job.world.control.arrive(comparison.PLACE, note), holder)
 
-    def _compare(self, steps: _Steps, notes: list[int], set_by_script: bool = False) -> None:
+    def _compare(
+        self, steps: _Steps, notes: list[int], holder: Callable[[], Holder], set_by_script: bool = False
+    ) -> None:
         steps.schedule.compared(steps.noted + 1, [note & ((1 << _POWER_BITS) - 1) for note in notes])
         if len({note >> _POWER_BITS for note in notes}) > 1:
             take = comparison.SET_BY_SCRIPT if set_by_script else comparison.ROUNDING
-            comparison.settle(self._job.world.control, self._holder, self._told, steps.since or 0, steps.noted, take)
+            comparison.settle(self._job.world.control, holder(), self._told, steps.since or 0, steps.noted, take)
         steps.since = steps.noted
 
-    def now(self, place: str, step: int = 0) -> None:
+    def now(self, place: str, holder: Holder) -> None:
         """Compare what the ranks hold here, whatever step it is.
 
         Collective: all ranks. Raises as ``after`` does.
-
-        Args:
-          place: in words.
-          step: for messages; 0: not known.
         """
         if self._job.switches.settings.check == schedule.OFF:
             return
-        if len(set(self._job.world.control.arrive(place, held.digest(self._holder)))) > 1:
-            comparison.settle(self._job.world.control, self._holder, self._told, None, step)
-
-
-class Replicas(ReplicaCheck):
-    """Outside of sessions.
-
-    Args:
-      job: the ranks and settings.
-      variables: of this process.
-    """
-
-    def __init__(self, job: Job, variables: SharedVariables) -> None:
-        self.held = HeldOutside(variables)
-        super().__init__(job, self.held)
+        if len(set(self._job.world.control.arrive(place, held.digest(holder)))) > 1:
+            comparison.settle(self._job.world.control, holder, self._told, None, 0)

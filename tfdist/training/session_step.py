@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
+from tfdist.core.log import announce
 from tfdist.graph.graph_state import GraphState, Reach, make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.training import variable_writes
@@ -24,6 +25,11 @@ from tfdist.training.replica_check import ReplicaCheck
 from tfdist.variables import first_step
 from tfdist.variables.session_variables import SessionVariables, settable
 
+_SET_APART = (
+    "variables that are trained were set in a session on some ranks, between two steps: rank 0's are taken, and one "
+    "step is rank 0's alone; so it is where this happens again. Set them on all ranks, or before the first step"
+)
+
 
 class SessionSteps:
     """What happens around each ``Session.run``: the meeting before the first step, and what is learnt from the run.
@@ -31,17 +37,19 @@ class SessionSteps:
     Args:
       run: the original ``BaseSession.run``.
       job: the ranks.
+      replicas: compares what they hold.
 
     Attributes:
       begun: is called with a session that is about to train, when all ranks have the same values of its variables.
     """
 
-    def __init__(self, run: Callable[..., Any], job: Job) -> None:
+    def __init__(self, run: Callable[..., Any], job: Job, replicas: ReplicaCheck) -> None:
         self._run = run
         self._job = job
+        self._replicas = replicas
         self._trained: weakref.ref[Any] | None = None
-        self._checks: weakref.WeakKeyDictionary[Any, ReplicaCheck] = weakref.WeakKeyDictionary()
-        self._warned = False
+        self._held: weakref.WeakKeyDictionary[Any, HeldInSession] = weakref.WeakKeyDictionary()
+        self._warned = self._told_of_set = False
         self.begun: Callable[[Any], None] | None = None
 
     @property
@@ -60,7 +68,9 @@ class SessionSteps:
         """
         state = state_of(session.graph)
         if state is not None and state.world_collectives:
+            # A hook may set variables yet, on this rank alone perhaps: the first step begins so once more.
             self._begin(session)
+            state.synchronised.discard(session)
 
     def _begin(self, session: Any) -> None:
         """Bring all ranks together before a session's first step.
@@ -126,19 +136,25 @@ class SessionSteps:
 
     def _together(self, session: Any, state: GraphState, reach: Reach, call: Callable[[], Any]) -> Any:
         """Run what all ranks run together."""
-        check = self._checks.get(session)
-        if check is None:
-            check = self._checks[session] = ReplicaCheck(self._job, HeldInSession(session, self.variables(session)))
+
+        def holder() -> HeldInSession:
+            if session not in self._held:
+                self._held[session] = HeldInSession(session, self.variables(session))
+            return self._held[session]
+
         for collective in reach.collectives:
             collective.looks = not reach.updates
         in_any_order = self._job.world.unordered() if reach.unordered else contextlib.nullcontext()
         with self._job.turn.of("runs a session"), in_any_order:
-            carrier = check.before(reach.collectives) if state.broadcasts else None
-            if carrier is not None and session in state.set_since:
-                state.set_since.discard(session)
-                carrier.asks = True
+            carrier = self._replicas.before(reach.collectives, holder) if state.broadcasts else None
+            times_set = state.set_since.pop(session, 0)
+            if carrier is not None and times_set:
+                carrier.asks, carrier.times_set = True, times_set
             result = self._failing_plainly(state, call)
-            check.after(carrier)
+            self._replicas.after(carrier, holder)
+        if any(c.set_apart for c in reach.collectives) and not self._told_of_set:
+            self._told_of_set = True
+            announce(_SET_APART)
         return result
 
     def around(self, session: Any, fetches: Any, call: Callable[[], Any]) -> Any:
@@ -175,7 +191,7 @@ class SessionSteps:
         if reach.overwrites and session in state.synchronised:
             state.overwritten.add(session)
         elif reach.sets and session in state.synchronised:
-            state.set_since.add(session)
+            state.set_since[session] = state.set_since.get(session, 0) + 1
         if reach.initialised and reach.initialised >= settable(session.graph).keys():
             state.own[session] = set()
         elif session in state.own and session not in state.synchronised:

@@ -106,9 +106,19 @@ class SharedVariables:
             kind = f"of {type(optimizer).__name__}"
             self.of_optimizers.update({("handle", handle._id): kind for handle in handles})
 
-    def numbered(self) -> list[tuple[int, Any]]:
-        """Those that have been given rank 0's values, with numbers that are the same on all ranks."""
-        return [(n, v) for v in list(self._by_handle.values()) if (n := self._same.get(v._unique_id)) is not None]
+    def number(self, variable: Any) -> int | None:
+        """Of one that has been given rank 0's value: the same on all ranks."""
+        return self._same.get(variable._unique_id)
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether the ranks train by themselves for some steps at a time."""
+        return self._job.switches.settings.sync != "gradients"
+
+    @property
+    def any_set(self) -> bool:
+        """Whether the program has set what is trained since the last step."""
+        return bool(self._set)
 
     def share_set(self, place: str) -> None:
         """Share what has been set again, if something has. Collective then: all ranks."""

@@ -8,7 +8,7 @@ from tfdist.graph.job import Job
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.fit import FitSteps
 from tfdist.training.function_step import FunctionSteps
-from tfdist.training.replica_check import Replicas
+from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.session_step import SessionSteps
 from tfdist.training.shared_variables import SharedVariables
 
@@ -23,7 +23,7 @@ class Steps:
       job: the ranks and settings.
       sessions: TensorFlow 1.
       variables: of this process, outside sessions.
-      replicas: whether all ranks hold the same, likewise.
+      replicas: whether all ranks hold the same.
       eager: tapes and what is executed eagerly.
       functions: ``tf.function``.
       fit: Keras.
@@ -31,9 +31,9 @@ class Steps:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.sessions = SessionSteps(tf_session.BaseSession.run, job)  # before it is hooked
         self.variables = SharedVariables(job)
-        self.replicas = Replicas(job, self.variables)
+        self.replicas = ReplicaCheck(job)
+        self.sessions = SessionSteps(tf_session.BaseSession.run, job, self.replicas)  # before it is hooked
         self.eager = EagerSteps(job, self.variables, self.replicas)
         self.functions = FunctionSteps(job, self.variables, self.eager, self.replicas)
-        self.fit = FitSteps(job, self.functions, self.variables)
+        self.fit = FitSteps(job, self.functions, self.variables, self.replicas)

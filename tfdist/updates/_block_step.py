@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,9 +18,9 @@ from tfdist.transport.interfaces import Group
 from tfdist.updates._block_state import BlockState
 from tfdist.updates.block_filter import Rule
 from tfdist.updates.conditional import value_now
+from tfdist.variables.eager_variables import batch_statistic
 
 # What batch normalisation keeps of its batches, in Keras and in TensorFlow's layers.
-_STATISTICS = re.compile(r"(^|/)moving_(mean|variance)(_\d+)?(:0)?$")
 _MADE_BY = ("sync", "block_steps", "block_momentum", "block_learning_rate", "block_nesterov", "block_state")
 
 
@@ -170,7 +169,7 @@ def _statistics(variables: SharedVariables, state: BlockState) -> list[Any]:
             handles = [outer for outer, _ in graph.captures if outer.dtype == tf.resource]
             known += [v for h in handles if hasattr(h, "_id") and (v := variables.by_handle(h)) is not None]
             graph = graph.outer_graph
-    found = {id(v): v for v in known if _STATISTICS.search(v.name) and v.dtype.is_floating}
+    found = {id(v): v for v in known if batch_statistic(v) and v.dtype.is_floating}
     for variable in state.variables:
         found.pop(id(variable), None)
     return list(found.values())

@@ -105,7 +105,7 @@ def settle(
       DisagreementError: they hold other variables, or values that differ by more than rounding.
     """
     held = holder.held()
-    agreement.agree(control, [str(one) for one in held], PLACE, _OTHERS)
+    agreement.agree(control, [one.line for one in held], PLACE, _OTHERS)
     own = [checksum([value]) for value in holder.read(held)]
     first: list[int] = control.broadcast_object(own, PLACE)
     mine = [n for n, (a, b) in enumerate(zip(own, first, strict=True)) if a != b]

@@ -16,6 +16,8 @@ from tfdist.variables import first_step
 # The states of Keras's and TensorFlow's random generators: the ranks draw different numbers, as one process does for
 # the different parts of a batch.
 _RANDOM = re.compile(r"seed_generator_state|StateVar")
+# In Keras 3, tf_keras and TensorFlow 1, renormalised or not.
+_STATISTICS = re.compile(r"moving_(mean|var|stddev)|renorm_(mean|stddev|var)")
 
 
 def described(variable: Any) -> str:
@@ -84,6 +86,11 @@ def variables_of(given: Any, attribute: str = "weights") -> list[Any]:
 def random_state(variable: Any) -> bool:
     """Whether a variable is the state of a random generator, which is each rank's own."""
     return _RANDOM.search(getattr(variable, "path", variable.name)) is not None
+
+
+def batch_statistic(variable: Any) -> bool:
+    """Whether a variable is a moving statistic of batches (BatchNormalization's), which is each rank's own."""
+    return _STATISTICS.search(variable.name) is not None
 
 
 def native(variable: Any) -> Any:

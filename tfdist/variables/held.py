@@ -18,7 +18,7 @@ class Held(NamedTuple):
     """A variable.
 
     Attributes:
-      name: of it, the same on all ranks.
+      name: of it, for messages: Keras's depend on what else a rank has built.
       kind: ``trained``; ``read`` by the loss; or ``of`` an optimizer of this class.
       variable: of TensorFlow.
       described: its dtype and shape.
@@ -29,8 +29,10 @@ class Held(NamedTuple):
     variable: Any
     described: str
 
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name} {self.described}"
+    @property
+    def line(self) -> str:
+        """What all ranks must have alike."""
+        return f"{self.kind} {self.described}"
 
 
 class Holder(Protocol):
@@ -49,5 +51,5 @@ class Holder(Protocol):
 def digest(holder: Holder) -> int:
     """A number from 1 to 2^48 - 1 that tells whether two ranks hold the same."""
     held = holder.held()
-    names = agreement.number([str(one) for one in held])
-    return (checksum(list(holder.read(held)), names) & ((1 << DIGEST_BITS) - 1)) or 1
+    lines = agreement.number([one.line for one in held])
+    return (checksum(list(holder.read(held)), lines) & ((1 << DIGEST_BITS) - 1)) or 1

@@ -13,6 +13,7 @@ import pytest
 
 from tests.named import turn
 from tfdist.core.settings import Settings
+from tfdist.engine.collective import StopRequest
 from tfdist.graph import marking
 from tfdist.graph.job import Switches
 from tfdist.hooks import gradients, install
@@ -53,7 +54,7 @@ class Functions:
     def failing_plainly(self, call: Callable[[], Any]) -> Any:
         return call()
 
-    def applied(self, pairs: Any) -> list[Any]:
+    def applied(self, optimizer: Any, pairs: Any) -> list[Any]:
         return list(pairs)
 
     def of_tape(self, tape: Any, target: Any, sources: Any, derivatives: Any, each: bool) -> list[Any]:
@@ -91,12 +92,17 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
         patch.setattr(variable_writes, "may_write", lambda op_type: False)
         patch.setattr(gradients, "variable_key", lambda variable: None)
         patch.setattr(FitSteps, "_around", lambda self, callbacks, model: callbacks)
-        job: Any = types.SimpleNamespace(switches=Switches(Settings()), world=types.SimpleNamespace(rank=0, size=1))
+        job: Any = types.SimpleNamespace(
+            switches=Switches(Settings()),
+            world=types.SimpleNamespace(rank=0, size=1),
+            stop=StopRequest(),
+            ends_epoch=StopRequest(),
+        )
         functions: Any = Functions()
         sessions = types.SimpleNamespace(
             around=lambda session, fetches, call: call(), created=lambda session: None, trained=None
         )
-        fit = FitSteps(job, functions, functions)
+        fit = FitSteps(job, functions, functions, functions)
         steps: Any = Parts(
             job=job, functions=functions, eager=functions, variables=functions, sessions=sessions, fit=fit
         )

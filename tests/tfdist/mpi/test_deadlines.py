@@ -50,6 +50,7 @@ channel = group.channel("another test")
 channel.arrive("a meeting")
 group.close()
 world.end()
+world.finish()
 print("ended")
 """
 

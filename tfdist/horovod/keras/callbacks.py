@@ -11,7 +11,7 @@ from tfdist.graph import function_state
 from tfdist.horovod import basics, collectives
 from tfdist.horovod.ops import Min
 from tfdist.horovod.variables import allgather_object, broadcast_variables, build
-from tfdist.training.fit import mean_of_logged
+from tfdist.training.fit_callbacks import mean_of_logged
 from tfdist.variables.eager_variables import random_state
 
 # Of Keras 3, or of tf_keras where TF_USE_LEGACY_KERAS=1 has chosen it.

@@ -1,0 +1,206 @@
+"""Callbacks of ``model.fit`` by which the ranks agree: what is logged, when it ends, and with which weights.
+
+What is logged at an epoch's end is the mean over the ranks, so that a script's callbacks decide alike; an epoch ends on
+all ranks after the same step.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfdist.engine.collective import StopRequest
+from tfdist.graph.job import Job, LastSteps
+from tfdist.training._held import HeldOutside
+from tfdist.training.replica_check import ReplicaCheck
+from tfdist.training.shared_variables import SharedVariables
+from tfdist.transport.interfaces import DisagreementError
+from tfdist.variables.eager_variables import native, optimizer_variables, random_state
+
+_STOP = "stop_training"
+
+
+class Stops:
+    """``stop_training`` of models: within an epoch it is true on all ranks after the same step, or on none.
+
+    A rank's own loss may set it there (it is not a number, say). Then that rank goes on, until all have heard of it
+    with the exchange of the next step.
+
+    Args:
+      told: what is told and heard with each step.
+      training: the same of training as a whole, which all ranks know after the same step, and may end at once.
+    """
+
+    def __init__(self, told: StopRequest, training: StopRequest) -> None:
+        self._told, self._training = told, training
+        self._model: weakref.ref[Any] | None = None  # that is amid an epoch
+
+    def epoch_begins(self, model: Any) -> None:
+        """Of a training of all ranks."""
+        self._told.mine = self._told.heard = False
+        self._model = weakref.ref(model)
+
+    def epoch_ends(self, model: Any) -> bool:
+        """Whether this rank wants it to be the last."""
+        self._model = None
+        return self._told.mine or self._told.heard or self.of(model)
+
+    def of(self, model: Any) -> bool:
+        """What a model's attribute is."""
+        own = bool(vars(model).get(_STOP, False))
+        amid = self._model is not None and self._model() is model
+        return self._told.heard or (own and self._training.heard) if amid else own
+
+    def set(self, model: Any, value: bool) -> None:
+        """Set it."""
+        vars(model)[_STOP] = value
+        if value and self._model is not None and self._model() is model:
+            self._told.mine = True
+
+
+def averaged_logs(logs: dict[str, Any], place: str, job: Job) -> dict[str, Any]:
+    """The mean of each number over the ranks.
+
+    Collective: all ranks.
+
+    Args:
+      logs: by name; all ranks have the same names.
+      place: where this is, in words.
+      job: the ranks.
+
+    Raises:
+      DisagreementError: a rank has a name that another has not.
+    """
+    gathered: list[dict[str, Any]] = job.world.control.all_gather_object(logs, place)
+    for name in dict.fromkeys(name for other in gathered for name in other):
+        ranks = [rank for rank, other in enumerate(gathered) if name in other]
+        if len(ranks) < len(gathered):
+            raise DisagreementError(
+                f"{place}: {name!r} is logged on rank {', '.join(map(str, ranks))} only. All ranks must have the same "
+                "metrics, and validation data if any has them."
+            )
+    return {name: mean_of_logged([other[name] for other in gathered], logs[name]) for name in logs}
+
+
+def mean_of_logged(values: Sequence[Any], own: Any) -> Any:
+    """Of numbers or arrays of them; anything else stays as it is."""
+    arrays = [np.asarray(value) for value in values]
+    if arrays[0].dtype.kind not in "fiub" or len({a.shape for a in arrays}) > 1:
+        return own
+    mean = np.mean(arrays, axis=0)
+    return mean if mean.shape else float(mean)
+
+
+def weights_and_state(model: Any, job: Job) -> list[Any]:
+    """What training begins with: a model's weights and its optimizer's state, but for random generators.
+
+    The state is made if another rank has it: what rank 0 restores, it makes first.
+
+    Collective: all ranks.
+    """
+    optimizer: Any = getattr(model, "optimizer", None)
+    built = getattr(optimizer, "built", None)
+    place = "the beginning of model.fit, whether the optimizer has its state"
+    if any(job.world.control.all_gather_object(built, place)) and built is False:
+        optimizer.build(model.trainable_variables)
+    state = getattr(optimizer, "variables", [])
+    known = [*model.weights, *(state() if callable(state) else state)]
+    return [native(v) for v in known if not random_state(v)]
+
+
+def held_by(model: Any, variables: SharedVariables) -> HeldOutside:
+    """What all ranks must have alike of a model that they train."""
+    own = [v for v in optimizer_variables(getattr(model, "optimizer", None)) if hasattr(v, "_unique_id")]
+    return HeldOutside(variables, [*map(native, model.weights), *own])
+
+
+@functools.cache
+def agreeing(callback: Any) -> tuple[Any, Any, Any]:
+    """Classes of callbacks: that before all others, that after them, and that for steps that are accumulated."""
+
+    class Begin(callback):  # type: ignore[misc]
+        """A training pauses, and what is logged of an epoch is the mean over the ranks, before anybody looks at it.
+
+        What is about to be written, which ``writes`` tells of, is compared before.
+        """
+
+        def __init__(
+            self, job: Job, pause: Callable[[], None], variables: SharedVariables, replicas: ReplicaCheck
+        ) -> None:
+            super().__init__()
+            self._job, self._pause = job, pause
+            self._variables, self._replicas = variables, replicas
+            self.writes = False
+
+        def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+            self._pause()
+
+        def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+            self._pause()
+
+        def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+            self._pause()
+
+        def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+            self._pause()
+            place = f"the end of epoch {epoch + 1} of model.fit"
+            if self.writes:
+                self._replicas.now(place, held_by(self.model, self._variables))
+            if logs is not None:
+                logs.update(averaged_logs(dict(logs), place, self._job))
+
+    class End(callback):  # type: ignore[misc]
+        """Training begins with rank 0's weights, also if a callback has restored them, and ends on all ranks."""
+
+        def __init__(
+            self, job: Job, variables: SharedVariables, replicas: ReplicaCheck, stops: Stops, first: Begin, writes: bool
+        ) -> None:
+            super().__init__()
+            self._job, self._variables, self._replicas, self._stops = job, variables, replicas, stops
+            self._first, self._writes = first, writes
+
+        def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+            known = weights_and_state(self.model, self._job)
+            if self._job.switches.shares:
+                self._variables.take(known)
+            epoch = getattr(self.model, "_initial_epoch", None)  # set by BackupAndRestore
+            said = self._job.world.control.all_gather_object((epoch, self._writes), "the beginning of model.fit")
+            self.model._initial_epoch = said[0][0]
+            self._first.writes = any(writes for _, writes in said)
+
+        def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+            self._stops.epoch_begins(self.model)
+
+        def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+            place = f"the end of epoch {epoch + 1} of model.fit, whether to go on"
+            stops = self._job.world.control.all_gather_object(self._stops.epoch_ends(self.model), place)
+            self.model.stop_training = any(stops)
+
+        def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+            """What a callback has set, the best weights say, is rank 0's on all ranks."""
+            place = "the end of model.fit"
+            if any(self._job.world.control.arrive(place, int(self._variables.any_set))):
+                self._variables.share_new(f"{place}, where a callback has set weights")
+            self._replicas.now(place, held_by(self.model, self._variables))
+
+    class Last(callback):  # type: ignore[misc]
+        """Tells which steps are the last of an epoch, where their number is known beforehand."""
+
+        def __init__(self, job: Job) -> None:
+            super().__init__()
+            self._job = job
+
+        def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+            left = (self.params.get("steps") or math.inf) - batch
+            if left <= getattr(self.model, "steps_per_execution", 1):
+                self._job.switches.last_steps = LastSteps(int(left))
+
+        def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+            self._job.switches.last_steps = None
+
+    return Begin, End, Last
