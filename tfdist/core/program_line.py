@@ -75,5 +75,9 @@ def _lines(frame: FrameType | None) -> Iterator[str]:
 
 
 def _foreign(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
+    return foreign_file(frame.f_code.co_filename)
+
+
+def foreign_file(name: str) -> bool:
+    """Whether a file of code is a package's, or Python's own."""
     return name.startswith(_FOREIGN) or name.startswith("<")

@@ -138,12 +138,9 @@ class GraphState:
         """What a run with these fetches (any structure that ``Session.run`` takes) does; cached."""
         graph = self._graph()
         assert graph is not None
-        with graph.as_default():  # strings and variables are looked up there
-            mapper = tf_session._FetchMapper.for_fetch(fetches)
-        key = tuple(f if isinstance(f, str) else f.name for f in mapper.unique_fetches())
+        key = _names(graph, fetches)
         if key not in self._reaches:
-            elements = [graph.as_graph_element(f, allow_tensor=True, allow_operation=True) for f in key]
-            self._reaches[key] = self._walk([getattr(e, "op", e) for e in elements])
+            self._reaches[key] = self._walk(_operations(graph, key))
         return self._reaches[key]
 
     def _walk(self, fetched: list[ops.Operation]) -> Reach:
@@ -212,6 +209,22 @@ class GraphState:
                 if name in self._by_function:
                     found.setdefault(name, []).append(op)
         return found
+
+
+def _names(graph: Any, fetches: Any) -> tuple[str, ...]:
+    with graph.as_default():  # strings and variables are looked up there
+        mapper = tf_session._FetchMapper.for_fetch(fetches)
+    return tuple(f if isinstance(f, str) else f.name for f in mapper.unique_fetches())
+
+
+def _operations(graph: Any, names: tuple[str, ...]) -> list[ops.Operation]:
+    elements = [graph.as_graph_element(name, allow_tensor=True, allow_operation=True) for name in names]
+    return [getattr(element, "op", element) for element in elements]
+
+
+def fetched_operations(graph: Any, fetches: Any) -> list[ops.Operation]:
+    """What a run with these fetches (any structure that ``Session.run`` takes) asks for."""
+    return _operations(graph, _names(graph, fetches))
 
 
 def _ancestors_through(start: Iterable[ops.Operation], callers: dict[str, list[ops.Operation]]) -> set[ops.Operation]:

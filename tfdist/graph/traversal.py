@@ -63,6 +63,19 @@ def called_functions(op: ops.Operation) -> Iterator[str]:
             yield func.name
 
 
+def bodies(op: ops.Operation) -> Iterator[Any]:
+    """The graphs of the functions that an operation calls, of those that were made in this process."""
+    for name in called_functions(op):
+        graph: Any = op.graph
+        while graph is not None:
+            found = getattr(graph, "_functions", {}).get(name)
+            if found is not None:
+                if (body := getattr(found, "graph", None)) is not None:
+                    yield body
+                break
+            graph = getattr(graph, "outer_graph", None)
+
+
 def is_symbolic(tensor: Any) -> bool:
     """Whether a tensor stands in a graph, and is not one that has a value."""
     return not isinstance(tensor, core.Value)

@@ -9,9 +9,10 @@ from typing import Any
 from tensorflow.python.autograph.core import config as autograph_config
 from tensorflow.python.eager.polymorphic_function import concrete_function, polymorphic_function
 from tensorflow.python.framework import func_graph
+from tensorflow.python.ops import cond_v2
 from tensorflow.python.ops import resource_variable_ops as tf_resources
 
-from tfdist.graph import function_state
+from tfdist.graph import conditions, function_state
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches, with_subclasses
 from tfdist.training import variable_writes
@@ -30,7 +31,7 @@ _ASSIGNING = {
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """Functions: tensorflow/python/framework/func_graph.py, …/eager/polymorphic_function/concrete_function.py; and
-    variables: tensorflow/python/ops/resource_variable_ops.py."""
+    variables: tensorflow/python/ops/resource_variable_ops.py; conditions: tensorflow/python/ops/cond_v2.py."""
 
     def trace(original: Callable[..., Any], name: Any, python_func: Any, *args: Any, **kwargs: Any) -> Any:
         @functools.wraps(python_func)
@@ -67,12 +68,17 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         steps.eager.read(self)
         return original(self, *args, **kwargs)
 
+    def condition(original: Callable[..., Any], pred: Any, *args: Any, **kwargs: Any) -> Any:
+        with conditions.building(pred):
+            return original(pred, *args, **kwargs)
+
     # What is called in a function is built there, and not rewritten by AutoGraph.
     rules = autograph_config.CONVERSION_RULES
     patches.assign(autograph_config, "CONVERSION_RULES", rules, (autograph_config.DoNotConvert("tfdist"), *rules))
     patches.replace(
         concrete_function.ConcreteFunction, "_call_flat", call, ("self", "tensor_inputs", "captured_inputs")
     )
+    patches.replace(cond_v2, "cond_v2", condition, ("pred", "true_fn", "false_fn"))
     patches.replace(func_graph, "func_graph_from_py_func", trace, ("name", "python_func"))
     patches.replace(func_graph.FuncGraph, "_create_op_internal", create_op, ("self", "op_type", "inputs"))
     for name in ("_read_variable_op", "sparse_read", "gather_nd"):

@@ -11,12 +11,14 @@ from tfdist.hooks.patches import Patches
 from tfdist.training.fit import FitSteps
 from tfdist.training.steps import Steps
 from tfdist.updates.blocks import Blocks, blocks_of
+from tfdist.variables.adapted_layers import AdaptedLayers
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """See the module."""
     steps.fit.pauses.append(blocks_of(steps).end)
     _keras(patches, steps.fit)
+    _adapted(patches, steps.variables.adapted)
     _tf_keras(patches, job, blocks_of(steps))
 
 
@@ -33,6 +35,28 @@ def _keras(patches: Patches, fit: FitSteps) -> None:
         patches.replace(module.TFEpochIterator, "__init__", fit.epoch_iterator, ("self", "distribute_strategy"))
 
     patches.when_imported("keras.src.backend.tensorflow.trainer", trainer)
+
+
+def _adapted(patches: Patches, layers: AdaptedLayers) -> None:
+    """Layers that are adapted to data: keras/src/layers/preprocessing, and
+    tf_keras/src/engine/base_preprocessing_layer.py."""
+
+    def adapt(original: Callable[..., Any], self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, data, *args, **kwargs)
+        layers.adapted(self)
+        return result
+
+    def keras(module: Any) -> None:
+        for name in ("Normalization", "Discretization", "TextVectorization", "IndexLookup"):
+            if hasattr(module, name):
+                patches.replace_in_tree(getattr(module, name), "adapt", adapt, ("self", "data"))
+
+    for name in ("normalization", "discretization", "text_vectorization", "index_lookup"):
+        patches.when_imported(f"keras.src.layers.preprocessing.{name}", keras)
+    patches.when_imported(
+        "tf_keras.src.engine.base_preprocessing_layer",
+        lambda m: patches.replace_in_tree(m.PreprocessingLayer, "adapt", adapt, ("self", "data")),
+    )
 
 
 def _tf_keras(patches: Patches, job: Job, blocks: Blocks) -> None:

@@ -63,6 +63,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
             if tf.executing_eagerly():
                 return steps.eager.applied(optimizer, own)
             averages = gradient_rewrite.averaged(own, job, held)
+            gradient_rewrite.warn_of_condition(job)
             left_over.built()
             return averages
 

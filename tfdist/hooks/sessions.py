@@ -57,6 +57,13 @@ def _sessions(patches: Patches, sessions: SessionSteps, blocks: Blocks) -> None:
         sessions.created(session)
         return session
 
+    def create_worker_session(original: Callable[..., Any], self: Any) -> Any:
+        if self._master:
+            return create_session(original, self)
+        # Its chief would be another process of one server's. Here each rank has a session of its own, which begins with
+        # rank 0's values: it is its own chief.
+        return monitored_session.ChiefSessionCreator(self._scaffold, self._master, self._config).create_session()
+
     def close(original: Callable[..., Any], self: Any, exception_type: Any = None) -> Any:
         if exception_type is None and (session := self._tf_sess()) is not None:
             blocks.end_in(session)  # before the hooks save
@@ -65,6 +72,6 @@ def _sessions(patches: Patches, sessions: SessionSteps, blocks: Blocks) -> None:
     patches.replace(base, "run", run, ("self", "fetches", "feed_dict"))
     patches.replace(base, "make_callable", make_callable, ("self", "fetches", "feed_list"))
     patches.replace(base, "_make_callable_from_options", make_from_options, ("self", "callable_options"))
-    for creator in (monitored_session.ChiefSessionCreator, monitored_session.WorkerSessionCreator):
-        patches.replace(creator, "create_session", create_session, ("self",))
+    patches.replace(monitored_session.ChiefSessionCreator, "create_session", create_session, ("self",))
+    patches.replace(monitored_session.WorkerSessionCreator, "create_session", create_worker_session, ("self",))
     patches.replace(monitored_session._MonitoredSession, "_close_internal", close, ("self", "exception_type"))

@@ -1,8 +1,9 @@
 """What a rank holds that all must have alike, outside of sessions and in one: see ``variables.held``.
 
 It is what is trained, what its optimizers keep, and what else the loss reads. By rule that leaves out what is meant to
-be each rank's own: states of random generators; statistics of batches (moving means and variances); states of samples,
-with a row for each of the batch; and what the script tells of by ``tfdist.keep_own``.
+be each rank's own: states of random generators; statistics of batches (moving means and variances); metrics, and what
+else TensorFlow has each replica hold; states of samples, with a row for each of the batch; and what the script tells of
+by ``tfdist.keep_own``.
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ _CHUNK_BYTES = 1 << 26  # read at a time
 
 
 def left_out(variable: Any) -> bool:
-    """Whether a variable that the loss reads is each rank's own, by its name."""
-    return random_state(variable) or batch_statistic(variable)
+    """Whether a variable that the loss reads is each rank's own: by its name, or as TensorFlow has it for replicas.
+
+    What is put together when it is read (a metric's totals) is each replica's meanwhile.
+    """
+    by_replica = getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
+    return by_replica or random_state(variable) or batch_statistic(variable)
 
 
 class HeldOutside:

@@ -165,6 +165,7 @@ def agreeing(callback: Any) -> tuple[Any, Any, Any]:
             self._first, self._writes = first, writes
 
         def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+            self._variables.adapted.compare(self._job.world.control)
             known = weights_and_state(self.model, self._job)
             if self._job.switches.shares:
                 self._variables.take(known)

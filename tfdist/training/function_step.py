@@ -27,6 +27,7 @@ from tfdist.training.shared_variables import SharedVariables
 from tfdist.training.variable_writes import Returned
 from tfdist.transport import agreement
 from tfdist.variables import first_step
+from tfdist.variables.earlier_graphs import earlier_graphs
 from tfdist.variables.loss_reads import loss_reads
 
 _SET = "the sharing of variables that were set between two steps (do so on all ranks, or before the first step)"
@@ -47,6 +48,7 @@ class FunctionSteps:
         self._variables = variables
         self._eager = eager
         self._replicas = replicas
+        self._earlier = earlier_graphs()
         self._held: weakref.WeakKeyDictionary[Any, HeldOutside] = weakref.WeakKeyDictionary()
 
     def call(self, function: Any, inputs: Sequence[Any], call: Callable[[], Any]) -> Any:
@@ -57,6 +59,8 @@ class FunctionSteps:
         graph = function.graph
         state = function_state.function_state(graph)
         if state is None:
+            if self._earlier and self._job.switches.rewrites:
+                self._earlier.check_function(graph)
             return call()
         self._check(function, state)
         state.used_by(function)
@@ -136,6 +140,7 @@ class FunctionSteps:
         # Not what is new on this rank alone: metrics of its own, or a trace for other shapes.
         new = not trained <= self._variables.trained
         if new:
+            self._variables.adapted.compare(self._job.world.control)
             self._variables.trained |= trained
             for names in state.collectives.values():
                 agreement.check_order(self._job.world.control, names, first_step.NAMES)

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from tfdist.graph import function_state, marking
+from tfdist.graph.conditions import own_condition
 from tfdist.graph.gradient_average import reducer_of
 from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.job import Job
@@ -115,6 +116,17 @@ def averaged(
         if not in_function:
             state.late += [t for gradient in own for t in _components(gradient) if is_symbolic(t)]
     return [(g, v) for g, (_, v) in zip(applied, grads_and_vars, strict=True)]
+
+
+def warn_of_condition(job: Job) -> None:
+    """An update stands in a condition that may be true on one rank and false on another."""
+    found = own_condition(make_state(ops.get_default_graph()).exchanged)
+    if found and job.world.size > 1:
+        warnings.warn(
+            f"an update depends on a condition of this rank's own values, {found}: other ranks may decide otherwise, "
+            "and would be apart. Decide on what all ranks have alike: tfdist.all_reduce(loss, 'mean')",
+            stacklevel=5,
+        )
 
 
 def _tensor(gradient: Any) -> Gradient | None:

@@ -17,12 +17,13 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from tfdist.core.log import announce
-from tfdist.graph.graph_state import GraphState, Reach, make_state, state_of
+from tfdist.graph.graph_state import GraphState, Reach, fetched_operations, make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.training import variable_writes
 from tfdist.training._held import HeldInSession
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.variables import first_step
+from tfdist.variables.earlier_graphs import earlier_graphs
 from tfdist.variables.session_variables import SessionVariables, settable
 
 _SET_APART = (
@@ -50,6 +51,7 @@ class SessionSteps:
         self._trained: weakref.ref[Any] | None = None
         self._held: weakref.WeakKeyDictionary[Any, HeldInSession] = weakref.WeakKeyDictionary()
         self._warned = self._told_of_set = False
+        self._earlier = earlier_graphs()
         self.begun: Callable[[Any], None] | None = None
 
     @property
@@ -159,6 +161,8 @@ class SessionSteps:
 
     def around(self, session: Any, fetches: Any, call: Callable[[], Any]) -> Any:
         """Run ``call``, which executes ``fetches`` in ``session``."""
+        if self._earlier and self._job.switches.rewrites:
+            self._earlier.check_run(session.graph, fetched_operations(session.graph, fetches))
         state = state_of(session.graph)
         if state is None:
             return call()

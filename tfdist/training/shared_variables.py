@@ -18,6 +18,7 @@ from tfdist.graph.traversal import is_symbolic
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import DisagreementError
 from tfdist.variables import first_step
+from tfdist.variables.adapted_layers import AdaptedLayers
 from tfdist.variables.eager_variables import described, optimizer_variables, random_state, take_values
 
 _REMEDY = (
@@ -39,6 +40,7 @@ class SharedVariables:
     Attributes:
       trained: the keys (``markers.variable_key``) of those that gradients have been computed of.
       of_optimizers: of what optimizers keep; and of which.
+      adapted: preprocessing layers.
       own: unique ids of those that the script has said to be each rank's own.
     """
 
@@ -56,6 +58,7 @@ class SharedVariables:
         self.trained: set[Hashable] = set()
         self.of_optimizers: dict[Hashable, str] = {}
         self.own: set[str] = set()
+        self.adapted = AdaptedLayers()
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         for variable in _existing():
             self.created(variable)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from tfdist.graph.markers import REFERENCES, handle_key
-from tfdist.graph.traversal import ancestors, called_functions, is_symbolic
+from tfdist.graph.traversal import ancestors, bodies, is_symbolic
 
 # Operations that take a variable's value by its handle.
 _READING = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "_ReadVariablesOp"}
@@ -43,10 +43,7 @@ def _read_by(op: ops.Operation) -> list[Any]:
         return []
     if op.type in _READING:
         return handles[:1]
-    bodies = [body for name in called_functions(op) if (body := _body(op.graph, name)) is not None]
-    read: set[int] = set()
-    for body in bodies:
-        read |= _arguments_read(body)
+    read = {number for body in bodies(op) for number in _arguments_read(body)}
     before = _CALLS.get(op.type, 0)
     return [t for n, t in enumerate(op.inputs) if n - before in read and t.dtype == tf.resource]
 
@@ -72,13 +69,3 @@ def _inside(body: Any) -> Iterable[ops.Operation]:
                 seen.add(tensor.op)
                 queue.append(tensor.op)
     return queue
-
-
-def _body(graph: Any, name: str) -> Any:
-    """The graph of a function that is called by its name; None if it was not made in this process."""
-    while graph is not None:
-        found = graph._functions.get(name) if hasattr(graph, "_functions") else None
-        if found is not None:
-            return getattr(found, "graph", None)
-        graph = getattr(graph, "outer_graph", None)
-    return None
