@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfdist.core.learning_rate import Rule
 from tfdist.core.learning_rate import scaled as learning_rate_of_all
 from tfdist.graph import job
+from tfdist.graph.graph_state import make_state
 from tfdist.start import process
 from tfdist.updates.larc import Larc, LarcOptimizer, Mode
 
@@ -55,6 +56,30 @@ def end_block() -> None:
 
         blocks_of(_process.steps).end()
         left_over_of(_process.steps).keep()
+
+
+def keep_own(variables: Any) -> None:
+    """Say that variables are meant to be each rank's own: they are left out where the ranks compare what they hold.
+
+    That is for what a training step reads and sets by itself, such as a rank's buffer of experiences. What is left out
+    without it: tfdist/README.md, "What the ranks compare".
+
+    Args:
+      variables: of ``tf.Variable`` or Keras, in sessions too; or something that has ``weights``, such as a layer.
+
+    ::
+
+        tfdist.keep_own(replay_buffer)
+    """
+    from tfdist.variables.eager_variables import variables_of
+
+    if _world.size > 1:
+        known = _process.steps.variables
+        for variable in variables_of(variables):
+            if tf.executing_eagerly() and hasattr(variable, "_unique_id"):
+                known.own.add(variable._unique_id)
+            else:
+                make_state(variable.graph).kept_own.add(variable.name)
 
 
 def ask_to_stop(wanted: bool = True) -> None:

@@ -19,6 +19,7 @@ from tfdist.engine.autotune import Engines
 from tfdist.graph.job import Job, Switches
 from tfdist.mpi.connect import connect
 from tfdist.processes import exit_code, keeper
+from tfdist.transport import agreement
 from tfdist.transport.interfaces import SetupError
 
 if TYPE_CHECKING:
@@ -99,13 +100,30 @@ class Process:
         recorder, timeline = job.recorder, job.switches.settings.timeline
         if timeline:
             recorder.flush()
-        job.world.end(code)
+        last = self._last_held() if not code else {}
+        notes = job.world.end(code, agreement.number([repr(sorted(last.items()))]) if last else 0)
+        if last and all(notes) and len(set(notes)) > 1:
+            self._say_apart(last)
         if not timeline:
             recorder.close(keep=code != 0)
         elif job.world.rank == 0:
             from tfdist.trace.timeline import put_together
 
             put_together(timeline, job.world.size)
+
+    def _last_held(self) -> dict[str, int]:
+        """What this rank held after steps that the ranks have not compared, as fingerprints."""
+        steps = self.__dict__.get("steps")
+        return steps.replicas.last() if steps is not None and not steps.variables.any_set else {}
+
+    def _say_apart(self, last: dict[str, int]) -> None:
+        from tfdist.hooks.abort import abort
+
+        try:
+            self.steps.replicas.settle(last)
+        except Exception as error:
+            world = self.job.world
+            abort(world, f"tfdist: rank {world.rank} of {world.size}, at its end: {type(error).__name__}: {error}")
 
     def leave(self) -> None:
         """Likewise where the process ends without the end of Python. Collective: all ranks."""

@@ -41,6 +41,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         if not isinstance(sess, session.BaseSession):
             return original(self, sess, *args, **kwargs)
         blocks.before_saving(sess)
+        steps.replicas.ask()
         with left_over.saving(sess):
             return original(self, sess, *args, **kwargs)
 
@@ -64,6 +65,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         return found
 
     def write(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        steps.replicas.ask()
         if tf.executing_eagerly():
             blocks.before_saving()
         return original(*args, **kwargs)

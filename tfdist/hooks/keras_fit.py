@@ -19,7 +19,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     steps.fit.pauses.append(blocks_of(steps).end)
     _keras(patches, steps.fit)
     _adapted(patches, steps.variables.adapted)
-    _tf_keras(patches, job, blocks_of(steps))
+    _tf_keras(patches, job, steps.fit, blocks_of(steps))
 
 
 def _keras(patches: Patches, fit: FitSteps) -> None:
@@ -59,7 +59,7 @@ def _adapted(patches: Patches, layers: AdaptedLayers) -> None:
     )
 
 
-def _tf_keras(patches: Patches, job: Job, blocks: Blocks) -> None:
+def _tf_keras(patches: Patches, job: Job, fit_steps: FitSteps, blocks: Blocks) -> None:
     """How models of tf_keras train: tf_keras/src/engine/training.py; in a session: tf_keras/src/backend.py."""
 
     def make_train_function(original: Callable[..., Any], self: Any, force: bool = False) -> Any:
@@ -78,7 +78,7 @@ def _tf_keras(patches: Patches, job: Job, blocks: Blocks) -> None:
             original(session)
 
     def fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
+        result = fit_steps.fit_tf_keras(original, self, *args, **kwargs)
         if job.switches.rewrites:
             blocks.end()
         return result
@@ -86,6 +86,7 @@ def _tf_keras(patches: Patches, job: Job, blocks: Blocks) -> None:
     def trainer(module: Any) -> None:
         patches.replace(module.Model, "make_train_function", make_train_function, ("self", "force"))
         patches.replace(module.Model, "fit", fit, ("self", "x", "y"))
+        patches.assign(module.Model, "stop_training", None, property(fit_steps.stops.of, fit_steps.stops.set))
 
     patches.when_imported(
         "tf_keras.src.backend",

@@ -57,6 +57,10 @@ def _sessions(patches: Patches, sessions: SessionSteps, blocks: Blocks) -> None:
         sessions.created(session)
         return session
 
+    def close_session(original: Callable[..., Any], self: Any) -> None:
+        sessions.closes(self)
+        original(self)
+
     def create_worker_session(original: Callable[..., Any], self: Any) -> Any:
         if self._master:
             return create_session(original, self)
@@ -70,6 +74,7 @@ def _sessions(patches: Patches, sessions: SessionSteps, blocks: Blocks) -> None:
         return original(self, exception_type)
 
     patches.replace(base, "run", run, ("self", "fetches", "feed_dict"))
+    patches.replace(base, "close", close_session, ("self",))
     patches.replace(base, "make_callable", make_callable, ("self", "fetches", "feed_list"))
     patches.replace(base, "_make_callable_from_options", make_from_options, ("self", "callable_options"))
     patches.replace(monitored_session.ChiefSessionCreator, "create_session", create_session, ("self",))

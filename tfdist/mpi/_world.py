@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Sequence
 
+import numpy as np
 from mpi4py import MPI
 
 from tfdist.core.environment import Launch
@@ -150,22 +151,23 @@ class MpiWorld(MpiGroup):
     def abort(self, exit_code: int) -> None:
         self._abort(exit_code)
 
-    def end(self, exit_code: int = 0) -> None:
+    def end(self, exit_code: int = 0, note: int = 0) -> list[int]:
         self._detector.announce("ended", f"with exit code {exit_code}" if exit_code else "")
         # MPI's own finalisation waits busily; a rank that is done must leave the core to those that work.
-        self._meet("has ended")
+        return self._meet("has ended", note)
 
     def finish(self) -> None:
         self._keeper.ended()
-        if self._meet("has finished"):
+        if self._meet("has finished", 1):
             with process_deadline(self._stall_abort_seconds + END_SECONDS):  # no thread of Python's runs any more
                 self._states.close()
             end_by_alarm(self._stall_abort_seconds + END_SECONDS)  # a rank may be stopped in MPI's own end
             MPI.Finalize()
 
-    def _meet(self, what: str) -> bool:
-        """Wait for the others' ends; false if one has gone after its own, without MPI's."""
-        request = self._comm.Ibarrier()
+    def _meet(self, what: str, note: int) -> list[int]:
+        """Wait for the others' ends, and get their notes; empty if one has gone after its own, without MPI's."""
+        own, notes = np.array([note], np.int64), np.zeros(self.size, np.int64)
+        request = self._comm.Iallgather(own, notes)
         clock = AwakeSeconds()
         last_seen = next_look = 0.0
         lost = ""
@@ -178,7 +180,7 @@ class MpiWorld(MpiGroup):
                 lost = self._detector.lost()
                 last_seen = last_seen if lost else waited
                 if self._detector.gone_after_its_end:
-                    return False
+                    return []
                 self._launcher.look()
             reason = "gave up waiting" if self._detector.gave_up else "lost its launcher" if self._launcher.gone else ""
             if reason and waited > self._stall_abort_seconds:
@@ -187,7 +189,7 @@ class MpiWorld(MpiGroup):
                 )
             if lost and waited - last_seen > self._stall_abort_seconds:
                 self._say_and_abort(f"rank {self.rank} {what} {waited:.0f} s ago, and waits in vain: {lost}")
-        return True
+        return [int(note) for note in notes]
 
     def _say_and_abort(self, message: str) -> None:
         last_words(f"tfdist: {message}")

@@ -9,7 +9,7 @@ by ``tfdist.keep_own``.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,10 @@ class HeldOutside:
         self._reads = reads
         self._batch_sizes = batch_sizes
 
+    @property
+    def complete(self) -> bool:
+        return all(reference() is not None for reference in self._candidates.values())
+
     def held(self) -> list[Held]:
         there = [v for reference in self._candidates.values() if (v := reference()) is not None]
         numbered = [(number, v) for v in there if (number := self._known.number(v)) is not None]
@@ -105,13 +109,20 @@ class HeldInSession:
 
     Args:
       session: which.
-      variables: that reads and sets its variables.
+      run: ``Session.run`` itself, without the hook around it.
     """
 
-    def __init__(self, session: Any, variables: SessionVariables) -> None:
+    def __init__(self, session: Any, run: Callable[..., Any]) -> None:
         self._session = weakref.ref(session)
-        self._variables = variables
+        self._run = run
         self._kinds: tuple[int, dict[Hashable | None, str]] = -1, {}
+
+    @property
+    def complete(self) -> bool:
+        return self._session() is not None
+
+    def _variables(self) -> SessionVariables:
+        return SessionVariables(self._session(), self._run)
 
     def held(self) -> list[Held]:
         session = self._session()
@@ -136,11 +147,11 @@ class HeldInSession:
             chunk.append(one)
             size = sum((c.variable.shape.num_elements() or 1) * c.variable.dtype.size for c in chunk)
             if size > _CHUNK_BYTES or number + 1 == len(held):
-                yield from self._variables.values([c.variable for c in chunk])
+                yield from self._variables().values([c.variable for c in chunk])
                 chunk = []
 
     def load(self, held: Held, value: np.ndarray) -> None:
-        self._variables.load({held.variable.name: value})
+        self._variables().load({held.variable.name: value})
 
 
 def _kinds(graph: Any, state: GraphState) -> dict[Hashable | None, str]:

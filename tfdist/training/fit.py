@@ -72,6 +72,16 @@ class FitSteps:
             self._awaiting = False
             self._job.switches.last_steps = None
 
+    def fit_tf_keras(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around ``Model.fit`` of tf_keras: the same, but for what its batches are. Collective: all ranks."""
+        if not self._job.switches.rewrites:
+            return original(model, *args, **kwargs)
+        bound = inspect.signature(original).bind(model, *args, **kwargs)
+        given = bound.arguments
+        given["callbacks"] = self._around(given.get("callbacks"), model)
+        self._quieten(given)
+        return original(*bound.args, **bound.kwargs)
+
     def one_voice(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Around ``evaluate`` and ``predict``, which are each rank's own."""
         bound = inspect.signature(original).bind(model, *args, **kwargs)

@@ -106,7 +106,10 @@ def weights_and_state(model: Any, job: Job) -> list[Any]:
     optimizer: Any = getattr(model, "optimizer", None)
     built = getattr(optimizer, "built", None)
     place = "the beginning of model.fit, whether the optimizer has its state"
-    if any(job.world.control.all_gather_object(built, place)) and built is False:
+    said = job.world.control.all_gather_object((built, bool(model.built)), place)
+    if not all(known for _, known in said):
+        return []  # a model of tf_keras's that its first step builds, and shares
+    if any(known for known, _ in said) and built is False:
         optimizer.build(model.trainable_variables)
     state = getattr(optimizer, "variables", [])
     known = [*model.weights, *(state() if callable(state) else state)]

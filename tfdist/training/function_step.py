@@ -86,11 +86,11 @@ class FunctionSteps:
             set_inside = self._set_inside(graph, state) if handed_on or state.leaves else []
             state.prepared = handed_on, set_inside, {*prepared, given}
         self._variables.share_set(_SET)
-        carrier = self._replicas.before(state.collectives, lambda: self._held[graph])
+        carrier = self._replicas.before(state.collectives, self._held[graph]) if state.collectives else None
         for collective in state.collectives:
             collective.looks = not state.applied
         result = self.failing_plainly(call)
-        self._replicas.after(carrier, lambda: self._held[graph])
+        self._replicas.after(carrier)
         if handed_on:
             result = self._averaged(result, handed_on, _outside(graph, state, inputs))
         if set_inside:

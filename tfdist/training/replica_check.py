@@ -7,10 +7,12 @@ knows: whatever has set the ranks apart, they hold other bits.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterable
 
 from tfdist.engine.collective import Collective
 from tfdist.graph.job import Job
+from tfdist.transport import agreement
 from tfdist.transport.interfaces import DisagreementError
 from tfdist.variables import comparison, held, schedule
 from tfdist.variables.held import Holder
@@ -25,13 +27,26 @@ class _Steps:
       schedule: when they are compared.
       noted: after this step the last fingerprint was taken.
       since: after this step all ranks held the same; None: they were not compared yet.
+      holder: of the variables.
+      final: a session that is closed held this after that step.
     """
 
     def __init__(self, setting: str) -> None:
         self.schedule = schedule.Schedule(setting)
         self.noted = 0
         self.since: int | None = None
+        self.holder: Holder | None = None
+        self.final: tuple[int, int] | None = None
         self._looked = (0, 0.0)  # at this step and time
+
+    def taken(self, step: int) -> int:
+        """A fingerprint after the last step; 0: what was held is gone."""
+        if self.final is not None and self.final[0] == step:
+            return self.final[1]
+        try:
+            return held.digest(self.holder) if self.holder is not None and self.holder.complete else 0
+        except Exception:  # the program is over, and so may be the session
+            return 0
 
     def note(self, holder: Holder, step: int) -> int:
         """What this rank holds before a step, and how many steps it asks for until the next comparison."""
@@ -56,13 +71,14 @@ class ReplicaCheck:
         self._job = job
         self._told: set[str] = set()
         self._eager: _Steps | None = None
+        self._carriers: weakref.WeakSet[Collective] = weakref.WeakSet()
 
-    def before(self, collectives: Iterable[Collective], holder: Callable[[], Holder]) -> Collective | None:
+    def before(self, collectives: Iterable[Collective], holder: Holder) -> Collective | None:
         """A call is about to be made that averages gradients by these.
 
         Args:
           collectives: all that it may execute.
-          holder: of the variables, if it is time.
+          holder: of the variables.
 
         Returns:
           The collective that carries the fingerprint; None: there is none.
@@ -75,13 +91,15 @@ class ReplicaCheck:
             return None
         if carrier.check is None:
             carrier.check = _Steps(setting)
+            self._carriers.add(carrier)
+        carrier.check.holder = holder
         step = carrier.step + 1
         wanted = carrier.asked or carrier.check.schedule.due(step)
         if wanted and not carrier.note and not self._job.switches.alone_depth:
-            carrier.note = carrier.check.note(holder(), step)
+            carrier.note = carrier.check.note(holder, step)
         return carrier
 
-    def after(self, carrier: Collective | None, holder: Callable[[], Holder]) -> None:
+    def after(self, carrier: Collective | None) -> None:
         """The call has been made. Collective, if the fingerprints differ: all ranks.
 
         Raises:
@@ -96,7 +114,7 @@ class ReplicaCheck:
                 f"the ranks that still train are apart after step {carrier.step} of {carrier.name}: give all ranks the "
                 "same number of steps (tfdist.shard) in place of tfdist.join to be told of which variable"
             )
-        self._compare(carrier.check, notes, holder, set_by_script)
+        self._compare(carrier.check, notes, carrier.check.holder, set_by_script)
 
     def eagerly(self, step: int, holder: Callable[[], Holder]) -> None:
         """Gradients are about to be applied eagerly, by all ranks for the ``step``-th time.
@@ -109,16 +127,15 @@ class ReplicaCheck:
         if self._eager is None:
             self._eager = _Steps(settings.check)
         if self._eager.schedule.due(step):
-            note = self._eager.note(holder(), step)
-            self._compare(self._eager, self._job.world.control.arrive(comparison.PLACE, note), holder)
+            there = holder()
+            note = self._eager.note(there, step)
+            self._compare(self._eager, self._job.world.control.arrive(comparison.PLACE, note), there)
 
-    def _compare(
-        self, steps: _Steps, notes: list[int], holder: Callable[[], Holder], set_by_script: bool = False
-    ) -> None:
+    def _compare(self, steps: _Steps, notes: list[int], holder: Holder, set_by_script: bool = False) -> None:
         steps.schedule.compared(steps.noted + 1, [note & ((1 << _POWER_BITS) - 1) for note in notes])
         if len({note >> _POWER_BITS for note in notes}) > 1:
             take = comparison.SET_BY_SCRIPT if set_by_script else comparison.ROUNDING
-            comparison.settle(self._job.world.control, holder(), self._told, steps.since or 0, steps.noted, take)
+            comparison.settle(self._job.world.control, holder, self._told, steps.since or 0, steps.noted, take)
         steps.since = steps.noted
 
     def now(self, place: str, holder: Holder) -> None:
@@ -130,3 +147,35 @@ class ReplicaCheck:
             return
         if len(set(self._job.world.control.arrive(place, held.digest(holder)))) > 1:
             comparison.settle(self._job.world.control, holder, self._told, None, 0)
+
+    def ask(self) -> None:
+        """Compare soon, with the exchanges of the next two steps: something has been saved."""
+        for carrier in self._carriers:
+            carrier.asks = True
+
+    def closing(self, holder: Holder) -> None:
+        """A session is about to be closed."""
+        for carrier in self._carriers:
+            if carrier.check.holder is holder and carrier.step > carrier.check.noted:
+                carrier.check.final = carrier.step, carrier.check.taken(carrier.step)
+
+    def last(self) -> dict[str, int]:
+        """What this rank held after the last steps, by what they were: those that were not compared yet."""
+        unseen = [c for c in self._carriers if c.step > c.check.noted]
+        found = {f"step {c.step} of {c.name}, {agreement.number(c.plan)}": c.check.taken(c.step) for c in unseen}
+        return found if all(found.values()) else {}
+
+    def settle(self, own: dict[str, int]) -> None:
+        """The program is over, and not all ranks held the same after their last steps.
+
+        Collective: all ranks. Raises as ``after`` does.
+        """
+        control = self._job.world.control
+        ranks: list[dict[str, int]] = control.all_gather_object(own, comparison.PLACE)
+        for key in sorted(own.keys() & set.intersection(*(set(rank) for rank in ranks))):
+            if len({rank[key] for rank in ranks}) > 1:
+                carrier = next(c for c in self._carriers if f"step {c.step} of {c.name}, " in key and c.check.holder)
+                if all(control.arrive(comparison.PLACE, int(carrier.check.final is None))):
+                    comparison.settle(control, carrier.check.holder, self._told, carrier.check.since or 0, carrier.step)
+                else:
+                    raise DisagreementError(f"the ranks are apart after {key.rpartition(',')[0]}. {comparison.REASONS}")

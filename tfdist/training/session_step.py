@@ -100,6 +100,11 @@ class SessionSteps:
         if self.begun is not None:
             self.begun(session)
 
+    def closes(self, session: Any) -> None:
+        """A session is about to be closed."""
+        if session in self._held:
+            self._replicas.closing(self._held[session])
+
     def _warn_of_order(self, names: tuple[str, ...]) -> None:
         """TensorFlow may take two operations that wait for other ranks up in another order on each rank."""
         if not self._warned:
@@ -139,11 +144,9 @@ class SessionSteps:
     def _together(self, session: Any, state: GraphState, reach: Reach, call: Callable[[], Any]) -> Any:
         """Run what all ranks run together."""
 
-        def holder() -> HeldInSession:
-            if session not in self._held:
-                self._held[session] = HeldInSession(session, self.variables(session))
-            return self._held[session]
-
+        if session not in self._held:
+            self._held[session] = HeldInSession(session, self._run)
+        holder = self._held[session]
         for collective in reach.collectives:
             collective.looks = not reach.updates
         in_any_order = self._job.world.unordered() if reach.unordered else contextlib.nullcontext()
@@ -153,7 +156,7 @@ class SessionSteps:
             if carrier is not None and times_set:
                 carrier.asks, carrier.times_set = True, times_set
             result = self._failing_plainly(state, call)
-            self._replicas.after(carrier, holder)
+            self._replicas.after(carrier)
         if any(c.set_apart for c in reach.collectives) and not self._told_of_set:
             self._told_of_set = True
             announce(_SET_APART)

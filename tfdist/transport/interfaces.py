@@ -295,8 +295,12 @@ class World(Group, Protocol):
     def abort(self, exit_code: int) -> None:
         """End all ranks at once."""
 
-    def end(self, exit_code: int = 0) -> None:
-        """This rank's program is over: tell the others and wait, idle, for theirs; not for ever if it has given up."""
+    def end(self, exit_code: int = 0, note: int = 0) -> list[int]:
+        """This rank's program is over: tell the others and wait, idle, for theirs; not for ever if it has given up.
+
+        Returns:
+          The notes of all ranks, numbers; none if a rank is gone.
+        """
 
     def finish(self) -> None:
         """Nothing is done in this process any more: end MPI, when all ranks have come as far."""

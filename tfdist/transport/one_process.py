@@ -106,8 +106,8 @@ class OneProcess:
     def abort(self, exit_code: int) -> None:
         sys.exit(exit_code)
 
-    def end(self, exit_code: int = 0) -> None:
-        pass
+    def end(self, exit_code: int = 0, note: int = 0) -> list[int]:
+        return [note]
 
     def finish(self) -> None:
         pass

@@ -21,7 +21,7 @@ _UNITS_A_STEP = 8.0  # in the last place
 _MANY = 1 << 30  # steps: how many is not known
 _MOST = 1e-4  # of a variable's largest entry, however many steps there were
 _NARROW_UNITS = 4.0  # of float16 and bfloat16, which round every step's update
-_REASONS = (
+REASONS = (
     "Look for what is not the same on all ranks: the optimizer, its rate or its clipping; a scale or noise between "
     "gradients and their application; a condition on a rank's own loss; weights that one rank sets or restores; "
     "threads that train. Of what is meant to differ tell by tfdist.keep_own(variables)"
@@ -36,7 +36,7 @@ SET_BY_SCRIPT = (
     "largest entry): rank 0's are taken, here and where it happens again. To have them from the beginning, set "
     "tfdist.broadcast(values)"
 )
-_OTHERS = "the ranks train with other variables, first with number {}", _REASONS
+_OTHERS = "the ranks train with other variables, first with number {}", REASONS
 ROUNDING = (
     "{} and {} more of the variables differ between ranks by rounding (by {:.1g} of the largest entry), as they do on "
     "different processors, or with other numbers of threads: rank 0's values are taken, here and where it happens again"
@@ -142,5 +142,5 @@ def _told(one: Held, rank: int, far: Distance, count: int, since: int | None, st
     before = f"; after step {since} they held the same" if since else ""
     return (
         f"the ranks are apart: {one.name}, {what}, is {far.first:.9g} on rank 0, and {far.own:.9g} on rank {rank}"
-        f"{place}{more}{after}{before}. {_READ_REASONS if one.kind == READ else _REASONS}"
+        f"{place}{more}{after}{before}. {_READ_REASONS if one.kind == READ else REASONS}"
     )

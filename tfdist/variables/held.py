@@ -36,7 +36,14 @@ class Held(NamedTuple):
 
 
 class Holder(Protocol):
-    """Where variables are: in a session, or outside of all."""
+    """Where variables are: in a session, or outside of all.
+
+    Attributes:
+      complete: all that it was made for is still there.
+    """
+
+    @property
+    def complete(self) -> bool: ...  # noqa: D102
 
     def held(self) -> list[Held]:
         """All of them that are there, in an order that is the same on all ranks."""
