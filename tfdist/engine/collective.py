@@ -137,6 +137,7 @@ class Collective:
         own = (_OVERWRITTEN if self.overwritten else 0) | (_ABSENT if self.absent else 0)
         own |= (_STOPS if self.stop.mine else 0) | (_LOOKS if self.looks else 0)
         own |= (_ENDS_EPOCH if self.ends_epoch.mine else 0) | (_ASKS if self.asks else 0)
+        own |= self.times_set % _SET_COUNTS * _SET_AT
         own |= 0 if number else self.note << _FLAG_BITS
         flags = self.channel.arrive(f"{self.name}, step {self.step}, {what}", own, size_bytes)
         if number == 0:

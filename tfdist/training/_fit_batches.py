@@ -30,10 +30,14 @@ class EqualBatches:
 
     Args:
       job: the ranks.
+
+    Attributes:
+      batch_size: of this rank, in the last training; None: it is not known.
     """
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self.batch_size: int | None = None
         self._channel: Channel | None = None
         self._digest: int | None = None
         self._told: set[int] = set()
@@ -48,6 +52,7 @@ class EqualBatches:
     def equalise(self, iterator: Any) -> None:
         """Collective: all ranks, each with its own iterator."""
         dataset, adapter = iterator._distributed_dataset, iterator.data_adapter
+        self.batch_size = getattr(adapter, "batch_size", None)
         if not isinstance(dataset, tf.data.Dataset):  # a strategy of one replica has wrapped it
             dataset = adapter.get_tf_dataset()
         if isinstance(dataset, tf.distribute.DistributedDataset):

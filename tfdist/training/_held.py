@@ -9,7 +9,7 @@ by ``tfdist.keep_own``.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ class HeldOutside:
     def __init__(
         self,
         known: SharedVariables,
-        candidates: Iterable[Any],
+        candidates: Sequence[Any],
         reads: Collection[Hashable] = (),
         batch_sizes: Collection[int] = (),
     ) -> None:
@@ -61,6 +61,8 @@ class HeldOutside:
         self._candidates = {v._unique_id: weakref.ref(v) for v in candidates}
         self._reads = reads
         self._batch_sizes = batch_sizes
+        trained = (v._unique_id for v in candidates if ("handle", v.handle._id) in known.trained)
+        self.identity: Hashable = frozenset(trained)
 
     @property
     def complete(self) -> bool:
@@ -85,7 +87,7 @@ class HeldOutside:
             return Held(name, known.of_optimizers[key], variable, described)
         if key not in self._reads or left_out(variable):
             return None
-        if variable.shape.rank and variable.shape[0] in self._batch_sizes:
+        if variable.shape.rank and variable.shape[0] in {*self._batch_sizes, *known.batch_sizes}:
             if name not in _told_of_samples:
                 _told_of_samples.add(name)
                 announce(_SAMPLES % name)
@@ -115,6 +117,7 @@ class HeldInSession:
     def __init__(self, session: Any, run: Callable[..., Any]) -> None:
         self._session = weakref.ref(session)
         self._run = run
+        self.identity: Hashable = id(self)
         self._kinds: tuple[int, dict[Hashable | None, str]] = -1, {}
 
     @property

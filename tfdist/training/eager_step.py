@@ -56,7 +56,6 @@ class EagerSteps:
         self._job = job
         self._variables = variables
         self._replicas = replicas
-        self._applied = 0
         self._reads: dict[Hashable, weakref.ref[Any]] = {}  # by tapes, since the last update
         self._thread = _Thread()
         self._averages: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -150,8 +149,7 @@ class EagerSteps:
         Collective: all ranks.
         """
         gradients, sources = zip(*pairs, strict=True) if pairs else ((), ())
-        self._applied += 1
-        self._replicas.eagerly(self._applied, lambda: self._held(optimizer, sources))
+        self._replicas.eagerly(optimizer, lambda: self._held(optimizer, sources))
         self._reads.clear()
         for source in sources:
             self._thread.own.pop(variable_key(source), None)

@@ -94,6 +94,8 @@ class FitSteps:
         if self._awaiting:
             self._awaiting = False
             self._batches.equalise(iterator)
+            if self._batches.batch_size:
+                self._variables.batch_sizes.add(self._batches.batch_size)
 
     def make_train_function(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Around the making of the training step, which XLA cannot compile: it holds the exchange."""

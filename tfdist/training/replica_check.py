@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
 
 from tfdist.engine.collective import Collective
 from tfdist.graph.job import Job
@@ -18,12 +19,18 @@ from tfdist.variables import comparison, held, schedule
 from tfdist.variables.held import Holder
 
 _POWER_BITS = 6
+_TRAININGS = 16  # of one collective that are remembered
 
 
 class _Steps:
-    """The steps of one collective, or those that are executed eagerly.
+    """The steps of one training: of the same variables by one collective, or those that are executed eagerly.
+
+    Args:
+      setting: see ``schedule.Schedule``.
+      before: so many steps of the collective were others'.
 
     Attributes:
+      before: likewise.
       schedule: when they are compared.
       noted: after this step the last fingerprint was taken.
       since: after this step all ranks held the same; None: they were not compared yet.
@@ -31,8 +38,9 @@ class _Steps:
       final: a session that is closed held this after that step.
     """
 
-    def __init__(self, setting: str) -> None:
+    def __init__(self, setting: str, before: int = 0) -> None:
         self.schedule = schedule.Schedule(setting)
+        self.before = before
         self.noted = 0
         self.since: int | None = None
         self.holder: Holder | None = None
@@ -70,8 +78,8 @@ class ReplicaCheck:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._told: set[str] = set()
-        self._eager: _Steps | None = None
-        self._carriers: weakref.WeakSet[Collective] = weakref.WeakSet()
+        self._eager: weakref.WeakKeyDictionary[Any, _Steps] = weakref.WeakKeyDictionary()  # by their optimizers
+        self._trainings: weakref.WeakKeyDictionary[Collective, dict[Hashable, _Steps]] = weakref.WeakKeyDictionary()
 
     def before(self, collectives: Iterable[Collective], holder: Holder) -> Collective | None:
         """A call is about to be made that averages gradients by these.
@@ -89,15 +97,24 @@ class ReplicaCheck:
         carrier = next((c for c in collectives if c.averages and c.everyone), None)
         if carrier is None:
             return None
-        if carrier.check is None:
-            carrier.check = _Steps(setting)
-            self._carriers.add(carrier)
-        carrier.check.holder = holder
-        step = carrier.step + 1
-        wanted = carrier.asked or carrier.check.schedule.due(step)
+        steps = self._steps_of(carrier, holder, setting)
+        step = carrier.step - steps.before + 1
+        wanted = carrier.asked or steps.schedule.due(step)
         if wanted and not carrier.note and not self._job.switches.alone_depth:
-            carrier.note = carrier.check.note(holder, step)
+            carrier.note = steps.note(holder, step)
         return carrier
+
+    def _steps_of(self, carrier: Collective, holder: Holder, setting: str) -> _Steps:
+        """Equal names are one collective's: another model's training may go on with it."""
+        known: dict[Hashable, _Steps] = self._trainings.setdefault(carrier, {})
+        steps = known.get(holder.identity)
+        if steps is None:
+            steps = known[holder.identity] = _Steps(setting, carrier.step)
+            for oldest in list(known)[:-_TRAININGS]:
+                del known[oldest]
+        steps.holder = holder
+        carrier.check = steps
+        return steps
 
     def after(self, carrier: Collective | None) -> None:
         """The call has been made. Collective, if the fingerprints differ: all ranks.
@@ -116,20 +133,20 @@ class ReplicaCheck:
             )
         self._compare(carrier.check, notes, carrier.check.holder, set_by_script)
 
-    def eagerly(self, step: int, holder: Callable[[], Holder]) -> None:
-        """Gradients are about to be applied eagerly, by all ranks for the ``step``-th time.
+    def eagerly(self, optimizer: Any, holder: Callable[[], Holder]) -> None:
+        """An optimizer is about to apply gradients eagerly, on all ranks.
 
         Collective, when it is time: all ranks. Raises as ``after`` does.
         """
         settings = self._job.switches.settings
         if settings.check == schedule.OFF:
             return
-        if self._eager is None:
-            self._eager = _Steps(settings.check)
-        if self._eager.schedule.due(step):
+        steps = self._eager.setdefault(optimizer, _Steps(settings.check))
+        steps.before += 1  # counts from 1 here
+        if steps.schedule.due(steps.before):
             there = holder()
-            note = self._eager.note(there, step)
-            self._compare(self._eager, self._job.world.control.arrive(comparison.PLACE, note), there)
+            note = steps.note(there, steps.before)
+            self._compare(steps, self._job.world.control.arrive(comparison.PLACE, note), there)
 
     def _compare(self, steps: _Steps, notes: list[int], holder: Holder, set_by_script: bool = False) -> None:
         steps.schedule.compared(steps.noted + 1, [note & ((1 << _POWER_BITS) - 1) for note in notes])
@@ -150,18 +167,18 @@ class ReplicaCheck:
 
     def ask(self) -> None:
         """Compare soon, with the exchanges of the next two steps: something has been saved."""
-        for carrier in self._carriers:
+        for carrier in self._trainings:
             carrier.asks = True
 
     def closing(self, holder: Holder) -> None:
         """A session is about to be closed."""
-        for carrier in self._carriers:
-            if carrier.check.holder is holder and carrier.step > carrier.check.noted:
+        for carrier in self._trainings:
+            if carrier.check.holder is holder and _unseen(carrier):
                 carrier.check.final = carrier.step, carrier.check.taken(carrier.step)
 
     def last(self) -> dict[str, int]:
         """What this rank held after the last steps, by what they were: those that were not compared yet."""
-        unseen = [c for c in self._carriers if c.step > c.check.noted]
+        unseen = [c for c in self._trainings if _unseen(c)]
         found = {f"step {c.step} of {c.name}, {agreement.number(c.plan)}": c.check.taken(c.step) for c in unseen}
         return found if all(found.values()) else {}
 
@@ -174,8 +191,13 @@ class ReplicaCheck:
         ranks: list[dict[str, int]] = control.all_gather_object(own, comparison.PLACE)
         for key in sorted(own.keys() & set.intersection(*(set(rank) for rank in ranks))):
             if len({rank[key] for rank in ranks}) > 1:
-                carrier = next(c for c in self._carriers if f"step {c.step} of {c.name}, " in key and c.check.holder)
+                carrier = next(c for c in self._trainings if f"step {c.step} of {c.name}, " in key and c.check.holder)
                 if all(control.arrive(comparison.PLACE, int(carrier.check.final is None))):
                     comparison.settle(control, carrier.check.holder, self._told, carrier.check.since or 0, carrier.step)
                 else:
                     raise DisagreementError(f"the ranks are apart after {key.rpartition(',')[0]}. {comparison.REASONS}")
+
+
+def _unseen(carrier: Collective) -> bool:
+    """Whether there were steps after the last comparison."""
+    return carrier.step - carrier.check.before > carrier.check.noted

@@ -41,6 +41,7 @@ class SharedVariables:
       trained: the keys (``markers.variable_key``) of those that gradients have been computed of.
       of_optimizers: of what optimizers keep; and of which.
       adapted: preprocessing layers.
+      batch_sizes: of this rank, in trainings by ``fit``.
       own: unique ids of those that the script has said to be each rank's own.
     """
 
@@ -59,6 +60,7 @@ class SharedVariables:
         self.of_optimizers: dict[Hashable, str] = {}
         self.own: set[str] = set()
         self.adapted = AdaptedLayers()
+        self.batch_sizes: set[int] = set()
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         for variable in _existing():
             self.created(variable)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -40,7 +40,11 @@ class Holder(Protocol):
 
     Attributes:
       complete: all that it was made for is still there.
+      identity: of a training: of the same variables.
     """
+
+    @property
+    def identity(self) -> Hashable: ...  # noqa: D102
 
     @property
     def complete(self) -> bool: ...  # noqa: D102

@@ -1,0 +1,345 @@
+"""Ranks that go apart are noticed within eight steps, whatever the way; and ranks that do not are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tests.multirank.inside import everywhere, said_in_fit, settings
+from tests.multirank.oracle import v1
+from tests.named import turn
+
+RANK, SIZE = tfdist.rank(), tfdist.size()
+LAST = SIZE - 1
+Step = Callable[[Any], Any]
+
+
+def batches(steps: int) -> Iterator[np.ndarray]:
+    """Of this rank."""
+    random = np.random.RandomState(5 + RANK)
+    for _ in range(steps):
+        yield (random.randn(8, 3) + RANK).astype(np.float32)
+
+
+def noticed(step: Step, steps: int = 9) -> str:
+    """What the ranks say; empty: nothing in so many steps."""
+    for number, batch in enumerate(batches(steps)):
+        try:
+            step(batch)
+        except (tfdist.DisagreementError, tfdist.PeerError) as error:
+            assert number < 8, "within 8 steps"
+            return str(error)
+    return ""
+
+
+def loss_of(w: Any, x: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean((tf.linalg.matvec(x, w) - 1.0) ** 2)
+
+
+def in_a_function(
+    optimizer: Any = None,
+    change: Callable[[tf.Tensor], tf.Tensor] = lambda g: g,
+    applies: Callable[[tf.Tensor], Any] | None = None,
+    after: Callable[[Any, tf.Tensor], None] = lambda optimizer, loss: None,
+    eagerly: bool = False,
+) -> Step:
+    w = tf.Variable(tf.ones([3]), name="w")
+    optimizer = optimizer or keras.optimizers.SGD(0.05, momentum=0.9)
+
+    def update(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(w, x)
+        gradient = change(tape.gradient(loss, w))
+        if applies is None:
+            optimizer.apply([gradient], [w])
+        else:
+            tf.cond(applies(loss), lambda: _applied(optimizer, gradient, w), lambda: True)
+        after(optimizer, loss)
+
+    traced = update if eagerly else tf.function(update, autograph=False)
+    return lambda batch: traced(tf.constant(batch))
+
+
+def _applied(optimizer: Any, gradient: tf.Tensor, w: Any) -> tf.Tensor:
+    optimizer.apply([gradient], [w])
+    return tf.constant(True)
+
+
+def schedule() -> Any:
+    """(A rate that is a variable begins with rank 0's value.)"""
+    return keras.optimizers.schedules.ExponentialDecay(0.05 + 0.001 * RANK, 10, 0.9)
+
+
+def case_ways_to_go_apart_in_functions() -> None:
+    ways: dict[str, Callable[[], Step]] = {
+        "rate": lambda: in_a_function(keras.optimizers.SGD(schedule())),
+        "optimizer": lambda: in_a_function((keras.optimizers.SGD if RANK else keras.optimizers.Adam)(0.05)),
+        "momentum": lambda: in_a_function(keras.optimizers.SGD(0.05, momentum=0.9 - 0.01 * RANK)),
+        "clip": lambda: in_a_function(keras.optimizers.SGD(0.05, clipnorm=1e-3 if RANK == LAST else None)),
+        "decay": lambda: in_a_function(keras.optimizers.AdamW(0.05, weight_decay=0.1 * RANK)),
+        "scale": lambda: in_a_function(change=lambda g: g / (1.0 + RANK)),
+        "noise": lambda: in_a_function(change=lambda g: g + tf.random.stateless_normal([3], [RANK, 1])),
+        "condition": lambda: in_a_function(applies=lambda loss: loss > (0.0 if RANK else 1e9)),
+        "own rate": lambda: in_a_function(
+            after=lambda optimizer, loss: optimizer.learning_rate.assign(0.01 * tf.minimum(loss, 3.0))
+        ),
+    }
+    for name, make in ways.items():
+        with turn(name):
+            said = noticed(make())
+            assert "apart" in said or "other variables" in said, said
+
+
+def case_ways_to_go_apart_eagerly() -> None:
+    ways: dict[str, Callable[[], Step]] = {
+        "rate": lambda: in_a_function(keras.optimizers.SGD(schedule()), eagerly=True),
+        "momentum": lambda: in_a_function(keras.optimizers.SGD(0.05, momentum=0.9 - 0.01 * RANK), eagerly=True),
+        "codebook": lambda: codebook(eagerly=True)[0],
+    }
+    for name, make in ways.items():
+        with turn(name):
+            said = noticed(make())
+            assert "the ranks are apart" in said, said
+
+
+def codebook(eagerly: bool = False, shared: bool = False, rows: int = 2) -> tuple[Step, Any]:
+    """What is not trained is set by the step, from the batch of a rank, and read by its loss."""
+    w, code = tf.Variable(tf.eye(3)), tf.Variable(tf.ones([rows, 3]), trainable=False, name="code")
+    optimizer = keras.optimizers.SGD(0.05)
+
+    def update(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            z = x @ w
+            new = 0.9 * code + 0.1 * tf.reduce_mean(z, 0)
+            code.assign(tfdist.all_reduce(new, "mean") if shared else new)
+            loss = tf.reduce_mean((z - tf.stop_gradient(tf.reduce_mean(code, 0))) ** 2)
+        optimizer.apply([tape.gradient(loss, w)], [w])
+
+    traced = update if eagerly else tf.function(update, autograph=False)
+    return (lambda batch: traced(tf.constant(batch))), code
+
+
+def case_what_the_loss_reads() -> None:
+    step, _ = codebook()
+    said = noticed(step)
+    assert "code" in said and "which the loss reads" in said and "all_reduce(value, 'mean')" in said, said
+    step, code = codebook()
+    tfdist.keep_own(code)
+    assert noticed(step) == ""
+    assert noticed(codebook(shared=True)[0]) == ""
+    assert noticed(codebook(rows=8)[0]) == "", "a row for each sample is the samples' own state"
+
+
+def case_what_is_meant_to_differ() -> None:
+    """Statistics of batches, metrics, dropout's random numbers, and the state of a recurrent layer."""
+    model = keras.Sequential(
+        [
+            keras.Input([4, 3], batch_size=8),
+            keras.layers.BatchNormalization(),
+            keras.layers.LSTM(3, stateful=True),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    random = np.random.RandomState(RANK)
+    x, y = random.randn(96, 4, 3).astype("f"), random.randn(96, 1).astype("f")
+    for eagerly in (False, True):
+        model.run_eagerly = eagerly
+        model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+
+
+def in_a_session(feed: Callable[[int], dict[str, float]] = lambda step: {}) -> Step:
+    graph = tf.Graph()
+    with graph.as_default():
+        x, rate = v1.placeholder(tf.float32, [8, 3]), v1.placeholder_with_default(0.05, [])
+        w = v1.get_variable("w", [3], initializer=v1.ones_initializer())
+        train = v1.train.MomentumOptimizer(rate, 0.9).minimize(loss_of(w, x))
+        assign = w.assign(w * 0.5 + tf.reduce_mean(x))
+        session = v1.Session(graph=graph)
+        session.run(v1.global_variables_initializer())
+    numbers = iter(range(1000))
+
+    def step(batch: Any) -> None:
+        number = next(numbers)
+        given = feed(number)
+        if "assign" in given:
+            session.run(assign, {x: batch})
+        session.run(train, {x: batch, rate: given.get("rate", 0.05)})
+
+    return step
+
+
+def case_ways_to_go_apart_in_sessions() -> None:
+    assert "the ranks are apart: w" in noticed(in_a_session(lambda step: {"rate": 0.05 + 0.001 * RANK}))
+    assert "the ranks are apart: w" in noticed(in_a_session(lambda step: {"rate": 0.05 + 0.01 * RANK * (step == 3)}))
+    assert noticed(in_a_session(), steps=40) == ""
+
+
+def case_what_one_rank_assigns_in_a_session_that_trains() -> None:
+    """Rank 0's values are on all ranks after the next step, and a line says so, once."""
+    with said_in_fit() as lines:
+        for which in ([0], [LAST], range(SIZE)):
+            own = {3: {"assign": 1.0}} if RANK in which else {}
+            with turn(which):
+                assert noticed(in_a_session(lambda step, own=own: own.get(step, {})), steps=30) == ""  # type: ignore[misc]
+    assert RANK or sum("on some ranks, between two steps" in line for line in lines) == 1, lines
+
+
+def case_rounding_is_told_once_and_mended() -> None:
+    """As on other processors: the last bits of an update differ."""
+
+    with said_in_fit() as lines:
+        w = tf.Variable(tf.ones([3]), name="w")
+        optimizer = keras.optimizers.SGD(0.05)
+
+        @tf.function
+        def update(x: tf.Tensor) -> None:
+            with tf.GradientTape() as tape:
+                loss = loss_of(w, x)
+            optimizer.apply([tape.gradient(loss, w) * (1.0 + 3e-7 * RANK)], [w])
+
+        assert noticed(update, steps=40) == ""
+    told = [line for line in lines if "by rounding" in line]
+    assert len(told) == (RANK == 0), lines
+    assert np.ptp(everywhere(w.numpy()), axis=0).max() < 1e-5
+
+
+def case_check_can_be_chosen() -> None:
+    def apart() -> Step:
+        return in_a_function(change=lambda g: g / (1.0 + RANK))
+
+    with settings(check="off"):
+        assert noticed(apart()) == ""
+    with settings(check="3"):
+        counted = []
+        step = apart()
+        for number, batch in enumerate(batches(9)):
+            try:
+                step(batch)
+            except tfdist.DisagreementError:
+                counted.append(number)
+                break
+        assert counted == [3], counted
+
+
+def case_an_update_does_not_meet_a_fetch() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [8, 3])
+        w = v1.get_variable("w", [3], initializer=v1.ones_initializer())
+        optimizer = v1.train.AdamOptimizer(0.05)
+        pairs = optimizer.compute_gradients(loss_of(w, x))
+        train = optimizer.apply_gradients(pairs)
+        norm = tf.norm(pairs[0][0])
+        session.run(v1.global_variables_initializer())
+        first, second, third = batches(3)
+        session.run(train, {x: first})
+        session.run(norm, {x: second})  # on all ranks: that is well
+        try:
+            session.run(norm if RANK == 0 else train, {x: third})
+        except tfdist.DisagreementError as error:
+            assert "rank 0 evaluates average of gradients 0" in str(error), error
+        else:
+            raise AssertionError("it was not refused")
+
+
+def case_an_epoch_ends_on_all_ranks_after_the_same_step() -> None:
+    """A callback that sets stop_training within an epoch, by its rank's own loss."""
+
+    class Stops(keras.callbacks.Callback):
+        steps = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.steps += 1
+            if RANK == LAST and batch == at:
+                self.model.stop_training = True
+
+    for at, expected in ((3, 5), (9, 10)):
+        model, stops = keras.Sequential([keras.layers.Dense(1)]), Stops()
+        model.compile(optimizer="sgd", loss="mse")
+        history = model.fit(
+            np.ones([40, 2]) * RANK, np.ones([40, 1]), batch_size=4, epochs=3, callbacks=[stops], verbose=0
+        )
+        assert everywhere(stops.steps) == [expected] * SIZE, (at, stops.steps)
+        assert len(history.epoch) == 1
+
+
+def case_terminate_on_nan() -> None:
+    y = np.ones([32, 1], "f")
+    y[13] = np.nan if RANK == LAST else 1.0
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    model.fit(
+        np.ones([32, 2]),
+        y,
+        batch_size=4,
+        epochs=3,
+        shuffle=False,
+        verbose=0,
+        callbacks=[keras.callbacks.TerminateOnNaN()],
+    )
+    assert len(set(everywhere(int(model.optimizer.iterations)))) == 1
+
+
+def case_the_best_weights_that_one_rank_restores() -> None:
+    x = np.random.RandomState(RANK).randn(32, 3).astype("f")
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05), "mse")
+    best = keras.callbacks.EarlyStopping(monitor="val_loss", patience=2, restore_best_weights=True)
+    model.fit(
+        x,
+        x[:, :1],
+        batch_size=8,
+        epochs=8,
+        verbose=0,
+        validation_data=(x, -x[:, :1]),
+        callbacks=[best] if RANK == 0 else [],
+    )
+    assert np.ptp(everywhere(model.get_weights()[0]), axis=0).max() == 0.0
+
+
+def case_layers_that_were_adapted_to_a_share() -> None:
+    whole = np.random.RandomState(0).randn(16, 3).astype("f")
+    for share in (False, True):
+        layer = keras.layers.Normalization()
+        layer.adapt(whole[RANK::SIZE] if share else whole)
+        model = keras.Sequential([keras.Input([3]), layer, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        try:
+            model.fit(whole[RANK::SIZE], whole[RANK::SIZE, :1], batch_size=2, verbose=0)
+        except tfdist.DisagreementError as error:
+            assert share and "was adapted to other data on each rank" in str(error), error
+        else:
+            assert not share
+
+
+def case_a_session_of_a_worker_has_no_chief_to_wait_for() -> None:
+    with tf.Graph().as_default():
+        w = v1.get_variable("w", [3])
+        x = tf.constant(np.random.RandomState(RANK).randn(8, 3), tf.float32)
+        steps = v1.train.get_or_create_global_step()
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(loss_of(w, x), global_step=steps)
+        with v1.train.MonitoredTrainingSession(is_chief=RANK == 0) as session:
+            for _ in range(3):
+                session.run(train)
+            assert np.ptp(everywhere(session.run(w)), axis=0).max() == 0.0
+
+
+def case_a_hook_of_rank_0_restores_before_the_first_step() -> None:
+    class Restores(v1.train.SessionRunHook):
+        def after_create_session(self, session: Any, coord: Any) -> None:
+            w.load([3.0, 4.0, 5.0], session)
+
+    with tf.Graph().as_default():
+        w = v1.get_variable("w", [3])
+        x = tf.constant(np.random.RandomState(RANK).randn(8, 3), tf.float32)
+        train = v1.train.GradientDescentOptimizer(0.0).minimize(loss_of(w, x))
+        v1.train.get_or_create_global_step()
+        with v1.train.MonitoredTrainingSession(hooks=[Restores()] if RANK == 0 else []) as session:
+            session.run(train)
+            assert everywhere(session.run(w).tolist()) == [[3.0, 4.0, 5.0]] * SIZE
