@@ -1,8 +1,8 @@
-"""Ranks that go apart are noticed within eight steps, whatever the way; and ranks that do not are left alone."""
+"""What the ranks compare, and what not; and what is done with what differs. See cases_apart for ways to differ."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -10,108 +10,22 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tests.multirank.inside import everywhere, said_in_fit, settings
+from tests.multirank.cases_apart import LAST, RANK, SIZE, WAYS, Step, batches, in_a_function, noticed
+from tests.multirank.inside import everywhere, forget_trainings, said_in_fit, settings
 from tests.multirank.oracle import v1
 from tests.named import turn
-
-RANK, SIZE = tfdist.rank(), tfdist.size()
-LAST = SIZE - 1
-Step = Callable[[Any], Any]
-
-
-def batches(steps: int) -> Iterator[np.ndarray]:
-    """Of this rank."""
-    random = np.random.RandomState(5 + RANK)
-    for _ in range(steps):
-        yield (random.randn(8, 3) + RANK).astype(np.float32)
-
-
-def noticed(step: Step, steps: int = 9) -> str:
-    """What the ranks say; empty: nothing in so many steps."""
-    for number, batch in enumerate(batches(steps)):
-        try:
-            step(batch)
-        except (tfdist.DisagreementError, tfdist.PeerError) as error:
-            assert number < 8, "within 8 steps"
-            return str(error)
-    return ""
 
 
 def loss_of(w: Any, x: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean((tf.linalg.matvec(x, w) - 1.0) ** 2)
 
 
-def in_a_function(
-    optimizer: Any = None,
-    change: Callable[[tf.Tensor], tf.Tensor] = lambda g: g,
-    applies: Callable[[tf.Tensor], Any] | None = None,
-    after: Callable[[Any, tf.Tensor], None] = lambda optimizer, loss: None,
-    eagerly: bool = False,
-) -> Step:
-    w = tf.Variable(tf.ones([3]), name="w")
-    optimizer = optimizer or keras.optimizers.SGD(0.05, momentum=0.9)
-
-    def update(x: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = loss_of(w, x)
-        gradient = change(tape.gradient(loss, w))
-        if applies is None:
-            optimizer.apply([gradient], [w])
-        else:
-            tf.cond(applies(loss), lambda: _applied(optimizer, gradient, w), lambda: True)
-        after(optimizer, loss)
-
-    traced = update if eagerly else tf.function(update, autograph=False)
-    return lambda batch: traced(tf.constant(batch))
-
-
-def _applied(optimizer: Any, gradient: tf.Tensor, w: Any) -> tf.Tensor:
-    optimizer.apply([gradient], [w])
-    return tf.constant(True)
-
-
-def schedule() -> Any:
-    """(A rate that is a variable begins with rank 0's value.)"""
-    return keras.optimizers.schedules.ExponentialDecay(0.05 + 0.001 * RANK, 10, 0.9)
-
-
-def case_ways_to_go_apart_in_functions() -> None:
-    ways: dict[str, Callable[[], Step]] = {
-        "rate": lambda: in_a_function(keras.optimizers.SGD(schedule())),
-        "optimizer": lambda: in_a_function((keras.optimizers.SGD if RANK else keras.optimizers.Adam)(0.05)),
-        "momentum": lambda: in_a_function(keras.optimizers.SGD(0.05, momentum=0.9 - 0.01 * RANK)),
-        "clip": lambda: in_a_function(keras.optimizers.SGD(0.05, clipnorm=1e-3 if RANK == LAST else None)),
-        "decay": lambda: in_a_function(keras.optimizers.AdamW(0.05, weight_decay=0.1 * RANK)),
-        "scale": lambda: in_a_function(change=lambda g: g / (1.0 + RANK)),
-        "noise": lambda: in_a_function(change=lambda g: g + tf.random.stateless_normal([3], [RANK, 1])),
-        "condition": lambda: in_a_function(applies=lambda loss: loss > (0.0 if RANK else 1e9)),
-        "own rate": lambda: in_a_function(
-            after=lambda optimizer, loss: optimizer.learning_rate.assign(0.01 * tf.minimum(loss, 3.0))
-        ),
-    }
-    for name, make in ways.items():
-        with turn(name):
-            said = noticed(make())
-            assert "apart" in said or "other variables" in said, said
-
-
-def case_ways_to_go_apart_eagerly() -> None:
-    ways: dict[str, Callable[[], Step]] = {
-        "rate": lambda: in_a_function(keras.optimizers.SGD(schedule()), eagerly=True),
-        "momentum": lambda: in_a_function(keras.optimizers.SGD(0.05, momentum=0.9 - 0.01 * RANK), eagerly=True),
-        "codebook": lambda: codebook(eagerly=True)[0],
-    }
-    for name, make in ways.items():
-        with turn(name):
-            said = noticed(make())
-            assert "the ranks are apart" in said, said
-
-
-def codebook(eagerly: bool = False, shared: bool = False, rows: int = 2) -> tuple[Step, Any]:
+def codebook(shared: bool = False, rows: int = 2) -> tuple[Step, Any]:
     """What is not trained is set by the step, from the batch of a rank, and read by its loss."""
     w, code = tf.Variable(tf.eye(3)), tf.Variable(tf.ones([rows, 3]), trainable=False, name="code")
     optimizer = keras.optimizers.SGD(0.05)
 
+    @tf.function
     def update(x: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
             z = x @ w
@@ -120,19 +34,45 @@ def codebook(eagerly: bool = False, shared: bool = False, rows: int = 2) -> tupl
             loss = tf.reduce_mean((z - tf.stop_gradient(tf.reduce_mean(code, 0))) ** 2)
         optimizer.apply([tape.gradient(loss, w)], [w])
 
-    traced = update if eagerly else tf.function(update, autograph=False)
-    return (lambda batch: traced(tf.constant(batch))), code
+    return update, code
 
 
 def case_what_the_loss_reads() -> None:
-    step, _ = codebook()
-    said = noticed(step)
+    said = noticed(lambda: codebook()[0])
     assert "code" in said and "which the loss reads" in said and "all_reduce(value, 'mean')" in said, said
     step, code = codebook()
     tfdist.keep_own(code)
-    assert noticed(step) == ""
-    assert noticed(codebook(shared=True)[0]) == ""
-    assert noticed(codebook(rows=8)[0]) == "", "a row for each sample is the samples' own state"
+    assert noticed(lambda: step) == ""
+    assert noticed(lambda: codebook(shared=True)[0]) == ""
+    assert noticed(lambda: codebook(rows=8)[0]) == "", "a row for each sample is the samples' own state"
+
+
+def case_inputs_that_a_script_sets() -> None:
+    """What is made of no variable, between two steps of a session, is a rank's input; what is made of one is not."""
+    for own, rows in ((True, 2), (False, 2), (False, 8)):
+        graph = tf.Graph()
+        with graph.as_default():
+            x = v1.placeholder(tf.float32, [8, 3])
+            w = v1.get_variable("w", [3], initializer=v1.ones_initializer())
+            given = v1.get_variable("given", [rows], initializer=v1.ones_initializer(), trainable=False)
+            train = v1.train.AdamOptimizer(0.05).minimize(loss_of(w, x) * tf.reduce_sum(given))
+            mean = tf.fill([rows], tf.reduce_mean(x))
+            assign = given.assign(mean if own else given * 0.5 + mean)
+            session = v1.Session(graph=graph)
+            session.run(v1.global_variables_initializer())
+
+        def step(batch: Any) -> None:
+            session.run(train, {x: batch})  # noqa: B023
+            session.run(assign, {x: batch})  # noqa: B023
+
+        with turn(own, rows), said_in_fit() as lines:
+            said = noticed(lambda step=step: step)  # type: ignore[misc]
+            if own:
+                assert said == "" and (RANK or any("taken for each rank's input" in line for line in lines)), lines
+            elif rows == 8:
+                assert said == "" and (RANK or any("a row for each sample" in line for line in lines)), lines
+            else:
+                assert "the ranks are apart: given, which the loss reads" in said, said
 
 
 def case_what_is_meant_to_differ() -> None:
@@ -175,10 +115,10 @@ def in_a_session(feed: Callable[[int], dict[str, float]] = lambda step: {}) -> S
     return step
 
 
-def case_ways_to_go_apart_in_sessions() -> None:
-    assert "the ranks are apart: w" in noticed(in_a_session(lambda step: {"rate": 0.05 + 0.001 * RANK}))
-    assert "the ranks are apart: w" in noticed(in_a_session(lambda step: {"rate": 0.05 + 0.01 * RANK * (step == 3)}))
-    assert noticed(in_a_session(), steps=40) == ""
+def case_what_a_session_is_fed() -> None:
+    for feed in (lambda step: {"rate": 0.05 + 0.001 * RANK}, lambda step: {"rate": 0.05 + 0.01 * RANK * (step == 3)}):
+        assert "the ranks are apart: w" in noticed(lambda feed=feed: in_a_session(feed))  # type: ignore[misc]
+    assert noticed(in_a_session, steps=40) == ""
 
 
 def case_what_one_rank_assigns_in_a_session_that_trains() -> None:
@@ -187,7 +127,8 @@ def case_what_one_rank_assigns_in_a_session_that_trains() -> None:
         for which in ([0], [LAST], range(SIZE)):
             own = {3: {"assign": 1.0}} if RANK in which else {}
             with turn(which):
-                assert noticed(in_a_session(lambda step, own=own: own.get(step, {})), steps=30) == ""  # type: ignore[misc]
+                step = in_a_session(lambda step, own=own: own.get(step, {}))  # type: ignore[misc]
+                assert noticed(lambda step=step: step, steps=30) == ""  # type: ignore[misc]
     assert RANK or sum("on some ranks, between two steps" in line for line in lines) == 1, lines
 
 
@@ -204,27 +145,25 @@ def case_rounding_is_told_once_and_mended() -> None:
                 loss = loss_of(w, x)
             optimizer.apply([tape.gradient(loss, w) * (1.0 + 3e-7 * RANK)], [w])
 
-        assert noticed(update, steps=40) == ""
+        assert noticed(lambda: update, steps=40) == ""
     told = [line for line in lines if "by rounding" in line]
     assert len(told) == (RANK == 0), lines
     assert np.ptp(everywhere(w.numpy()), axis=0).max() < 1e-5
 
 
 def case_check_can_be_chosen() -> None:
-    def apart() -> Step:
-        return in_a_function(change=lambda g: g / (1.0 + RANK))
-
     with settings(check="off"):
-        assert noticed(apart()) == ""
+        assert noticed(lambda: in_a_function(WAYS["scale"])) == ""
     with settings(check="3"):
         counted = []
-        step = apart()
+        step = in_a_function(WAYS["scale"])
         for number, batch in enumerate(batches(9)):
             try:
                 step(batch)
             except tfdist.DisagreementError:
                 counted.append(number)
                 break
+        forget_trainings()
         assert counted == [3], counted
 
 

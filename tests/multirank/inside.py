@@ -275,3 +275,8 @@ def channels_of_groups() -> tuple[int, int]:
     pools = job().world._groups._pools.values()  # type: ignore[attr-defined]
     groups = [group for _, pool in pools for group in pool.things]
     return len(groups), sum(len(group.channels.things) for group in groups)
+
+
+def forget_trainings() -> None:
+    """What was apart on purpose is not told at the end of the job."""
+    process().steps.replicas._trainings.clear()

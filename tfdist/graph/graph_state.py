@@ -13,11 +13,12 @@ from tensorflow.python.framework import ops
 
 from tfdist.engine.collective import Collective
 from tfdist.graph.failures import Failures
-from tfdist.graph.markers import Marker, handle_key
+from tfdist.graph.markers import REFERENCES, Marker, handle_key
 from tfdist.graph.traversal import ancestors, called_functions, outermost
 
 _ATTRIBUTE = "_tfdist_state"
 _ASSIGNING = ("Assign", "Scatter", "ResourceScatter")
+_SETTING = {"Assign", "AssignVariableOp"}
 _READING = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "Identity", "Gather"}
 _RESTORE_OPS = {"RestoreV2", "Restore", "RestoreSlice"}
 
@@ -32,6 +33,7 @@ class Reach:
       unordered: names of two collectives of which neither depends on the other; empty if there are none.
       initialised: names of the variables that it gives the same values on all ranks.
       assigned: names of the variables that it assigns to, outside such initialisers.
+      given: of those, the ones that get what is made of no variable: a rank's inputs, perhaps.
       overwrites: it gives trainable variables values that the other ranks may not have.
       updates: it writes to what is trained.
     """
@@ -41,6 +43,7 @@ class Reach:
     unordered: tuple[str, ...]
     initialised: frozenset[str]
     assigned: frozenset[str]
+    given: frozenset[str]
     overwrites: bool
     updates: bool
 
@@ -65,6 +68,7 @@ class GraphState:
       own: for a session in which one initialiser has given all ranks the same values of all variables: the names of
         those that this rank has assigned to since.
       overwritten: synchronised sessions in which this rank alone may have got other values since.
+      given: for a session, the names of variables that this rank has set to what is made of no variable.
       set_since: how often this rank has set what is trained since the last step, in synchronised sessions.
       failures: inside communication operations.
       moved: variables that are not known to be updated in some steps only, and whose moving averages move in each.
@@ -88,6 +92,7 @@ class GraphState:
         self.synchronised: weakref.WeakSet[Any] = weakref.WeakSet()
         self.own: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
         self.overwritten: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.given: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
         self.set_since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.failures = Failures()
         self.moved: set[Any] = set()
@@ -152,7 +157,7 @@ class GraphState:
         found: dict[Collective, None] = {}
         overwrites = False
         initialised: frozenset[str] = frozenset()
-        assigned, updates = set(), False
+        assigned, set_to, updates = set(), {}, False
         for op in ancestors(fetched):  # initial values may be what a collective returns
             updates |= self._updates(op)
             if op in self._by_op:
@@ -164,10 +169,21 @@ class GraphState:
             initialised |= self._init_ops.get(op, frozenset())
             if op.type.startswith(_ASSIGNING) and op.inputs:
                 assigned.add(op.inputs[0].op.name)
+                if op.type in _SETTING:
+                    set_to[op] = op.inputs[0].op.name
         everyone = tuple(c for c in found if c.everyone)
         grouped = tuple(c for c in found if not c.everyone)
+        computed = _made_of_variables([op.inputs[1].op for op in set_to]) if set_to else set()
+        given = frozenset(name for op, name in set_to.items() if op.inputs[1].op not in computed)
         return Reach(
-            everyone, grouped, self._unordered(tuple(found)), initialised, frozenset(assigned), overwrites, updates
+            everyone,
+            grouped,
+            self._unordered(tuple(found)),
+            initialised,
+            frozenset(assigned),
+            given,
+            overwrites,
+            updates,
         )
 
     def _updates(self, op: ops.Operation) -> bool:
@@ -209,6 +225,19 @@ class GraphState:
                 if name in self._by_function:
                     found.setdefault(name, []).append(op)
         return found
+
+
+def _made_of_variables(start: Iterable[ops.Operation]) -> set[ops.Operation]:
+    """Those of operations, and of what they are made of, that read a variable somewhere behind."""
+    behind = set(ancestors(start, control=False))
+    queue = [op for op in behind if op.type in REFERENCES or op.type == "VarHandleOp"]
+    found = set(queue)
+    for op in queue:  # grows while it is walked
+        for consumer in (c for tensor in op.outputs for c in tensor.consumers()):
+            if consumer in behind and consumer not in found:
+                found.add(consumer)
+                queue.append(consumer)
+    return found
 
 
 def _names(graph: Any, fetches: Any) -> tuple[str, ...]:

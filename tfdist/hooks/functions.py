@@ -53,7 +53,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         return steps.functions.call(self, tensor_inputs, lambda: original(self, tensor_inputs, captured_inputs))
 
     def assign(original: Callable[..., Any], self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        steps.eager.assigned(self)
+        steps.eager.assigned(self, value)
         return original(self, value, *args, **kwargs)
 
     def restore(original: Callable[..., Any], handle: Any, *args: Any, **kwargs: Any) -> Any:

@@ -3,7 +3,7 @@
 It is what is trained, what its optimizers keep, and what else the loss reads. By rule that leaves out what is meant to
 be each rank's own: states of random generators; statistics of batches (moving means and variances); metrics, and what
 else TensorFlow has each replica hold; states of samples, with a row for each of the batch; and what the script tells of
-by ``tfdist.keep_own``.
+by ``tfdist.keep_own``, or has set to arrays of its own between steps.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _SAMPLES = (
     "%s has a row for each sample of a rank's batch: it is taken for the samples' own state, which is each rank's "
     "(tfdist.keep_own(variable) says so, without this line)"
 )
+_INPUTS = ("Placeholder", "IteratorGetNext", "QueueDequeue")
 _CHUNK_BYTES = 1 << 26  # read at a time
 
 
@@ -87,10 +88,7 @@ class HeldOutside:
             return Held(name, known.of_optimizers[key], variable, described)
         if key not in self._reads or left_out(variable):
             return None
-        if variable.shape.rank and variable.shape[0] in {*self._batch_sizes, *known.batch_sizes}:
-            if name not in _told_of_samples:
-                _told_of_samples.add(name)
-                announce(_SAMPLES % name)
+        if _of_samples(name, variable, {*self._batch_sizes, *known.batch_sizes}):
             return None
         return Held(name, READ, variable, described)
 
@@ -102,8 +100,24 @@ class HeldOutside:
         with self._known.setting():
             held.variable.assign(value)
 
+    def given(self, held: Held) -> bool:
+        return held.variable._unique_id in self._known.given
+
+    def keep_own(self, held: Held) -> None:
+        self._known.own.add(held.variable._unique_id)
+
 
 _told_of_samples: set[str] = set()
+
+
+def _of_samples(name: str, variable: Any, batch_sizes: Collection[int]) -> bool:
+    """Whether it has a row for each sample of a batch, which is told once."""
+    if not variable.shape.rank or variable.shape[0] not in batch_sizes:
+        return False
+    if name not in _told_of_samples:
+        _told_of_samples.add(name)
+        announce(_SAMPLES % name)
+    return True
 
 
 class HeldInSession:
@@ -119,6 +133,7 @@ class HeldInSession:
         self._run = run
         self.identity: Hashable = id(self)
         self._kinds: tuple[int, dict[Hashable | None, str]] = -1, {}
+        self._batch_sizes: set[int] = set()
 
     @property
     def complete(self) -> bool:
@@ -133,6 +148,7 @@ class HeldInSession:
         state = make_state(session.graph)
         if self._kinds[0] != session.graph.version:
             self._kinds = session.graph.version, _kinds(session.graph, state)
+            self._batch_sizes = _batch_sizes(session.graph)
         kinds = self._kinds[1]
         found = []
         for name, variable in settable(session.graph).items():
@@ -140,6 +156,8 @@ class HeldInSession:
             if kind is None or random_state(variable) or variable.dtype.base_dtype == tf.string:
                 continue
             if name in state.kept_own or (kind == READ and left_out(variable)):
+                continue
+            if kind == READ and _of_samples(variable.op.name, variable, self._batch_sizes):
                 continue
             found.append(Held(variable.op.name, kind, variable, f"{variable.dtype.base_dtype.name} {variable.shape}"))
         return found
@@ -156,6 +174,15 @@ class HeldInSession:
     def load(self, held: Held, value: np.ndarray) -> None:
         self._variables().load({held.variable.name: value})
 
+    def given(self, held: Held) -> bool:
+        session = self._session()
+        return session is not None and held.variable.op.name in make_state(session.graph).given.get(session, ())
+
+    def keep_own(self, held: Held) -> None:
+        session = self._session()
+        if session is not None:
+            make_state(session.graph).kept_own.add(held.variable.name)
+
 
 def _kinds(graph: Any, state: GraphState) -> dict[Hashable | None, str]:
     """What each variable of a graph is for, by its key."""
@@ -170,3 +197,10 @@ def _kinds(graph: Any, state: GraphState) -> dict[Hashable | None, str]:
                 )
     found.update(dict.fromkeys(state.trained, TRAINED))
     return found
+
+
+def _batch_sizes(graph: Any) -> set[int]:
+    """Rows of what a graph is fed or takes from a queue or dataset, as far as they are known before a run."""
+    inputs = (op for op in graph.get_operations() if op.type.startswith(_INPUTS))
+    shapes = [tensor.shape for op in inputs for tensor in op.outputs]
+    return {shape[0] for shape in shapes if shape.rank and shape[0] is not None and shape[0] > 1}

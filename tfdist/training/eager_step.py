@@ -81,16 +81,16 @@ class EagerSteps:
         if self._job.switches.shares and tf.executing_eagerly():
             self._variables.share_restored([variable], _READ)
 
-    def assigned(self, variable: Any) -> None:
-        """A variable is about to be assigned a value."""
+    def assigned(self, variable: Any, value: Any) -> None:
+        """A variable is about to be assigned a value, or something to be added to it."""
         if tf.executing_eagerly() and self._job.switches.rewrites and not self._thread.tapes:
-            self._variables.assigned(variable, self._thread.own.get(variable_key(variable)))
+            self._variables.assigned(variable, self._thread.own.get(variable_key(variable)), not tf.is_tensor(value))
 
     def restored(self, handle: Any) -> None:
         """The variable of a handle is about to be set to what a checkpoint has."""
         variable = None if is_symbolic(handle) else self._variables.by_handle(handle)
         if variable is not None:
-            self.assigned(variable)
+            self.assigned(variable, handle)
 
     @property
     def recording(self) -> bool:

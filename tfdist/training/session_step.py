@@ -203,6 +203,8 @@ class SessionSteps:
             state.own[session] = set()
         elif session in state.own and session not in state.synchronised:
             state.own[session] |= reach.assigned
+        if reach.given and session in state.synchronised:
+            state.given.setdefault(session, set()).update(reach.given)
         if any(c.root_only for c in reach.collectives):
             state.synchronised.discard(session)
         return result

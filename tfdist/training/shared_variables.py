@@ -43,6 +43,7 @@ class SharedVariables:
       adapted: preprocessing layers.
       batch_sizes: of this rank, in trainings by ``fit``.
       own: unique ids of those that the script has said to be each rank's own.
+      given: of those that it has set outside steps to what TensorFlow has not computed: a rank's inputs, perhaps.
     """
 
     def __init__(self, job: Job) -> None:
@@ -59,6 +60,7 @@ class SharedVariables:
         self.trained: set[Hashable] = set()
         self.of_optimizers: dict[Hashable, str] = {}
         self.own: set[str] = set()
+        self.given: set[str] = set()
         self.adapted = AdaptedLayers()
         self.batch_sizes: set[int] = set()
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -86,12 +88,13 @@ class SharedVariables:
         """Whether this thread is in such a context."""
         return self._thread.setting > 0
 
-    def assigned(self, variable: Any, reason: str | None) -> None:
+    def assigned(self, variable: Any, reason: str | None, given: bool) -> None:
         """A variable is set by the program itself, outside a step: to what this rank has, perhaps.
 
         Args:
           variable: that is set.
           reason: why its last gradients were this rank's own; None if they were not.
+          given: it is set to an array or a number, not to a tensor.
         """
         if self._thread.setting or variable._unique_id not in self._same or not self._job.switches.shares:
             return
@@ -101,6 +104,8 @@ class SharedVariables:
             self._set[self._same[variable._unique_id]] = _Set(weakref.ref(variable), reason)
         else:
             self._stale.add(variable._unique_id)
+            if given:
+                self.given.add(variable._unique_id)
 
     def applied_by(self, optimizer: Any) -> None:
         """An optimizer has applied gradients: its slots, steps and rates decide on what is trained."""

@@ -36,6 +36,10 @@ SET_BY_SCRIPT = (
     "largest entry): rank 0's are taken, here and where it happens again. To have them from the beginning, set "
     "tfdist.broadcast(values)"
 )
+_GIVEN = (
+    "{}, which the loss reads, was set to other values on each rank, between two steps: it is taken for each rank's "
+    "input (tfdist.keep_own(variable) says so, without this line)"
+)
 _OTHERS = "the ranks train with other variables, first with number {}", REASONS
 ROUNDING = (
     "{} and {} more of the variables differ between ranks by rounding (by {:.1g} of the largest entry), as they do on "
@@ -108,9 +112,15 @@ def settle(
     agreement.agree(control, [one.line for one in held], PLACE, _OTHERS)
     own = [checksum([value]) for value in holder.read(held)]
     first: list[int] = control.broadcast_object(own, PLACE)
-    mine = [n for n, (a, b) in enumerate(zip(own, first, strict=True)) if a != b]
-    ranks: list[list[int]] = control.all_gather_object(mine, PLACE)
-    wanted = sorted(set().union(*ranks), key=lambda number: (_consequence(held[number]), number))
+    mine = {n: a != b for n, (a, b) in enumerate(zip(own, first, strict=True))}
+    given = [n for n, one in enumerate(held) if one.kind == READ and holder.given(one)]
+    ranks: list[tuple[list[int], list[int]]] = control.all_gather_object(([n for n in mine if mine[n]], given), PLACE)
+    wanted = sorted(set().union(*(n for n, _ in ranks)), key=lambda number: (_consequence(held[number]), number))
+    inputs = set().union(*(n for _, n in ranks)).intersection(wanted)
+    for number in sorted(inputs):
+        holder.keep_own(held[number])
+        announce(_GIVEN.format(held[number].name))
+    wanted = [number for number in wanted if number not in inputs]
     worst = 0.0
     for number in wanted:
         (value,) = holder.read(held[number : number + 1])

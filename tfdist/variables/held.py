@@ -58,6 +58,12 @@ class Holder(Protocol):
     def load(self, held: Held, value: np.ndarray) -> None:
         """Set one."""
 
+    def given(self, held: Held) -> bool:
+        """Whether this rank's script has set one, which the loss reads, to something of its own between steps."""
+
+    def keep_own(self, held: Held) -> None:
+        """It is each rank's own from now on."""
+
 
 def digest(holder: Holder) -> int:
     """A number from 1 to 2^48 - 1 that tells whether two ranks hold the same."""

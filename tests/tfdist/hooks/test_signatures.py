@@ -73,6 +73,7 @@ class Argument(list[Any]):
     fetch = target = ()
     built, jit_compile, synchronized, name = True, False, False, "an argument"
     _tfdist_sources: tuple[Any, ...] = ()
+    _master = "a server"
 
     def _tf_sess(self) -> None:
         return None
@@ -99,12 +100,22 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
             ends_epoch=StopRequest(),
         )
         functions: Any = Functions()
+        functions.adapted = Parts(adapted=lambda layer: None)
         sessions = types.SimpleNamespace(
-            around=lambda session, fetches, call: call(), created=lambda session: None, trained=None
+            around=lambda session, fetches, call: call(),
+            created=lambda session: None,
+            closes=lambda session: None,
+            trained=None,
         )
         fit = FitSteps(job, functions, functions, functions)
         steps: Any = Parts(
-            job=job, functions=functions, eager=functions, variables=functions, sessions=sessions, fit=fit
+            job=job,
+            functions=functions,
+            eager=functions,
+            variables=functions,
+            sessions=sessions,
+            fit=fit,
+            replicas=functions,
         )
         recorded = Recorded()
         for point in install._TABLE[:-2]:  # the last are Python's: uncaught exceptions, and exit codes
