@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tfdist.core import devices
 from tfdist.core.environment import begun_before, launch, mark, parent_rank
-from tfdist.core.log import announce, last_words, speak_as
+from tfdist.core.log import announce, last_words, occupy_standard_streams, speak_as
 from tfdist.core.settings import Settings, SettingsError
 from tfdist.engine.autotune import Engines
 from tfdist.graph.job import Job, Switches
@@ -146,6 +146,7 @@ def process() -> Process:
             if begun_before() and "mpi4py.MPI" not in sys.modules:
                 raise SetupError(_EXECUTED.format(started.rank))
             mark(started.rank)
+            occupy_standard_streams()
         world = connect(started, settings)
     except (SettingsError, SetupError) as error:
         # The ranks of a machine are in the same case, and there may be no MPI to agree through: the first speaks.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import time
 from typing import Any
@@ -38,6 +39,15 @@ def speak_as(rank: int) -> None:
         _LOGGER.propagate = False  # the root's handler would say it again
     if _LOGGER.level == logging.NOTSET:
         _LOGGER.setLevel(logging.INFO)
+
+
+def occupy_standard_streams() -> None:
+    """Where standard input, output or error is closed, nothing else gets its number, to which libraries print."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free: this one
 
 
 def log(message: str) -> None:

@@ -1,11 +1,14 @@
-"""Which network module MPICH is told to take under Slurm's pmi2; ``tests/cluster/test_slurm.py`` has why."""
+"""What MPI is told before it starts: a network under Slurm's pmi2 (``tests/cluster/test_slurm.py``); shared memory."""
 
 from __future__ import annotations
 
 import pytest
 
-from tfdist.core.environment import started_by_slurm_pmi
+from tfdist.core import environment
+from tfdist.core.environment import Launch, started_by_slurm_pmi
+from tfdist.mpi import _start
 from tfdist.mpi._start import device_of, module_for_slurm
+from tfdist.transport.interfaces import SetupError
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "PMI_FD": "11", "PMI_RANK": "1", "PMI_SIZE": "4"}
 
@@ -32,3 +35,56 @@ def test_whose_pmi_it_is() -> None:
 )
 def test_modules(version: str, module: str | None) -> None:
     assert module_for_slurm(device_of(version)) == module
+
+
+KB, MB = 1 << 10, 1 << 20
+
+
+class TestSharedMemory:
+    """/dev/shm of any size: MPI is told to take as much as there is, or the job is refused."""
+
+    @pytest.fixture
+    def told(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+        told: dict[str, str] = {}
+
+        def set_default(name: str, value: str) -> bool:
+            told[name] = value
+            return True
+
+        monkeypatch.setattr(environment, "variables", lambda: told)
+        monkeypatch.setattr(environment, "set_default", set_default)
+        return told
+
+    @pytest.mark.parametrize("ranks", [1, 2, 8, 64])
+    def test_room_for_all(self, told: dict[str, str], ranks: int) -> None:
+        size = ranks * 16 * MB
+        _start.fit_into_shared_memory(Launch(ranks, 0, 0, ranks), size, size)
+        assert told == {}
+
+    @pytest.mark.parametrize("size", [64 * KB, MB, 8 * MB, 16 * MB])
+    def test_less(self, told: dict[str, str], size: int) -> None:
+        _start.fit_into_shared_memory(Launch(2, 0, 0, 2), size, size)
+        assert told[_start.UCX_WAYS] == "^sm"
+        assert (_start.CELLS in told) == (size < 4 * MB)
+        if _start.CELLS in told:
+            assert int(told[_start.CELLS]) * int(told[_start.CELL_BYTES]) * 2 < size
+
+    def test_all_ranks_come_to_the_same(self, told: dict[str, str]) -> None:
+        """The first has taken its part by the time the others look."""
+        found = []
+        for rank, free in enumerate((MB, 300 * KB)):
+            told.clear()
+            _start.fit_into_shared_memory(Launch(2, rank, rank, 2), MB, free)
+            found.append(dict(told))
+        assert found[0] == found[1]
+
+    @pytest.mark.parametrize(("size", "free"), [(32 * KB, 32 * KB), (64 * MB, 50 * KB)])
+    def test_no_room(self, told: dict[str, str], size: int, free: int) -> None:
+        with pytest.raises(SetupError, match="/dev/shm has .* MiB free, and MPI needs .* for 4 ranks"):
+            _start.fit_into_shared_memory(Launch(4, 0, 0, 4), size, free)
+        _start.fit_into_shared_memory(Launch(4, 1, 1, 4), size, free)  # one says it
+
+    def test_what_the_user_has_set_stays(self, told: dict[str, str]) -> None:
+        told[_start.CELLS] = "64"
+        _start.fit_into_shared_memory(Launch(4, 0, 0, 4), KB, KB)
+        assert told == {_start.CELLS: "64"}

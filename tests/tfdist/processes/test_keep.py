@@ -1,0 +1,133 @@
+"""What watches over a rank: what it says of its end, to whom, and whom it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.processes import keep
+
+SLEEPS = ["sleep", "60"]
+
+
+class Watched:
+    """A process under watch.
+
+    Args:
+      command: of it.
+      tmp_path: for what the watch says.
+    """
+
+    def __init__(self, command: list[str], tmp_path: Path) -> None:
+        self.launcher, connection = socket.socketpair()
+        self.process: Any = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._said = tmp_path / "said"
+        # (It watches over what its own output and error lead to: as the rank's, which start it.)
+        program = [sys.executable, "-I", "-S", str(keep.__file__), "1", "2"]
+        with self._said.open("w") as said:
+            self.keeper: Any = subprocess.Popen(
+                [*program, str(self.process.pid), str(connection.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                pass_fds=[connection.fileno()],
+                bufsize=0,
+            )
+        connection.close()
+        self.keeper.wait(30)  # it has gone into the background
+        self.launcher.settimeout(30)
+
+    def told(self) -> str:
+        """What the launcher hears until the connection is closed."""
+        found = b""
+        while part := self.launcher.recv(1000):
+            found += part
+        return found.decode()
+
+    @property
+    def said(self) -> str:
+        return self._said.read_text()
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Callable[[list[str]], Watched]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(command: list[str]) -> Watched:
+            one = Watched(command, tmp_path)
+            stack.callback(one.process.wait)
+            stack.callback(one.process.kill)
+            stack.callback(one.launcher.close)
+            return one
+
+        yield start
+
+
+def test_one_that_is_killed(watched: Callable[[list[str]], Watched]) -> None:
+    one = watched(SLEEPS)
+    one.process.kill()
+    assert one.told() == "cmd=abort exitcode=137\n"
+    assert f"rank 1 of 2 (process {one.process.pid} on {os.uname().nodename}) was ended by SIGKILL" in one.said
+    assert "memory" in one.said
+
+
+@pytest.mark.parametrize(("code", "told"), [(0, 1), (3, 3)])
+def test_one_that_leaves(watched: Callable[[list[str]], Watched], code: int, told: int) -> None:
+    one = watched([sys.executable, "-c", f"import os, time; time.sleep(1); os._exit({code})"])
+    assert one.told() == f"cmd=abort exitcode={told}\n"
+    assert f"has left with exit code {code}, without coming to its program's end" in one.said
+
+
+def test_one_that_ends_as_it_should(watched: Callable[[list[str]], Watched]) -> None:
+    one = watched(SLEEPS)
+    one.keeper.stdin.write(keep.ENDED)
+    assert one.told() == "" and one.said == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_one_that_is_asked_to_end(watched: Callable[[list[str]], Watched], number: signal.Signals) -> None:
+    """The launcher says that by itself."""
+    one = watched(SLEEPS)
+    one.process.send_signal(number)
+    assert one.told() == "" and one.said == ""
+
+
+def test_one_that_ends_the_job_itself(watched: Callable[[list[str]], Watched]) -> None:
+    one = watched(SLEEPS)
+    one.keeper.stdin.write(keep.ABORTS)
+    time.sleep(0.2)
+    one.process.kill()
+    assert one.told() == "" and one.said == ""
+
+
+def test_where_the_launcher_has_ended_the_job(watched: Callable[[list[str]], Watched]) -> None:
+    one = watched(SLEEPS)
+    one.launcher.close()
+    one.process.kill()
+    one.process.wait()
+    time.sleep(2 * keep._ENDING_SECONDS)
+    assert one.said == ""
+
+
+def test_who_writes_where_a_rank_did(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    child = subprocess.Popen(SLEEPS, stdout=write)
+    try:
+        pipe = os.fstat(write)
+        assert keep._writes(str(child.pid), {(pipe.st_dev, pipe.st_ino)})
+        assert not keep._writes(str(child.pid), {(pipe.st_dev, pipe.st_ino + 1)})
+    finally:
+        child.kill()
+        child.wait()
+        os.close(read)
+        os.close(write)
