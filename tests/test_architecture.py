@@ -26,7 +26,7 @@ ROOMS = {
     "nmt.model": "architecture, parts, interface, lstm, registry, inference_model batch_input session",
 }
 BESIDE = {  # neither is one of the ranks
-    "tfdist.launch": {"tfdist.core", "tfdist.launch"},
+    "tfdist.launch": {"tfdist.core", "tfdist.launch", "tfdist.processes"},
     "tfdist.trace": {"tfdist.core", "tfdist.trace"},
 }
 

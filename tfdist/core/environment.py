@@ -125,6 +125,12 @@ def started_by_slurm_pmi(environment: Mapping[str, str] | None = None) -> bool:
     return {"SLURM_STEP_ID", "PMI_FD", "PMI_JOBID"} <= environment.keys() and "MPI_LOCALRANKID" not in environment
 
 
+def started_by_pmix(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether ranks can meet through PMIx alone: Open MPI's mpirun has started them, prterun, or srun --mpi=pmix."""
+    environment = variables() if environment is None else environment
+    return "PMIX_RANK" in environment and not {"PMI_FD", "PMI_PORT"} & environment.keys()
+
+
 # What a rank must get from here on a machine that mpirun reaches through ssh, where a login shell sets its own.
 _HANDED_ON = ("TFDIST_", "TF_", "XLA_", "OMP_", "PYTHON")
 _HANDED_ON_NAMES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "DDL_OPTIONS")

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from tfdist.launch._absent_ranks import AbsentRanks
 from tfdist.launch._rank_prefix import Lines
+from tfdist.processes.absent_ranks import AbsentRanks
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what SIGUSR1 means, the program knows

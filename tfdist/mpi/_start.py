@@ -43,6 +43,10 @@ _TOO_SMALL = (
     "{} has {:.2f} MiB free, and MPI needs {:.2f} MiB of it for {} ranks: give it more room (in a container: docker "
     "run --shm-size=1g; else mount -o remount,size=1g {}), or remove what other jobs have left there"
 )
+_NO_PMIX = (
+    "Open MPI's mpirun has started this, or another launcher that knows PMIx alone, which the library that mpi4py uses "
+    "({}) does not: they belong to different MPIs. Start with tfdist-run, or with that library's own mpirun"
+)
 _WARNING = (
     "this MPICH knows no way over the network but UCX, whose addresses Slurm's pmi2 cuts off (MPICH's {} lists its "
     "modules): if MPI does not start, start with tfdist-run or mpirun inside the allocation, or take an MPICH with ofi"
@@ -58,26 +62,44 @@ def start(launched: Launch) -> None:
     environment.set_default(TWO_LEVELS, "-1")  # never; other libraries do not read it
     environment.set_default(UCX_DEBUGS, "0")  # at no signal
     fit_into_shared_memory(launched, *_shared_memory())
-    if not environment.started_by_slurm_pmi() or "mpi4py.MPI" in sys.modules:
+    by_pmix = environment.started_by_pmix()
+    if not (by_pmix or environment.started_by_slurm_pmi()) or "mpi4py.MPI" in sys.modules:
         return
     import mpi4py
 
     rc = mpi4py.rc
     if not rc.initialize or environment.variables().get(NETWORK_MODULE):
         return
-    # Which modules there are is known to the library alone, which can be asked before it starts.
+    # What it can do is known to the library alone, which can be asked before it starts.
     rc.initialize, rc.finalize = False, rc.finalize is not False
     from mpi4py import MPI
 
-    device = device_of(MPI.Get_library_version())
+    version = MPI.Get_library_version()
+    if by_pmix:
+        check_pmix(version)
+    else:
+        _choose_module(device_of(version), launched)
+    rc.initialize = True
+    MPI.Init_thread(getattr(MPI, f"THREAD_{rc.thread_level.upper()}") if rc.threads else MPI.THREAD_SINGLE)
+
+
+def check_pmix(version: str) -> None:
+    """Whether this library can meet through PMIx.
+
+    Raises:
+      SetupError: it is an MPICH without it, which would end the process as it starts.
+    """
+    if device_of(version) and "pmix" not in version.lower():
+        raise SetupError(_NO_PMIX.format(version.splitlines()[0].strip("\0 ")))
+
+
+def _choose_module(device: str, launched: Launch) -> None:
     module = module_for_slurm(device)
     if module:
         environment.set_default(NETWORK_MODULE, module)
     elif module is None:
         speak_as(launched.rank or 0)
         announce(_WARNING.format(device))
-    rc.initialize = True
-    MPI.Init_thread(getattr(MPI, f"THREAD_{rc.thread_level.upper()}") if rc.threads else MPI.THREAD_SINGLE)
 
 
 def _shared_memory() -> tuple[int, int]:

@@ -6,10 +6,11 @@ import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from tfdist.core.environment import launcher_connection, started_by_slurm_pmi
-from tfdist.processes import keep
+from tfdist.processes import absent_ranks, keep
 
 _PROGRAM = Path(keep.__file__)
 _START_SECONDS = 30.0
@@ -25,6 +26,25 @@ def end_job(exit_code: int = 1) -> None:
 def _connection() -> int | None:
     # (Slurm's, too, tells of one, and sees to lost processes by itself.)
     return None if started_by_slurm_pmi() else launcher_connection()
+
+
+@contextlib.contextmanager
+def others_expected(rank: int | None) -> Iterator[None]:
+    """MPI begins in here, when all ranks have come: one that has ended before ends the job (``absent_ranks``)."""
+    connection = _connection()
+    if connection is None or rank is None:
+        yield
+        return
+    program = [sys.executable, "-I", "-S", absent_ranks.__file__, str(rank), str(connection)]
+    try:
+        looking = subprocess.Popen(program, stdin=subprocess.PIPE, pass_fds=(connection,))
+    except OSError:  # where no process can be begun, a rank does without
+        yield
+        return
+    try:
+        yield
+    finally:
+        looking.communicate()
 
 
 class Keeper:

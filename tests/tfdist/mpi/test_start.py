@@ -37,6 +37,16 @@ def test_modules(version: str, module: str | None) -> None:
     assert module_for_slurm(device_of(version)) == module
 
 
+def test_a_launcher_of_another_mpi() -> None:
+    assert environment.started_by_pmix({"PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1"})
+    assert not environment.started_by_pmix({"PMIX_RANK": "1", "PMI_FD": "5"})  # an mpirun of MPICH inside one
+    mpich = "MPICH Version:      5.0.2\nMPICH Device:       ch4:ucx ofi\nMPICH configure: {}\n"
+    with pytest.raises(SetupError, match=r"Open MPI's mpirun .*\(MPICH Version:      5.0.2\) does not.*tfdist-run"):
+        _start.check_pmix(mpich.format("--with-device=ch4"))
+    _start.check_pmix(mpich.format("--with-pmix=/usr"))
+    _start.check_pmix("Open MPI v5.0.11")
+
+
 KB, MB = 1 << 10, 1 << 20
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch import TFDIST_RUN, Finished, run
+from tests.launch import TFDIST_RUN, Finished, mpirun, run
 from tfdist.launch import host_check
 
 
@@ -46,6 +46,14 @@ def test_a_script_of_ours(tmp_path: Path) -> None:
     assert finished.code == 1, finished
     assert "[0] RuntimeError: no data" in finished.errors
     assert "rank 0 has ended before MPI began, where rank 1 waits for it" in finished.errors
+
+
+def test_a_rank_looks_where_mpirun_alone_has_started_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text('import os\nif os.environ["PMI_RANK"] == "1":\n    raise RuntimeError("no data")\nimport tfdist')
+    finished = mpirun(3, [str(script)], 60)
+    assert finished.code == 1, finished
+    assert finished.errors.count("tfdist: rank 1 has ended before MPI began, where rank 0 waits for it") == 1, finished
 
 
 @pytest.mark.parametrize(

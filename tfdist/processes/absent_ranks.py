@@ -4,6 +4,11 @@ Hydra ends a job one of whose ranks ends without MPI's own end, but for one that
 a program without MPI, which may end when it likes. How a rank has ended, only its parent is told; that it has is to be
 seen, and whether others are inside MPI, too. Both together cannot be in a job that is well: MPI begins, and ends, when
 all ranks have come.
+
+``tfdist-run`` looks for it; and so does a program of a few lines beside each rank while MPI begins there, in which no
+thread of the rank's can run. It imports nothing of the package:
+
+    python -I -S absent_ranks.py RANK CONNECTION
 """
 
 from __future__ import annotations
@@ -11,10 +16,16 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-_LOOKS = 3  # one after the other that have seen it: at MPI's end the last may be a moment behind
+LOOKS = 3  # one after the other that have seen it: at MPI's end the last may be a moment behind
+_LOOKS_OF_A_RANK = 6  # tfdist-run, if it is there, is first
+_LOOK_SECONDS = 1.0
+_OUTPUT_SECONDS = 0.2  # for the launcher to hand words on
 _PROXY = "hydra_pmi_proxy\n"
 # MPICH's own memory, which a machine's ranks share from inside MPI_Init up to MPI_Finalize.
 _SHARED_MEMORY = re.compile(r"/dev/shm/mpich_")
@@ -26,10 +37,12 @@ class AbsentRanks:
 
     Args:
       launcher: its process.
+      looks: one after the other that have seen it, until it is told.
     """
 
-    def __init__(self, launcher: int) -> None:
+    def __init__(self, launcher: int, looks: int = LOOKS) -> None:
         self._launcher = launcher
+        self._wanted = looks
         self._machines = 0
         self._looks = 0
 
@@ -37,7 +50,7 @@ class AbsentRanks:
         """Who waits for whom in vain, in words; empty if nobody does, or not yet for long."""
         found = self._look()
         self._looks = self._looks + 1 if found else 0
-        return found if self._looks >= _LOOKS else ""
+        return found if self._looks >= self._wanted else ""
 
     def _look(self) -> str:
         children = _children(self._launcher)  # a proxy here, and the ways to the other machines
@@ -95,3 +108,30 @@ def _text(pid: int, name: str) -> str:
     with contextlib.suppress(OSError):
         return os.fsdecode(Path(f"/proc/{pid}/{name}").read_bytes())
     return ""
+
+
+def main(rank: str, connection: int) -> None:
+    """Look until the rank, whose child this is, has closed standard input: MPI has begun."""
+    proxy = os.getppid()
+    while proxy > 1 and _text(proxy, "comm") != _PROXY:
+        proxy = _parent(proxy)
+    if proxy <= 1:
+        return  # another launcher's
+    absent = AbsentRanks(_parent(proxy), _LOOKS_OF_A_RANK)
+    while not select.select([0], [], [], _LOOK_SECONDS)[0]:
+        words = absent.look()
+        if words.endswith(f"where rank {rank} waits for it"):  # one of those who wait says it
+            os.write(2, f"tfdist: {words}: the job ends; look at what that rank has said above\n".encode())
+            time.sleep(_OUTPUT_SECONDS)
+            with contextlib.suppress(OSError):
+                os.write(connection, b"cmd=abort exitcode=1\n")
+            return
+
+
+def _parent(pid: int) -> int:
+    fields = _text(pid, "stat").rpartition(")")[2].split()
+    return int(fields[1]) if fields else 0
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
