@@ -149,7 +149,7 @@ def reductions(topology: Topology, pace: Pace) -> Iterator[Reductions]:
 
 
 class _Unknown:
-    """See ``stall_detection.States``."""
+    """See ``state_line.States``."""
 
     rank = tfdist.rank()
     size = tfdist.size()
@@ -160,7 +160,13 @@ class _Unknown:
     def tell_waits(self, waits: Any) -> None:
         pass
 
-    def enter(self, line: int, number: int) -> None:
+    def tell_saves(self, saves: bytes) -> None:
+        pass
+
+    def tell_position(self, position: int) -> None:
+        pass
+
+    def enter(self, line: int, number: int, position: int) -> None:
         pass
 
     def read(self) -> Mapping[int, State]:

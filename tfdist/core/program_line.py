@@ -36,6 +36,16 @@ def program_line(thread: int) -> str:
         return f"{frame.f_code.co_name} ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
 
 
+def call_site() -> str:
+    """The lines, of all functions, that have led to where this thread is."""
+    lines = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        frame = frame.f_back
+    return "\n".join(lines)
+
+
 def stacks() -> str:
     """Where all threads but the calling one are: the main thread first, its innermost line first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}

@@ -32,11 +32,14 @@ class Members:
         self.failures = 0
         self._calls: dict[str, int] = {}
         self._lock = threading.Lock()
-        settings = process().job.switches.settings
+        job = process().job
+        settings = job.switches.settings
         words = "all ranks" if number == 0 else f"process set {number} (ranks {', '.join(map(str, ranks))})"
-        self.negotiation = (
-            None if group is None else Negotiation(group, words, settings.stall_seconds, settings.stall_abort_seconds)
-        )
+        # The thread that meets the others has no place in the program; what begins here is begun by all, in its order.
+        self._position = job.world.position if number == 0 else None
+        count = self._position.count if self._position is not None else lambda: None
+        limits = settings.stall_seconds, settings.stall_abort_seconds
+        self.negotiation = None if group is None else Negotiation(group, words, *limits, count)
 
     def run_begins(self) -> None:
         """See ``State``."""
@@ -59,6 +62,8 @@ class Members:
         """All ranks are at one place, to which they may have come by different numbers of operations."""
         with self._lock:
             self._calls = {}
+        if self._position is not None:
+            self._position.count_anew()
 
 
 class State:

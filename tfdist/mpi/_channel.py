@@ -105,7 +105,7 @@ class MpiChannel:
 
     def _arrive(self, place: str, flags: int, size_bytes: int) -> list[int]:
         self._arrivals += 1
-        self._detector.enter(self._number, self._arrivals)
+        self._detector.enter(self._number, self._arrivals, self._awaited is None and not self.aside)
         self._place = place
         self._entry = self._recorder.enter(self._line, self._arrivals, place, size_bytes)
         found = self._bring(place, flags, size_bytes)

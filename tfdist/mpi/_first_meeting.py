@@ -14,7 +14,7 @@ _TAG = 31_999  # of a communicator that is the script's too; every MPI has 32,76
 
 
 class FirstMeeting:
-    """Rank 0 hears of each rank, and tells all when it has; a ``stall_detection.Request``, and its ``States``.
+    """Rank 0 hears of each rank, and tells all when it has; a ``stall_detection.Request``, and ``state_line.States``.
 
     Nothing is left in the communicator afterwards. Collective: all ranks.
 
@@ -52,7 +52,13 @@ class FirstMeeting:
     def tell_waits(self, waits: Sequence[Call] | None) -> None:
         """Likewise."""
 
-    def enter(self, line: int, number: int) -> None:
+    def tell_saves(self, saves: bytes) -> None:
+        """Likewise."""
+
+    def tell_position(self, position: int) -> None:
+        """Likewise."""
+
+    def enter(self, line: int, number: int, position: int) -> None:
         """Likewise."""
 
     def read(self) -> Mapping[int, State]:

@@ -29,7 +29,7 @@ _UNANSWERED_SECONDS = 3.5  # more than two ranks' patience: one may be stopped
 
 
 class MpiStates:
-    """See ``stall_detection.States``.
+    """See ``state_line.States``.
 
     The ranks of a machine have a line each in memory that they share. Any of them lets other machines read the whole.
     Collective: all ranks.
@@ -38,6 +38,9 @@ class MpiStates:
       comm: of all ranks; nothing else uses it.
       machine: of those of this machine.
       recorder: notes where the threads are.
+
+    Attributes:
+      near: the other ranks of this machine.
     """
 
     def __init__(self, comm: Any, machine: Any, recorder: Recorder) -> None:
@@ -56,6 +59,7 @@ class MpiStates:
         self._line = lines.pop(comm.rank)
         self._line.tell_line("")  # it lives
         self._lines = lines
+        self.near = tuple(lines)
         processes = dict(zip(machines[comm.rank], machine.allgather(Process.own()), strict=True))
         # (Those of another namespace, or that Linux hides, cannot be seen.)
         self._processes = {rank: processes[rank] for rank in lines if processes[rank].state() != GONE}
@@ -77,8 +81,14 @@ class MpiStates:
     def tell_waits(self, waits: Sequence[Call] | None) -> None:
         self._line.tell_waits(waits)
 
-    def enter(self, line: int, number: int) -> None:
-        self._line.enter(line, number)
+    def tell_saves(self, saves: bytes) -> None:
+        self._line.tell_saves(saves)
+
+    def tell_position(self, position: int) -> None:
+        self._line.tell_position(position)
+
+    def enter(self, line: int, number: int, position: int) -> None:
+        self._line.enter(line, number, position)
 
     def read(self) -> Mapping[int, State]:
         if self._reading.acquire(blocking=False):  # else another thread of this rank is at it

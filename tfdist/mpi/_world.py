@@ -27,7 +27,8 @@ from tfdist.processes.deadline import END_SECONDS, START_SECONDS, end_by_alarm, 
 from tfdist.processes.keeper import Keeper
 from tfdist.processes.launcher_watch import LauncherWatch
 from tfdist.transport.awake import AwakeSeconds
-from tfdist.transport.interfaces import Group, PeerError, SetupError
+from tfdist.transport.interfaces import Group, PeerError, SaveTurn, SetupError
+from tfdist.transport.saving import Saving
 from tfdist.transport.stall_detection import StallDetector
 
 _PLACE = "the start of tfdist"
@@ -94,6 +95,8 @@ class MpiWorld(MpiGroup):
         self._has_neighbours = has_neighbours
         super().__init__(Communicators(comm, detector, range(comm.size), topology, "all ranks", windows))
         self._detector = detector
+        self.position = detector.position
+        self._saving = Saving(detector, self._states, self._states.near, settings)
         self._groups = Groups(comm, detector, topology)
         self._keeper.begun()
 
@@ -137,6 +140,9 @@ class MpiWorld(MpiGroup):
 
     def called(self) -> None:
         self._detector.called()
+
+    def save(self, path: str, site: str, follows: bool = False) -> SaveTurn:
+        return self._saving.begin(path, site, follows)
 
     def unordered(self) -> contextlib.AbstractContextManager[None]:
         return self._detector.unordered()

@@ -17,6 +17,7 @@ from tfdist.core.flight_recorder import Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
 from tfdist.transport.process_memory import ProcessMemory
+from tfdist.transport.saves import Position
 
 
 class SetupError(RuntimeError):
@@ -252,15 +253,29 @@ class Group(Hashable, Protocol):
         """Give everything back; its channels refuse what comes later. Collective: the group's ranks."""
 
 
+class SaveTurn(Protocol):
+    """A save of this rank: whether it ``writes``, or another has."""
+
+    writes: bool
+
+    def done(self) -> None:
+        """It is written."""
+
+    def failed(self, error: BaseException) -> None:
+        """It is not."""
+
+
 class World(Group, Protocol):
     """All ranks: ``local_`` counts those of this machine.
 
     Attributes:
       topology: which share memory.
       recorder: of what this rank does with the others.
+      position: of this rank in the order of the calls that all ranks make.
     """
 
     recorder: Recorder
+    position: Position
     local_rank: int
     local_size: int
     topology: Topology
@@ -282,6 +297,18 @@ class World(Group, Protocol):
 
     def called(self) -> None:
         """A thread of the script's begins something that needs the others."""
+
+    def save(self, path: str, site: str, follows: bool = False) -> SaveTurn:
+        """Not collective: begin to save what other ranks may save here, too; wait for the one that writes it.
+
+        Args:
+          path: absolute.
+          site: the lines of the program that lead here.
+          follows: this rank never writes it.
+
+        Raises:
+          Exception: what has gone wrong on the rank that was to write; or PeerError, if it is missing.
+        """
 
     def unordered(self) -> contextlib.AbstractContextManager[None]:
         """What begins now may come to several channels, in an order that differs between the ranks."""

@@ -12,7 +12,8 @@ import numpy as np
 from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
-from tfdist.transport.interfaces import Channel, Group, Node, NodeMemory, Pace, Sums, Wire
+from tfdist.transport.interfaces import Channel, Group, Node, NodeMemory, Pace, SaveTurn, Sums, Wire
+from tfdist.transport.saves import Position
 
 
 class OneProcess:
@@ -31,6 +32,7 @@ class OneProcess:
 
     def __init__(self) -> None:
         self.recorder: Recorder = SILENT
+        self.position = Position(lambda position: None)
         self.control: Channel = self
         self.kept: dict[Any, Any] = {}
 
@@ -94,6 +96,9 @@ class OneProcess:
     def called(self) -> None:
         pass
 
+    def save(self, path: str, site: str, follows: bool = False) -> SaveTurn:
+        return _Writes()
+
     def unordered(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
@@ -110,6 +115,18 @@ class OneProcess:
         return [note]
 
     def finish(self) -> None:
+        pass
+
+
+class _Writes:
+    """See ``interfaces.SaveTurn``: there is nobody else who could."""
+
+    writes = True
+
+    def done(self) -> None:
+        pass
+
+    def failed(self, error: BaseException) -> None:
         pass
 
 

@@ -18,17 +18,18 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.log import last_words
 from tfdist.core.settings import Settings
 from tfdist.processes.process_state import GONE
 from tfdist.transport._blocking_call import BlockingCall
-from tfdist.transport._long_wait import LongWait, Manner, Ranks, Request
+from tfdist.transport._long_wait import LongWait, Manner, Request
 from tfdist.transport.awake import AwakeSeconds
 from tfdist.transport.calls import Call, Report, line_number
 from tfdist.transport.interfaces import PeerError
+from tfdist.transport.saves import Position
+from tfdist.transport.state_line import States
 from tfdist.transport.whereabouts import lost
 
 _ANNOUNCE_SECONDS = 1.0
@@ -39,21 +40,6 @@ _LONGEST_NAP_SECONDS = 1e-3
 _RUNNING = ("running", "")
 
 
-class States(Ranks, Protocol):
-    """What the ranks are about."""
-
-    size: int
-
-    def tell(self, kind: str, what: str) -> None:
-        """What this rank is about, until further notice."""
-
-    def tell_waits(self, waits: Sequence[Call] | None) -> None:
-        """In which calls its program is held up; None: nobody is to draw conclusions."""
-
-    def enter(self, line: int, number: int) -> None:
-        """It has come to this number of a line of operations."""
-
-
 class StallDetector:
     """This rank's knowledge of where the others are.
 
@@ -62,6 +48,9 @@ class StallDetector:
       settings: stall_seconds, stall_abort_seconds and stall_alone_seconds.
       recorder: of what this rank does with the others.
       end: ends the job, with this exit code.
+
+    Attributes:
+      position: of this rank.
     """
 
     def __init__(
@@ -80,6 +69,7 @@ class StallDetector:
         self._first_failure = ""
         self._abandoned: list[Request] = []  # with their buffers: MPI writes to them when the others come
         self._entered: dict[int, int] = {}
+        self.position = Position(states.tell_position)
         self._waits: dict[int, Call | None] = {}  # the long ones that hold the program up, by who waits
         self._programs: set[int] = set()  # threads of the script that have called
         self._unordered = 0
@@ -103,16 +93,29 @@ class StallDetector:
         """This rank does not go on where the others do."""
         # In words: the error itself holds on to the script's variables.
         self._first_failure = self._first_failure or f"{type(error).__name__}: {error}"
+        if not self._forked:
+            self.position.pass_all()
 
-    def enter(self, line: int, number: int) -> None:
-        """This rank comes to a number of a line of operations (``calls.line_number``), where others must come too."""
+    @property
+    def apart(self) -> bool:
+        """Whether this process is no rank among others: it was forked off, or the rank's program has ended."""
+        return self._forked or self._state[0] == "ended"
+
+    def enter(self, line: int, number: int, everyone: bool = False) -> None:
+        """This rank comes to a number of a line of operations (``calls.line_number``), where others must come too.
+
+        Args:
+          line: of operations.
+          number: on it.
+          everyone: all ranks do, in the order of their programs.
+        """
         self._entered[line] = number
-        self._states.enter(line, number)
+        self._states.enter(line, number, self.position.next() if everyone else 0)
 
     def enter_place(self, place: str, ranks: Sequence[int] | None) -> tuple[int, int]:
         """This rank comes to where ranks come now and then: the line of that place, and its next number."""
         line = line_number(f"{place} of {ranks}")
-        self.enter(line, self._entered.get(line, 0) + 1)
+        self.enter(line, self._entered.get(line, 0) + 1, ranks is None or len(ranks) == self.size)
         return line, self._entered[line]
 
     def called(self) -> None:
@@ -216,20 +219,38 @@ class StallDetector:
                 raise
             raise broken(place, error) from error
 
-    def _wait(self, request: Request, manner: Manner) -> None:
+    def wait_for_news(self, request: Request, place: str, rank: int) -> None:
+        """Wait likewise for what another rank will tell of itself: nothing is pending, and a deadline alone gives up.
+
+        Raises:
+          PeerError: see ``wait``.
+        """
+        self.check(place)
+        aside = threading.current_thread() is not threading.main_thread()
+        try:
+            self._wait(request, Manner(place, [rank], aside=aside), in_step=True)
+        except PeerError as error:
+            self.give_up(error)
+            raise
+
+    def _wait(self, request: Request, manner: Manner, in_step: bool = False) -> None:
         clock = AwakeSeconds()
         long = None
-        while not request.Test():
-            waited = clock.passed()
-            if waited > _ANNOUNCE_SECONDS:
-                long = long or LongWait(self, self._states, self._settings, request, manner)
-                long.look(waited)
-            if waited < _YIELDING_SECONDS:
-                os.sched_yield()
-            else:
-                time.sleep(min(_LONGEST_NAP_SECONDS, _NAP_SHARE * waited))
-        if long:
-            self.end_wait(long)
+        done = False
+        try:
+            while not request.Test():
+                waited = clock.passed()
+                if waited > _ANNOUNCE_SECONDS:
+                    long = long or LongWait(self, self._states, self._settings, request, manner)
+                    long.look(waited)
+                if waited < _YIELDING_SECONDS:
+                    os.sched_yield()
+                else:
+                    time.sleep(min(_LONGEST_NAP_SECONDS, _NAP_SHARE * waited))
+            done = True
+        finally:
+            if long and (done or in_step):
+                self.end_wait(long)
 
     @contextlib.contextmanager
     def inside(self, place: str, ranks: Sequence[int] | None = None) -> Iterator[None]:

@@ -34,7 +34,13 @@ class Pretended:
     def tell_waits(self, waits: Sequence[Call] | None) -> None:
         self.waits.append(waits)
 
-    def enter(self, line: int, number: int) -> None:
+    def tell_saves(self, saves: bytes) -> None:
+        pass
+
+    def tell_position(self, position: int) -> None:
+        pass
+
+    def enter(self, line: int, number: int, position: int) -> None:
         pass
 
     def read(self) -> dict[int, State]:

@@ -43,13 +43,22 @@ class Negotiation:
       words: what it is called.
       stall_seconds: after which ranks that wait for different operations say so.
       abort_seconds: after which they give up.
+      count: is called when an operation is begun.
 
     Attributes:
       failures: of operations of graphs, as many on all ranks.
     """
 
-    def __init__(self, group: Group, words: str, stall_seconds: float, abort_seconds: float) -> None:
+    def __init__(
+        self,
+        group: Group,
+        words: str,
+        stall_seconds: float,
+        abort_seconds: float,
+        count: Callable[[], None] = lambda: None,
+    ) -> None:
         self._group = group
+        self._count = count
         self._words = words
         # Not by the thread: communicators are made in the same order on all ranks.
         self._channel = group.channel(f"Horovod operations of {words}")
@@ -82,6 +91,7 @@ class Negotiation:
           PeerError: a rank is missing since an earlier one.
         """
         one = Underway(request, arrays)
+        self._count()
         with self._changed:
             if self._failure is not None:
                 raise self._failure

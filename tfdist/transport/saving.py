@@ -1,0 +1,289 @@
+"""Saving: this rank's saves among those of the others; which of them writes is decided in ``saves``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import stat
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from tfdist.core.settings import Settings
+from tfdist.processes.process_state import GONE
+from tfdist.transport.calls import line_number
+from tfdist.transport.saves import (
+    FAILURE_BYTES,
+    MOST_SAVES,
+    PASSED_ALL,
+    Outcome,
+    Phase,
+    Reading,
+    Save,
+    Saves,
+    decide,
+    decoded,
+    encoded,
+    in_the_way,
+    outcome,
+    writing,
+)
+from tfdist.transport.stall_detection import StallDetector
+from tfdist.transport.state_line import State, States
+
+_LOOK_SECONDS = 2e-3  # between two looks at the others
+_LOOK_SHARE = 0.05  # of the time, at most: there may be thousands
+_VISIBLE_SECONDS = 2.0  # until a network file system shows what another machine has written
+_NAP_SECONDS = 0.05
+_WITNESSES = ("", ".index", "/saved_model.pb", "/saved_model.pbtxt", "/metadata.json")  # of files, prefixes, folders
+_WORDS = 300  # of an exception whose own are too many, or which cannot be sent
+
+
+class Turn:
+    """A save of this rank, from its beginning to its end; see ``interfaces.SaveTurn``.
+
+    Args:
+      writes: whether this rank writes.
+      end: is called at the end, with what has gone wrong.
+    """
+
+    def __init__(self, writes: bool, end: Callable[[BaseException | None], None] = lambda error: None) -> None:
+        self.writes = writes
+        self._end = end
+
+    def done(self) -> None:
+        self._end(None)
+
+    def failed(self, error: BaseException) -> None:
+        self._end(error)
+
+
+class Saving:
+    """The saves of this rank.
+
+    Args:
+      detector: waits.
+      states: of the ranks.
+      near: the other ranks of this machine.
+      settings: how long a rank may be silent.
+    """
+
+    def __init__(self, detector: StallDetector, states: States, near: Sequence[int], settings: Settings) -> None:
+        self._detector, self._states, self._settings = detector, states, settings
+        self._rank = states.rank
+        self._near = sorted(near)
+        self._far = [r for r in range(states.size) if r != self._rank and r not in self._near]
+        self._told: dict[int, Save] = {}  # by their paths, the latest at the end
+        self._failure = 0, b""
+        self._position = -1
+        self._counts: Counter[tuple[str, int]] = Counter()  # at this position
+        self._telling = threading.Lock()
+        self._shared: dict[int, bool] = {}  # devices, whether another machine sees what they hold
+
+    def begin(self, path: str, site: str, follows: bool = False) -> Turn:
+        """See ``interfaces.World.save``."""
+        if self._detector.apart:
+            return Turn(writes=True)
+        own = self._next(line_number(path), line_number(site))
+        looks = _Looks(self._states, self._settings.stall_seconds)
+        self._tell(own)
+        try:
+            found, rank = self._decided(own, path, looks, follows)
+        except BaseException:
+            self._withdraw(own)
+            raise
+        if found is Outcome.FAILED and rank is not None:
+            error = _failure(looks.of(rank).saves, own, rank, path)
+            self._fail(own, error)
+            raise error
+        if found is not Outcome.AWAY or follows:
+            self._tell(own._replace(phase=Phase.LEFT))
+            return Turn(writes=False)
+        return self._turn(own, path)
+
+    def _next(self, path: int, site: int) -> Save:
+        with self._telling:
+            position = self._detector.position.now
+            if position != self._position:
+                self._position = position
+                self._counts.clear()
+            self._counts.update([("path", path), ("site", site)])
+            number, turn = self._counts["path", path], self._counts["site", site]
+        return Save(path, site, position, number, turn, aside=not _in_main_thread())
+
+    def _decided(self, own: Save, path: str, looks: _Looks, follows: bool) -> tuple[Outcome, int | None]:
+        """What is to be done, when nobody is to be waited for any more; that this rank writes, it has told."""
+        near, far = ([r for r in ranks if r < self._rank] for ranks in (self._near, self._far))
+        looks.look()
+        while True:
+            looks.look()
+            if own.position < PASSED_ALL:  # else there is no lower rank that this one is in step with
+                found, rank = decide(own, looks.readings, near, far, lambda done: self._here(path, done))
+                if rank is not None and found.waits:
+                    self._wait(looks, path, rank, lambda of: outcome(own, of).waits)
+                    continue
+                if rank is not None or follows:
+                    return found, rank
+            self._tell(own._replace(phase=Phase.WRITES))
+            looks.look()
+            busy = in_the_way(own, looks.readings, self._near)
+            if busy is None:
+                return Outcome.AWAY, None
+            if busy < self._rank:
+                self._tell(own)
+            self._wait(looks, path, busy, lambda of: writing(own.path, of))
+
+    def _wait(self, looks: _Looks, path: str, rank: int, waits: Callable[[Reading], bool]) -> None:
+        news = _News(looks, lambda: not waits(looks.of(rank)))
+        if self._detector.gave_up:
+            while not news.Test():
+                time.sleep(_LOOK_SECONDS)
+        else:
+            self._detector.wait_for_news(news, f"the saving of {path} by rank {rank}", rank)
+
+    def _turn(self, own: Save, path: str) -> Turn:
+        announced = contextlib.ExitStack()
+        if not own.aside and not self._detector.gave_up:
+            announced.enter_context(self._detector.alone(f"the saving of {path}"))
+
+        def end(error: BaseException | None) -> None:
+            announced.close()
+            if error is None:
+                self._tell(own._replace(phase=Phase.WRITTEN, stamp=stamp(path) if self._far else 0))
+            else:
+                self._fail(own, error)
+
+        return Turn(True, end)
+
+    def _tell(self, save: Save) -> None:
+        with self._telling:
+            self._told.pop(save.path, None)
+            self._told[save.path] = save
+            over = [path for path, known in self._told.items() if known.phase not in (Phase.DECIDES, Phase.WRITES)]
+            for path in over[: max(0, len(self._told) - MOST_SAVES)]:
+                del self._told[path]
+            self._publish()
+
+    def _fail(self, save: Save, error: BaseException) -> None:
+        self._failure = save.path, _pickled(error)
+        self._tell(save._replace(phase=Phase.FAILED))
+
+    def _withdraw(self, save: Save) -> None:
+        with self._telling:
+            self._told.pop(save.path, None)
+            self._publish()
+
+    def _publish(self) -> None:
+        self._states.tell_saves(encoded(Saves(tuple(self._told.values())[-MOST_SAVES:], *self._failure)))
+
+    def _here(self, path: str, done: Save) -> bool:
+        """Whether this machine sees what another one has written."""
+        if "://" in path:
+            return True
+        if not done.stamp:
+            return False
+        device = _device(path)
+        until = time.monotonic() + _VISIBLE_SECONDS * self._shared.get(device, True)
+        while stamp(path) != done.stamp:
+            if self._shared.get(device, False):
+                return True  # and it has been changed since
+            if time.monotonic() > until:
+                self._shared[device] = False
+                return False
+            time.sleep(_NAP_SECONDS)
+        self._shared[device] = True
+        return True
+
+
+class _Looks:
+    """What is read of the others again and again: what one look has found first, the next one has found since."""
+
+    def __init__(self, states: States, silent_seconds: float) -> None:
+        self._states, self._silent_seconds = states, silent_seconds
+        self._begun = time.monotonic()
+        self._first: dict[int, tuple[State, float]] = {}
+        self.readings: dict[int, Reading] = {}
+
+    def of(self, rank: int) -> Reading:
+        return self.readings.get(rank, Reading())
+
+    def look(self) -> None:
+        for rank, state in dict(self._states.read()).items():
+            found, saves = self.of(rank), decoded(state.saves)
+            first, read = self._first.get(rank, (state, float("inf")))
+            if state.asked > read:
+                over = first.kind == "ended" or first.process == GONE
+                found = Reading(first.position, over)
+            heard = state.asked if self._begun < state.asked < float("inf") else self._begun
+            silent = time.monotonic() - heard > self._silent_seconds
+            self.readings[rank] = found._replace(saves=saves, silent=silent)
+            if state is not first or read == float("inf"):
+                self._first[rank] = state, time.monotonic()
+
+
+class _News:
+    """A request that is complete when another rank has told something."""
+
+    def __init__(self, looks: _Looks, told: Callable[[], bool]) -> None:
+        self._looks, self._told = looks, told
+        self._next = 0.0
+
+    def Test(self) -> bool:  # noqa: N802 (as mpi4py.MPI.Request)
+        start = time.monotonic()
+        if start < self._next:
+            return False
+        self._looks.look()
+        end = time.monotonic()
+        self._next = end + max(_LOOK_SECONDS, (end - start) / _LOOK_SHARE)
+        return self._told()
+
+
+def stamp(path: str) -> int:
+    """A number for what stands under a path, which all machines that see it see alike; 0: nothing is known."""
+    for witness in _WITNESSES:
+        try:
+            # (What is opened, a file system asks the server for, and so what a folder holds.)
+            file = os.open(path + witness, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            found = os.fstat(file)
+        finally:
+            os.close(file)
+        if stat.S_ISREG(found.st_mode):
+            return line_number(f"{witness} {found.st_size} {found.st_mtime_ns}")
+    return 0
+
+
+def _device(path: str) -> int:
+    folder = os.path.dirname(path)
+    while not os.path.exists(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    return os.stat(folder).st_dev
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _pickled(error: BaseException) -> bytes:
+    words = str(error)[:_WORDS]
+    interrupted = RuntimeError(f"the saving was interrupted by {type(error).__name__} {words}")
+    for make in (lambda: error, lambda: type(error)(words), lambda: RuntimeError(f"{type(error).__name__}: {words}")):
+        with contextlib.suppress(Exception):
+            told = pickle.dumps(make() if isinstance(error, Exception) else interrupted)
+            if len(told) <= FAILURE_BYTES and isinstance(pickle.loads(told), Exception):
+                return told
+    return b""
+
+
+def _failure(saves: Saves, own: Save, rank: int, path: str) -> Exception:
+    """What has gone wrong on another rank goes wrong here, so that a script does the same on both."""
+    if saves.failed == own.path:
+        with contextlib.suppress(Exception):
+            error = pickle.loads(saves.failure)
+            if isinstance(error, Exception):
+                return error
+    return RuntimeError(f"rank {rank} could not save {path}; its own message says why")
