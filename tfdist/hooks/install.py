@@ -19,10 +19,11 @@ from tfdist.hooks import (
     sessions,
 )
 from tfdist.hooks.patches import Patches
+from tfdist.hooks.saved import saves
 from tfdist.training.steps import Steps
 
 _TRAINING = (gradients, functions, optimizers, moving_averages, keras_fit, batch_normalization, sessions, products)
-_TABLE = (*_TRAINING, checkpoints, exceptions, exit_code)
+_TABLE = (*_TRAINING, saves, checkpoints, exceptions, exit_code)
 Hooks = tuple[ModuleType, ...]
 
 

@@ -1,0 +1,123 @@
+"""A call that saves: it is left to another rank, or written here; then whole or not at all, if it is one file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.core.program_line import call_site
+from tfdist.graph.job import Job
+from tfdist.transport.interfaces import SaveTurn
+
+_OF_ONE_FILE = (".keras", ".h5", ".hdf5")
+
+
+class SavingCalls(threading.local):
+    """What is being saved in a thread: the outermost call and its first path decide for all that it calls.
+
+    Args:
+      job: the ranks.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._open = False
+        self._turn: SaveTurn | None = None
+        self.left_last = False
+
+    @property
+    def left(self) -> bool:
+        """Whether another rank writes what is being saved."""
+        return self._turn is not None and not self._turn.writes
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[None]:
+        """Around a call that saves."""
+        if self._open:
+            yield
+            return
+        self._open = True
+        try:
+            yield
+        except BaseException as error:
+            if self._turn is not None:
+                self._turn.failed(_portable(error))
+            raise
+        else:
+            if self._turn is not None:
+                self._turn.done()
+        finally:
+            self.left_last = self.left
+            self._open, self._turn = False, None
+
+    def writes(self, path: Any) -> bool:
+        """Whether this rank is to write a path, which it may have to wait for."""
+        if self._turn is None:
+            absolute = _absolute(path)
+            if absolute is None or self._job.switches.alone_depth:
+                return True
+            self._turn = self._job.world.save(absolute, call_site())
+        return self._turn.writes
+
+    def follow(self, path: Any) -> None:
+        """Wait until another rank has written a path, if one writes it here."""
+        absolute = _absolute(path)
+        if absolute is not None and not self._job.switches.alone_depth:
+            self._job.world.save(absolute, call_site(), follows=True)
+
+    @contextlib.contextmanager
+    def whole_file(self, path: Any) -> Iterator[Any]:
+        """A name to write a file under, which gets its own when it is whole; the same, where that cannot be."""
+        target = _absolute(path) or ""
+        folder, name = os.path.split(target)
+        replaceable = os.path.isfile(target) or not os.path.lexists(target)
+        if not name.endswith(_OF_ONE_FILE) or not replaceable or not os.access(folder, os.W_OK):
+            yield path
+            return
+        made = os.path.join(folder, f".rank-{self._job.world.rank}-{name}")
+        try:
+            yield made
+            if os.path.exists(target):
+                shutil.copymode(target, made)
+            os.replace(made, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.remove(made)
+            raise
+
+
+def left_out(saving: SavingCalls) -> Callable[..., Any]:
+    """Around a function that does nothing but write its second argument."""
+
+    def save(original: Callable[..., Any], saved: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        with saving.call():
+            return original(saved, path, *args, **kwargs) if saving.writes(path) else None
+
+    return save
+
+
+def _absolute(path: Any) -> str | None:
+    """Where a path leads; None: it is none, or in memory of this process's own."""
+    if isinstance(path, tf.Tensor) and tf.executing_eagerly():
+        path = path.numpy()
+    if not isinstance(path, str | bytes | os.PathLike):
+        return None
+    name = os.fsdecode(path)
+    scheme, remote, rest = name.partition("://")
+    if remote and scheme != "file":
+        return None if scheme == "ram" else name
+    return os.path.realpath(rest if remote else name)
+
+
+def _portable(error: BaseException) -> BaseException:
+    """An exception that another rank can raise: TensorFlow's own may hold an operation."""
+    if isinstance(error, tf.errors.OpError):
+        with contextlib.suppress(Exception):
+            return type(error)(None, None, error.message)
+    return error

@@ -1,0 +1,112 @@
+"""Hooks where files are saved, by TensorFlow, Keras 3 and tf_keras: of the ranks that save one path, one writes it.
+
+The others return as if they had: a function that does nothing but write is left out, and of one that counts and keeps
+checkpoints all but the writing is done. Which rank writes is decided in ``transport.saves``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.checkpoint import checkpoint, checkpoint_management
+from tensorflow.python.framework import ops
+from tensorflow.python.saved_model import save as saved_model
+
+from tfdist.graph.job import Job
+from tfdist.hooks.patches import Patches
+from tfdist.hooks.saved import session_savers
+from tfdist.hooks.saved.call import SavingCalls, left_out
+from tfdist.hooks.saved.unwritten import Unwritten
+from tfdist.training.steps import Steps
+
+# Functions of a model and a path, which do nothing but write it.
+_OF_KERAS = {
+    "keras.src.saving.saving_api": ("save_model", "save_weights"),
+    "keras.src.saving.saving_lib": ("save_model", "save_weights_only"),
+    "keras.src.legacy.saving.legacy_h5_format": ("save_model_to_hdf5",),
+    "tf_keras.src.saving.saving_api": ("save_model", "save_weights"),
+    "tf_keras.src.saving.saving_lib": ("save_model", "save_weights_only"),
+    "tf_keras.src.saving.legacy.save": ("save_model", "save_weights"),
+    "tf_keras.src.saving.legacy.hdf5_format": ("save_model_to_hdf5",),
+}
+
+
+def hook(patches: Patches, job: Job, steps: Steps) -> None:
+    """See the module."""
+    saving = SavingCalls(job)
+    _keras(patches, saving)
+    _checkpoints(patches, saving)
+    session_savers.hook(patches, saving, job.world.rank)
+
+
+def _keras(patches: Patches, saving: SavingCalls) -> None:
+    """Keras 3: keras/src/saving, …/models/model.py; tf_keras: tf_keras/src/saving, …/engine/training.py."""
+
+    def to_file(original: Callable[..., Any], saved: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        with saving.call():
+            if not saving.writes(path):
+                return None
+            if kwargs.get("max_shard_size") or any(type(argument) in (int, float) for argument in args):
+                return original(saved, path, *args, **kwargs)  # several files
+            with saving.whole_file(path) as file:
+                return original(saved, file, *args, **kwargs)
+
+    def functions(names: tuple[str, ...], wrapper: Callable[..., Any]) -> Callable[[Any], None]:
+        def patch(module: Any) -> None:
+            for name in names:
+                patches.replace_everywhere(module, name, wrapper, ("model", "filepath"))
+
+        return patch
+
+    for module, names in _OF_KERAS.items():
+        files = module.endswith(("saving_lib", "h5_format", "hdf5_format"))
+        patches.when_imported(module, functions(names, to_file if files else left_out(saving)))
+    for module in ("keras.src.models.model", "tf_keras.src.engine.training"):
+        patches.when_imported(
+            module, lambda m: patches.replace(m.Model, "export", left_out(saving), ("self", "filepath"))
+        )
+
+
+def _checkpoints(patches: Patches, saving: SavingCalls) -> None:
+    """``tf.train.Checkpoint`` and its manager, SavedModels: tensorflow/python/checkpoint, …/saved_model."""
+
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with saving.call():
+            return original(*args, **kwargs)
+
+    def write(
+        original: Callable[..., Any],
+        self: Any,
+        file_prefix: Any,
+        checkpoint_number: Any = None,
+        session: Any = None,
+        options: Any = None,
+    ) -> Any:
+        if ops.inside_function():  # it is not written now, but whenever the function runs
+            return original(self, file_prefix, checkpoint_number, session, options)
+        with saving.call():
+            prefix = f"{file_prefix}-{checkpoint_number:d}" if checkpoint_number else file_prefix
+            if saving.writes(prefix):
+                return original(self, file_prefix, checkpoint_number, session, options)
+            if tf.executing_eagerly():
+                return tf.constant(prefix)
+            without = Unwritten(session or checkpoint.get_session(), prefix)
+            return original(self, file_prefix, checkpoint_number, without, options)
+
+    def unless_left(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return None if saving.left else original(*args, **kwargs)
+
+    patches.replace(checkpoint.TrackableSaver, "save", write, ("self", "file_prefix", "checkpoint_number", "session"))
+    for owner, name in (
+        (checkpoint.Checkpoint, "_write"),
+        (checkpoint.CheckpointV1, "write"),
+        (checkpoint.CheckpointV1, "save"),
+    ):
+        patches.replace(owner, name, around, ("self", "file_prefix"))
+    patches.replace_everywhere(
+        checkpoint_management, "update_checkpoint_state_internal", unless_left, ("save_dir", "model_checkpoint_path")
+    )
+    patches.replace(checkpoint_management, "_delete_file_if_exists", unless_left, ("filespec",))
+    patches.replace_everywhere(saved_model, "save", left_out(saving), ("obj", "export_dir"))
