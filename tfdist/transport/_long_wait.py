@@ -120,7 +120,8 @@ class LongWait:
         missing = self._missing(others)
         if waited > self._next_report_seconds:
             self._next_report_seconds += self._settings.stall_seconds
-            self._report(others, missing, waited)
+            beside = [r for r in states.keys() - others.keys() if states[r].what == self._place]
+            self._report(others, missing, beside, waited)
         self._excuse(others, missing, waited)
         if waited - self._excused_seconds > self._settings.stall_abort_seconds:
             who = f"{ranks_in_words(missing)} ({whereabouts(others, missing)})" if missing else NOBODY
@@ -220,8 +221,10 @@ class LongWait:
             return state.calls.has_not_come_to(call)
         return state.what != self._place
 
-    def _report(self, others: Mapping[int, State], missing: Sequence[int], waited: float) -> None:
-        present = [self._rank, *(others.keys() - set(missing))]
+    def _report(
+        self, others: Mapping[int, State], missing: Sequence[int], beside: Sequence[int], waited: float
+    ) -> None:
+        present = [self._rank, *(others.keys() - set(missing)), *beside]
         if self._rank == min(present):
             place, self._trace_place = self._trace_place, ""
             more = f" (python -m tfdist trace {place} says more)" if place else ""

@@ -19,12 +19,14 @@ from __future__ import annotations
 import enum
 import itertools
 import struct
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tfdist.transport.state_line import SAVES_BYTES
 
 PASSED_ALL = 1 << 62  # the position of a rank that is not in step with the others any more
+_STARTED = "_tfdist_position"  # of a thread
 _ROUND_BITS = 32  # of a position: more calls than are made between two places where it is counted anew
 
 
@@ -45,6 +47,16 @@ class Position:
         """To how many of the calls that all ranks make it has come."""
         # (Such a counter can be read, and not moved, by its representation alone.)
         return PASSED_ALL if self._passed_all else int(repr(self._calls)[len("count(") : -1]) - 1
+
+    @property
+    def of_thread(self) -> int:
+        """Where this thread is: the main one, where the rank is; another one, where it was started."""
+        found: int | None = getattr(threading.current_thread(), _STARTED, None)
+        return self.now if found is None or self._passed_all else found
+
+    def start(self, thread: threading.Thread) -> None:
+        """A thread is about to be started."""
+        setattr(thread, _STARTED, self.of_thread)
 
     def next(self) -> int:
         """It comes to another one, and will tell so; threads may come to several at a time."""
@@ -81,11 +93,11 @@ class Save(NamedTuple):
     Attributes:
       path: a number that stands for it.
       site: likewise, for the lines of the program that led to it.
-      position: where it was begun.
-      number: how often the path has been saved at this position, with this time.
-      turn: how often something has been saved by these lines at this position, with this time.
+      position: where it was begun; by another thread than the main one, where that was started.
+      number: how often the thread has saved the path at this position, with this time.
+      turn: likewise, how often it has saved anything by these lines.
       phase: what has become of it.
-      aside: by another thread than the main one, whose calls the position does not follow.
+      aside: by another thread than the main one.
       stamp: of what was written (see ``saving.stamp``); 0: none.
     """
 
@@ -109,42 +121,54 @@ class Saves(NamedTuple):
 
     Attributes:
       latest: the last one of each path; of many paths the last ones.
-      failed: the path of the last one that has failed.
-      failure: how, pickled.
+      failures: what has gone wrong in the last ones that failed, pickled, with their paths.
     """
 
     latest: tuple[Save, ...] = ()
-    failed: int = 0
-    failure: bytes = b""
+    failures: tuple[tuple[int, bytes], ...] = ()
 
     def of(self, path: int) -> Save | None:
         """The last one of a path."""
         return next((save for save in self.latest if save.path == path), None)
 
 
-_HEAD = struct.Struct("<2Iq")
+_COUNT = struct.Struct("<q")
 _ROW = struct.Struct("<4q2I2H")
-FAILURE_BYTES = 700
-MOST_SAVES = (SAVES_BYTES - _HEAD.size - FAILURE_BYTES) // _ROW.size
+_FAILURE = struct.Struct("<qI")
+MOST_SAVES = 24
+_FAILURES_BYTES = SAVES_BYTES - _COUNT.size - MOST_SAVES * _ROW.size
+FAILURE_BYTES = _FAILURES_BYTES - _FAILURE.size
 
 
 def encoded(saves: Saves) -> bytes:
-    """As it is told; at most ``MOST_SAVES``, and a failure of at most ``FAILURE_BYTES``."""
-    rows = (_ROW.pack(s.path, s.site, s.position, s.stamp, s.number, s.turn, s.phase, s.aside) for s in saves.latest)
-    return _HEAD.pack(len(saves.latest), len(saves.failure), saves.failed) + b"".join(rows) + saves.failure
+    """As it is told: the last ``MOST_SAVES``, and as many of the last failures as there is room for."""
+    latest = saves.latest[-MOST_SAVES:]
+    rows = (_ROW.pack(s.path, s.site, s.position, s.stamp, s.number, s.turn, s.phase, s.aside) for s in latest)
+    failures: list[bytes] = []
+    for path, failure in reversed(saves.failures):
+        told = _FAILURE.pack(path, len(failure)) + failure
+        if sum(map(len, failures)) + len(told) > _FAILURES_BYTES:
+            break
+        failures.append(told)
+    return _COUNT.pack(len(latest)) + b"".join(rows) + b"".join(reversed(failures))
 
 
 def decoded(told: bytes) -> Saves:
     """What ``encoded`` has made; nothing, if nothing was told."""
     if not told:
         return Saves()
-    rows, failure_bytes, failed = _HEAD.unpack_from(told)
-    end = _HEAD.size + rows * _ROW.size
+    (rows,) = _COUNT.unpack_from(told)
+    at = _COUNT.size + rows * _ROW.size
     found = [
         Save(path, site, position, number, turn, Phase(phase), bool(aside), stamp)
-        for path, site, position, stamp, number, turn, phase, aside in _ROW.iter_unpack(told[_HEAD.size : end])
+        for path, site, position, stamp, number, turn, phase, aside in _ROW.iter_unpack(told[_COUNT.size : at])
     ]
-    return Saves(tuple(found), failed, told[end : end + failure_bytes])
+    failures = []
+    while at < len(told):
+        path, size = _FAILURE.unpack_from(told, at)
+        failures.append((path, told[at + _FAILURE.size : at + _FAILURE.size + size]))
+        at += _FAILURE.size + size
+    return Saves(tuple(found), tuple(failures))
 
 
 class Reading(NamedTuple):

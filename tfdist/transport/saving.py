@@ -37,6 +37,7 @@ _LOOK_SECONDS = 2e-3  # between two looks at the others
 _LOOK_SHARE = 0.05  # of the time, at most: there may be thousands
 _VISIBLE_SECONDS = 2.0  # until a network file system shows what another machine has written
 _NAP_SECONDS = 0.05
+_OTHER_THREADS_SECONDS = 10.0  # for another rank's thread to come, wherever that rank is
 _WITNESSES = ("", ".index", "/saved_model.pb", "/saved_model.pbtxt", "/metadata.json")  # of files, prefixes, folders
 _WORDS = 300  # of an exception whose own are too many, or which cannot be sent
 
@@ -76,9 +77,8 @@ class Saving:
         self._near = sorted(near)
         self._far = [r for r in range(states.size) if r != self._rank and r not in self._near]
         self._told: dict[int, Save] = {}  # by their paths, the latest at the end
-        self._failure = 0, b""
-        self._position = -1
-        self._counts: Counter[tuple[str, int]] = Counter()  # at this position
+        self._failures: dict[int, bytes] = {}
+        self._counts = _Counts()
         self._telling = threading.Lock()
         self._shared: dict[int, bool] = {}  # devices, whether another machine sees what they hold
 
@@ -87,7 +87,7 @@ class Saving:
         if self._detector.apart:
             return Turn(writes=True)
         own = self._next(line_number(path), line_number(site))
-        looks = _Looks(self._states, self._settings.stall_seconds)
+        looks = _Looks(self._states, self._settings.stall_seconds, own.position if own.aside else None)
         self._tell(own)
         try:
             found, rank = self._decided(own, path, looks, follows)
@@ -104,14 +104,9 @@ class Saving:
         return self._turn(own, path)
 
     def _next(self, path: int, site: int) -> Save:
-        with self._telling:
-            position = self._detector.position.now
-            if position != self._position:
-                self._position = position
-                self._counts.clear()
-            self._counts.update([("path", path), ("site", site)])
-            number, turn = self._counts["path", path], self._counts["site", site]
-        return Save(path, site, position, number, turn, aside=not _in_main_thread())
+        position = self._detector.position.of_thread
+        number, turn = self._counts.next(position, path, site)
+        return Save(path, site, position, number, turn, aside=threading.current_thread() is not threading.main_thread())
 
     def _decided(self, own: Save, path: str, looks: _Looks, follows: bool) -> tuple[Outcome, int | None]:
         """What is to be done, when nobody is to be waited for any more; that this rank writes, it has told."""
@@ -167,7 +162,10 @@ class Saving:
             self._publish()
 
     def _fail(self, save: Save, error: BaseException) -> None:
-        self._failure = save.path, _pickled(error)
+        failure = _pickled(error)
+        with self._telling:
+            self._failures.pop(save.path, None)
+            self._failures[save.path] = failure
         self._tell(save._replace(phase=Phase.FAILED))
 
     def _withdraw(self, save: Save) -> None:
@@ -176,7 +174,8 @@ class Saving:
             self._publish()
 
     def _publish(self) -> None:
-        self._states.tell_saves(encoded(Saves(tuple(self._told.values())[-MOST_SAVES:], *self._failure)))
+        self._failures = {path: self._failures[path] for path in self._failures if path in self._told}
+        self._states.tell_saves(encoded(Saves(tuple(self._told.values()), tuple(self._failures.items()))))
 
     def _here(self, path: str, done: Save) -> bool:
         """Whether this machine sees what another one has written."""
@@ -197,11 +196,34 @@ class Saving:
         return True
 
 
-class _Looks:
-    """What is read of the others again and again: what one look has found first, the next one has found since."""
+class _Counts(threading.local):
+    """How often this thread has saved something at one position."""
 
-    def __init__(self, states: States, silent_seconds: float) -> None:
-        self._states, self._silent_seconds = states, silent_seconds
+    def __init__(self) -> None:
+        self._position = -1
+        self._saves: Counter[tuple[str, int]] = Counter()
+
+    def next(self, position: int, path: int, site: int) -> tuple[int, int]:
+        """With this time: the path, and anything by these lines."""
+        if position != self._position:
+            self._position = position
+            self._saves.clear()
+        self._saves.update([("path", path), ("site", site)])
+        return self._saves["path", path], self._saves["site", site]
+
+
+class _Looks:
+    """What is read of the others again and again: what one look has found first, the next one has found since.
+
+    Args:
+      states: of the ranks.
+      silent_seconds: after which one that does not answer is silent.
+      aside: position of a thread beside the main one. That a rank has come further says nothing of such threads there:
+        for a while it is not looked at.
+    """
+
+    def __init__(self, states: States, silent_seconds: float, aside: int | None) -> None:
+        self._states, self._silent_seconds, self._aside = states, silent_seconds, aside
         self._begun = time.monotonic()
         self._first: dict[int, tuple[State, float]] = {}
         self.readings: dict[int, Reading] = {}
@@ -218,6 +240,8 @@ class _Looks:
                 found = Reading(first.position, over)
             heard = state.asked if self._begun < state.asked < float("inf") else self._begun
             silent = time.monotonic() - heard > self._silent_seconds
+            if self._aside is not None and time.monotonic() - self._begun < _OTHER_THREADS_SECONDS:
+                found = found._replace(position=min(found.position, self._aside))
             self.readings[rank] = found._replace(saves=saves, silent=silent)
             if state is not first or read == float("inf"):
                 self._first[rank] = state, time.monotonic()
@@ -264,10 +288,6 @@ def _device(path: str) -> int:
     return os.stat(folder).st_dev
 
 
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
 def _pickled(error: BaseException) -> bytes:
     words = str(error)[:_WORDS]
     interrupted = RuntimeError(f"the saving was interrupted by {type(error).__name__} {words}")
@@ -281,9 +301,8 @@ def _pickled(error: BaseException) -> bytes:
 
 def _failure(saves: Saves, own: Save, rank: int, path: str) -> Exception:
     """What has gone wrong on another rank goes wrong here, so that a script does the same on both."""
-    if saves.failed == own.path:
-        with contextlib.suppress(Exception):
-            error = pickle.loads(saves.failure)
-            if isinstance(error, Exception):
-                return error
+    with contextlib.suppress(Exception):
+        error = pickle.loads(dict(saves.failures)[own.path])
+        if isinstance(error, Exception):
+            return error
     return RuntimeError(f"rank {rank} could not save {path}; its own message says why")

@@ -397,9 +397,12 @@ def test_what_is_told_is_read() -> None:
     told = tuple(
         Save(n - 2**61, -n, 2**62 - n, n, n + 1, Phase(n % 5 + 1), n % 2 == 1, n * 2**55) for n in range(MOST_SAVES)
     )
-    whole = encoded(Saves(told, 3, bytes(FAILURE_BYTES)))
-    assert len(whole) <= SAVES_BYTES and decoded(whole) == Saves(told, 3, bytes(FAILURE_BYTES))
-    assert MOST_SAVES >= 20
+    for failures in (), ((3, bytes(FAILURE_BYTES)),), ((4, b"four"), (-5, b""), (6, b"six")):
+        whole = encoded(Saves(told, failures))
+        assert len(whole) <= SAVES_BYTES and decoded(whole) == Saves(told, failures)
+    many = tuple((n, bytes(200)) for n in range(9))
+    whole = encoded(Saves((told[0], *told), many))
+    assert len(whole) <= SAVES_BYTES and decoded(whole) == Saves(told, many[-4:])
 
 
 def test_a_position_grows_and_is_the_same_where_it_is_counted_anew() -> None:

@@ -6,6 +6,7 @@ checkpoints all but the writing is done. Which rank writes is decided in ``trans
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,17 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     _keras(patches, saving)
     _checkpoints(patches, saving)
     session_savers.hook(patches, saving, job.world.rank)
+    _threads(patches, job)
+
+
+def _threads(patches: Patches, job: Job) -> None:
+    """``threading.Thread.start``: what a thread saves belongs to where it was started."""
+
+    def start(original: Callable[..., Any], self: Any) -> None:
+        job.world.position.start(self)
+        original(self)
+
+    patches.replace(threading.Thread, "start", start, ("self",))
 
 
 def _keras(patches: Patches, saving: SavingCalls) -> None:
