@@ -169,7 +169,7 @@ class _Unknown:
     def enter(self, line: int, number: int, position: int) -> None:
         pass
 
-    def read(self) -> Mapping[int, State]:
+    def read(self, soon: bool = False) -> Mapping[int, State]:
         return {}
 
 

@@ -61,7 +61,7 @@ class FirstMeeting:
     def enter(self, line: int, number: int, position: int) -> None:
         """Likewise."""
 
-    def read(self) -> Mapping[int, State]:
+    def read(self, soon: bool = False) -> Mapping[int, State]:
         """What this rank knows of the others."""
         here = State("unknown") if self._over else State("waiting", self._place)
         missing = State("absent" if self.rank == 0 else "gathering")

@@ -23,7 +23,7 @@ from tfdist.transport.state_line import LINE_BYTES, State, StateLine
 
 _LOOK_SECONDS = 1.0  # how old a line of the script may be
 _ANSWER_SECONDS = 0.25  # another machine's question waits so long for this process to call MPI
-_ASK_SECONDS = 0.5  # between two questions to a machine
+_ASK_SECONDS, _SOON_SECONDS = 0.5, 0.05  # between two questions to a machine
 _PATIENCE_SECONDS = 1.5  # until the next rank of that machine is asked
 _UNANSWERED_SECONDS = 3.5  # more than two ranks' patience: one may be stopped
 
@@ -90,15 +90,15 @@ class MpiStates:
     def enter(self, line: int, number: int, position: int) -> None:
         self._line.enter(line, number, position)
 
-    def read(self) -> Mapping[int, State]:
+    def read(self, soon: bool = False) -> Mapping[int, State]:
         if self._reading.acquire(blocking=False):  # else another thread of this rank is at it
             try:
-                self._read()
+                self._read(soon)
             finally:
                 self._reading.release()
         return self._known
 
-    def _read(self) -> None:
+    def _read(self, soon: bool) -> None:
         for rank, line in self._lines.items():
             asked = time.monotonic()
             state = line.read()
@@ -109,7 +109,7 @@ class MpiStates:
             elif process != known.process:  # (a process that was ended while it wrote leaves a line that is not whole)
                 self._known[rank] = dataclasses.replace(known, process=process)
         for machine in self._remote:
-            machine.read(self._known)
+            machine.read(self._known, _SOON_SECONDS if soon else _ASK_SECONDS)
 
     def _look(self) -> None:
         """Now and then say where the program is, and let MPI answer other machines."""
@@ -144,13 +144,13 @@ class _Machine:
         self._unanswered_since: float | None = None
         self._looked: dict[int, float] = {}  # by its own clock, which may differ from ours
 
-    def read(self, known: dict[int, State]) -> None:
-        """Put into ``known`` what has come since, of its ranks."""
+    def read(self, known: dict[int, State], pause_seconds: float) -> None:
+        """Put into ``known`` what has come since, of its ranks; the next question comes after a pause."""
         now = time.monotonic()
         for asked, (request, block, since) in list(self._questions.items()):
             if self._answered(request):
                 del self._questions[asked]
-                self._asked, self._next, self._unanswered_since = asked, now + _ASK_SECONDS, None
+                self._asked, self._next, self._unanswered_since = asked, now + pause_seconds, None
                 for rank, line in zip(self._ranks, block.reshape(-1, LINE_BYTES), strict=True):
                     state = StateLine(line).read()
                     if state is not None:

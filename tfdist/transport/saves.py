@@ -98,7 +98,7 @@ class Save(NamedTuple):
       turn: likewise, how often it has saved anything by these lines.
       phase: what has become of it.
       aside: by another thread than the main one.
-      stamp: of what was written (see ``saving.stamp``); 0: none.
+      stamp: of what this rank has last written under the path (see ``saving.stamp``); 0: nothing.
     """
 
     path: int
@@ -245,7 +245,7 @@ def decide(
     others: Mapping[int, Reading],
     near: Sequence[int],
     far: Sequence[int],
-    here: Callable[[Save], bool],
+    here: Callable[[int], bool],
 ) -> tuple[Outcome, int | None]:
     """What is to be done now about a save, and the rank that it is about.
 
@@ -256,7 +256,7 @@ def decide(
       others: what has been read of the ranks.
       near: the lower ranks of this machine, ascending: what one of them has written is here.
       far: those of other machines, ascending.
-      here: whether what one of those has written can be seen on this machine.
+      here: whether what one of those has written is seen on this machine, too.
     """
     for rank in near:
         found = outcome(own, others.get(rank, Reading()))
@@ -264,10 +264,6 @@ def decide(
             return found, rank
     for rank in far:
         found = outcome(own, others.get(rank, Reading()))
-        if found is Outcome.DONE:
-            done = others[rank].saves.of(own.path)
-            if done is None or not here(done):
-                continue
-        if found is not Outcome.AWAY:
+        if found is not Outcome.AWAY and (found is not Outcome.DONE or here(rank)):
             return found, rank
     return Outcome.AWAY, None

@@ -101,12 +101,21 @@ class Saving:
         if found is not Outcome.AWAY or follows:
             self._tell(own._replace(phase=Phase.LEFT))
             return Turn(writes=False)
-        return self._turn(own, path)
+
+        def end(error: BaseException | None) -> None:
+            if error is None:
+                self._tell(own._replace(phase=Phase.WRITTEN, stamp=stamp(path) if self._far else 0))
+            else:
+                self._fail(own, error)
+
+        return Turn(True, end)
 
     def _next(self, path: int, site: int) -> Save:
         position = self._detector.position.of_thread
         number, turn = self._counts.next(position, path, site)
-        return Save(path, site, position, number, turn, aside=threading.current_thread() is not threading.main_thread())
+        aside = threading.current_thread() is not threading.main_thread()
+        before = self._told.get(path)
+        return Save(path, site, position, number, turn, aside=aside, stamp=before.stamp if before else 0)
 
     def _decided(self, own: Save, path: str, looks: _Looks, follows: bool) -> tuple[Outcome, int | None]:
         """What is to be done, when nobody is to be waited for any more; that this rank writes, it has told."""
@@ -115,7 +124,7 @@ class Saving:
         while True:
             looks.look()
             if own.position < PASSED_ALL:  # else there is no lower rank that this one is in step with
-                found, rank = decide(own, looks.readings, near, far, lambda done: self._here(path, done))
+                found, rank = decide(own, looks.readings, near, far, lambda other: self._here(path, looks, other))
                 if rank is not None and found.waits:
                     self._wait(looks, path, rank, lambda of: outcome(own, of).waits)
                     continue
@@ -137,20 +146,6 @@ class Saving:
                 time.sleep(_LOOK_SECONDS)
         else:
             self._detector.wait_for_news(news, f"the saving of {path} by rank {rank}", rank)
-
-    def _turn(self, own: Save, path: str) -> Turn:
-        announced = contextlib.ExitStack()
-        if not own.aside and not self._detector.gave_up:
-            announced.enter_context(self._detector.alone(f"the saving of {path}"))
-
-        def end(error: BaseException | None) -> None:
-            announced.close()
-            if error is None:
-                self._tell(own._replace(phase=Phase.WRITTEN, stamp=stamp(path) if self._far else 0))
-            else:
-                self._fail(own, error)
-
-        return Turn(True, end)
 
     def _tell(self, save: Save) -> None:
         with self._telling:
@@ -177,23 +172,25 @@ class Saving:
         self._failures = {path: self._failures[path] for path in self._failures if path in self._told}
         self._states.tell_saves(encoded(Saves(tuple(self._told.values()), tuple(self._failures.items()))))
 
-    def _here(self, path: str, done: Save) -> bool:
-        """Whether this machine sees what another one has written."""
+    def _here(self, path: str, looks: _Looks, rank: int) -> bool:
+        """Whether this machine sees what a rank of another one has written, and may be writing again."""
         if "://" in path:
             return True
-        if not done.stamp:
-            return False
         device = _device(path)
         until = time.monotonic() + _VISIBLE_SECONDS * self._shared.get(device, True)
-        while stamp(path) != done.stamp:
+        while True:
+            written = looks.of(rank).saves.of(line_number(path))
+            if written is None or not written.stamp:
+                return False
+            if written.stamp == stamp(path):
+                self._shared[device] = True
             if self._shared.get(device, False):
-                return True  # and it has been changed since
+                return True  # (what is seen there once, is; it may have been changed, or removed, since)
             if time.monotonic() > until:
                 self._shared[device] = False
                 return False
             time.sleep(_NAP_SECONDS)
-        self._shared[device] = True
-        return True
+            looks.look()
 
 
 class _Counts(threading.local):
@@ -232,7 +229,7 @@ class _Looks:
         return self.readings.get(rank, Reading())
 
     def look(self) -> None:
-        for rank, state in dict(self._states.read()).items():
+        for rank, state in dict(self._states.read(soon=True)).items():
             found, saves = self.of(rank), decoded(state.saves)
             first, read = self._first.get(rank, (state, float("inf")))
             if state.asked > read:

@@ -71,8 +71,12 @@ class States(Protocol):
     rank: int
     size: int
 
-    def read(self) -> Mapping[int, State]:
-        """Of all other ranks, as far as it is known; does not wait for anybody."""
+    def read(self, soon: bool = False) -> Mapping[int, State]:
+        """Of all other ranks, as far as it is known; does not wait for anybody.
+
+        Args:
+          soon: other machines are asked more often: not for long, and by few.
+        """
 
     def tell(self, kind: str, what: str) -> None:
         """What this rank is about, until further notice."""

@@ -95,7 +95,7 @@ def first_positions(before: Seen, now: Seen) -> Reading:
 
 
 def by_the_rules(own: Save, others: dict[int, Reading], near: Sequence[int]) -> tuple[Outcome, int | None]:
-    return decide(own, others, near, [], lambda done: True)
+    return decide(own, others, near, [], lambda rank: True)
 
 
 def tell(rank: Rank, save: Save) -> Rank:
@@ -370,12 +370,14 @@ def test_what_another_rank_is_about(other: Reading, expected: Outcome) -> None:
 
 def test_what_another_machine_has_written_is_looked_for() -> None:
     """Ranks 0 and 1 are on one machine, 2 and 3 on another one, which may not see the files of the former."""
-    written = Reading(5, saves=Saves((OWN._replace(phase=Phase.WRITTEN, stamp=7),)))
+    written = Reading(5, saves=Saves((OWN._replace(phase=Phase.WRITTEN),)))
     left = Reading(5, saves=Saves((OWN._replace(phase=Phase.LEFT),)))
     passed = Reading(6)
 
     def of_2(others: dict[int, Reading], sees: bool) -> tuple[Outcome, int | None]:
-        return decide(OWN, others, [], [0, 1], lambda done: sees and done.stamp == 7)
+        return decide(
+            OWN, others, [], [0, 1], lambda rank: sees and others[rank].saves.latest[0].phase is Phase.WRITTEN
+        )
 
     assert of_2({0: written, 1: left}, sees=True) == (Outcome.DONE, 0)
     assert of_2({0: written, 1: left}, sees=False) == (Outcome.AWAY, None)
@@ -384,7 +386,7 @@ def test_what_another_machine_has_written_is_looked_for() -> None:
     assert of_2({0: passed, 1: passed}, sees=True) == (Outcome.AWAY, None)
 
     def of_3(others: dict[int, Reading]) -> tuple[Outcome, int | None]:
-        return decide(OWN, others, [2], [0, 1], lambda done: False)
+        return decide(OWN, others, [2], [0, 1], lambda rank: False)
 
     assert of_3({0: written, 1: left, 2: Reading(5)}) == (Outcome.OPEN, 2)
     assert of_3({0: written, 1: left, 2: left}) == (Outcome.DONE, 2)

@@ -23,11 +23,16 @@ class SavingCalls(threading.local):
 
     Args:
       job: the ranks.
+
+    Attributes:
+      open: there is such a call.
+      left_last: another rank wrote what was saved last.
     """
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._open = False
+        self._announced = contextlib.ExitStack()
+        self.open = False
         self._turn: SaveTurn | None = None
         self.left_last = False
 
@@ -36,33 +41,42 @@ class SavingCalls(threading.local):
         """Whether another rank writes what is being saved."""
         return self._turn is not None and not self._turn.writes
 
+    def begin(self, path: Any) -> SaveTurn | None:
+        """A save that ends with another call than it began with; None: it concerns no other rank."""
+        absolute = _absolute(path)
+        if absolute is None or self._job.switches.alone_depth:
+            return None
+        return self._job.world.save(absolute, call_site())
+
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
         """Around a call that saves."""
-        if self._open:
+        if self.open:
             yield
             return
-        self._open = True
+        self.open = True
         try:
-            yield
+            with self._announced:
+                yield
         except BaseException as error:
             if self._turn is not None:
-                self._turn.failed(_portable(error))
+                self._turn.failed(portable(error))
             raise
         else:
             if self._turn is not None:
                 self._turn.done()
         finally:
             self.left_last = self.left
-            self._open, self._turn = False, None
+            self.open, self._turn = False, None
 
     def writes(self, path: Any) -> bool:
         """Whether this rank is to write a path, which it may have to wait for."""
         if self._turn is None:
-            absolute = _absolute(path)
-            if absolute is None or self._job.switches.alone_depth:
+            self._turn = self.begin(path)
+            if self._turn is None:
                 return True
-            self._turn = self._job.world.save(absolute, call_site())
+            if self._turn.writes and threading.current_thread() is threading.main_thread():
+                self._announced.enter_context(self._job.world.alone(f"the saving of {path}"))
         return self._turn.writes
 
     def follow(self, path: Any) -> None:
@@ -115,7 +129,7 @@ def _absolute(path: Any) -> str | None:
     return os.path.realpath(rest if remote else name)
 
 
-def _portable(error: BaseException) -> BaseException:
+def portable(error: BaseException) -> BaseException:
     """An exception that another rank can raise: TensorFlow's own may hold an operation."""
     if isinstance(error, tf.errors.OpError):
         with contextlib.suppress(Exception):

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tensorflow.python.client import session as tf_session
-from tensorflow.python.saved_model import simple_save
+from tensorflow.python.saved_model import builder_impl, constants, simple_save
 from tensorflow.python.summary.writer import event_file_writer
 from tensorflow.python.training import basic_session_run_hooks, saver
 
 from tfdist.hooks.patches import Patches
-from tfdist.hooks.saved.call import SavingCalls, left_out
+from tfdist.hooks.saved.call import SavingCalls, left_out, portable
 from tfdist.hooks.saved.unwritten import Unwritten
+from tfdist.transport.interfaces import SaveTurn
 
 _FOLLOWS = "_tfdist_follows"  # of a hook that saves, which another rank's has taken over
+_TURN = "_tfdist_turn"  # of a builder that this rank writes by
 
 
 def hook(patches: Patches, saving: SavingCalls, rank: int) -> None:
     """See the module."""
     _session_savers(patches, saving)
+    _builders(patches, saving)
     _saver_hooks(patches, saving)
     _event_files(patches, rank)
 
@@ -64,6 +69,52 @@ class _Saving(Unwritten):
             if not self._saving.writes(path):
                 return path
         return self._session.run(fetches, feed_dict, options, run_metadata)
+
+
+def _builders(patches: Patches, saving: SavingCalls) -> None:
+    """``SavedModelBuilder``, which saves from when it is made to its ``save``: …/saved_model/builder_impl.py."""
+    owner = builder_impl._SavedModelBuilder
+
+    def make(original: Callable[..., Any], self: Any, export_dir: Any) -> None:
+        turn = None if saving.open else saving.begin(export_dir)
+        if turn is None or turn.writes:
+            setattr(self, _TURN, turn)
+            with _failing(turn):
+                original(self, export_dir)
+            return
+
+        def saved(as_text: bool = False, *args: Any, **kwargs: Any) -> bytes:
+            name = constants.SAVED_MODEL_FILENAME_PBTXT if as_text else constants.SAVED_MODEL_FILENAME_PB
+            return os.path.join(os.fsencode(export_dir), os.fsencode(name))
+
+        self._export_dir, self.save = export_dir, saved
+        self.add_meta_graph_and_variables = self.add_meta_graph = lambda *args, **kwargs: None
+
+    def add(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _failing(getattr(self, _TURN)):
+            return original(self, *args, **kwargs)
+
+    def save(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        turn = getattr(self, _TURN)
+        with _failing(turn):
+            path = original(self, *args, **kwargs)
+        if turn is not None:
+            turn.done()
+        return path
+
+    patches.replace(owner, "__init__", make, ("self", "export_dir"))
+    patches.replace(owner, "save", save, ("self", "as_text"))
+    patches.replace(builder_impl.SavedModelBuilder, "add_meta_graph_and_variables", add, ("self", "sess", "tags"))
+
+
+@contextlib.contextmanager
+def _failing(turn: SaveTurn | None) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        if turn is not None:
+            turn.failed(portable(error))
+        raise
 
 
 def _saver_hooks(patches: Patches, saving: SavingCalls) -> None:
