@@ -195,12 +195,18 @@ _ON_HOSTS = (
     *_ADDING,
     "cases_int8.",
     *_SPARSE,
-    *(f"cases_{module}." for module in ("law", "values", "variables", "programs", "keras", "average_loss")),
+    *(f"cases_{module}." for module in ("law", "values", "variables", "programs", "keras", "average_loss", "saves")),
 )
 _OF_ONE_MACHINE = _of("values", "local_ranks_and_shares")
 # Several hosts: namespaces of this machine, with sshd and a network between them.
 HOSTS = (
-    Launch("hosts of 1 and 1", 2, _of("law", "minimize"), more=_of("engine", "every"), hosts=(1, 1)),
+    Launch(
+        "hosts of 1 and 1",
+        2,
+        (*_of("law", "minimize"), *_of("saves", "machines")),
+        more=_of("engine", "every"),
+        hosts=(1, 1),
+    ),
     Launch("hosts of 2 and 2", 4, (), meaningless=_OF_ONE_MACHINE, more=_ON_HOSTS, hosts=(2, 2)),
     Launch("hosts of 2 and 1", 3, (), meaningless=_OF_ONE_MACHINE, more=_ON_HOSTS, hosts=(2, 1)),
     Launch("hosts of 1, 1 and 1", 3, (), meaningless=_OF_ONE_MACHINE, more=_ON_HOSTS, hosts=(1, 1, 1)),
