@@ -20,6 +20,7 @@ from tfdist.hooks import gradients, install
 from tfdist.hooks.patches import Patches
 from tfdist.training import variable_writes
 from tfdist.training.fit import FitSteps
+from tfdist.transport.one_process import OneProcess
 
 Parameter = inspect.Parameter
 NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
@@ -95,7 +96,7 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
         patch.setattr(FitSteps, "_around", lambda self, callbacks, model: callbacks)
         job: Any = types.SimpleNamespace(
             switches=Switches(Settings()),
-            world=types.SimpleNamespace(rank=0, size=1),
+            world=OneProcess(),
             stop=StopRequest(),
             ends_epoch=StopRequest(),
         )

@@ -91,11 +91,11 @@ def _builders(patches: Patches, saving: SavingCalls) -> None:
         self.add_meta_graph_and_variables = self.add_meta_graph = lambda *args, **kwargs: None
 
     def add(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _failing(getattr(self, _TURN)):
+        with _failing(getattr(self, _TURN, None)):
             return original(self, *args, **kwargs)
 
     def save(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        turn = getattr(self, _TURN)
+        turn = getattr(self, _TURN, None)
         with _failing(turn):
             path = original(self, *args, **kwargs)
         if turn is not None:
