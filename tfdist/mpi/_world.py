@@ -27,7 +27,8 @@ from tfdist.processes.deadline import END_SECONDS, START_SECONDS, end_by_alarm, 
 from tfdist.processes.keeper import Keeper
 from tfdist.processes.launcher_watch import LauncherWatch
 from tfdist.transport.awake import AwakeSeconds
-from tfdist.transport.interfaces import Group, PeerError, SaveTurn, SetupError
+from tfdist.transport.interfaces import Group, PeerError, SetupError
+from tfdist.transport.saves import SaveTurn
 from tfdist.transport.saving import Saving
 from tfdist.transport.stall_detection import StallDetector
 

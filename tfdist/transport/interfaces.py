@@ -17,7 +17,7 @@ from tfdist.core.flight_recorder import Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
 from tfdist.transport.process_memory import ProcessMemory
-from tfdist.transport.saves import Position
+from tfdist.transport.saves import Position, SaveTurn
 
 
 class SetupError(RuntimeError):
@@ -251,18 +251,6 @@ class Group(Hashable, Protocol):
 
     def close(self) -> None:
         """Give everything back; its channels refuse what comes later. Collective: the group's ranks."""
-
-
-class SaveTurn(Protocol):
-    """A save of this rank: whether it ``writes``, or another has."""
-
-    writes: bool
-
-    def done(self) -> None:
-        """It is written."""
-
-    def failed(self, error: BaseException) -> None:
-        """It is not."""
 
 
 class World(Group, Protocol):

@@ -12,8 +12,8 @@ import numpy as np
 from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
-from tfdist.transport.interfaces import Channel, Group, Node, NodeMemory, Pace, SaveTurn, Sums, Wire
-from tfdist.transport.saves import Position
+from tfdist.transport.interfaces import Channel, Group, Node, NodeMemory, Pace, Sums, Wire
+from tfdist.transport.saves import Position, SaveTurn
 
 
 class OneProcess:
@@ -119,7 +119,7 @@ class OneProcess:
 
 
 class _Writes:
-    """See ``interfaces.SaveTurn``: there is nobody else who could."""
+    """See ``saves.SaveTurn``: there is nobody else who could."""
 
     writes = True
 

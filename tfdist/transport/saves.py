@@ -21,7 +21,7 @@ import itertools
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tfdist.transport.state_line import SAVES_BYTES
 
@@ -75,6 +75,18 @@ class Position:
         """From now on it is at none of the others' places."""
         self._passed_all = True
         self._tell(PASSED_ALL)
+
+
+class SaveTurn(Protocol):
+    """A save of this rank: whether it ``writes``, or another has."""
+
+    writes: bool
+
+    def done(self) -> None:
+        """It is written."""
+
+    def failed(self, error: BaseException) -> None:
+        """It is not."""
 
 
 class Phase(enum.IntEnum):

@@ -43,7 +43,7 @@ _WORDS = 300  # of an exception whose own are too many, or which cannot be sent
 
 
 class Turn:
-    """A save of this rank, from its beginning to its end; see ``interfaces.SaveTurn``.
+    """A save of this rank, from its beginning to its end; see ``saves.SaveTurn``.
 
     Args:
       writes: whether this rank writes.

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdist.core.program_line import call_site
 from tfdist.graph.job import Job
-from tfdist.transport.interfaces import SaveTurn
+from tfdist.transport.saves import SaveTurn
 
 _OF_ONE_FILE = (".keras", ".h5", ".hdf5")
 

@@ -15,7 +15,7 @@ from tensorflow.python.training import basic_session_run_hooks, saver
 from tfdist.hooks.patches import Patches
 from tfdist.hooks.saved.call import SavingCalls, left_out, portable
 from tfdist.hooks.saved.unwritten import Unwritten
-from tfdist.transport.interfaces import SaveTurn
+from tfdist.transport.saves import SaveTurn
 
 _FOLLOWS = "_tfdist_follows"  # of a hook that saves, which another rank's has taken over
 _TURN = "_tfdist_turn"  # of a builder that this rank writes by
