@@ -274,6 +274,28 @@ def case_paths_of_some_ranks() -> None:
             checkpoint.write(f"{folder}/alone-{RANK}")
 
 
+def case_ranks_in_groups_are_not_waited_for() -> None:
+    """Of those that meet in some group for a rank that saves, none goes on before it comes."""
+    values = Values()
+    checkpoint = tf.train.Checkpoint(values=values)
+    ends, last = tfdist.new_group([0, SIZE - 1]), tfdist.new_group(sorted({1 % SIZE, SIZE - 1}))
+    with shared_folder() as folder:
+        for number in range(2):
+            values.set(number)
+            everywhere(0)
+            if RANK == 1:  # rank 0 waits for the last rank, and that one for this
+                checkpoint.write(f"{folder}/one")
+                assert in_checkpoint(f"{folder}/one") == 10 * number + 1
+            if RANK in (1, SIZE - 1):
+                tfdist.all_reduce(1.0, group=last)
+            if RANK in (0, SIZE - 1):
+                tfdist.all_reduce(1.0, group=ends)
+            checkpoint.write(f"{folder}/all")
+            assert in_checkpoint(f"{folder}/all") == 10 * number
+    ends.close()
+    last.close()
+
+
 def case_what_goes_wrong_goes_wrong_everywhere() -> None:
     """An exception of the rank that writes is the others', too: a script that catches it does the same on all."""
     values = Values()
@@ -388,7 +410,7 @@ def case_monitored_sessions() -> None:
 
 
 def case_callbacks_of_tf_keras() -> None:
-    """Checkpoints of all ranks, in every epoch and within, which have rank 0's moving statistics."""
+    """What callbacks save, in every step and epoch, has rank 0's moving statistics."""
     try:
         import tf_keras
     except ImportError:
@@ -397,12 +419,12 @@ def case_callbacks_of_tf_keras() -> None:
     model.compile("sgd", "mse")
     x = np.random.RandomState(RANK).rand(32, 3).astype(np.float32) * (RANK + 1)
     with shared_folder() as folder:
-        checkpoint = tf_keras.callbacks.ModelCheckpoint
         callbacks = [
-            checkpoint(f"{folder}/epoch.keras"),
-            checkpoint(f"{folder}/steps.weights.h5", save_freq=2, save_weights_only=True),
-            checkpoint(f"{folder}/tensorflow", save_weights_only=True),
-            tf_keras.callbacks.BackupAndRestore(f"{folder}/backup"),
+            tf_keras.callbacks.ModelCheckpoint(f"{folder}/epoch.keras"),
+            tf_keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda batch, logs: model.save_weights(f"{folder}/steps.weights.h5"),
+                on_epoch_end=lambda epoch, logs: model.save_weights(f"{folder}/tensorflow"),
+            ),
         ]
         model.fit(x, np.ones([32, 40]), batch_size=8, epochs=2, callbacks=callbacks, verbose=0)
         own = model.layers[-1].moving_mean.numpy()

@@ -105,6 +105,7 @@ _LAUNCHES = (
             *_of("keras", "uneven", "logs"),
             *_of("accumulation", "other_numbers"),
             *_of("loss_scale", "products"),
+            *_of("saves", "paths", "ranks_in"),
             *_of("blocks", "a_block_that_is_cut_off"),
             *_of("ddl", "weighted_gradients_in", "bcast"),
         ),

@@ -83,6 +83,26 @@ def circle(before: Mapping[int, Report], after: Mapping[int, Report], ended: fro
         held = left
 
 
+def waiting_for(rank: int, before: Mapping[int, Report], after: Mapping[int, Report]) -> set[int]:
+    """The ranks that wait for one that is in no call, or for another that does: none goes on before it.
+
+    Args:
+      rank: which.
+      before: of each other rank, as it was read first.
+      after: of each rank, as it was read when all of the former had been.
+    """
+    found = {rank}
+    while True:
+        more = {
+            other
+            for other, report in before.items()
+            if other not in found and report.waits and all(_held_up(c, other, after, found) for c in report.waits)
+        }
+        if not more:
+            return found - {rank}
+        found |= more
+
+
 def _held_up(call: Call, rank: int, after: Mapping[int, Report], by: frozenset[int] | set[int]) -> bool:
     awaited = by if call.ranks is None else by & set(call.ranks)
     return any(other in after and after[other].has_not_come_to(call) for other in awaited if other != rank)

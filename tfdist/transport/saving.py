@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from tfdist.core.settings import Settings
 from tfdist.processes.process_state import GONE
-from tfdist.transport.calls import line_number
+from tfdist.transport.calls import Report, line_number, waiting_for
 from tfdist.transport.saves import (
     FAILURE_BYTES,
     MOST_SAVES,
@@ -87,7 +87,8 @@ class Saving:
         if self._detector.apart:
             return Turn(writes=True)
         own = self._next(line_number(path), line_number(site))
-        looks = _Looks(self._states, self._settings.stall_seconds, own.position if own.aside else None)
+        silent_seconds, aside = self._settings.stall_seconds, own.position if own.aside else None
+        looks = _Looks(self._states, silent_seconds, aside, lambda: self._detector.report)
         self._tell(own)
         try:
             found, rank = self._decided(own, path, looks, follows)
@@ -217,10 +218,13 @@ class _Looks:
       silent_seconds: after which one that does not answer is silent.
       aside: position of a thread beside the main one. That a rank has come further says nothing of such threads there:
         for a while it is not looked at.
+      own: this rank's calls.
     """
 
-    def __init__(self, states: States, silent_seconds: float, aside: int | None) -> None:
-        self._states, self._silent_seconds, self._aside = states, silent_seconds, aside
+    def __init__(
+        self, states: States, silent_seconds: float, aside: int | None, own: Callable[[], Report] = Report
+    ) -> None:
+        self._states, self._silent_seconds, self._aside, self._own = states, silent_seconds, aside, own
         self._begun = time.monotonic()
         self._first: dict[int, tuple[State, float]] = {}
         self.readings: dict[int, Reading] = {}
@@ -229,12 +233,14 @@ class _Looks:
         return self.readings.get(rank, Reading())
 
     def look(self) -> None:
-        for rank, state in dict(self._states.read(soon=True)).items():
+        states = dict(self._states.read(soon=True))
+        waiting = self._waiting_for_this(states)
+        for rank, state in states.items():
             found, saves = self.of(rank), decoded(state.saves)
             first, read = self._first.get(rank, (state, float("inf")))
             if state.asked > read:
                 over = first.kind == "ended" or first.process == GONE
-                found = Reading(first.position, over)
+                found = Reading(PASSED_ALL if rank in waiting else first.position, over)
             heard = state.asked if self._begun < state.asked < float("inf") else self._begun
             silent = time.monotonic() - heard > self._silent_seconds
             if self._aside is not None and time.monotonic() - self._begun < _OTHER_THREADS_SECONDS:
@@ -242,6 +248,15 @@ class _Looks:
             self.readings[rank] = found._replace(saves=saves, silent=silent)
             if state is not first or read == float("inf"):
                 self._first[rank] = state, time.monotonic()
+
+    def _waiting_for_this(self, states: dict[int, State]) -> set[int]:
+        """Ranks that are in calls of some ranks, which no position counts, and do not go on before this one comes."""
+        fresh = {r: s for r, s in states.items() if r in self._first and s.asked > self._first[r][1]}
+        before = {r: self._first[r][0].calls for r in fresh}
+        if not any(report.waits for report in before.values()):
+            return set()
+        own = self._states.rank
+        return waiting_for(own, before, {own: self._own(), **{r: s.calls for r, s in fresh.items()}})
 
 
 class _News:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tfdist.transport.calls import Call, Report, circle, line_number
+from tfdist.transport.calls import Call, Report, circle, line_number, waiting_for
 
 Line = tuple[int, ...]  # known by the ranks that share it; a second one of the same ranks has -1 in front
 Program = tuple[Line, ...]
@@ -258,3 +258,18 @@ def test_a_group_waits_for_its_own_ranks() -> None:
     }
     assert not circle(waits, waits, frozenset())
     assert circle(waits, waits, frozenset({2})).keys() == {0, 1}
+
+
+def test_who_waits_for_a_rank_that_is_in_no_call() -> None:
+    """0 waits for 2, and 2 for 1, which saves, say; 3 waits for 4, which computes."""
+    waits = {
+        0: Report((Call(1, 1, (0, 2)),), {1: 1}, True),
+        1: Report(None, {2: 4}, True),
+        2: Report((Call(2, 5, (1, 2)),), {2: 5}, True),
+        3: Report((Call(3, 1, (3, 4)),), {3: 1}, True),
+        4: Report((), {}, True),
+    }
+    others = {rank: report for rank, report in waits.items() if rank != 1}
+    assert waiting_for(1, others, waits) == {0, 2}
+    assert waiting_for(1, others, {**waits, 1: Report(None, {2: 5}, True)}) == set()
+    assert waiting_for(1, others, {**waits, 2: Report((), {2: 5, 1: 1}, True)}) == {2}
