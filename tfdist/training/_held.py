@@ -9,7 +9,7 @@ by ``tfdist.keep_own``, or has set to arrays of its own between steps.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ class HeldOutside:
         known: SharedVariables,
         candidates: Sequence[Any],
         reads: Collection[Hashable] = (),
-        batch_sizes: Collection[int] = (),
+        batch_sizes: Set[int] = frozenset(),
     ) -> None:
         self._known = known
         self._candidates = {v._unique_id: weakref.ref(v) for v in candidates}
@@ -88,7 +88,7 @@ class HeldOutside:
             return Held(name, known.of_optimizers[key], variable, described)
         if key not in self._reads or left_out(variable):
             return None
-        if _of_samples(name, variable, {*self._batch_sizes, *known.batch_sizes}):
+        if _of_samples(name, variable, self._batch_sizes | known.batch_sizes_of(variable)):
             return None
         return Held(name, READ, variable, described)
 

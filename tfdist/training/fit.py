@@ -50,7 +50,7 @@ class FitSteps:
         self._replicas = replicas
         self._batches = EqualBatches(job)
         self.stops = Stops(job.ends_epoch, job.stop)
-        self._awaiting = False  # the iterator of a training
+        self._awaiting: Any = None  # the model whose training has no iterator yet
         self._said_uncompiled = False
 
     def fit(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -65,11 +65,11 @@ class FitSteps:
         given["callbacks"] = self._around(given.get("callbacks"), model)
         self._quieten(given)
         self._batches.begin(given)
-        self._awaiting = True
+        self._awaiting = model
         try:
             return self._functions.failing_plainly(lambda: original(*bound.args, **bound.kwargs))
         finally:
-            self._awaiting = False
+            self._awaiting = None
             self._job.switches.last_steps = None
 
     def fit_tf_keras(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -91,11 +91,12 @@ class FitSteps:
     def epoch_iterator(self, original: Callable[..., Any], iterator: Any, *args: Any, **kwargs: Any) -> None:
         """Around the making of an epoch's iterator: the first one in ``fit`` is of the training data."""
         original(iterator, *args, **kwargs)
-        if self._awaiting:
-            self._awaiting = False
+        model, self._awaiting = self._awaiting, None
+        if model is not None:
             self._batches.equalise(iterator)
-            if self._batches.batch_size:
-                self._variables.batch_sizes.add(self._batches.batch_size)
+            rows = self._batches.batch_size or 1
+            if rows > 1:
+                self._variables.batch_sizes.setdefault(model, set()).add(rows)
 
     def make_train_function(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Around the making of the training step, which XLA cannot compile: it holds the exchange."""
