@@ -145,6 +145,9 @@ class MpiWorld(MpiGroup):
     def save(self, path: str, site: str, follows: bool = False) -> SaveTurn:
         return self._saving.begin(path, site, follows)
 
+    def acting(self) -> contextlib.AbstractContextManager[None]:
+        return self._detector.acting()
+
     def unordered(self) -> contextlib.AbstractContextManager[None]:
         return self._detector.unordered()
 

@@ -61,7 +61,7 @@ class HeldOutside:
         self._known = known
         self._candidates = {v._unique_id: weakref.ref(v) for v in candidates}
         self._reads = reads
-        self._batch_sizes = batch_sizes
+        self._batch_sizes = known.batch_sizes | batch_sizes
         trained = (v._unique_id for v in candidates if ("handle", v.handle._id) in known.trained)
         self.identity: Hashable = frozenset(trained)
 
@@ -88,7 +88,7 @@ class HeldOutside:
             return Held(name, known.of_optimizers[key], variable, described)
         if key not in self._reads or left_out(variable):
             return None
-        if _of_samples(name, variable, self._batch_sizes | known.batch_sizes_of(variable)):
+        if _of_samples(name, variable, self._batch_sizes):
             return None
         return Held(name, READ, variable, described)
 

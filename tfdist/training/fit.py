@@ -50,7 +50,7 @@ class FitSteps:
         self._replicas = replicas
         self._batches = EqualBatches(job)
         self.stops = Stops(job.ends_epoch, job.stop)
-        self._awaiting: Any = None  # the model whose training has no iterator yet
+        self._awaiting = False  # the iterator of a training
         self._said_uncompiled = False
 
     def fit(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -65,11 +65,13 @@ class FitSteps:
         given["callbacks"] = self._around(given.get("callbacks"), model)
         self._quieten(given)
         self._batches.begin(given)
-        self._awaiting = model
+        self._awaiting = True
+        outer = self._variables.batch_sizes
         try:
             return self._functions.failing_plainly(lambda: original(*bound.args, **bound.kwargs))
         finally:
-            self._awaiting = None
+            self._awaiting = False
+            self._variables.batch_sizes = outer
             self._job.switches.last_steps = None
 
     def fit_tf_keras(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -91,12 +93,11 @@ class FitSteps:
     def epoch_iterator(self, original: Callable[..., Any], iterator: Any, *args: Any, **kwargs: Any) -> None:
         """Around the making of an epoch's iterator: the first one in ``fit`` is of the training data."""
         original(iterator, *args, **kwargs)
-        model, self._awaiting = self._awaiting, None
-        if model is not None:
+        if self._awaiting:
+            self._awaiting = False
             self._batches.equalise(iterator)
             rows = self._batches.batch_size or 1
-            if rows > 1:
-                self._variables.batch_sizes.setdefault(model, set()).add(rows)
+            self._variables.batch_sizes = frozenset({rows} - {1})
 
     def make_train_function(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Around the making of the training step, which XLA cannot compile: it holds the exchange."""

@@ -45,7 +45,7 @@ def broadcast_behind(initializer: ops.Operation, variables: Sequence[Any], job: 
     def call(*values: np.ndarray) -> list[np.ndarray]:
         own = {name: array(value) for name, value in zip(names, values, strict=True)}
         try:
-            with _one_at_a_time:  # several initialisers of one run are threads of TensorFlow's
+            with job.world.acting(), _one_at_a_time:  # several initialisers of one run are threads of TensorFlow's
                 _, received = meet(job.world.control, visitor, lambda: own)
             return [_fitting(name, own[name], received) for name in names]
         except BaseException as error:

@@ -19,7 +19,7 @@ from tfdist.transport import agreement
 from tfdist.transport.interfaces import DisagreementError
 from tfdist.variables import first_step
 from tfdist.variables.adapted_layers import AdaptedLayers
-from tfdist.variables.eager_variables import described, native, optimizer_variables, random_state, take_values
+from tfdist.variables.eager_variables import described, optimizer_variables, random_state, take_values
 
 _REMEDY = (
     "Put the step into a tf.function, where this is done for you; or apply them by an optimizer's apply_gradients; or "
@@ -41,7 +41,7 @@ class SharedVariables:
       trained: the keys (``markers.variable_key``) of those that gradients have been computed of.
       of_optimizers: of what optimizers keep; and of which.
       adapted: preprocessing layers.
-      batch_sizes: rows of what ``fit`` has given each model on this rank.
+      batch_sizes: of this rank, while ``fit`` trains.
       own: unique ids of those that the script has said to be each rank's own.
       given: of those that it has set outside steps to what TensorFlow has not computed: a rank's inputs, perhaps.
     """
@@ -62,7 +62,7 @@ class SharedVariables:
         self.own: set[str] = set()
         self.given: set[str] = set()
         self.adapted = AdaptedLayers()
-        self.batch_sizes: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
+        self.batch_sizes: frozenset[int] = frozenset()
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         for variable in _existing():
             self.created(variable)
@@ -115,11 +115,6 @@ class SharedVariables:
             handles = [v.handle for v in own if hasattr(v, "handle") and not is_symbolic(v.handle)]
             kind = f"of {type(optimizer).__name__}"
             self.of_optimizers.update({("handle", handle._id): kind for handle in handles})
-
-    def batch_sizes_of(self, variable: Any) -> set[int]:
-        """Rows of what ``fit`` has given the models that hold it."""
-        models = [m for m in self.batch_sizes if any(native(v) is variable for v in m.variables)]
-        return set().union(*(self.batch_sizes[model] for model in models))
 
     def number(self, variable: Any) -> int | None:
         """Of one that has been given rank 0's value: the same on all ranks."""

@@ -298,6 +298,9 @@ class World(Group, Protocol):
           Exception: what has gone wrong on the rank that was to write; or PeerError, if it is missing.
         """
 
+    def acting(self) -> contextlib.AbstractContextManager[None]:
+        """What this thread, TensorFlow's own, does now, it does for the one that runs the step."""
+
     def unordered(self) -> contextlib.AbstractContextManager[None]:
         """What begins now may come to several channels, in an order that differs between the ranks."""
 

@@ -99,6 +99,9 @@ class OneProcess:
     def save(self, path: str, site: str, follows: bool = False) -> SaveTurn:
         return _Writes()
 
+    def acting(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def unordered(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 

@@ -40,6 +40,10 @@ _LONGEST_NAP_SECONDS = 1e-3
 _RUNNING = ("running", "")
 
 
+class _Thread(threading.local):
+    acts = False  # for another one
+
+
 class StallDetector:
     """This rank's knowledge of where the others are.
 
@@ -71,7 +75,8 @@ class StallDetector:
         self._entered: dict[int, int] = {}
         self.position = Position(states.tell_position)
         self._waits: dict[int, Call | None] = {}  # the long ones that hold the program up, by who waits
-        self._programs: set[int] = set()  # threads of the script that have called
+        self._programs: set[threading.Thread] = set()  # threads of the script that have called
+        self._thread = _Thread()
         self._unordered = 0
         self._lock = threading.Lock()
 
@@ -121,7 +126,17 @@ class StallDetector:
     def called(self) -> None:
         """A thread of the script's begins something that needs the others."""
         # What one thread waits for, another may be about to do: then it is not known that nobody can come.
-        self._programs.add(threading.get_ident())
+        if not self._thread.acts:
+            self._programs.add(threading.current_thread())
+
+    @contextlib.contextmanager
+    def acting(self) -> Iterator[None]:
+        """What this thread, TensorFlow's own, does now, it does for the one that runs the step."""
+        self._thread.acts = True
+        try:
+            yield
+        finally:
+            self._thread.acts = False
 
     @contextlib.contextmanager
     def unordered(self) -> Iterator[None]:
@@ -139,6 +154,8 @@ class StallDetector:
 
     def _waiting(self) -> tuple[Call, ...] | None:
         waits = list(self._waits.values())
+        if len(self._programs) > 1:
+            self._programs &= {*threading.enumerate()}  # those that have ended call no more
         if self._unordered or len(self._programs) > 1 or None in waits:
             return None
         return tuple(filter(None, waits))

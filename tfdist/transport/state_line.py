@@ -19,7 +19,7 @@ import numpy as np
 
 from tfdist.transport.calls import Call, Report
 
-LINE_BYTES = 4096
+LINE_BYTES = 8192
 _STATE_BYTES, _PLACE_BYTES, _WAITS_BYTES, _SAVES_BYTES = 640, 384, 256, 2048
 _HEAD_BYTES = 8  # checksum and length, uint32 each
 SAVES_BYTES = _SAVES_BYTES - _HEAD_BYTES
@@ -177,7 +177,7 @@ class StateLine:
         return State(kind or "running", what, line, float(looked or 0), calls=calls, position=position, saves=saves)
 
     def _report(self, waits: str | None) -> Report:
-        table = np.frombuffer(self._table, np.int64).copy().reshape(_ENTRIES, _ENTRY)
+        table = np.frombuffer(self._table, np.int64, _ENTRIES * _ENTRY).copy().reshape(_ENTRIES, _ENTRY)
         complete, rows = not table[0, 0], table[1:].tolist()
         whole = {line: number for line, number, both in rows if line and line ^ number == both}
         complete = complete and len(whole) == sum(bool(line) for line, *_ in rows)

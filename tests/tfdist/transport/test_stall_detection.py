@@ -165,11 +165,20 @@ def test_another_thread_of_this_rank_may_go_on() -> None:
     states.others[1] = waits_there({11: 4, 22: 7})
     enter(ranks)
     ranks.called()
-    thread = threading.Thread(target=ranks.called)
+    over = threading.Event()
+
+    def program() -> None:
+        ranks.called()
+        over.wait()
+
+    thread = threading.Thread(target=program)
     thread.start()
-    thread.join()
     ranks.wait(After(0.3), "bucket 1", entered=HERE)
     assert states.waits == [None, None]
+    over.set()
+    thread.join()
+    with pytest.raises(PeerError, match="rank 0 waits in bucket 1, but rank 1 waits in bucket 2"):
+        ranks.wait(After(9), "bucket 1", entered=HERE)
 
 
 def test_what_runs_in_any_order_may_go_on() -> None:

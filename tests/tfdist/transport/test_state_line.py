@@ -66,12 +66,12 @@ def test_where_a_rank_is_on_each_line() -> None:
 
 def test_lines_that_have_no_room_are_told_of() -> None:
     _, rank = line()
-    for number in range(100):
+    for number in range(300):
         rank.enter(1000 + number, number)
         rank.enter(7, number)
     state = rank.read()
     assert state is not None and not state.calls.complete
-    assert state.calls.entered[7] == 99 and state.calls.entered[1099] == 99 and 1000 not in state.calls.entered
+    assert state.calls.entered[7] == 299 and state.calls.entered[1299] == 299 and 1000 not in state.calls.entered
     rank.tell_waits([Call(n, n, tuple(range(20))) for n in range(9)])
     state = rank.read()
     assert state is not None and state.calls.waits is None
