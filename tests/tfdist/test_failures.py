@@ -267,7 +267,7 @@ def test_configuring_ranks_differently(tmp_path: Path) -> None:
 def test_a_rank_whose_memory_cannot_be_read_any_more(tmp_path: Path) -> None:
     body = """
         from tfdist.engine import _small_buckets
-        from tfdist.transport.process_memory import ProcessMemory
+        from tfdist.processes.process_memory import ProcessMemory
         _small_buckets._SHARED_BYTES = 0  # small ones do not go that way
         start()
         session.run(step)
@@ -283,7 +283,7 @@ def test_a_rank_whose_memory_cannot_be_read_any_more(tmp_path: Path) -> None:
 @pytest.mark.long("test_a_rank_whose_memory_cannot_be_read_any_more")
 def test_a_rank_whose_rows_cannot_be_read_any_more(tmp_path: Path) -> None:
     body = """
-        from tfdist.transport.process_memory import ProcessMemory
+        from tfdist.processes.process_memory import ProcessMemory
         e = v1.get_variable("e", [5, 3], initializer=v1.zeros_initializer())
         lookup = tf.reduce_sum(tf.nn.embedding_lookup(e, [rank, 4]))
         of_rows = v1.train.GradientDescentOptimizer(0.1).minimize(lookup)

@@ -13,8 +13,8 @@ from tfdist.core import reduce_ops
 from tfdist.engine import _process_memory_engine as tensors
 from tfdist.engine._buffers import Buffers
 from tfdist.engine.engines import AllReduceTurn
+from tfdist.processes.process_memory import ProcessMemory, address
 from tfdist.transport.interfaces import Node
-from tfdist.transport.process_memory import ProcessMemory, address
 
 ADDRESSES = 3  # that are published of a table: its indices, its values, and where the union's values are to be
 _CAPACITY_BITS = 3  # of a buffer's size, which never shrinks: the next steps, whose unions are others, have it too

@@ -14,8 +14,8 @@ from tfdist.core.log import announce
 from tfdist.core.settings import Settings
 from tfdist.engine import _layout, _shared_memory_engine
 from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine, Lost
+from tfdist.processes.process_memory import ProcessMemory, address
 from tfdist.transport.interfaces import Channel, Node, NodeMemory, PeerError, World
-from tfdist.transport.process_memory import ProcessMemory, address
 
 # Read from another rank, added and divided while it stays in a core's second-level cache.
 BLOCK_BYTES = 1 << 19

@@ -98,7 +98,7 @@ class MpiChannel:
             raise RuntimeError(f"{place}: the group of the ranks {', '.join(map(str, self._ranks))} was closed")
         self._detector.check(place)
         if self._of_script:
-            self._detector.called()
+            self._detector.callers.called()
             with self._by_one_thread(place):
                 return self._arrive(place, flags, size_bytes)
         return self._arrive(place, flags, size_bytes)

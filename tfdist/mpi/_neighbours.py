@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from tfdist.transport.process_memory import ProcessMemory, address, allow_siblings
+from tfdist.processes.process_memory import ProcessMemory, address, allow_siblings
 
 _SECRET_NUMBERS = 2
 _READS_MEMORY = b"MPIR_CVAR_CH4_CMA_ENABLE"

@@ -12,9 +12,9 @@ from tfdist.core.topology import Lane
 from tfdist.mpi._messages import Wait
 from tfdist.mpi._reduction import Reductions
 from tfdist.mpi._shared_memory import Segments
+from tfdist.processes.process_memory import ProcessMemory
 from tfdist.transport.interfaces import NodeMemory, Pace, SplitBarrier, Sums, Wire
 from tfdist.transport.one_process import Final
-from tfdist.transport.process_memory import ProcessMemory
 from tfdist.transport.stall_detection import StallDetector
 
 

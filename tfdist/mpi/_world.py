@@ -140,13 +140,13 @@ class MpiWorld(MpiGroup):
         self._detector.announce(kind, what)
 
     def called(self) -> None:
-        self._detector.called()
+        self._detector.callers.called()
 
     def save(self, path: str, site: str, follows: bool = False) -> SaveTurn:
         return self._saving.begin(path, site, follows)
 
     def acting(self) -> contextlib.AbstractContextManager[None]:
-        return self._detector.acting()
+        return self._detector.callers.acting()
 
     def unordered(self) -> contextlib.AbstractContextManager[None]:
         return self._detector.unordered()

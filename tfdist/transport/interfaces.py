@@ -16,7 +16,7 @@ import numpy as np
 from tfdist.core.flight_recorder import Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
-from tfdist.transport.process_memory import ProcessMemory
+from tfdist.processes.process_memory import ProcessMemory
 from tfdist.transport.saves import Position, SaveTurn
 
 

@@ -26,6 +26,7 @@ from tfdist.processes.process_state import GONE
 from tfdist.transport._blocking_call import BlockingCall
 from tfdist.transport._long_wait import LongWait, Manner, Request
 from tfdist.transport.awake import AwakeSeconds
+from tfdist.transport.callers import Callers
 from tfdist.transport.calls import Call, Report, line_number
 from tfdist.transport.interfaces import PeerError
 from tfdist.transport.saves import Position
@@ -40,10 +41,6 @@ _LONGEST_NAP_SECONDS = 1e-3
 _RUNNING = ("running", "")
 
 
-class _Thread(threading.local):
-    acts = False  # for another one
-
-
 class StallDetector:
     """This rank's knowledge of where the others are.
 
@@ -55,6 +52,7 @@ class StallDetector:
 
     Attributes:
       position: of this rank.
+      callers: threads of its script.
     """
 
     def __init__(
@@ -75,8 +73,7 @@ class StallDetector:
         self._entered: dict[int, int] = {}
         self.position = Position(states.tell_position)
         self._waits: dict[int, Call | None] = {}  # the long ones that hold the program up, by who waits
-        self._programs: set[threading.Thread] = set()  # threads of the script that have called
-        self._thread = _Thread()
+        self.callers = Callers(set())
         self._unordered = 0
         self._lock = threading.Lock()
 
@@ -123,21 +120,6 @@ class StallDetector:
         self.enter(line, self._entered.get(line, 0) + 1, ranks is None or len(ranks) == self.size)
         return line, self._entered[line]
 
-    def called(self) -> None:
-        """A thread of the script's begins something that needs the others."""
-        # What one thread waits for, another may be about to do: then it is not known that nobody can come.
-        if not self._thread.acts:
-            self._programs.add(threading.current_thread())
-
-    @contextlib.contextmanager
-    def acting(self) -> Iterator[None]:
-        """What this thread, TensorFlow's own, does now, it does for the one that runs the step."""
-        self._thread.acts = True
-        try:
-            yield
-        finally:
-            self._thread.acts = False
-
     @contextlib.contextmanager
     def unordered(self) -> Iterator[None]:
         """What begins now may come to several lines, in an order that differs between the ranks."""
@@ -154,9 +136,7 @@ class StallDetector:
 
     def _waiting(self) -> tuple[Call, ...] | None:
         waits = list(self._waits.values())
-        if len(self._programs) > 1:
-            self._programs &= {*threading.enumerate()}  # those that have ended call no more
-        if self._unordered or len(self._programs) > 1 or None in waits:
+        if self._unordered or self.callers.several or None in waits:
             return None
         return tuple(filter(None, waits))
 

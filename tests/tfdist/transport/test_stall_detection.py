@@ -13,6 +13,7 @@ from tfdist.core.settings import Settings
 from tfdist.processes.process_state import GONE, RUNS, STOPPED
 from tfdist.transport import _long_wait, stall_detection
 from tfdist.transport.awake import AwakeSeconds
+from tfdist.transport.callers import Callers
 from tfdist.transport.calls import Call, Report
 from tfdist.transport.interfaces import PeerError
 from tfdist.transport.stall_detection import StallDetector
@@ -164,11 +165,11 @@ def test_another_thread_of_this_rank_may_go_on() -> None:
     ranks, states = rank_0(size=2, stall=99, abort=99)
     states.others[1] = waits_there({11: 4, 22: 7})
     enter(ranks)
-    ranks.called()
+    ranks.callers.called()
     over = threading.Event()
 
     def program() -> None:
-        ranks.called()
+        ranks.callers.called()
         over.wait()
 
     thread = threading.Thread(target=program)
@@ -179,6 +180,23 @@ def test_another_thread_of_this_rank_may_go_on() -> None:
     thread.join()
     with pytest.raises(PeerError, match="rank 0 waits in bucket 1, but rank 1 waits in bucket 2"):
         ranks.wait(After(9), "bucket 1", entered=HERE)
+
+
+def test_a_thread_of_tensorflow_acts_for_one_of_the_script() -> None:
+    callers = Callers(set())
+    over = threading.Event()
+
+    def step() -> None:
+        with callers.acting():
+            callers.called()
+        over.wait()
+
+    callers.called()
+    thread = threading.Thread(target=step)
+    thread.start()
+    assert not callers.several
+    over.set()
+    thread.join()
 
 
 def test_what_runs_in_any_order_may_go_on() -> None:

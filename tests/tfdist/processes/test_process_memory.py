@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 
-from tfdist.transport.process_memory import ProcessMemory, address
+from tfdist.processes.process_memory import ProcessMemory, address
 
 
 class TestPeers:
