@@ -577,3 +577,65 @@ def test_an_emergency_checkpoint(tmp_path: Path) -> None:
     assert "unharmed" in finished.output, finished
     assert_ended(finished, "rank 0 gave up waiting, and has ended 3 s ago", seconds=60)
     assert {"last.weights.h5", "last.npz", "last-1.index"} <= {path.name for path in tmp_path.iterdir()}
+
+
+BEFORE = """
+import sys
+import tensorflow as tf
+v1 = tf.compat.v1
+w = tf.Variable(tf.ones([3]))
+if sys.argv[1] == "graph":
+    with tf.Graph().as_default():
+        v = v1.get_variable("v", [3])
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(v * v))
+        session = v1.Session()
+        initial = v1.global_variables_initializer()
+    def step():
+        session.run(initial)
+        session.run(train)
+else:
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w * w)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+    step()
+import tfdist
+step()
+print("trained")
+"""
+
+
+@pytest.mark.parametrize("kind, built", [("graph", "built"), ("function", "traced")])
+def test_what_was_built_before_the_import_is_refused_when_it_trains(kind: str, built: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(BEFORE)
+    finished = mpirun(2, [str(script), kind], 60)
+    assert_ended(finished, f"was {built} before tfdist was imported, and trains", "Import tfdist first")
+    assert "trained" not in finished.output
+
+
+def test_two_threads_that_train_are_refused(tmp_path: Path) -> None:
+    finished = job(
+        tmp_path,
+        """
+        import threading
+        from concurrent.futures import ThreadPoolExecutor
+        tf.compat.v1.enable_eager_execution()
+        import keras
+        both = threading.Barrier(2)
+        def train(number):
+            v, optimizer = tf.Variable(tf.ones([2000])), keras.optimizers.SGD(0.1)
+            @tf.function
+            def step():
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(v * v)
+                optimizer.apply([tape.gradient(loss, v)], [v])
+            both.wait()
+            for _ in range(300):
+                step()
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(train, range(2)))
+        """,
+    )
+    assert_ended(finished, "train at the same time", "train in one thread, or one after the other")
