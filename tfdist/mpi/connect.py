@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tfdist.core.environment import Launch
 from tfdist.core.settings import Settings
-from tfdist.processes.deadline import START_SECONDS, process_deadline
+from tfdist.processes.deadline import START_SECONDS
 from tfdist.processes.keeper import others_expected
 from tfdist.transport.interfaces import SetupError, World
 from tfdist.transport.one_process import OneProcess
@@ -24,7 +24,7 @@ def connect(launch: Launch | None, settings: Settings) -> World:
         return OneProcess()
     try:
         # MPI starts when all ranks have come.
-        with others_expected(launch.rank), process_deadline(settings.stall_abort_seconds + START_SECONDS):
+        with others_expected(launch.rank, settings.stall_abort_seconds + START_SECONDS):
             from tfdist.mpi import _start
 
             _start.start(launch)  # before others import it, who start it as it is

@@ -6,9 +6,10 @@ seen, and whether others are inside MPI, too. Both together cannot be in a job t
 all ranks have come.
 
 ``tfdist-run`` looks for it; and so does a program of a few lines beside each rank while MPI begins there, in which no
-thread of the rank's can run. It imports nothing of the package:
+thread of the rank's can run. It looks at the time, too, as nobody else could but a clock that runs on while the rank is
+stopped. It imports nothing of the package:
 
-    python -I -S absent_ranks.py RANK CONNECTION
+    python -I -S absent_ranks.py RANK CONNECTION SECONDS
 """
 
 from __future__ import annotations
@@ -110,28 +111,42 @@ def _text(pid: int, name: str) -> str:
     return ""
 
 
-def main(rank: str, connection: int) -> None:
+def main(rank: str, connection: int, seconds: float) -> None:
     """Look until the rank, whose child this is, has closed standard input: MPI has begun."""
-    proxy = os.getppid()
+    pid = proxy = os.getppid()
     while proxy > 1 and _text(proxy, "comm") != _PROXY:
         proxy = _parent(proxy)
-    if proxy <= 1:
-        return  # another launcher's
-    absent = AbsentRanks(_parent(proxy), _LOOKS_OF_A_RANK)
-    while not select.select([0], [], [], _LOOK_SECONDS)[0]:
-        words = absent.look()
-        if words.endswith(f"where rank {rank} waits for it"):  # one of those who wait says it
-            os.write(2, f"tfdist: {words}: the job ends; look at what that rank has said above\n".encode())
-            time.sleep(_OUTPUT_SECONDS)
-            with contextlib.suppress(OSError):
-                os.write(connection, b"cmd=abort exitcode=1\n")
+    absent = AbsentRanks(_parent(proxy), _LOOKS_OF_A_RANK) if proxy > 1 else None  # else it is another launcher's
+    words, waited, last = "", 0.0, time.monotonic()
+    while not words:
+        if select.select([0], [], [], _LOOK_SECONDS)[0]:
             return
+        now = time.monotonic()
+        waited += 0.0 if _fields(pid)[:1] == ["T"] else min(now - last, 2 * _LOOK_SECONDS)
+        last = now
+        found = absent.look() if absent else ""
+        if found.endswith(f"where rank {rank} waits for it"):  # one of those who wait says it
+            words = f"{found}: the job ends; look at what that rank has said above"
+        elif waited > seconds:
+            words = (
+                f"rank {rank} has waited {waited:.0f} s for MPI to begin: a rank is stopped, has not come to its "
+                "import of tfdist, or cannot be reached. The job ends (TFDIST_STALL_ABORT_SECONDS says when)"
+            )
+    os.write(2, f"tfdist: {words}\n".encode())
+    time.sleep(_OUTPUT_SECONDS)
+    with contextlib.suppress(OSError):
+        os.write(connection, b"cmd=abort exitcode=1\n")
 
 
 def _parent(pid: int) -> int:
-    fields = _text(pid, "stat").rpartition(")")[2].split()
+    fields = _fields(pid)
     return int(fields[1]) if fields else 0
 
 
+def _fields(pid: int) -> list[str]:
+    """Of its status, from the state on."""
+    return _text(pid, "stat").rpartition(")")[2].split()
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tfdist.core.environment import launcher_connection, started_by_slurm_pmi
 from tfdist.processes import absent_ranks, keep
+from tfdist.processes.deadline import process_deadline
 
 _PROGRAM = Path(keep.__file__)
 _START_SECONDS = 30.0
@@ -29,17 +30,22 @@ def _connection() -> int | None:
 
 
 @contextlib.contextmanager
-def others_expected(rank: int | None) -> Iterator[None]:
-    """MPI begins in here, when all ranks have come: one that has ended before ends the job (``absent_ranks``)."""
+def others_expected(rank: int | None, seconds: float) -> Iterator[None]:
+    """MPI begins in here, when all ranks have come: one that has ended before ends the job (``absent_ranks``).
+
+    Args:
+      rank: this process's number; None: it is not known.
+      seconds: after which the job ends.
+    """
     connection = _connection()
-    if connection is None or rank is None:
-        yield
-        return
-    program = [sys.executable, "-I", "-S", absent_ranks.__file__, str(rank), str(connection)]
-    try:
-        looking = subprocess.Popen(program, stdin=subprocess.PIPE, pass_fds=(connection,))
-    except OSError:  # where no process can be begun, a rank does without
-        yield
+    looking = None
+    if connection is not None and rank is not None:
+        program = [sys.executable, "-I", "-S", absent_ranks.__file__, str(rank), str(connection), str(seconds)]
+        with contextlib.suppress(OSError):  # where no process can be begun, a rank does without
+            looking = subprocess.Popen(program, stdin=subprocess.PIPE, pass_fds=(connection,))
+    if looking is None:
+        with process_deadline(seconds):
+            yield
         return
     try:
         yield

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.launch import TFDIST_RUN, Finished, mpirun, run
 from tfdist.launch import host_check
+from tfdist.processes import absent_ranks
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -88,3 +94,22 @@ def test_on_another_machine(tmp_path: Path) -> None:
     finished = job(tmp_path, 2, 'if rank == 1:\n    raise RuntimeError("no data")\nfrom mpi4py import MPI', *options)
     assert finished.code == 1 and "[1] RuntimeError: no data" in finished.errors, finished
     assert "rank 1 has ended before MPI began, where rank 0 waits for it: the job is ended" in finished.errors
+
+
+def test_time_in_which_a_rank_was_stopped_is_no_waiting() -> None:
+    script = (
+        "import subprocess, sys\n"
+        f"p = [sys.executable, '-I', '-S', {absent_ranks.__file__!r}, '0', '1', '2.5']\n"
+        "print('begun', flush=True)\n"
+        "subprocess.Popen(p, stdin=subprocess.PIPE).wait()"
+    )
+    rank = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert rank.stdout is not None
+    rank.stdout.readline()
+    time.sleep(0.5)
+    os.kill(rank.pid, signal.SIGSTOP)
+    time.sleep(4)
+    assert not select.select([rank.stdout], [], [], 0)[0]
+    os.kill(rank.pid, signal.SIGCONT)
+    output, errors = rank.communicate(timeout=20)
+    assert "rank 0 has waited 3 s for MPI to begin" in errors and output == "cmd=abort exitcode=1\n", (output, errors)
