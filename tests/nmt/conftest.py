@@ -4,11 +4,13 @@ reverse."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import tfdist
 from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
@@ -36,6 +38,13 @@ class Toy:
             "--attention=luong", "--batch_size=8", "--num_train_steps=6", "--steps_per_stats=2",
             "--random_seed=1", *more,
         ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def float32_again() -> Iterator[None]:
+    """Programs that run in this process compute in the format that they were asked for, and others in theirs."""
+    yield
+    tfdist.configure(mixed_precision="none", loss_scale="none")
 
 
 @pytest.fixture(autouse=True)

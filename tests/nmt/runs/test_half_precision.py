@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,6 @@ from nmt.keeping.checkpoint import latest
 from nmt.nmt import main
 from nmt.runs.tfdist_ranks import Processes
 from tests.nmt.runs.test_program import refused, values
-
-
-@pytest.fixture(autouse=True)
-def configured() -> Iterator[None]:
-    """This process trains otherwise afterwards."""
-    yield
-    tfdist.configure(mixed_precision="none", loss_scale="none")
 
 
 def trained(toy: Any, name: str, *flags: str) -> dict[str, np.ndarray]:
