@@ -75,6 +75,15 @@ def case_inputs_that_a_script_sets() -> None:
                 assert "the ranks are apart: given, which the loss reads" in said, said
 
 
+def case_shapes_of_tensorflow_1() -> None:
+    """Whose elements are no numbers."""
+    v1.disable_v2_tensorshape()
+    try:
+        assert noticed(in_a_session) == ""
+    finally:
+        v1.enable_v2_tensorshape()
+
+
 def case_what_is_meant_to_differ() -> None:
     """Statistics of batches, metrics, dropout's random numbers, and the state of a recurrent layer."""
     model = keras.Sequential(

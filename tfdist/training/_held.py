@@ -9,7 +9,7 @@ by ``tfdist.keep_own``, or has set to arrays of its own between steps.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -110,9 +110,17 @@ class HeldOutside:
 _told_of_samples: set[str] = set()
 
 
-def _of_samples(name: str, variable: Any, batch_sizes: Collection[int]) -> bool:
+def rows_of(values: Iterable[Any]) -> set[int]:
+    """How many rows tensors or variables have, a sample each perhaps, where there are several."""
+    shapes = (value.shape for value in values if value.dtype not in (tf.resource, tf.variant))
+    # (With TensorFlow 1's behaviour an element of a shape is no number.)
+    rows = (tf.compat.dimension_value(shape[0]) for shape in shapes if shape.rank)
+    return {number for number in rows if (number or 1) > 1}
+
+
+def _of_samples(name: str, variable: Any, batch_sizes: Set[int]) -> bool:
     """Whether it has a row for each sample of a batch, which is told once."""
-    if not variable.shape.rank or variable.shape[0] not in batch_sizes:
+    if not rows_of([variable]) & batch_sizes:
         return False
     if name not in _told_of_samples:
         _told_of_samples.add(name)
@@ -202,5 +210,4 @@ def _kinds(graph: Any, state: GraphState) -> dict[Hashable | None, str]:
 def _batch_sizes(graph: Any) -> set[int]:
     """Rows of what a graph is fed or takes from a queue or dataset, as far as they are known before a run."""
     inputs = (op for op in graph.get_operations() if op.type.startswith(_INPUTS))
-    shapes = [tensor.shape for op in inputs for tensor in op.outputs]
-    return {shape[0] for shape in shapes if shape.rank and shape[0] is not None and shape[0] > 1}
+    return rows_of(tensor for op in inputs for tensor in op.outputs)

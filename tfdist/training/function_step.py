@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +20,7 @@ from tfdist.graph.job import Job
 from tfdist.graph.markers import handle_key
 from tfdist.graph.traversal import ancestors, is_symbolic
 from tfdist.training import variable_writes
-from tfdist.training._held import HeldOutside
+from tfdist.training._held import HeldOutside, rows_of
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
@@ -153,7 +153,7 @@ class FunctionSteps:
                 self._variables,
                 [*_captured(graph), *arguments],
                 loss_reads([tensor for mark in state.marks for tensor in mark.sources]),
-                _rows(inputs) | _rows([external for external, _ in graph.captures]),
+                rows_of(inputs) | rows_of(external for external, _ in graph.captures),
             )
         return variable_writes.returned(graph)
 
@@ -233,12 +233,6 @@ def _check_accumulated(
             "is its argument, and is called with another one: make a tf.function of it for each variable, or let it "
             "use the variable from outside, as a closure or an attribute"
         )
-
-
-def _rows(tensors: Iterable[Any]) -> set[int]:
-    """How many rows these have, a sample each perhaps."""
-    shapes = (t.shape for t in tensors if t.dtype not in (tf.resource, tf.variant))
-    return {shape[0] for shape in shapes if shape.rank and shape[0] is not None}
 
 
 def _captured(graph: Any) -> list[Any]:
