@@ -119,8 +119,10 @@ class Process:
     def _say_apart(self, last: dict[str, int]) -> None:
         from tfdist.hooks.abort import abort
 
+        self.job.world.announce("running")  # all have come to their ends: none is missed from here on
         try:
             self.steps.replicas.settle(last)
+            self.job.world.announce("ended")
         except Exception as error:
             world = self.job.world
             abort(world, f"tfdist: rank {world.rank} of {world.size}, at its end: {type(error).__name__}: {error}")

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.multirank.cases_apart import LAST, RANK, SIZE, WAYS, Step, batches, in_a_function, noticed
+from tests.multirank.cases_saves import shared_folder
 from tests.multirank.inside import everywhere, forget_trainings, said_in_fit, settings
 from tests.multirank.oracle import v1
 from tests.named import turn
@@ -158,6 +159,69 @@ def case_rounding_is_told_once_and_mended() -> None:
     told = [line for line in lines if "by rounding" in line]
     assert len(told) == (RANK == 0), lines
     assert np.ptp(everywhere(w.numpy()), axis=0).max() < 1e-5
+
+
+def case_to_read_is_not_to_set() -> None:
+    """What one rank saves, or evaluates in a loop, between two steps, costs the others none of theirs."""
+    for resource in (False, True):
+        with tf.Graph().as_default(), said_in_fit() as lines:
+            x = v1.placeholder(tf.float32, [8, 3])
+            w = v1.get_variable("w", [3], initializer=v1.ones_initializer(), use_resource=resource)
+            train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(tf.reduce_sum(x * w, 1)))
+            total = tf.while_loop(lambda n, t: n < 3, lambda n, t: (n + 1, t + tf.reduce_sum(w)), (0, 0.0))  # noqa: B023
+            branch = tf.cond(total[1] > 0.0, lambda: tf.reduce_sum(w), lambda: 0.0)  # noqa: B023
+            saver = v1.train.Saver()
+            expected = np.ones(3)
+            with v1.Session() as session, shared_folder() as folder:
+                session.run(v1.global_variables_initializer())
+                for batch in batches(6):
+                    session.run(train, {x: batch})
+                    saver.save(session, f"{folder}/model")
+                    if RANK == 0:
+                        session.run([total, branch])
+                    expected = expected - 0.1 * np.mean(everywhere(batch), axis=(0, 1))
+                np.testing.assert_allclose(session.run(w), expected, rtol=1e-5)
+        assert not [line for line in lines if "were set in a session" in line], lines
+
+
+def case_statistics_of_a_scripts_own() -> None:
+    """Normalisation as it was written for TensorFlow 1: by the batch in training, by moving averages else."""
+    for names in ("moments", "running_mean"):
+        with tf.Graph().as_default():
+            x, training = v1.placeholder(tf.float32, [8, 3]), v1.placeholder_with_default(True, [])
+            mean, variance = tf.nn.moments(x, [0])
+            if names == "moments":
+                average = tf.train.ExponentialMovingAverage(0.9)
+                moved = average.apply([mean, variance])
+                held = average.average(mean), average.average(variance)
+            else:
+                held = tuple(
+                    v1.get_variable(f"running_{name}", [3], initializer=v1.ones_initializer(), trainable=False)
+                    for name in ("mean", "var")
+                )
+                pairs = zip(held, (mean, variance), strict=True)
+                moved = tf.group([v.assign(0.9 * v + 0.1 * new) for v, new in pairs])
+            used = tf.cond(training, lambda: (mean, variance), lambda held=held: held)  # noqa: B023
+            w = v1.get_variable("w", [3], initializer=v1.ones_initializer())
+            loss = loss_of(w, (x - used[0]) * tf.math.rsqrt(used[1] + 1e-3))
+            with tf.control_dependencies([moved]):
+                train = v1.train.AdamOptimizer(0.05).minimize(loss)
+            session = v1.Session()
+            session.run(v1.global_variables_initializer())
+        with turn(names):
+            assert noticed(lambda session=session, train=train, x=x: lambda b: session.run(train, {x: b})) == ""  # type: ignore[misc]
+
+
+def case_part_of_a_session_is_initialised() -> None:
+    """One part of a program trains, and what another would train has no value yet."""
+    with tf.Graph().as_default():
+        x = v1.placeholder(tf.float32, [8, 3])
+        parts = [v1.get_variable(name, [3], initializer=v1.ones_initializer()) for name in ("first", "second")]
+        trains = [v1.train.AdamOptimizer(0.05, name=f"adam{n}").minimize(loss_of(w, x)) for n, w in enumerate(parts)]
+        session = v1.Session()
+        first = [v for v in v1.global_variables() if "second" not in v.name and "adam1" not in v.name]
+        session.run([v.initializer for v in first])
+    assert noticed(lambda: lambda batch: session.run(trains[0], {x: batch})) == ""
 
 
 def case_check_can_be_chosen() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import weakref
 from collections.abc import Hashable, Iterable
 from typing import Any
@@ -14,12 +15,12 @@ from tensorflow.python.framework import ops
 from tfdist.engine.collective import Collective
 from tfdist.graph.failures import Failures
 from tfdist.graph.markers import REFERENCES, Marker, handle_key
-from tfdist.graph.traversal import ancestors, called_functions, outermost
+from tfdist.graph.traversal import ancestors, arguments, bodies, called_functions, outermost
 
 _ATTRIBUTE = "_tfdist_state"
 _ASSIGNING = ("Assign", "Scatter", "ResourceScatter")
 _SETTING = {"Assign", "AssignVariableOp"}
-_READING = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "Identity", "Gather"}
+_WRITES = re.compile("Assign|Apply|Scatter")
 _RESTORE_OPS = {"RestoreV2", "Restore", "RestoreSlice"}
 
 
@@ -187,10 +188,9 @@ class GraphState:
         )
 
     def _updates(self, op: ops.Operation) -> bool:
-        """Whether an operation writes to what is trained, or calls what may."""
-        if op.type in _READING or not op.inputs:
-            return False
-        return any(self._is_trained(tensor) for tensor in op.inputs)
+        """Whether an operation, or a function that it calls, writes to what is trained."""
+        trained = {number for number, tensor in enumerate(op.inputs) if self._is_trained(tensor)}
+        return bool(trained and trained & _written(op))
 
     def _is_trained(self, tensor: Any) -> bool:
         return handle_key(tensor) in self.trained and (tensor.dtype == tf.resource or tensor.dtype._is_ref_dtype)
@@ -283,3 +283,19 @@ def make_state(graph: ops.Graph) -> GraphState:
         state = GraphState(graph)
         setattr(graph, _ATTRIBUTE, state)
     return state
+
+
+def _written(op: ops.Operation) -> set[int]:
+    """The numbers of an operation's inputs that are variables to which it writes, by itself or by what it calls."""
+    if _WRITES.search(op.type):
+        return {
+            number
+            for number, tensor in enumerate(op.inputs)
+            if tensor.dtype == tf.resource or tensor.dtype._is_ref_dtype
+        }
+    found = set()
+    for body in bodies(op):
+        places = {id(tensor): number for number, tensor in enumerate(body.inputs, arguments(op))}
+        for inner in body.get_operations():
+            found |= {places.get(id(inner.inputs[number]), -1) for number in _written(inner)}
+    return found

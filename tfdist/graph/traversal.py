@@ -76,6 +76,15 @@ def bodies(op: ops.Operation) -> Iterator[Any]:
             graph = getattr(graph, "outer_graph", None)
 
 
+# Operations that call functions: so many of their inputs come before the functions' arguments.
+_BEFORE_ARGUMENTS = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
+
+
+def arguments(op: ops.Operation) -> int:
+    """From which of its inputs on an operation hands them to the functions that it calls."""
+    return _BEFORE_ARGUMENTS.get(op.type, 0)
+
+
 def is_symbolic(tensor: Any) -> bool:
     """Whether a tensor stands in a graph, and is not one that has a value."""
     return not isinstance(tensor, core.Value)

@@ -42,10 +42,10 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
             over()
         return original(status)
 
-    def execute(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if os.getpid() == pid:
+    def execute(original: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+        if os.getpid() == pid and os.access(path, os.X_OK):  # else it fails, and the rank goes on
             over()
-        return original(*args, **kwargs)
+        return original(path, *args, **kwargs)
 
     leave_program.__doc__ = sys.exit.__doc__
     patches.assign(sys, "exit", sys.exit, leave_program)

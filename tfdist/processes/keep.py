@@ -45,6 +45,8 @@ def main(rank: str, size: str, pid: int, connection: int) -> None:
         how = f"was ended by {_named(ended_by)}" if ended_by else f"has left with exit code {code}"
         hint = "; the kernel does so when memory runs out" if ended_by == signal.SIGKILL else ""
         hint = hint if ended_by else ", without coming to its program's end (os._exit or exit in a library, say)"
+        if status is None:
+            how, hint = "has ended before its program's end", "; only what has started it knows how"
         with contextlib.suppress(OSError):
             where = f"process {pid} on {os.uname().nodename}"
             os.write(2, f"tfdist: rank {rank} of {size} ({where}) {how}{hint}: the job ends\n".encode())

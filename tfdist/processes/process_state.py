@@ -21,23 +21,21 @@ class Process:
     Attributes:
       pid: its number.
       started: clock ticks since the machine's start; empty: unknown.
-      namespace: of process numbers; empty: unknown.
     """
 
     pid: int
     started: str
-    namespace: str
 
     @classmethod
     def own(cls) -> Process:
         """This one."""
         try:
-            return cls(os.getpid(), _fields(os.getpid())[_STARTED], os.readlink("/proc/self/ns/pid"))
+            return cls(os.getpid(), _fields(os.getpid())[_STARTED])
         except OSError:
-            return cls(os.getpid(), "", "")
+            return cls(os.getpid(), "")
 
     def state(self) -> str:
-        """``STOPPED``, ``GONE`` or ``RUNS``, of a process in this one's namespace; ``UNKNOWN`` if it cannot be seen."""
+        """``STOPPED``, ``RUNS``, or ``GONE``, as one that is hidden seems to be; ``UNKNOWN`` without Linux's files."""
         try:
             fields = _fields(self.pid)
         except (FileNotFoundError, ProcessLookupError):

@@ -19,7 +19,7 @@ from tfdist.core.log import announce
 from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.training.shared_variables import SharedVariables
-from tfdist.variables.eager_variables import batch_statistic, optimizer_variables, random_state
+from tfdist.variables.eager_variables import batch_statistic, metric_state, optimizer_variables, random_state
 from tfdist.variables.held import READ, TRAINED, Held
 from tfdist.variables.loss_reads import loss_reads
 from tfdist.variables.session_variables import SessionVariables, settable
@@ -38,7 +38,7 @@ def left_out(variable: Any) -> bool:
     What is put together when it is read (a metric's totals) is each replica's meanwhile.
     """
     by_replica = getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
-    return by_replica or random_state(variable) or batch_statistic(variable)
+    return by_replica or random_state(variable) or batch_statistic(variable) or metric_state(variable)
 
 
 class HeldOutside:

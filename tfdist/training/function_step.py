@@ -49,7 +49,7 @@ class FunctionSteps:
         self._eager = eager
         self._replicas = replicas
         self._earlier = earlier_graphs()
-        self._held: weakref.WeakKeyDictionary[Any, HeldOutside] = weakref.WeakKeyDictionary()
+        self._held: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], HeldOutside]] = weakref.WeakKeyDictionary()
 
     def call(self, function: Any, inputs: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Around every ``call`` of a traced function, a ``ConcreteFunction``.
@@ -86,7 +86,7 @@ class FunctionSteps:
             set_inside = self._set_inside(graph, state) if handed_on or state.leaves else []
             state.prepared = handed_on, set_inside, {*prepared, given}
         self._variables.share_set(_SET)
-        carrier = self._replicas.before(state.collectives, self._held[graph]) if state.collectives else None
+        carrier = self._replicas.before(state.collectives, self._held[graph][given]) if state.collectives else None
         for collective in state.collectives:
             collective.looks = not state.applied
         result = self.failing_plainly(call)
@@ -149,7 +149,7 @@ class FunctionSteps:
             self._variables.take([v for v in used if ("handle", v.handle._id) in trained])
             self._variables.share(used)
         if state.collectives:
-            self._held[graph] = HeldOutside(
+            self._held.setdefault(graph, {})[tuple(v.handle._id for v in arguments)] = HeldOutside(
                 self._variables,
                 [*_captured(graph), *arguments],
                 loss_reads([tensor for mark in state.marks for tensor in mark.sources]),

@@ -27,9 +27,9 @@ REASONS = (
     "threads that train. Of what is meant to differ tell by tfdist.keep_own(variables)"
 )
 _READ_REASONS = (
-    "The loss reads it, and it is set from each rank's own batch. Average what it is set to, "
+    "The loss reads it. If it is set from each rank's own batch, average what it is set to, "
     "variable.assign(tfdist.all_reduce(value, 'mean')), or average it before it is read, tfdist.average_variables. "
-    "Of what is meant to differ tell by tfdist.keep_own(variables)"
+    "If it is meant to differ, a statistic or a metric say, tell of it by tfdist.keep_own(variables)"
 )
 SET_BY_SCRIPT = (
     "{} and {} more of the variables were set between two steps, to other values on each rank (by {:.1g} of the "

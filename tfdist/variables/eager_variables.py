@@ -16,8 +16,14 @@ from tfdist.variables import first_step
 # The states of Keras's and TensorFlow's random generators: the ranks draw different numbers, as one process does for
 # the different parts of a batch.
 _RANDOM = re.compile(r"seed_generator_state|StateVar")
-# In Keras 3, tf_keras and TensorFlow 1, renormalised or not.
-_STATISTICS = re.compile(r"moving_(mean|var|stddev)|renorm_(mean|stddev|var)")
+# In Keras 3, tf_keras and TensorFlow 1, renormalised or not; and as they are named where a script makes its own.
+_STATISTICS = re.compile(
+    r"(moving|renorm|running|pop|population|ema)_?(mean|var|std)"
+    r"|(moments/Squeeze|(^|[/_])(mean|var|variance|std|stddev))(_\d+)?/ExponentialMovingAverage",
+    re.IGNORECASE,
+)
+# Keras before 3.5 does not say of them that each replica has its own.
+_METRICS = re.compile(r"(^|/)(total|count|(true|false)_(positives|negatives)|total_confusion_matrix)(_\d+)?(:0)?$")
 
 
 def described(variable: Any) -> str:
@@ -91,6 +97,11 @@ def random_state(variable: Any) -> bool:
 def batch_statistic(variable: Any) -> bool:
     """Whether a variable is a moving statistic of batches (BatchNormalization's), which is each rank's own."""
     return _STATISTICS.search(variable.name) is not None
+
+
+def metric_state(variable: Any) -> bool:
+    """Whether a variable is what a metric of Keras's adds up, by its name."""
+    return _METRICS.search(variable.name) is not None
 
 
 def native(variable: Any) -> Any:

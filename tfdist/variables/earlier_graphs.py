@@ -29,7 +29,8 @@ class EarlierGraphs:
 
     def __init__(self) -> None:
         kinds = ops.Graph, func_graph.FuncGraph
-        graphs = [o for o in gc.get_objects() if type(o) in kinds or isinstance(o, kinds)]
+        # (Not isinstance: some lazy modules are imported when asked for their class, and dead proxies have none.)
+        graphs = [o for o in gc.get_objects() if issubclass(type(o), kinds)]
         self._updates: weakref.WeakKeyDictionary[Any, frozenset[ops.Operation]] = weakref.WeakKeyDictionary()
         for graph in graphs:
             if updates := _updates(graph):

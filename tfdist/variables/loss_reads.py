@@ -15,12 +15,10 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from tfdist.graph.markers import REFERENCES, handle_key
-from tfdist.graph.traversal import ancestors, bodies, is_symbolic
+from tfdist.graph.traversal import ancestors, arguments, bodies, is_symbolic
 
 # Operations that take a variable's value by its handle.
 _READING = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "_ReadVariablesOp"}
-# Those that call functions: so many of their inputs come before the functions' arguments.
-_CALLS = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
 
 
 def loss_reads(tensors: Iterable[Any]) -> set[Hashable]:
@@ -44,8 +42,7 @@ def _read_by(op: ops.Operation) -> list[Any]:
     if op.type in _READING:
         return handles[:1]
     read = {number for body in bodies(op) for number in _arguments_read(body)}
-    before = _CALLS.get(op.type, 0)
-    return [t for n, t in enumerate(op.inputs) if n - before in read and t.dtype == tf.resource]
+    return [t for n, t in enumerate(op.inputs) if n - arguments(op) in read and t.dtype == tf.resource]
 
 
 _known: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()

@@ -47,8 +47,12 @@ class SessionVariables:
         return None
 
     def values(self, variables: Sequence[Any]) -> list[np.ndarray]:
-        """Of several variables, which have been initialised."""
-        return [array(value) for value in self._run(self._session, list(variables))]
+        """Of several variables; zeros of one that is not initialised: another part of the program may train it."""
+        try:
+            return [array(value) for value in self._run(self._session, list(variables))]
+        except tf.errors.FailedPreconditionError:
+            found = ((v, self.value(v)) for v in variables)
+            return [_zeros(v) if value is None else value for v, value in found]
 
     def load(self, values: Values) -> None:
         """Set variables through their initialisers, which adds nothing to a graph that may be finalised."""
@@ -78,6 +82,11 @@ def settable(graph: Any) -> dict[str, Any]:
         for v in graph.get_collection(ops.GraphKeys.GLOBAL_VARIABLES)
         if getattr(v, "initializer", None) is not None and len(v.initializer.inputs) > 1
     }
+
+
+def _zeros(variable: Any) -> np.ndarray:
+    shape = variable.shape.as_list() if variable.shape.is_fully_defined() else [0]
+    return np.zeros(shape, variable.dtype.base_dtype.as_numpy_dtype)
 
 
 def array(value: Any) -> np.ndarray:
