@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import weakref
 from collections.abc import Hashable, Iterable
 from typing import Any
@@ -15,12 +14,11 @@ from tensorflow.python.framework import ops
 from tfdist.engine.collective import Collective
 from tfdist.graph.failures import Failures
 from tfdist.graph.markers import REFERENCES, Marker, handle_key
-from tfdist.graph.traversal import ancestors, arguments, bodies, called_functions, outermost
+from tfdist.graph.traversal import WRITES, ancestors, arguments, bodies, called_functions, outermost
 
 _ATTRIBUTE = "_tfdist_state"
 _ASSIGNING = ("Assign", "Scatter", "ResourceScatter")
 _SETTING = {"Assign", "AssignVariableOp"}
-_WRITES = re.compile("Assign|Apply|Scatter")
 _RESTORE_OPS = {"RestoreV2", "Restore", "RestoreSlice"}
 
 
@@ -287,7 +285,7 @@ def make_state(graph: ops.Graph) -> GraphState:
 
 def _written(op: ops.Operation) -> set[int]:
     """The numbers of an operation's inputs that are variables to which it writes, by itself or by what it calls."""
-    if _WRITES.search(op.type):
+    if WRITES.search(op.type):
         return {
             number
             for number, tensor in enumerate(op.inputs)

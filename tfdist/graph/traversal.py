@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -76,6 +77,7 @@ def bodies(op: ops.Operation) -> Iterator[Any]:
             graph = getattr(graph, "outer_graph", None)
 
 
+WRITES = re.compile("Assign|Apply|Scatter")  # the types of operations that write to variables
 # Operations that call functions: so many of their inputs come before the functions' arguments.
 _BEFORE_ARGUMENTS = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
 

@@ -87,9 +87,8 @@ class Saving:
         if self._detector.apart:
             return Turn(writes=True)
         own = self._next(line_number(path), line_number(site))
-        silent_seconds, patience_seconds = self._settings.stall_seconds, self._settings.stall_abort_seconds / 2
-        aside = own.position if own.aside else None
-        looks = _Looks(self._states, silent_seconds, patience_seconds, aside, lambda: self._detector.report)
+        silent_seconds, aside = self._settings.stall_seconds, own.position if own.aside else None
+        looks = _Looks(self._states, silent_seconds, aside, lambda: self._detector.report)
         self._tell(own)
         try:
             found, rank = self._decided(own, path, looks, follows)
@@ -147,7 +146,7 @@ class Saving:
             while not news.Test():
                 time.sleep(_LOOK_SECONDS)
         else:
-            self._detector.wait_for_news(news, f"the saving of {path}, which rank {rank} may save, too", rank)
+            self._detector.wait_for_news(news, f"the saving of {path} by rank {rank}", rank)
 
     def _tell(self, save: Save) -> None:
         with self._telling:
@@ -217,7 +216,6 @@ class _Looks:
     Args:
       states: of the ranks.
       silent_seconds: after which one that does not answer is silent.
-      patience_seconds: after which none is waited for that has not told of this save.
       aside: position of a thread beside the main one. That a rank has come further says nothing of such threads there:
         for a while it is not looked at.
       own: this rank's calls.
@@ -227,12 +225,10 @@ class _Looks:
         self,
         states: States,
         silent_seconds: float,
-        patience_seconds: float,
         aside: int | None,
         own: Callable[[], Report],
     ) -> None:
-        self._states, self._silent_seconds, self._patience_seconds = states, silent_seconds, patience_seconds
-        self._aside, self._own = aside, own
+        self._states, self._silent_seconds, self._aside, self._own = states, silent_seconds, aside, own
         self._begun = time.monotonic()
         self._first: dict[int, tuple[State, float]] = {}
         self.readings: dict[int, Reading] = {}
@@ -251,7 +247,6 @@ class _Looks:
                 found = Reading(PASSED_ALL if rank in waiting else first.position, over)
             heard = state.asked if self._begun < state.asked < float("inf") else self._begun
             silent = time.monotonic() - heard > self._silent_seconds
-            silent |= time.monotonic() - self._begun > self._patience_seconds
             if self._aside is not None and time.monotonic() - self._begun < _OTHER_THREADS_SECONDS:
                 found = found._replace(position=min(found.position, self._aside))
             self.readings[rank] = found._replace(saves=saves, silent=silent)

@@ -112,9 +112,9 @@ def settle(
     agreement.agree(control, [one.line for one in held], PLACE, _OTHERS)
     own = [checksum([value]) for value in holder.read(held)]
     first: list[int] = control.broadcast_object(own, PLACE)
-    mine = {n: a != b for n, (a, b) in enumerate(zip(own, first, strict=True))}
+    mine = [n for n, (a, b) in enumerate(zip(own, first, strict=True)) if a != b]
     given = [n for n, one in enumerate(held) if one.kind == READ and holder.given(one)]
-    ranks: list[tuple[list[int], list[int]]] = control.all_gather_object(([n for n in mine if mine[n]], given), PLACE)
+    ranks: list[tuple[list[int], list[int]]] = control.all_gather_object((mine, given), PLACE)
     wanted = sorted(set().union(*(n for n, _ in ranks)), key=lambda number: (_consequence(held[number]), number))
     inputs = set().union(*(n for _, n in ranks)).intersection(wanted)
     for number in sorted(inputs):

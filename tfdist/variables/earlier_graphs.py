@@ -14,9 +14,8 @@ from typing import Any
 
 from tensorflow.python.framework import func_graph, ops
 
-from tfdist.graph.traversal import ancestors, bodies
+from tfdist.graph.traversal import WRITES, ancestors, bodies
 
-_WRITES = re.compile("Assign|Apply|Scatter")
 _GRADIENTS = re.compile(r"(^|/)gradients?(_tape|_\d+)?/")  # the scopes of tf.gradients, and of tapes in functions
 _REFUSED = (
     "{} was {} before tfdist was imported, and trains: its gradients would not be averaged over the ranks. Import "
@@ -78,7 +77,7 @@ def _updates(graph: Any) -> frozenset[ops.Operation]:
     return frozenset(
         op
         for op in operations
-        if _WRITES.search(op.type) and any(_GRADIENTS.search(o.name) for o in ancestors([op], control=False))
+        if WRITES.search(op.type) and any(_GRADIENTS.search(o.name) for o in ancestors([op], control=False))
     )
 
 
