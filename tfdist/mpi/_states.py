@@ -124,8 +124,11 @@ class MpiStates:
                 self._recorder.look()
 
     def close(self) -> None:
-        """Nobody waits any more. Collective: all ranks."""
+        """This rank's program is over: there is no place in it to be told any more."""
         self._over.set()
+
+    def free(self) -> None:
+        """Nobody waits any more. Blocks until all ranks have come. Collective: all ranks."""
         if self._window is not None:
             self._window.Unlock_all()
             self._window.Free()

@@ -169,8 +169,13 @@ class MpiWorld(MpiGroup):
     def finish(self) -> None:
         self._keeper.ended()
         if self._meet("has finished", 1):
+            self._states.close()
+            try:
+                self._detector.wait(self._comm.Ibarrier(), "the end of the program", moving=True)
+            except PeerError as error:
+                self._detector.end_job(error)
             with process_deadline(self._stall_abort_seconds + END_SECONDS):  # no thread of Python's runs any more
-                self._states.close()
+                self._states.free()
             end_by_alarm(self._stall_abort_seconds + END_SECONDS)  # a rank may be stopped in MPI's own end
             MPI.Finalize()
 
