@@ -154,6 +154,7 @@ def case_slices() -> None:
         all_equal([tf.convert_to_tensor(found)], expected, rtol=1e-6)
     integers = tf.IndexedSlices(tf.fill([1, 2], RANK + 1), tf.constant([0]), tf.constant([7, 2]))
     assert hvd.allreduce(integers, op=hvd.Sum).values.dtype == tf.int32
+    all_equal([hvd.allreduce(integers).values], np.repeat([[(r + 1) / SIZE] for r in range(SIZE)], 2, axis=1))
     both = hvd.grouped_allreduce([slices(RANK), tf.constant([1.0 + RANK])], op=hvd.Sum)
     all_equal([tf.convert_to_tensor(both[0])], dense)
     all_equal([both[1]], [SIZE * (SIZE + 1) / 2])
@@ -315,6 +316,40 @@ def case_one_after_the_other_in_conditions_and_loops() -> None:
     all_equal([repeated(tf.constant(float(RANK + 1)), tf.constant(3))], SIZE * (SIZE + 1) / 2 * SIZE**2)
 
 
+def case_rows_without_elements() -> None:
+    """Their bytes do not tell how many there are."""
+    for call in (lambda f, x: f(x), lambda f, x: tf.function(f)(x)):
+        assert call(hvd.alltoall, tf.zeros([2 * SIZE, 0])).shape == [2 * SIZE, 0]
+        assert call(hvd.alltoall, tf.zeros([0, 3])).shape == [0, 3]
+        assert call(hvd.allgather, tf.zeros([RANK + 1, 0, 2])).shape == [SIZE * (SIZE + 1) // 2, 0, 2]
+        assert call(hvd.reducescatter, tf.zeros([SIZE, 0])).shape == [1, 0]
+        assert call(hvd.allreduce, tf.zeros([2, 0])).shape == [2, 0]
+        assert call(lambda x: hvd.broadcast(x, 0), tf.zeros([2, 0])).shape == [2, 0]
+        received, counts = call(lambda x: hvd.alltoall(x, [RANK] * SIZE), tf.zeros([RANK * SIZE, 0]))
+        assert received.shape == [SIZE * (SIZE - 1) // 2, 0]
+        all_equal([counts], range(SIZE))
+
+
+def case_names_of_modules() -> None:
+    """As real scripts import them."""
+    from tfdist.horovod.compression import Compression
+    from tfdist.horovod.elastic import TensorFlowKerasState
+    from tfdist.horovod.functions import broadcast_object, broadcast_variables
+    from tfdist.horovod.keras.callbacks import BroadcastGlobalVariablesCallback
+    from tfdist.horovod.mpi_ops import Average, Sum, _allreduce, allgather, broadcast, rank, size
+    from tfdist.horovod.sync_batch_norm import SyncBatchNormalization
+
+    found = (Compression, broadcast_object, broadcast_variables, SyncBatchNormalization, Average)
+    names = ("Compression", "broadcast_object", "broadcast_variables", "SyncBatchNormalization", "Average")
+    assert found == tuple(getattr(hvd, name) for name in names)
+    assert hvd.mpi_ops.Sum is Sum is hvd.Sum and (rank(), size()) == (RANK, SIZE) and allgather is hvd.allgather
+    assert broadcast is hvd.broadcast and TensorFlowKerasState is hvd.elastic.TensorFlowKerasState
+    assert BroadcastGlobalVariablesCallback.__name__
+    all_equal([_allreduce(tf.constant(2.0))], 2.0 * SIZE)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        getattr(hvd.mpi_ops, "nothing")  # noqa: B009
+
+
 def case_what_does_not_fit() -> None:
     precondition, argument = tf.errors.FailedPreconditionError, tf.errors.InvalidArgumentError
     if SIZE == 1:
@@ -365,7 +400,8 @@ def case_wrong_arguments() -> None:
     x = tf.ones([2])
     refused(ValueError, lambda: hvd.allreduce(x, op=17), "hvd.Average")
     refused(ValueError, lambda: hvd.allreduce(x, average=True, op=hvd.Sum), "both")
-    refused(tf.errors.InvalidArgumentError, lambda: hvd.allreduce(x, process_set=99), "99")
+    for horovods_own in (tf.errors.InvalidArgumentError, ValueError):
+        refused(horovods_own, lambda: hvd.allreduce(x, process_set=99), "99")
     refused(tf.errors.InvalidArgumentError, lambda: hvd.allreduce(x, process_set=hvd.ProcessSet([0])), "unknown")
     hvd.shutdown()
     assert not hvd.is_initialized()

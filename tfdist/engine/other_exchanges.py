@@ -72,14 +72,19 @@ class CollectiveCall:
         return self._arrays
 
 
+def _pickled(like: np.ndarray) -> bool:
+    """Bytes do not tell how many rows there are: of objects, or of rows without elements."""
+    return holds_objects(like.dtype) or 0 in like.shape[1:]
+
+
 def _bytes(array: np.ndarray) -> np.ndarray:
-    if holds_objects(array.dtype):
+    if _pickled(array):
         return np.frombuffer(pickle.dumps(array), np.uint8)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _rows(parts: Sequence[np.ndarray], like: np.ndarray) -> list[np.ndarray]:
-    if holds_objects(like.dtype):
+    if _pickled(like):
         return [pickle.loads(p.tobytes()) for p in parts]
     return [np.frombuffer(p.tobytes(), like.dtype).reshape(-1, *like.shape[1:]) for p in parts]
 

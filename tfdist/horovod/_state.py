@@ -15,6 +15,13 @@ from tfdist.transport.interfaces import Group
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
+class UnknownProcessSet(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc,name-defined]
+    """A process set that is none: Horovod raises one or the other, by the operation."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(None, None, message)
+
+
 class Members:
     """A process set that is in use, as this process takes part in it.
 
@@ -146,15 +153,13 @@ class State:
 
         Raises:
           ValueError: ``init`` was not called.
-          tf.errors.InvalidArgumentError: there is none of this number, or this process is not in it.
+          UnknownProcessSet: there is none of this number.
         """
         if not self.sets:
             raise ValueError(NOT_INITIALIZED)
         members = None if number is None else self.sets.get(number)
         if members is None:
-            raise tf.errors.InvalidArgumentError(
-                None,
-                None,
+            raise UnknownProcessSet(
                 f"process set {number} is unknown on rank {self.job.world.rank}: give it to hvd.init(process_sets=...) "
                 "or hvd.add_process_set on all ranks, and use it no more after hvd.remove_process_set",
             )

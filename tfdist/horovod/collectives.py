@@ -42,7 +42,7 @@ def allreduce(
       device_dense: has no meaning here.
       device_sparse: has no meaning here.
       compression: how it travels.
-      op: ``Average`` if neither is given; that of integers is rounded towards zero.
+      op: ``Average`` if neither is given; that of integers (tensors) is rounded towards zero.
       prescale_factor: by which each rank's tensor is multiplied before.
       postscale_factor: by which the result is multiplied.
       name: by which the ranks find each other; None: its own name in a graph, else by the number of the call.
@@ -50,7 +50,8 @@ def allreduce(
       ignore_name_scope: the name is not prefixed with the graph's scope.
 
     Returns:
-      Tensor of the same shape and dtype; or slices, with the rows of all ranks, one after the other.
+      Tensor of the same shape and dtype; or slices, with the rows of all ranks, one after the other. Averaged slices of
+      integers become floating-point numbers, as in Horovod.
 
     Raises:
       ValueError: another op, or both ``op`` and ``average``.
@@ -112,8 +113,7 @@ def _check_slices(how: ReduceOp, scales: Scales) -> None:
 def _slices(slices: tf.IndexedSlices, how: ReduceOp, name: str | None, process_set: Any, alone: bool) -> Any:
     values, indices = grouped_allgather([slices.values, slices.indices], name, alone, process_set)
     if how == Average:
-        size = tf.cast(len(state.own(number_of(process_set))[0].ranks), values.dtype)
-        values = values / size if values.dtype.is_floating or values.dtype.is_complex else values // size
+        values = values / tf.cast(len(state.own(number_of(process_set))[0].ranks), values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfdist.core.log import announce
 from tfdist.horovod.basics import init, shutdown
-from tfdist.horovod.variables import broadcast_object, broadcast_variables, build
+from tfdist.horovod.functions import broadcast_object, broadcast_variables, build
 from tfdist.transport.interfaces import PeerError
 from tfdist.variables.eager_variables import native, random_state
 

@@ -32,13 +32,13 @@ from tfdist.horovod.basics import (
     size,
 )
 from tfdist.horovod.compression import Compression
+from tfdist.horovod.functions import allgather_object, broadcast_object, broadcast_variables
+from tfdist.horovod.functions import broadcast_global_variables as _in_graph
 from tfdist.horovod.keras import callbacks, elastic
 from tfdist.horovod.ops import Adasum, Average, Max, Min, Product, Sum
 from tfdist.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from tfdist.horovod.sync_batch_norm import SyncBatchNormalization
 from tfdist.horovod.timeline import start_timeline, stop_timeline
-from tfdist.horovod.variables import allgather_object, broadcast_object, broadcast_variables
-from tfdist.horovod.variables import broadcast_global_variables as _in_graph
 
 
 def DistributedOptimizer(

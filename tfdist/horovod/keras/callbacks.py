@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tfdist.graph import function_state
 from tfdist.horovod import basics, collectives
+from tfdist.horovod.functions import allgather_object, broadcast_variables, build
 from tfdist.horovod.ops import Min
-from tfdist.horovod.variables import allgather_object, broadcast_variables, build
 from tfdist.training.fit_callbacks import mean_of_logged
 from tfdist.variables.eager_variables import random_state
 
