@@ -64,15 +64,17 @@ class Summary:
     Attributes:
       vocabularies: of source and target.
       files: training text first, then what `apply` names.
+      fewer: that there are fewer joints than were asked for; empty if there are as many.
     """
 
     vocabularies: tuple[Vocabulary, Vocabulary]
     files: tuple[FileSummary, ...]
+    fewer: str = ""
 
     def __str__(self) -> str:
         """The summary for the user."""
         sizes = (f"{vocabulary.path}: {vocabulary.size} words" for vocabulary in self.vocabularies)
-        return "\n".join(chain(sizes, map(str, self.files)))
+        return "\n".join(chain(sizes, map(str, self.files), [self.fewer] * bool(self.fewer)))
 
 
 def prepare(
@@ -113,7 +115,7 @@ def prepare(
     train = open_parallel(f"{train_prefix}.{src}", f"{train_prefix}.{tgt}")
     texts = {(train_prefix, src): train.src, (train_prefix, tgt): train.tgt} | _open(apply, src, tgt)
     for text in texts.values():
-        _check_returns(text)
+        _check_text(text)
     subwords = _learn(train.src, train.tgt, bpe, spm)
     if subwords:
         _check_outputs(prefixes, (src, tgt), directory)
@@ -146,6 +148,7 @@ def prepare(
             )
             for (prefix, side), count in counts.items()
         ),
+        subwords.fewer if isinstance(subwords, BytePairs) else "",
     )
 
 
@@ -159,11 +162,14 @@ def _check(src: str, tgt: str, bpe: int | None, spm: int | None, min_count: int)
             raise InputError(f"--{name}={value} must be at least 1")
 
 
-def _check_returns(text: TextFile) -> None:
-    """Raise if a line has a carriage return in it: no vocabulary file can hold such a token."""
+def _check_text(text: TextFile) -> None:
+    """Raise if it has no word, or a line has a carriage return in it: no vocabulary file can hold such a token."""
+    if not text.lengths.any():
+        raise InputError(f"{text.path}: has no word in any of its {len(text)} lines; give text")
     for number, line in enumerate(text, 1):
         if "\r" in line:
-            raise InputError(f"{text.path}, line {number}: has a carriage return in it; remove it with tr -d '\\r'")
+            remedy = "tr '\\r' '\\n', if lines end so" if len(text) == 1 else "tr '\\r' ' '"
+            raise InputError(f"{text.path}, line {number}: has a carriage return in it; replace it with {remedy}")
 
 
 def _open(prefixes: Iterable[str], src: str, tgt: str) -> dict[tuple[str, str], TextFile]:

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ NAME = "translate.ckpt"
 _STATE = "checkpoint"
 _UNFINISHED = ".saving-"
 _BLOCK_BYTES = 1 << 24
+_NONE_THERE = (
+    f"there is no checkpoint, whose files are {NAME}-1200.index and the like: correct the path, or train first"
+)
 
 
 def step_of(path: str | os.PathLike[str]) -> int:
@@ -149,10 +152,21 @@ def check_exists(path: str) -> None:
     Raises:
         InputError: it has no index file.
     """
-    if not os.path.isfile(path + ".index"):
-        raise InputError(
-            f"{path}.index is missing: a path for --ckpt ends as {NAME}-1200 does; if that is right, {_remedy(path)}"
-        )
+    if os.path.isfile(path + ".index"):
+        return
+    directory = Path(path) if os.path.isdir(path) else Path(path).parent
+    there = [os.fspath(directory / name) for name in _complete(directory)]
+    if os.path.isdir(path):
+        said = f"{path} is a directory"
+    elif path.endswith(".index") or ".data-" in os.path.basename(path):
+        said = f"{path} is one file of a checkpoint, which is named without its ending"
+    elif not directory.is_dir():
+        raise InputError(f"{path}: there is no directory {directory}; correct the path")
+    else:
+        said = f"{path}.index is missing"
+        if os.path.basename(path) in _named(directory):  # it was there
+            raise InputError(f"{said}: {_remedy(path)}")
+    raise InputError(f"{said}; the checkpoints there are {', '.join(there)}" if there else f"{said}; {_NONE_THERE}")
 
 
 def checksum(path: str) -> str:
@@ -247,8 +261,7 @@ def listed(directory: Path) -> list[str]:
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
-        complete = (os.fspath(index)[: -len(".index")] for index in directory.glob(f"{NAME}-*.index"))
-        return sorted((os.path.basename(name) for name in complete), key=step_of)
+        return _complete(directory, f"{NAME}-*")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}): delete it, and the newest checkpoint is taken") from None
     names = re.findall(r'^all_model_checkpoint_paths: "(.*)"$', text, re.MULTILINE)
@@ -256,6 +269,17 @@ def listed(directory: Path) -> list[str]:
     if newest is None:
         raise InputError(f"{path} is damaged: delete it, and the newest checkpoint is taken")
     return [os.path.basename(name) for name in names if name != newest[1]] + [os.path.basename(newest[1])]
+
+
+def _complete(directory: Path, pattern: str = "*") -> list[str]:
+    """The names of the checkpoints whose index is there, oldest first."""
+    return sorted((index.name.removesuffix(".index") for index in directory.glob(f"{pattern}.index")), key=step_of)
+
+
+def _named(directory: Path) -> list[str]:
+    with suppress(InputError):
+        return listed(directory)
+    return []
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""A command of the package, and the exit code of every command: 0, or 1 for what a user can mend.
+"""A command of the package, and the exit code of every command: 0, 1 for what a user can mend, 130 after Ctrl-C.
 
 A mistake is told in one message on standard error, without a traceback; anything else is a fault of the program, and
 keeps its traceback.
@@ -6,6 +6,8 @@ keeps its traceback.
 
 from __future__ import annotations
 
+import io
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from nmt.options.flags import asks_for_help, help_text, parse
 from nmt.options.option import check_each, option
 
 Options = TypeVar("Options")
+INTERRUPTED = 128 + signal.SIGINT
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,15 @@ def exit_code(
         print(message, file=sys.stderr, flush=True)
         return 1
 
+    for stream in (sys.stdout, sys.stderr):  # may be ASCII, by LC_ALL=C or PYTHONIOENCODING, and names be of any bytes
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         work()
+    except KeyboardInterrupt:  # all ranks have got it
+        if ranks.rank == 0:
+            tell(f"{speaker}interrupted: nothing is lost that was saved before, and the same command goes on from it")
+        return INTERRUPTED
     except AgreedError as error:
         if error.is_mine:
             tell(f"{speaker}{error}")

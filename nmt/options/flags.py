@@ -31,10 +31,19 @@ def parse(options: type, arguments: Sequence[str]) -> dict[str, Any]:
     """The options given on the command line, `--name=value` each, by name.
 
     Raises:
-        InputError: an unknown flag (with the nearest name), a value of a wrong type, a stray word, or a required option
-            that is missing.
+        InputError: an unknown flag (with the nearest name), a value of a wrong type or no UTF-8, a stray word, or a
+            required option that is missing.
     """
     fields, types = options_of(options), types_of(options)
+    for word in arguments:
+        try:
+            word.encode("utf-8")
+        except UnicodeEncodeError:
+            shown = word.encode("ascii", "backslashreplace").decode()
+            raise InputError(
+                f"{shown}: is no UTF-8, or Python reads names as ASCII here, and TensorFlow cannot open such files: "
+                "set LC_ALL=C.UTF-8 or PYTHONUTF8=1, or choose another name"
+            ) from None
     values = flags.FlagValues()
     for name, field in fields.items():
         _DEFINE[types[name]](name, field.default, field.metadata["help"], flag_values=values)

@@ -38,7 +38,13 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
             print(f"# --{name}={explicit[name]} is overridden by {explicit['hparams_path']}: {first[name]}", flush=True)
     if explicit.get("override_loaded_hparams"):
         saved = {name: value for name, value in saved.items() if name not in FIELDS}
-    return resolve({**explicit, **first}, saved, path), saved
+    try:
+        return resolve({**explicit, **first}, saved, path), saved
+    except InputError as error:
+        if explicit.get("override_loaded_hparams"):
+            told = f"{error} (--override_loaded_hparams leaves out what {path} says: without it, that counts)"
+            raise InputError(told) from None
+        raise
 
 
 def saved_path(ckpt: str, out_dir: str) -> str:

@@ -26,6 +26,7 @@ from nmt.text.vocabulary import SourceVocabulary, Vocabulary, checked_vocabulary
 Vocabularies = tuple[SourceVocabulary, Vocabulary]
 _DECIDING = ("train", "dev")  # texts that must fit the vocabularies; a test text may be of another domain
 _MANY_UNKNOWN = 0.1  # the part of a text's tokens
+_WARNING = "warning: "
 
 Untouched = Callable[[], contextlib.AbstractContextManager[Any]]  # in which a graph is built as it is
 
@@ -41,7 +42,7 @@ def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = F
     Raises:
         InputError: a file cannot be used, or has changed since that run began.
     """
-    tgt = _read_vocabulary(config, str(config.src if config.share_vocab else config.tgt), writes)
+    tgt = _read_vocabulary(config, saved, str(config.src if config.share_vocab else config.tgt), writes)
     marked = looks_like(tgt.words)
     if config.subword_option and marked and marked != config.subword_option:
         raise InputError(
@@ -55,7 +56,7 @@ def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = F
     if config.use_char_encode:
         src = CharacterVocabulary()
     elif not config.share_vocab:
-        src = _read_vocabulary(config, str(config.src), writes)
+        src = _read_vocabulary(config, saved, str(config.src), writes)
     for name, value in vocabulary_record((src, tgt)).items():
         if name in saved and saved[name] != value:
             path = src.path if name.startswith("src") else tgt.path
@@ -86,12 +87,17 @@ def _by_preset(config: Config, option: str) -> str:
     return f" (which --preset={config.preset} sets)" if sets else ""
 
 
-def _read_vocabulary(config: Config, suffix: str, writes: bool) -> Vocabulary:
+def _read_vocabulary(config: Config, saved: Mapping[str, Any], suffix: str, writes: bool) -> Vocabulary:
     path = f"{config.vocab_prefix}.{suffix}"
     if config.share_vocab and not os.path.exists(path):
         raise InputError(
             f"{path} cannot be read, and {_joint(config)} reads it for both sides: make it with nmt.prepare "
             "--share_vocab, or give --noshare_vocab --tie_embeddings=none"
+        )
+    if not os.path.exists(path) and not os.path.isabs(path) and config.vocab_prefix == saved.get("vocab_prefix"):
+        raise InputError(
+            f"{path} cannot be read: the settings of the model have this path, which begins at the directory where its "
+            f"training was started, and this is {os.getcwd()}: go there, or give --vocab_prefix as it is from here"
         )
     out_dir, check = config.out_dir if writes else None, config.check_special_token
     return checked_vocabulary(path, out_dir, config.sos, config.eos, check_special_token=check)
@@ -231,6 +237,35 @@ def changed_texts(corpora: Mapping[str, ParallelCorpus], record: Mapping[str, An
     return changed
 
 
+def unknown_in_input(config: Config, vocabulary: SourceVocabulary) -> list[str]:
+    """What is to be said of the words of a text to be translated that the vocabulary lacks: nothing of a few.
+
+    Raises:
+        InputError: they are more than --max_unknown_share.
+    """
+    if not isinstance(vocabulary, Vocabulary):
+        return []
+    marked = looks_like(vocabulary.words)
+    cut = f"cut it into subwords by the codes that the model's text was cut by ({marked})" if marked else "tokenise it"
+    remedy = f"Prepare it as the training text was: {cut}, with the same capitals"
+    line = _fitting(TextFile(str(config.inference_input_file)), vocabulary, config.max_unknown_share, remedy)
+    return [f"{line}. {remedy}"] if line.startswith(_WARNING) else []
+
+
+def _fitting(text: TextFile, vocabulary: Vocabulary, most: float, remedy: str) -> str:
+    """How many of a text's words a vocabulary lacks, in words.
+
+    Raises:
+        InputError: too many.
+    """
+    found = count_unknown(text, vocabulary)
+    if found.share > most:
+        raise InputError(
+            f"{found}: the model would see <unk> in their place. {remedy}, or allow it with --max_unknown_share"
+        )
+    return f"{_WARNING * (found.share > _MANY_UNKNOWN)}{found}"
+
+
 def unknown_words(config: Config, corpora: Mapping[str, ParallelCorpus], vocabularies: Vocabularies) -> list[str]:
     """What is to be said of the words in texts, by name, that the vocabularies lack, and of subwords that stay so.
 
@@ -242,15 +277,10 @@ def unknown_words(config: Config, corpora: Mapping[str, ParallelCorpus], vocabul
         for text, vocabulary in zip((corpus.src, corpus.tgt), vocabularies, strict=True):
             if not isinstance(vocabulary, Vocabulary):
                 continue  # it reads any word
-            found = count_unknown(text, vocabulary)
-            if name in _DECIDING and found.share > config.max_unknown_share:
-                shared = " --share_vocab" if config.share_vocab else ""
-                raise InputError(
-                    f"{found}: the model would see <unk> in their place. Make text and vocabularies together (python "
-                    f"-m nmt.prepare{shared}, with one --bpe or --spm for all texts), or allow it with "
-                    "--max_unknown_share"
-                )
-            lines.append(f"{'warning: ' if found.share > _MANY_UNKNOWN else ''}{found}")
+            shared = " --share_vocab" if config.share_vocab else ""
+            together = f"Make text and vocabularies together (python -m nmt.prepare{shared}, with one --bpe or --spm"
+            most = config.max_unknown_share if name in _DECIDING else 1.0
+            lines.append(_fitting(text, vocabulary, most, f"{together} for all texts)"))
     marked = looks_like(vocabularies[1].words)
     if marked and not config.subword_option:
         lines.append(

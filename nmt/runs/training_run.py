@@ -281,6 +281,7 @@ def opening_lines(config: Config, feed: Feed, first_step: int, size: int, rewind
         *preset_lines(config),
         f"# ranks {size} x batch {batch}{parts} = global batch {total}",
         f"# {feed.pairs} sentence pairs, {feed.steps_per_epoch} steps an epoch, seed {config.random_seed}",
+        *(f"# {line}" for line in feed.left_out()),
         f"# {config.optimizer}, {rate}, {', '.join(map(str, courses))}",
         *([f"# --num_gpus={config.num_gpus}, but there is no GPU here: the CPU does the work"] if no_gpu else []),
         f"# {begin}, {config.num_train_steps} steps in all",

@@ -43,6 +43,7 @@ def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inp
         files = str(config.inference_input_file), config.inference_ref_file
         from_root(ranks, lambda: check_reference(*files))
     trained = load(config, saved, ranks, untouched)
+    from_root(ranks, lambda: _tell_unknown(config, trained.vocabularies))
     with together(ranks), untouched():
         model = TranslationModel(trained.weights, *trained.vocabularies, make(SearchSettings, config))
     files = str(config.inference_input_file), str(config.inference_output_file)
@@ -110,6 +111,8 @@ def _checkpoints(config: Config) -> list[str]:
     latest = None if paths else checkpoint.latest(str(config.out_dir))
     paths += [latest] if latest else []
     if not paths:
+        if not os.path.isdir(str(config.out_dir)):
+            raise InputError(f"--out_dir={config.out_dir} does not exist: correct the path, or give --ckpt")
         raise InputError(f"--out_dir={config.out_dir} has no checkpoint: train first, or give --ckpt")
     for path in paths:
         checkpoint.check_exists(path)
@@ -166,6 +169,12 @@ def _check_one_kind(paths: Sequence[str]) -> None:
                     f"--ckpt: {name} is {records[first][name]!r} in the hparams of {first} and {record[name]!r} in "
                     f"those of {path}; models that translate together need one shape and one vocabulary: leave one out"
                 )
+
+
+def _tell_unknown(config: Config, vocabularies: inputs.Vocabularies) -> None:
+    """On one rank. Raises InputError if the text to be translated is not one for these vocabularies."""
+    for line in inputs.unknown_in_input(config, vocabularies[0]):
+        print(f"# {line}", flush=True)
 
 
 def _tell(config: Config, model: TranslationModel, path: str, lines: int) -> None:

@@ -132,7 +132,7 @@ class DrawnText(TextFile):
     """
 
     def __init__(self, text: TextFile, joints: Joints, rate: float, key: Sequence[int]) -> None:
-        self.path, self.lengths, self._bytes, self._ends = text.path, text.lengths, text._bytes, text._ends
+        vars(self).update(vars(text))
         self._joints, self._rate, self._key = joints, rate, tuple(key)
 
     def line(self, number: int) -> str:

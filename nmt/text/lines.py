@@ -4,7 +4,7 @@ The file is mapped, not read: all processes of a machine share its pages, and a 
 for. One pass over the bytes finds the lines and counts their tokens, a second one checks the encoding.
 
 Lines end at "\\n" only and lose one trailing "\\r"; the other line breaks of Unicode (U+2028, vertical tab) are
-characters like any other, so that line numbers agree with those of every other tool.
+characters like any other, so that line numbers agree with those of every other tool. A byte order mark is no text.
 """
 
 from __future__ import annotations
@@ -19,8 +19,23 @@ import numpy as np
 
 from nmt.core.errors import InputError
 
+_LOOKED_AT_BYTES = 1 << 10  # in which UTF-16 shows
 CHUNK_BYTES = 1 << 22  # bounds the temporary arrays of a pass, which take up to ten times as much
 _NEWLINE, _RETURN, _SPACE = b"\n\r "
+_MARK = b"\xef\xbb\xbf"  # UTF-8's byte order mark, by which some editors begin a file
+_ICONV = "convert it: iconv -f {} -t utf-8"
+_OTHER_BEGINNINGS = {  # what a file is that begins so, and what to do
+    b"\xff\xfe\0\0": ("UTF-32", _ICONV.format("utf-32")),
+    b"\0\0\xfe\xff": ("UTF-32", _ICONV.format("utf-32")),
+    b"\xff\xfe": ("UTF-16", _ICONV.format("utf-16")),
+    b"\xfe\xff": ("UTF-16", _ICONV.format("utf-16")),
+    b"\x1f\x8b": ("compressed by gzip", "uncompress it: gunzip"),
+    b"BZh": ("compressed by bzip2", "uncompress it: bunzip2"),
+    b"\xfd7zXZ": ("compressed by xz", "uncompress it: unxz"),
+    b"\x28\xb5\x2f\xfd": ("compressed by zstd", "uncompress it: unzstd"),
+    b"PK\x03\x04": ("a zip archive, or a document of an office program", "save it as plain text in UTF-8"),
+    b"%PDF-": ("PDF", "save it as plain text in UTF-8"),
+}
 
 
 class TextFile:
@@ -41,7 +56,10 @@ class TextFile:
         """
         self.path = os.fspath(path)
         self._bytes = _map(self.path)
-        self._ends, self.lengths = _index(self._bytes)  # int64 [lines], offset after the last byte of each line
+        self._check_kind()
+        self._first = len(_MARK) if self._bytes[: len(_MARK)] == _MARK else 0
+        # int64 [lines], offset after the last byte of each line
+        self._ends, self.lengths = _index(self._bytes, self._first)
         self._check_encoding()
 
     def __len__(self) -> int:
@@ -69,7 +87,16 @@ class TextFile:
         return line.removesuffix(b"\r").decode("utf-8")
 
     def _start(self, number: int) -> int:
-        return int(self._ends[number - 1]) + 1 if number else 0
+        return int(self._ends[number - 1]) + 1 if number else self._first
+
+    def _check_kind(self) -> None:
+        for beginning, (kind, remedy) in _OTHER_BEGINNINGS.items():
+            if self._bytes[: len(beginning)] == beginning:
+                raise InputError(f"{self.path}: is no UTF-8 text, it is {kind}; {remedy}")
+        if b"\0" in self._bytes[:_LOOKED_AT_BYTES]:
+            raise InputError(
+                f"{self.path}: has bytes of zero, so it is no UTF-8 text: if it is UTF-16, {_ICONV.format('utf-16le')}"
+            )
 
     def _check_encoding(self) -> None:
         first = 0
@@ -81,8 +108,8 @@ class TextFile:
             except UnicodeDecodeError as error:
                 line = int(np.searchsorted(self._ends, start + error.start)) + 1
                 raise InputError(
-                    f"{self.path}, line {line}: not UTF-8 text ({error.reason}); convert the file, for "
-                    "example with iconv -f latin1 -t utf-8"
+                    f"{self.path}, line {line}: not UTF-8 text ({error.reason}); if it is in the older encoding of "
+                    f"Western Europe, {_ICONV.format('latin1')}"
                 ) from error
             first = last
 
@@ -93,7 +120,7 @@ def _map(path: str) -> mmap.mmap:
         raise InputError(f"{path}: is not a regular file, but it is read more than once; save it as a file")
     try:
         with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
+            if file.read(len(_MARK) + 1) in (b"", _MARK):
                 raise InputError(f"{path}: the file is empty; it needs at least one line")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # ValueError: what cannot be mapped
@@ -101,9 +128,10 @@ def _map(path: str) -> mmap.mmap:
         raise InputError(f"{path}: cannot be read ({reason}); check the path and its permissions") from error
 
 
-def _index(data: mmap.mmap) -> tuple[np.ndarray, np.ndarray]:
+def _index(data: mmap.mmap, first: int) -> tuple[np.ndarray, np.ndarray]:
     """The offset after each line's last byte, int64 [lines], and each line's count of tokens, int32 [lines].
 
+    The text begins with byte `first`.
     A token begins at a byte that is no separator and follows one; the tokens before each line end, as a running sum,
     differ from line to line by the counts sought.
     """
@@ -112,7 +140,7 @@ def _index(data: mmap.mmap) -> tuple[np.ndarray, np.ndarray]:
     totals: list[np.ndarray] = []  # tokens from the start of the file to each line end
     total = 0
     after_separator = True
-    for start in range(0, len(content), CHUNK_BYTES):
+    for start in range(first, len(content), CHUNK_BYTES):
         chunk = content[start : start + CHUNK_BYTES]
         following = content[start + 1 : start + 1 + len(chunk)]
         newline = chunk == _NEWLINE

@@ -31,7 +31,11 @@ class Subwords(Protocol):
 
 
 class BytePairs:
-    """Byte pair encoding by library subword-nmt (Sennrich, Haddow, Birch 2016, arXiv:1508.07909)."""
+    """Byte pair encoding by library subword-nmt (Sennrich, Haddow, Birch 2016, arXiv:1508.07909).
+
+    Attributes:
+      fewer: that there are fewer joints than were asked for, in words; empty if there are as many.
+    """
 
     file_name = "bpe.codes"
 
@@ -60,6 +64,13 @@ class BytePairs:
                 f"--bpe={merges}: subword-nmt cannot use this text ({reason}); remove what it names, or take --spm"
             ) from None
         self.model = codes.getvalue().encode()
+        joints = len(codes.getvalue().splitlines()) - 1  # the first line is the library's version
+        self.fewer = ""
+        if joints < merges:
+            self.fewer = (
+                f"{self.file_name}: {joints} joints, not the {merges} of --bpe: no other pair of neighbours occurs "
+                "twice, and words are hardly cut; a few thousand are usual"
+            )
         self._words = tuple(word_counts)
 
     @property

@@ -24,7 +24,6 @@ SOS = "<s>"
 EOS = "</s>"
 
 _REMEDY = "make vocabularies with python -m nmt.prepare"
-_BYTE_ORDER_MARK = "\ufeff"
 
 
 class SourceVocabulary(Protocol):
@@ -74,10 +73,9 @@ class Vocabulary:
         """Raise InputError unless the special words are there and every word is one token that occurs once."""
         specials = (UNK, self.sos, self.eos)
         if self.specials_first and self.words[:3] != specials:
-            hint = " (it begins with a byte order mark)" if self.words[:1] == (_BYTE_ORDER_MARK + UNK,) else ""
             raise InputError(
                 f"{self.path}: the first three lines must be {' '.join(map(repr, specials))} and are "
-                f"{' '.join(map(repr, self.words[:3]))}{hint}; {_REMEDY}, or set --sos and --eos as the file has them"
+                f"{' '.join(map(repr, self.words[:3]))}; {_REMEDY}, or set --sos and --eos as the file has them"
             )
         ids = _numbered(self.path, self.words)
         for mark, option in ((self.sos, "sos"), (self.eos, "eos")):
@@ -162,10 +160,6 @@ def complete_vocabulary(
     words, specials = tuple(file), (UNK, sos, eos)
     if words[:3] == specials:
         return Vocabulary(file.path, words, sos, eos)
-    if words[0].startswith(_BYTE_ORDER_MARK):
-        raise InputError(
-            f"{file.path}, line 1: begins with a byte order mark; remove it with sed '1s/^\\xef\\xbb\\xbf//'"
-        )
     ids = _numbered(file.path, words)
     misplaced = [f"{word!r} in line {ids[word] + 1}" for word in specials if word in ids]
     if misplaced:

@@ -117,10 +117,18 @@ class Feed:
         self._epoch = -1
         self._plan: list[np.ndarray] = []
         self.pairs = int(np.count_nonzero((corpus.src.lengths > 0) & (corpus.tgt.lengths > 0)))
+        if not self.pairs:
+            empty = next((t for t in (corpus.src, corpus.tgt) if not t.lengths.any()), None)
+            raise InputError(
+                f"{empty.path} has no word in any of its {len(empty)} lines: give text"
+                if empty
+                else f"no line of {corpus.src.path} and {corpus.tgt.path} has words on both sides: give text of "
+                "which line i of one translates line i of the other"
+            )
         if self.pairs < size:
             raise InputError(
                 f"{corpus.src.path} and {corpus.tgt.path} have {self.pairs} sentence pairs with words on "
-                f"both sides, too few for {size} ranks: start at most {max(1, self.pairs)}, or give more text"
+                f"both sides, too few for {size} ranks: start at most {self.pairs}, or give more text"
             )
         shares = size * self.parts
         self._cut = Cut(
@@ -152,6 +160,21 @@ class Feed:
         if self._settings.batch_tokens:
             return f"{self._settings.batch_tokens} tokens", f"{self._cut.global_batch_tokens} tokens"
         return str(self._settings.batch_size), f"{self._cut.global_batch_size} sentences"
+
+    def left_out(self) -> list[str]:
+        """What of the text is not trained on, in lines."""
+        corpus, told = self._corpus, []
+        empty = len(corpus) - self.pairs
+        if empty:
+            told.append(f"{empty} of {len(corpus)} sentence pairs have no word on one side or both, and are left out")
+        for name, most, text in (
+            ("src_max_len", self._settings.src_max_len, corpus.src),
+            ("tgt_max_len", self._settings.tgt_max_len, corpus.tgt),
+        ):
+            longer = int(np.count_nonzero(text.lengths > most)) if most else 0
+            if longer:
+                told.append(f"{longer} of {len(text)} lines of {text.path} are cut to --{name}={most} tokens")
+        return told
 
     def continue_after(self, step: int, record: Mapping[str, Any]) -> str:
         """Go on where a run has stopped: exactly, or with the next epoch if its plan was another one.

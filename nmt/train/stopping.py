@@ -1,10 +1,12 @@
 """Stop signals: a run that is told to end saves a checkpoint first; Slurm and its like send one in time.
 
-SIGTERM is the usual one; SIGUSR1 means the same, for launchers (Open MPI's) that end the ranks at once on SIGTERM.
+SIGTERM is the usual one, and SIGINT comes of Ctrl-C; SIGUSR1 means the same, for launchers (Open MPI's) that end the
+ranks at once on the others.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType
@@ -12,7 +14,7 @@ from typing import Any, Protocol
 
 from nmt.core.ranks import Ranks
 
-_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class Stop(Protocol):
@@ -31,7 +33,7 @@ class NoStop:
 
 
 class StopBySignal:
-    """SIGTERM or SIGUSR1 to any rank stops all of them after one and the same step.
+    """SIGTERM, SIGUSR1 or SIGINT to any rank stops all of them after one and the same step; a second SIGINT at once.
 
     The ranks tell each other with what they exchange in a step anyway. The handlers replace those before, in the main
     thread alone, until `close`.
@@ -58,3 +60,7 @@ class StopBySignal:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._ranks.ask_to_stop()
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            if self._ranks.rank == 0:  # all have got it; no stream of Python's may be written to in a handler
+                os.write(2, b"# Ctrl-C: saves after this step, and ends; a second one ends at once\n")

@@ -164,9 +164,24 @@ def test_command(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_carriage_return_in_a_line(toy: Path) -> None:
     write(toy / "in", {"dev.de": "x\nz \ry\n"})
-    with pytest.raises(InputError, match="dev.de, line 2: has a carriage return"):
+    with pytest.raises(InputError, match="dev.de, line 2: has a carriage return .* with tr '.*r' ' '"):
         prepare(f"{toy}/in/train", "en", "de", toy / "out", apply=[f"{toy}/in/dev"])
+    write(toy / "in", {"new.en": "x\rz\ry\r"})  # a file of one long line, if these do not end lines
+    with pytest.raises(InputError, match=r"new.en, line 1: .* with tr '\\r' '\\n'"):
+        prepare(f"{toy}/in/train", "en", "de", toy / "out", apply=[f"{toy}/in/new"])
     assert not (toy / "out").exists()
+
+
+def test_a_text_without_a_word(toy: Path) -> None:
+    write(toy / "in", {"train.de": "\n" * len(read(toy / "in")["train.de"].splitlines())})
+    with pytest.raises(InputError, match=r"train\.de: has no word in any of its"):
+        prepare(f"{toy}/in/train", "en", "de", toy / "out")
+
+
+def test_fewer_joints_than_were_asked_for_are_told(numbers: Path) -> None:
+    told = str(prepare(f"{numbers}/in/train", "en", "de", numbers / "out", bpe=1_000_000)).splitlines()[-1]
+    assert told.startswith("bpe.codes: ") and "not the 1000000 of --bpe" in told
+    assert "of --bpe" not in str(prepare(f"{numbers}/in/train", "en", "de", numbers / "out", bpe=10))
 
 
 def test_words_that_subword_nmt_ends_the_process_for() -> None:

@@ -180,6 +180,22 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         latest(tmp_path)
 
 
+def test_paths_that_are_no_checkpoint_tell_which_there_are(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2)
+    there = f"the checkpoints there are {tmp_path}/translate.ckpt-1, {tmp_path}/translate.ckpt-2"
+    for path, said in (
+        (tmp_path / "translate.ckpt-7", "translate.ckpt-7.index is missing"),
+        (tmp_path, "is a directory"),
+        (tmp_path / "translate.ckpt-1.index", "is one file of a checkpoint"),
+        (tmp_path / "translate.ckpt-1.data-00000-of-00001", "is one file of a checkpoint"),
+    ):
+        with pytest.raises(InputError) as told:
+            check_exists(str(path))
+        assert said in str(told.value) and there in str(told.value) and "delete" not in str(told.value)
+    with pytest.raises(InputError, match="there is no directory"):
+        check_exists(str(tmp_path / "nothing" / "translate.ckpt-1"))
+
+
 def test_the_remedy_for_damage_goes_back_to_the_checkpoint_before(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2)
     (tmp_path / "translate.ckpt-2.data-00000-of-00001").unlink()

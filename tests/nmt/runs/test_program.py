@@ -260,8 +260,54 @@ def test_bad_input(
 
 def test_inference_needs_a_checkpoint(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
     infer = [f"--inference_input_file={toy.directory}/dev.en", f"--inference_output_file={toy.directory}/o"]
-    assert "has no checkpoint" in refused(toy.flags(*infer), capsys)
+    assert "out does not exist: correct the path" in refused(toy.flags(*infer), capsys)
     assert not (toy.directory / "out").exists()
+    (toy.directory / "out").mkdir()
+    assert "has no checkpoint" in refused(toy.flags(*infer), capsys)
+
+
+def test_a_text_that_does_not_fit_the_model_is_told(
+    toy: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(toy.flags("--num_train_steps=1")) == 0
+    text, output = toy.directory / "input", toy.directory / "output"
+    infer = [f"--out_dir={toy.directory}/out", f"--inference_input_file={text}", f"--inference_output_file={output}"]
+    text.write_text("a b c d e f g a B\n")
+    capsys.readouterr()
+    assert main(infer) == 0
+    told = capsys.readouterr().out
+    assert "# warning: " in told and "11.11 % of its tokens are not in" in told and "with the same capitals" in told
+    text.write_text("A b C\n")
+    assert "66.67 % of its tokens are not in" in refused(infer, capsys)
+    assert main([*infer, "--max_unknown_share=0.7"]) == 0
+    text.write_text("a b c\n")
+    capsys.readouterr()
+    assert main(infer) == 0 and "warning" not in capsys.readouterr().out
+    told = refused([*infer, "--override_loaded_hparams"], capsys)
+    assert "--override_loaded_hparams leaves out what" in told
+
+    hparams = toy.directory / "out" / "hparams"  # as if it had been trained with a path from there
+    hparams.write_text(hparams.read_text().replace(f"{toy.directory}/vocab", "vocab"))
+    assert "which begins at the directory where its training was started" in refused(infer, capsys)
+    monkeypatch.chdir(toy.directory)
+    assert main(infer) == 0
+
+
+def test_names_that_the_output_cannot_show(toy: Any) -> None:
+    flags = toy.flags("--num_train_steps=1", f"--out_dir={toy.directory}/Übung")
+    for more, code in (
+        ({"PYTHONIOENCODING": "ascii"}, 0),
+        ({"LC_ALL": "C"}, 0),
+        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, 1),
+    ):
+        environment = {**os.environ, **more, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        command = [sys.executable, "-m", "nmt.nmt", *flags]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == code, (more, done.stderr)
+        assert ("set LC_ALL=C.UTF-8 or PYTHONUTF8=1" in done.stderr) == bool(code)
+    assert (toy.directory / "Übung" / "translate.ckpt-1.index").exists()
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

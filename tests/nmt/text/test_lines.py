@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import os
 import random
 from pathlib import Path
@@ -29,6 +32,9 @@ def write(path: Path, content: str | bytes) -> Path:
         ("a\u2028b\x0bc\rd\n", ["a\u2028b\x0bc\rd"]),
         ("grün 東京\n", ["grün 東京"]),
         ("a \r", ["a "]),
+        ("\ufeffa b\n\ufeffc\n", ["a b", "\ufeffc"]),  # at the beginning of a file alone it is no text
+        ("\ufeff\na\n", ["", "a"]),
+        ("\ufeff a", [" a"]),
     ],
 )
 def test_lines_and_lengths(tmp_path: Path, content: str, expected: list[str]) -> None:
@@ -59,6 +65,24 @@ def test_bad_encoding_is_found_at_its_line(tmp_path: Path, monkeypatch: pytest.M
     path = write(tmp_path / "text", "eins\nzwei ü\n".encode() + b"gr\xfcn\nvier\n")
     with pytest.raises(InputError, match=r"text, line 3: not UTF-8 text .*iconv"):
         TextFile(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("a b\n".encode("utf-16"), "UTF-16; convert it: iconv -f utf-16 -t utf-8"),
+        ("a b\n".encode("utf-32"), "UTF-32; convert it: iconv -f utf-32"),
+        ("a b\n".encode("utf-16-le"), "bytes of zero, .* iconv -f utf-16le"),
+        (gzip.compress(b"a b\n"), "compressed by gzip; uncompress it: gunzip"),
+        (bz2.compress(b"a b\n"), "bunzip2"),
+        (lzma.compress(b"a b\n"), "unxz"),
+        (b"PK\x03\x04 a document", "save it as plain text"),
+        ("\ufeff".encode(), "the file is empty"),
+    ],
+)
+def test_other_kinds_of_files_are_known_by_their_first_bytes(tmp_path: Path, content: bytes, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        TextFile(write(tmp_path / "text", content))
 
 
 def test_unusable_files(tmp_path: Path) -> None:

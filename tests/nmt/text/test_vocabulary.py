@@ -73,11 +73,10 @@ def test_two_vocabularies_of_the_same_words_are_equal() -> None:
     assert Vocabulary("p", words) == Vocabulary("p", words)
 
 
-def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_no_part_of_a_word(tmp_path: Path) -> None:
     path = tmp_path / "vocab"
-    path.write_text("\ufeff<unk>\n<s>\n</s>\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"and are '\\ufeff<unk>' '<s>' '</s>' \(it begins with a byte order mark\)"):
-        read_vocabulary(path)
+    path.write_text("\ufeff<unk>\n<s>\n</s>\na\n", encoding="utf-8")
+    assert read_vocabulary(path).words == ("<unk>", "<s>", "</s>", "a")
 
 
 def test_a_difference_that_cannot_be_seen_is_shown(tmp_path: Path) -> None:
@@ -112,8 +111,6 @@ def test_one_word_is_a_vocabulary(tmp_path: Path) -> None:
         ("<s>\n</s>\na\n", "has '<s>' in line 1, '</s>' in line 2: the first three lines must be '<unk>' '<s>' '</s>'"),
         ("<unk>\n<a>\n</a>\nb\n", "has '<unk>' in line 1: .* set --sos and --eos as the file has them"),
         ("a\n<unk>\n", "has '<unk>' in line 2"),
-        ("\ufeff<unk>\n<s>\n</s>\n", "line 1: begins with a byte order mark; remove it"),
-        ("\ufeffa\nb\n", "line 1: begins with a byte order mark"),
         ("<unk>\n<s> \n</s>\n", "line 2: '<s> ' is empty or has a space"),
         ("a\nb \n", "line 2: 'b ' is empty or has a space"),
         ("a\n\n", "line 2: '' is empty"),

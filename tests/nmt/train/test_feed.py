@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,20 @@ def test_any_step_can_be_asked_for_first(toy: Any) -> None:
     expected = [sentences(one.batch(i)) for i in range(step + 1)][step]
     assert sentences(feed(toy).batch(step)) == expected
     assert sentences(feed(toy, seed=2).batch(step)) != expected
+
+
+def test_what_is_left_out_is_told(toy: Any) -> None:
+    settings = FeedSettings(8, 1, 3, None, 1)
+    longer = sum(len(line.split()) > 3 for line in toy.train.src)
+    feed = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, settings)
+    assert feed.left_out() == [f"{longer} of 37 lines of {toy.train.src.path} are cut to --src_max_len=3 tokens"]
+    target = Path(toy.train.tgt.path)
+    target.write_text("\n" * 2 + "".join(target.read_text().splitlines(keepends=True)[2:]))
+    feed = Feed(open_parallel(toy.train.src.path, target), toy.src_vocab, toy.tgt_vocab, settings)
+    assert feed.left_out()[0] == "2 of 37 sentence pairs have no word on one side or both, and are left out"
+    target.write_text("\n" * 37)
+    with pytest.raises(InputError, match=r"train\.de has no word in any of its 37 lines"):
+        Feed(open_parallel(toy.train.src.path, target), toy.src_vocab, toy.tgt_vocab, settings)
 
 
 def test_more_ranks_than_sentences(toy: Any) -> None:

@@ -23,6 +23,15 @@ def test_a_signal_to_this_process(number: signal.Signals) -> None:
     assert not NoStop().asked()
 
 
+def test_a_second_ctrl_c_ends_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with contextlib.closing(StopBySignal(OneProcess())) as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.asked() and signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) == before
+    assert capfd.readouterr().err.count("a second one ends at once") == 1
+
+
 def test_a_signal_to_another_rank() -> None:
     class Two(OneProcess):
         size = 2
