@@ -10,63 +10,76 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tfdist.api import (
-    abort,
-    alone,
-    average_variables,
-    broadcast_variables,
-    configure,
-    disable_bcast,
-    disable_broadcast,
-    enable_bcast,
-    enable_broadcast,
-    join,
-    local_rank,
-    local_size,
-    rank,
-    shard,
-    size,
-    uninstall,
-)
-from tfdist.api_collectives import (
-    Ranks,
-    all_gather,
-    all_reduce,
-    all_to_all,
-    average_loss,
-    barrier,
-    broadcast,
-    new_group,
-    reduce_scatter,
-)
-from tfdist.api_ddl import allreduce_n, bcast, grads_reduce, init, num_hosts
-from tfdist.api_updates import (
-    ask_to_stop,
-    asked_to_stop,
-    end_block,
-    keep_own,
-    larc,
-    larc_gradients,
-    last_step,
-    scale_learning_rate,
-)
 from tfdist.core.settings import SettingsError
+from tfdist.start import process
 from tfdist.transport.interfaces import DisagreementError, PeerError
+
+process()
 
 if TYPE_CHECKING:
     from tfdist import schedules as schedules
+    from tfdist.api import (
+        abort,
+        alone,
+        average_variables,
+        broadcast_variables,
+        configure,
+        disable_bcast,
+        disable_broadcast,
+        enable_bcast,
+        enable_broadcast,
+        join,
+        local_rank,
+        local_size,
+        rank,
+        shard,
+        size,
+        uninstall,
+    )
+    from tfdist.api_collectives import (
+        Ranks,
+        all_gather,
+        all_reduce,
+        all_to_all,
+        average_loss,
+        barrier,
+        broadcast,
+        new_group,
+        reduce_scatter,
+    )
+    from tfdist.api_ddl import allreduce_n, bcast, grads_reduce, init, num_hosts
+    from tfdist.api_updates import (
+        ask_to_stop,
+        asked_to_stop,
+        end_block,
+        keep_own,
+        larc,
+        larc_gradients,
+        last_step,
+        scale_learning_rate,
+    )
     from tfdist.ddl_keras import DDLCallback as DDLCallback
     from tfdist.ddl_keras import DDLGlobalVariablesCallback as DDLGlobalVariablesCallback
 else:
+    _MODULES = "api", "api_collectives", "api_ddl", "api_updates"
+    _WITH_KERAS = {"DDLCallback": "ddl_keras", "DDLGlobalVariablesCallback": "ddl_keras"}
 
     def __getattr__(name: str) -> Any:
-        """``tfdist.schedules`` and DDL's callbacks, when they are used first: they import Keras, which other scripts
-        need not wait for."""
+        """What is used first: TensorFlow is imported by what needs it, and Keras by schedules and callbacks."""
         if name == "schedules":
             return importlib.import_module("tfdist.schedules")
-        if name in ("DDLCallback", "DDLGlobalVariablesCallback"):
-            return getattr(importlib.import_module("tfdist.ddl_keras"), name)
-        raise AttributeError(f"module 'tfdist' has no attribute {name!r}")
+        if name in __all__ or name in _WITH_KERAS:
+            for place in [_WITH_KERAS[name]] if name in _WITH_KERAS else _MODULES:
+                found = vars(importlib.import_module(f"tfdist.{place}"))
+                if name in found:
+                    globals()[name] = found[name]
+                    return found[name]
+        from tfdist.core.near_names import no_attribute
+
+        raise AttributeError(no_attribute(name, __all__), name=name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_WITH_KERAS, "schedules"})
 
 
 __version__ = "0.1.0"

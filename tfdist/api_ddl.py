@@ -14,9 +14,7 @@ from typing import Any, Literal
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from tfdist.core.ddl_options import DdlOptions
-from tfdist.core.environment import parent_rank, variables
-from tfdist.core.log import announce
+from tfdist.core.ddl_options import understand
 from tfdist.core.reduce_ops import Op
 from tfdist.graph import function_state
 from tfdist.graph.markers import times
@@ -27,14 +25,12 @@ from tfdist.training import gradient_rewrite
 
 DdlOp = Literal["avg", "sum"]
 
-_OPTIONS = "DDL_OPTIONS"
 _OPS: dict[str, Op] = {"avg": "mean", "sum": "sum"}
 _LAST = "_tfdist_last_bcast"  # of a session's graph
 
 _process = process()
 _job = _process.job
 _world = _job.world
-_told: set[str] = set()
 
 
 def init(options: str = "") -> None:
@@ -54,18 +50,7 @@ def init(options: str = "") -> None:
             f"ddl.init(options={options!r}) on rank {_world.rank}: options are a string such as '-mode r:4x1', or are "
             "left out"
         )
-    _understand(options, "ddl.init")
-
-
-def _understand(options: str, source: str) -> None:
-    for remark in DdlOptions.parse(options).remarks(_world.size):
-        if remark not in _told:
-            _told.add(remark)
-            announce(f"{source}: {remark}")
-
-
-if parent_rank() is None:  # a rank's child inherits what was meant for the ranks
-    _understand(variables().get(_OPTIONS, ""), _OPTIONS)
+    understand(options, "ddl.init", _world.size)
 
 
 def num_hosts() -> int:

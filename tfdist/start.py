@@ -11,14 +11,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from tfdist.core import devices
-from tfdist.core.environment import begun_before, launch, mark, parent_rank
+from tfdist.core import ddl_options
+from tfdist.core.environment import begun_before, launch, mark, parent_rank, variables
 from tfdist.core.log import announce, last_words, occupy_standard_streams, speak_as
 from tfdist.core.settings import Settings, SettingsError
 from tfdist.engine.autotune import Engines
 from tfdist.graph.job import Job, Switches
 from tfdist.mpi.connect import connect
-from tfdist.processes import exit_code, keeper
+from tfdist.processes import devices, exit_code, keeper
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import SetupError
 
@@ -166,6 +166,8 @@ def process() -> Process:
         foreign = [f"{', '.join(settings.foreign)}: no settings of tfdist, without effect"] if settings.foreign else []
         for line in (*foreign, *settings.without_effect(len(world.topology.nodes))):
             announce(line)
+    if parent is None:  # a rank's child inherits what was meant for the ranks
+        ddl_options.understand(variables().get("DDL_OPTIONS", ""), "DDL_OPTIONS", world.size)
     engines = Engines(world, lambda: switches.settings)
     begun = Process(Job(world, engines, switches))
     if world.size > 1:

@@ -6,6 +6,7 @@ import inspect
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,47 @@ with tf.Graph().as_default() as graph:
     assert not [op for op in graph.get_operations() if "PyFunc" in op.type or "tfdist" in op.name]
 """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+
+
+@pytest.fixture
+def without_tensorflow(tmp_path: Path) -> dict[str, str]:
+    """An environment in which nobody can import it: that takes seconds."""
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('tensorflow is imported')\n")
+    return {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+
+
+def test_what_needs_no_tensorflow(tmp_path: Path, without_tensorflow: dict[str, str]) -> None:
+    def said(*arguments: str, **more: str) -> str:
+        environment = without_tensorflow | more
+        done = subprocess.run(
+            [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        return f"{done.returncode}: {done.stdout}{done.stderr}"
+
+    assert said("-m", "tfdist", "trace", f"{tmp_path}/none").startswith("2: python -m tfdist trace:")
+    assert said("-c", "import tfdist; print(tfdist.rank(), tfdist.shard('abc'))") == "0: 0 abc\n"
+    assert "is TFDIST_ENGINE meant?" in said("-c", "import tfdist", TFDIST_ENGIN="mpi")
+    mistaken = said("-c", "import os, tfdist", TFDIST_BUCKET_MB="-1", PMI_RANK="0", PMI_SIZE="2")
+    assert "TFDIST_BUCKET_MB" in mistaken and "tensorflow is imported" not in mistaken
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("DistributedOptimizer", r"tfdist\.horovod has it \(import tfdist\.horovod as hvd\)"),
+        ("callbacks", r"tfdist\.horovod\.keras has it"),
+        ("local_rank_op", r"tfdist\.horovod has it"),
+        ("allreduce", r"tfdist\.horovod has it"),
+        ("all_reduced", "is all_reduce meant"),
+        ("Rank", "is rank meant"),
+        ("broadcast_variable", "is broadcast_variables meant"),
+        ("something_else", "no attribute 'something_else'$"),
+    ],
+)
+def test_a_name_that_is_none_tells_which_is_meant(name: str, said: str) -> None:
+    with pytest.raises(AttributeError, match=said):
+        getattr(tfdist, name)
+    assert not hasattr(tfdist, name) and name not in dir(tfdist)
 
 
 def test_half_precision_brings_no_exchange_until_a_setting_does() -> None:

@@ -10,8 +10,11 @@ import dataclasses
 import math
 import re
 
+from tfdist.core.log import announce
+
 _MODE = re.compile(r"(?:[A-Za-z]+:)?(\d+(?:x\d+)*)")
 _NAME = re.compile(r"-+[A-Za-z]")  # -1 is a value
+_told: set[str] = set()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +57,20 @@ class DdlOptions:
                 "has one: leave them out (how ranks add is measured, and can be set by TFDIST_OPTIONS)"
             )
         return told
+
+
+def understand(options: str, source: str, size: int) -> None:
+    """Say what there is to say of a job's options, once.
+
+    Args:
+      options: as they were written.
+      source: where.
+      size: of the job.
+    """
+    for remark in DdlOptions.parse(options).remarks(size):
+        if remark not in _told:
+            _told.add(remark)
+            announce(f"{source}: {remark}")
 
 
 def _options(text: str) -> list[str]:

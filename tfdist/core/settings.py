@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfdist.core.environment import variables
+from tfdist.core.near_names import letters, meant
 
 _PREFIX = "TFDIST_"
 _OPTIONS = "TFDIST_OPTIONS"
-_NEAR = 0.8  # difflib's ratio: loss_scaling is to loss_scale; nodes, of other programs, is less to node_size
 
 # There a bucket must be brought while the next gradients are made: at 1 Gbit/s this takes a seventh of a second.
 _BETWEEN_MACHINES_MB = 8.0
@@ -178,9 +177,9 @@ class Settings:
         for variable, text in environment.items():
             if variable in names:
                 found[names[variable]] = (text, variable, variable)
-            elif variable != _OPTIONS and _letters(variable).startswith(_letters(_PREFIX)):
-                if meant := _meant(variable, [*names, _OPTIONS]):
-                    raise SettingsError(f"{variable} is not a setting; is {meant} meant? Correct it, or unset it")
+            elif variable != _OPTIONS and letters(variable).startswith(letters(_PREFIX)):
+                if near := meant(variable, [*names, _OPTIONS]):
+                    raise SettingsError(f"{variable} is not a setting; is {near} meant? Correct it, or unset it")
                 foreign += [variable] * variable.startswith(_PREFIX)
         texts = {name: (text, shown) for name, (text, shown, _) in found.items()}
         settings = cls()._with(texts, {name: origin for name, (_, _, origin) in found.items()})
@@ -209,8 +208,8 @@ class Settings:
         values = {}
         for name, (text, shown) in texts.items():
             if name not in fields:
-                meant, names = _meant(name, fields), ", ".join(_PREFIX + n.upper() for n in fields)
-                told = f"is {meant} meant?" if meant else f"the settings are: {names}"
+                near, names = meant(name, fields), ", ".join(_PREFIX + n.upper() for n in fields)
+                told = f"is {near} meant?" if near else f"the settings are: {names}"
                 raise SettingsError(f"{shown} is not a setting; {told}")
             try:
                 values[name] = fields[name].metadata["parse"](text)
@@ -290,17 +289,6 @@ class Settings:
         if self.loss_scale != "window" and "loss_scale_tolerance" in self.origins:
             told.append(f"{self._named('loss_scale_tolerance')}: without effect, as {self._named('loss_scale')}")
         return told
-
-
-def _letters(name: str) -> str:
-    return name.replace("_", "").replace("-", "").casefold()
-
-
-def _meant(name: str, names: Iterable[str]) -> str:
-    """Which of these names one is nearly, or but for capitals and underscores; empty if it is like none."""
-    ours = {_letters(other).removeprefix("tfdist"): other for other in names}
-    near = difflib.get_close_matches(_letters(name).removeprefix("tfdist"), ours, 1, _NEAR)
-    return ours[near[0]] if near else ""
 
 
 CONFIGURE = "tfdist.configure"  # an origin

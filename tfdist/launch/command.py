@@ -20,11 +20,12 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfdist.core import devices, environment
+from tfdist.core import environment
 from tfdist.launch import allocation, hosts, restarts, script
 from tfdist.launch.attempts import Attempts
 from tfdist.launch.hosts import Host, LaunchError
 from tfdist.launch.supervision import Ended, Signals
+from tfdist.processes import devices
 
 _USAGE_ERROR = 2
 

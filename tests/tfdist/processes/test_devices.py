@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tfdist.core import devices
-from tfdist.core.devices import gpu_of, threads_of
+from tfdist.processes import devices
+from tfdist.processes.devices import gpu_of, threads_of
 
 
 class TestShareOfTheMachine:
@@ -58,7 +58,7 @@ class TestDevicesThatAreKnown:
 
     def test_tensorflow_tells_whether_it_has_looked(self) -> None:
         program = (
-            "import sys; from tfdist.core.devices import devices_are_known as known\n"
+            "import sys; from tfdist.processes.devices import devices_are_known as known\n"
             "assert not known(sys.modules); import tensorflow as tf; assert not known(sys.modules)\n"
             "tf.config.list_physical_devices(); assert known(sys.modules)"
         )
