@@ -80,6 +80,8 @@ def case_configuring_takes_effect_or_is_refused() -> None:
         {"sparse_ways": {"e": "gather"}},
         {"sparse_as_dense": True},
         {"bucket_mb": 1},
+        {"divergence": "warn"},
+        {"loss_scale_tolerance": 0.5},
     )
     for change in changes:
         with turn(change):

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfdist.core import buckets
 from tfdist.core.reduce_ops import Op
+from tfdist.core.settings import CONFIGURABLE
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket
@@ -28,7 +29,8 @@ from tfdist.graph.op_builder import Part, build, signature
 from tfdist.graph.step_sums import Accumulation
 from tfdist.transport.interfaces import Group
 
-_BUILT_BY = "bucket_mb", "compression", "accumulate_steps", "sync", "loss_scale", "mixed_precision"
+# What a table's rows follow from is looked up for each, and blocks read theirs when they begin.
+_BUILT_BY = tuple(name for name in CONFIGURABLE if name != "sparse" and not name.startswith("block_"))
 _COMPRESSED = {"none": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16, "int8": tf.float32}
 
 

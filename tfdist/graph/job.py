@@ -15,8 +15,8 @@ from tfdist.core.settings import CONFIGURE, Settings
 from tfdist.engine.autotune import Engines
 from tfdist.engine.collective import Collective, StopRequest
 from tfdist.engine.sparse_rows import Way
-from tfdist.graph import function_state
 from tfdist.graph.failures import Failures
+from tfdist.graph.first_gradients import FirstGradients
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import Group, World
 from tfdist.transport.rounding import Rounding
@@ -151,6 +151,8 @@ class FunctionCollectives:
 
         Collective: the group's ranks.
         """
+        from tfdist.graph import function_state  # imports TensorFlow: not in a process that is alone
+
         used = function_state.in_use() | self._eager.keys()
         idle = [k for k, c in group.kept.items() if c.channel is not None and c not in used]
         place = "the forgetting of exchanges of functions that are gone"
@@ -206,6 +208,7 @@ class Job:
       rounding: who lacks the half precision that was asked for.
       stop: whether training is to end, as it is told with exchanges of gradients and weights of all ranks.
       ends_epoch: likewise an epoch of ``fit``.
+      first_gradients: whether they show that all ranks have the same data.
     """
 
     world: World
@@ -215,6 +218,7 @@ class Job:
     rounding: Rounding = dataclasses.field(default_factory=Rounding)
     stop: StopRequest = dataclasses.field(default_factory=StopRequest)
     ends_epoch: StopRequest = dataclasses.field(default_factory=StopRequest)
+    first_gradients: FirstGradients = dataclasses.field(default_factory=FirstGradients)
 
     @functools.cached_property
     def turn(self) -> Turn:

@@ -190,6 +190,7 @@ class _Builder:
         )
         self._collective = self._site.collective
         self._parts = parts
+        self._first_gradients = job.first_gradients
         self._device = job.engines.device
         self._span = job.recorder.spans(self._collective)
         self._accumulation = accumulation
@@ -231,6 +232,8 @@ class _Builder:
         """Whether one exchange has got its arguments, and is to be carried out in this step."""
         brought = arrays if self._sums is None else self._sums.bring(number, arrays)
         if brought is not None:
+            if number == 0 and self._collective.averages and self._collective.everyone:
+                self._first_gradients.bring(arrays)
             self._collective.exchanges[number].load(brought)
         return brought is not None
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.graph.batch_moments import BatchMoments
 from tfdist.graph.job import Job
+from tfdist.hooks._batch_moments import BatchMoments
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,13 @@ _NOTHING = (
     "rank {} has no data to train on ({}), and an epoch ends on all ranks when the first has no batch left: nothing "
     "would be trained. Give each rank data: tfdist.shard(data), fewer ranks, or a smaller batch"
 )
+_ROWS = 32  # of arrays, that are looked at
+# What gives all of its input, in whatever order (tensorflow/python/data/ops): nobody's share is cut out by these.
+_KEEPING = {
+    *("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset", "_ShuffleDataset", "_RepeatDataset"),
+    *("_MapDataset", "_ParallelMapDataset", "_PrefetchDataset", "CacheDataset", "_OptionsDataset"),
+}
+_FROM_MEMORY = "_TensorSliceDataset"
 _START = "the beginning of model.fit, where the ranks compare their data"
 
 
@@ -39,15 +46,11 @@ class EqualBatches:
         self._job = job
         self.batch_size: int | None = None
         self._channel: Channel | None = None
-        self._digest: int | None = None
-        self._told: set[int] = set()
+        self._digest = 0
 
     def begin(self, given: Mapping[str, Any]) -> None:
         """A training begins with what ``fit`` was given, by name."""
-        x = given.get("x")
-        leaves = tf.nest.flatten(x)
-        arrays = all(isinstance(leaf, np.ndarray | tf.Tensor) for leaf in leaves)
-        self._digest = checksum([leaf[: given.get("batch_size") or 32] for leaf in leaves]) if arrays else None
+        self._digest = _digest(given.get("x"))
 
     def equalise(self, iterator: Any) -> None:
         """Collective: all ranks, each with its own iterator."""
@@ -65,16 +68,13 @@ class EqualBatches:
         steps = [facts.steps_per_epoch for facts in ranks if facts.steps_per_epoch]
         if steps:
             iterator.steps_per_epoch = min(steps)
-        self._channel = self._channel or world.channel("the data of model.fit")
-        first = _FirstBatch(self._job, self._channel, self._told)
-        digests = [facts.digest for facts in ranks]
-        if None not in digests:  # Keras may shuffle arrays: the batches differ though the data do not
-            first.compared(digests)
+        if world.size > 1 and self._digest and len({facts.digest for facts in ranks}) == 1:
+            self._job.first_gradients.tell("feed model.fit the same data, in whatever order")
         if any(n is None for n in numbers) and not all(facts.infinite for facts in ranks):
-            iterator._get_iterator = functools.partial(_agreeing, dataset, first)  # a rank may have less each time
-            self._channel.aside = False
+            self._channel = self._channel or world.channel("the data of model.fit")
+            # A rank may have less each time.
+            iterator._get_iterator = functools.partial(_agreeing, dataset, self._channel, self._job)
             return
-        self._channel.aside = True  # its one meeting is made by a thread of tf.data
         known = [n for n in numbers if n is not None]
         if known and not min(known) and max(known):
             raise DisagreementError(_NOTHING.format(known.index(0), f"{known} batches an epoch"))
@@ -83,8 +83,7 @@ class EqualBatches:
             iterator.data_adapter = _Shorter(adapter, min(known))
             iterator._num_batches = min(known)
             dataset = dataset.take(min(known))
-        watched = [dataset, first.watched(dataset)]  # the latter in the first epoch
-        iterator._get_iterator = lambda: watched.pop() if len(watched) > 1 else watched[0]
+        iterator._get_iterator = lambda: dataset
 
 
 class _Facts(NamedTuple):
@@ -94,13 +93,13 @@ class _Facts(NamedTuple):
       num_batches: of an epoch; None if it is not known.
       steps_per_epoch: as given.
       infinite: they never end.
-      digest: of the first rows of arrays; None for other data.
+      digest: see ``_digest``.
     """
 
     num_batches: int | None
     steps_per_epoch: int | None
     infinite: bool
-    digest: int | None
+    digest: int
 
 
 class _Shorter:
@@ -114,68 +113,17 @@ class _Shorter:
         return getattr(self._adapter, name)
 
 
-class _FirstBatch:
-    """Warns once if all ranks have the same first batch: then they train on the same data, which gains nothing.
-
-    Args:
-      job: the ranks.
-      channel: of the data.
-      told: the digests of first batches that a warning was given of, in this training or earlier ones.
-
-    Attributes:
-      channel: of the data.
-      job: the ranks.
-    """
-
-    def __init__(self, job: Job, channel: Channel, told: set[int]) -> None:
-        self.job = job
-        self.channel = channel
-        self._told = told
-        self._compared = False
-
-    def watched(self, dataset: Any) -> Any:
-        """The dataset with a look at its first element, as it is taken."""
-
-        def look(index: Any, *element: Any) -> Any:
-            leaves = [leaf for leaf in tf.nest.flatten(element, expand_composites=True) if _has_bytes(leaf)]
-
-            def compare() -> Any:
-                return tf.numpy_function(self.compare, leaves, tf.bool, stateful=True)
-
-            tf.cond(tf.equal(index, 0), compare, lambda: True)
-            return element[0] if len(element) == 1 else element
-
-        return dataset.enumerate().map(look)
-
-    def compare(self, *arrays: Any) -> np.ndarray:
-        """Collective: all ranks, the first time."""
-        if not self._compared:
-            self.compared(self.channel.arrive("the first batch of model.fit", checksum(arrays)))
-        return np.array(True)
-
-    def compared(self, digests: Sequence[int | None]) -> None:
-        """What all ranks have is known."""
-        self._compared = True
-        first = digests[0]
-        if len(digests) > 1 and len(set(digests)) == 1 and first is not None and first not in self._told:
-            self._told.add(first)
-            announce(
-                "all ranks feed model.fit the same first batch, and so probably the same data: give each its own, "
-                "by tfdist.shard(x) and tfdist.shard(y), or tfdist.shard(dataset); or set TFDIST_AUTOSHARD=1"
-            )
-
-
-def _agreeing(dataset: Any, first: _FirstBatch) -> _Agreeing:
-    accumulates = first.job.switches.settings.accumulate_steps > 1
-    return _Ahead(dataset, first) if accumulates else _Agreeing(dataset, first)
+def _agreeing(dataset: Any, channel: Channel, job: Job) -> _Agreeing:
+    accumulates = job.switches.settings.accumulate_steps > 1
+    return _Ahead(dataset, channel, job) if accumulates else _Agreeing(dataset, channel)
 
 
 class _Agreeing:
     """A dataset's elements, as long as all ranks have one."""
 
-    def __init__(self, dataset: Any, first: _FirstBatch) -> None:
+    def __init__(self, dataset: Any, channel: Channel) -> None:
         self._elements: Iterator[Any] = iter(dataset)
-        self._first = first
+        self._channel = channel
         self._begun = False
 
     def __iter__(self) -> _Agreeing:
@@ -184,7 +132,7 @@ class _Agreeing:
     def __next__(self) -> Any:
         """Collective: all ranks."""
         element = next(self._elements, None)
-        flags = self._first.channel.arrive("the next batch of model.fit", int(element is None))
+        flags = self._channel.arrive("the next batch of model.fit", int(element is None))
         if any(flags):
             ended = [rank for rank, flag in enumerate(flags) if flag]
             if len(ended) < len(flags):
@@ -193,16 +141,15 @@ class _Agreeing:
                 announce(f"rank {', '.join(map(str, ended))} has no batch left: the epoch ends here on all ranks")
             raise tf.errors.OutOfRangeError(None, None, "the epoch has ended")  # as TensorFlow's own iterators do
         self._begun = True
-        leaves = [x for x in tf.nest.flatten(element, expand_composites=True) if _has_bytes(x)]
-        self._first.compare(*[x.numpy() for x in leaves])
         return element
 
 
 class _Ahead(_Agreeing):
     """Such elements, of which it is known which one is the last: what has been accumulated is applied with it."""
 
-    def __init__(self, dataset: Any, first: _FirstBatch) -> None:
-        super().__init__(dataset, first)
+    def __init__(self, dataset: Any, channel: Channel, job: Job) -> None:
+        super().__init__(dataset, channel)
+        self._job = job
         self._ahead: list[Any] = []
         self._ended: tf.errors.OutOfRangeError | None = None
 
@@ -215,7 +162,7 @@ class _Ahead(_Agreeing):
             raise self._ended
         self._ahead.append(self._following())
         if self._ended is not None:
-            self._first.job.switches.last_steps = LastSteps(1)
+            self._job.switches.last_steps = LastSteps(1)
         return element
 
     def _following(self) -> Any:
@@ -226,5 +173,16 @@ class _Ahead(_Agreeing):
             return None
 
 
-def _has_bytes(tensor: Any) -> bool:
-    return isinstance(tensor, tf.Tensor) and tensor.dtype not in (tf.variant, tf.resource)
+def _digest(data: Any) -> int:
+    """A number from 1 to 2^60 - 1 of arrays, in any structure, or of a dataset made of arrays; 0 of what is unknown.
+
+    Keras and datasets may shuffle: then the batches of the ranks differ, though their data do not.
+    """
+    while type(data).__name__ in _KEEPING:
+        data = data._inputs()[0]
+    leaves = data._tensors if type(data).__name__ == _FROM_MEMORY else tf.nest.flatten(data)
+    if not leaves or not all(isinstance(leaf, np.ndarray | tf.Tensor) and len(leaf.shape) for leaf in leaves):
+        return 0
+    if any(isinstance(leaf, tf.Tensor) and not hasattr(leaf, "numpy") for leaf in leaves):
+        return 0  # of a graph
+    return checksum([np.array([leaf.shape[0] for leaf in leaves]), *(leaf[:_ROWS] for leaf in leaves)])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
+
+from tfdist.core.log import announce
 
 _INFINITE, _UNKNOWN = -1, -2  # tensorflow/core/framework/dataset.h
 Remainder = Literal["drop", "pad"]
+_TOLD_SHARE = 0.01  # of the elements: a file of five, and not a row of thousands
 
 
 def shard(data: Any, rank: int, size: int, remainder: Remainder = "drop") -> Any:
@@ -28,8 +31,14 @@ def shard(data: Any, rank: int, size: int, remainder: Remainder = "drop") -> Any
       ValueError: no element for each rank, an unknown ``remainder``, or a dataset of unknown length to be padded; parts
         of unequal lengths, or a tuple or list of arrays and other things.
     """
+    if not isinstance(remainder, str):
+        raise ValueError(
+            f"the second argument of shard is what becomes of a remainder, 'drop' or 'pad', and not "
+            f"{type(remainder).__name__}: share several arrays one by one, or as a tuple: x, y = tfdist.shard((x, y))"
+        )
     if remainder not in ("drop", "pad"):
         raise ValueError(f"remainder={remainder!r}; it is 'drop' or 'pad'")
+    _check_kind(data)
     if size == 1:
         return data
     if hasattr(data, "cardinality") and hasattr(data, "flat_map"):
@@ -37,8 +46,46 @@ def shard(data: Any, rank: int, size: int, remainder: Remainder = "drop") -> Any
     if _is_structure(data):
         _check_equal(lengths_of(data))
         return _mapped(data, lambda part: shard(part, rank, size, remainder))
-    _check_enough(len(data), size)
-    return _padded(data, size)[rank::size] if remainder == "pad" else data[: len(data) // size * size][rank::size]
+    length = _rows(data)
+    _check_enough(length, size)
+    rows = getattr(data, "iloc", data)  # of pandas, by position
+    if remainder == "pad":
+        return _padded(data, rows, length, size, rank)
+    _tell_dropped(length, size)
+    return rows[rank : length // size * size : size]
+
+
+def _rows(data: Any) -> int:
+    """How many there are; SciPy's sparse matrices and ragged tensors have no length."""
+    shape = getattr(data, "shape", None)
+    return int(shape[0]) if shape is not None and len(shape) and shape[0] is not None else len(data)
+
+
+def _check_kind(data: Any) -> None:
+    """Raise if it cannot be shared, with what can be."""
+    kind = type(data).__name__
+    if hasattr(data, "dense_shape"):
+        raise ValueError(
+            f"a {kind} cannot be sliced: share tf.data.Dataset.from_tensor_slices(x), whose elements are its rows"
+        )
+    if hasattr(data, "on_epoch_end") or isinstance(data, Iterator):
+        raise ValueError(
+            f"a {kind} makes its elements by itself, on each rank: share what it reads (its files, rows or indices, "
+            "tfdist.shard(files), say), or make a tf.data.Dataset of it, and share that"
+        )
+    if not hasattr(data, "__getitem__") and not hasattr(data, "cardinality"):
+        raise ValueError(
+            f"a {kind} cannot be sliced: give a list, an array, a tf.data.Dataset, or a dict or tuple of arrays"
+        )
+
+
+def _tell_dropped(length: int, size: int) -> None:
+    left = length % size
+    if left > _TOLD_SHARE * length:
+        rest = f"the last {left} of {length} elements are" if left > 1 else f"the last of {length} elements is"
+        announce(
+            f"tfdist.shard: {rest} left out, so that all {size} ranks have as many: remainder='pad' gives some twice"
+        )
 
 
 def _is_structure(data: Any) -> bool:
@@ -78,7 +125,7 @@ def lengths_of(data: Any, place: str = "data") -> dict[str, int]:
         if part is not None and _is_structure(part):
             found.update(lengths_of(part, f"{place}[{key!r}]"))
         elif part is not None:
-            found[f"{place}[{key!r}]"] = len(part)
+            found[f"{place}[{key!r}]"] = _rows(part)
     return found
 
 
@@ -90,15 +137,21 @@ def _check_equal(lengths: Mapping[str, int]) -> None:
         )
 
 
-def _padded(data: Any, size: int) -> Any:
-    missing = -len(data) % size
-    if not missing:
-        return data
+def _padded(data: Any, rows: Any, length: int, size: int, rank: int) -> Any:
+    """This rank's of as many elements as fill the last round, the first ones again."""
+    own = rows[rank::size]
+    if rank < length % size or not length % size:
+        return own
+    first = rows[rank - length % size : rank - length % size + 1]  # (there are enough: no rank is without)
     if isinstance(data, list | tuple | str):
-        return data + data[:missing]  # type: ignore[operator]
+        return own + first
+    if hasattr(data, "iloc"):
+        import pandas
+
+        return pandas.concat([own, first])
     import numpy as np
 
-    return np.concatenate([data, data[:missing]])
+    return np.concatenate([own, first])
 
 
 def _check_enough(length: int, size: int) -> None:
@@ -113,6 +166,7 @@ def _shard_dataset(dataset: Any, rank: int, size: int, remainder: Remainder) -> 
     if length >= 0:
         _check_enough(length, size)
         if remainder == "drop":
+            _tell_dropped(length, size)
             return dataset.take(length // size * size).shard(size, rank)
         return dataset.concatenate(dataset.take(-length % size)).shard(size, rank)
     if remainder == "pad":

@@ -35,6 +35,7 @@ def broadcast_behind(initializer: ops.Operation, variables: Sequence[Any], job: 
     state = state_of(graph)
     shared = {id(v) for v in graph.get_collection(ops.GraphKeys.GLOBAL_VARIABLES)}
     chosen = [v for v in variables if id(v) in shared and hasattr(v, "read_value")]
+    chosen.sort(key=lambda v: v.name)  # a set of Python's has another order on each rank
     in_function = getattr(graph, "outer_graph", None) is not None
     if not (job.switches.shares and chosen and state and state.broadcasts) or in_function:
         return initializer

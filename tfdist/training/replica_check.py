@@ -131,6 +131,8 @@ class ReplicaCheck:
                 f"the ranks that still train are apart after step {carrier.step} of {carrier.name}: give all ranks the "
                 "same number of steps (tfdist.shard) in place of tfdist.join to be told of which variable"
             )
+        if len(notes) == self._job.world.size:
+            self._job.first_gradients.compare(self._job.world.control)
         self._compare(carrier.check, notes, carrier.check.holder, set_by_script)
 
     def eagerly(self, optimizer: Any, holder: Callable[[], Holder]) -> None:
@@ -145,6 +147,7 @@ class ReplicaCheck:
         steps.before += 1  # counts from 1 here
         if steps.schedule.due(steps.before):
             there = holder()
+            self._job.first_gradients.compare(self._job.world.control)
             note = steps.note(there, steps.before)
             self._compare(steps, self._job.world.control.arrive(comparison.PLACE, note), there)
 

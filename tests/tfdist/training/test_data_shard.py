@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,6 +15,14 @@ DATASETS = {
     "known": lambda n: tf.data.Dataset.range(n),
     "unknown": lambda n: tf.data.Dataset.range(n).filter(lambda _: True),
 }
+
+
+class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, number: int) -> Any:
+        return np.ones([2, number])
 
 
 class Both(NamedTuple):
@@ -86,8 +95,27 @@ class TestShard:
             ((np.ones(9), [1] * 9), "drop", "a tuple of arrays and of list is neither"),
             ({"x": np.ones(9), "y": tf.data.Dataset.range(9)}, "drop", r"data\['y'\] is a dataset: share tf.data"),
             (tf.data.Dataset.range(9).filter(lambda _: True), "pad", "assert_cardinality"),
+            (np.ones(9), np.ones(9), "and not ndarray: .* x, y = tfdist.shard"),
+            ((k for k in range(9)), "drop", "a generator makes its elements by itself"),
+            (iter([1, 2, 3]), "drop", "share what it reads"),
+            (Batches(), "drop", "a Batches makes its elements by itself"),
+            (tf.sparse.from_dense(np.eye(9)), "drop", "a SparseTensor cannot be sliced: share tf.data.Dataset"),
+            ({1, 2, 3}, "drop", "a set cannot be sliced"),
         ],
     )
     def test_refusals(self, data: object, remainder: str, said: str) -> None:
         with pytest.raises(ValueError, match=said):
             shard(data, 0, 3, remainder)  # type: ignore[arg-type]
+
+    def test_rows_of_unequal_lengths(self) -> None:
+        assert shard(tf.ragged.constant([[1], [], [2, 3], [4], [5]]), 1, 2).to_list() == [[], [4]]
+
+    def test_elements_that_are_left_out_are_told(self, capsys: pytest.CaptureFixture[str]) -> None:
+        for data in (list("abcde"), tf.data.Dataset.from_tensor_slices(list("abcde"))):
+            shard(data, 0, 2)
+            told = capsys.readouterr().err
+            assert "the last of 5 elements is left out, so that all 2 ranks have as many" in told
+        shard(range(1001), 0, 2)
+        shard(list("abcde"), 0, 2, "pad")
+        shard(list("abcd"), 0, 2)
+        assert not capsys.readouterr().err
