@@ -45,6 +45,38 @@ def assert_ended(finished: Finished, *said: str, seconds: float = START_SECONDS 
         assert words in finished.errors, finished.errors
 
 
+ON_RANK_0 = {
+    "fit": """
+        import keras
+        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        if rank == 0:
+            model.fit(np.ones([8, 3]), np.ones([8, 1]), verbose=0)
+        """,
+    "a call": """
+        if rank == 0:
+            print(tfdist.all_reduce(1.0))
+        """,
+    "a call after steps": """
+        v1.disable_eager_execution()
+        start()
+        for _ in range(3):
+            session.run(step)
+        if rank == 0:
+            tfdist.barrier()
+        """,
+}
+
+
+@pytest.mark.parametrize("what", ON_RANK_0)
+def test_what_needs_all_ranks_on_one_of_them(tmp_path: Path, what: str) -> None:
+    body = ON_RANK_0[what]
+    script = SCRIPT.replace("v1.disable_eager_execution()\n", "")
+    (tmp_path / "script.py").write_text(script + textwrap.dedent(body))
+    finished = mpirun(2, [str(tmp_path / "script.py")], 60)
+    assert_ended(finished, "rank 1 ended while rank 0 waits in", "`if tfdist.rank() == 0:`")
+
+
 def test_an_exception_on_one_rank(tmp_path: Path) -> None:
     finished = job(
         tmp_path,

@@ -70,6 +70,20 @@ class Manner(NamedTuple):
         return None if self.entered is None else Call(*self.entered, ranks)
 
 
+_NEVER = (
+    ", and never came there. All ranks must run what needs all of them: take training, and other collective calls, "
+    "out of `if tfdist.rank() == 0:`"
+)
+_NEVER_YET = (
+    "All ranks must run what needs all of them, so keep it out of `if tfdist.rank() == 0:`. If the other rank would "
+    "have come later, wrap its long work in tfdist.alone(reason), or raise TFDIST_STALL_ABORT_SECONDS."
+)
+_FEWER_TIMES = (
+    ". Every rank must run the same number of steps, and the same collective calls: give all ranks equal data "
+    "(tfdist.shard), and call nothing collective inside `if tfdist.rank() == 0:`"
+)
+
+
 class LongWait:
     """One of them.
 
@@ -131,6 +145,8 @@ class LongWait:
     def _remedy(self, others: Mapping[int, State], missing: Sequence[int]) -> str:
         if any(others[r].kind == "alone" for r in missing):
             return "If its work alone takes so long, raise TFDIST_STALL_ALONE_SECONDS."
+        if self._call is not None and any(others[r].calls.has_never_come_to(self._call) for r in missing):
+            return _NEVER_YET
         return "Wrap long work of one rank in tfdist.alone(reason), or raise TFDIST_STALL_ABORT_SECONDS."
 
     def _excuse(self, others: Mapping[int, State], missing: Sequence[int], waited: float) -> None:
@@ -150,12 +166,14 @@ class LongWait:
         ended = [r for r, s in others.items() if _over(s) and self._may_be_missed(s)]
         if not ended or (call is None and self._arrives_within(_LAST_LOOK_SECONDS)):
             return
+        never = False
         if call is not None:
             # What it had entered is read once more, now that it has ended.
             now = self._states.read()
             ended = [r for r in ended if now[r].calls.has_not_come_to(call) or now[r].process == GONE]
             if not ended or self._arrives_within(_LAST_LOOK_SECONDS):
                 return
+            never = all(now[r].calls.has_never_come_to(call) for r in ended)
         said = others[ended[0]]
         if said.kind != "ended":
             raise PeerError(
@@ -168,8 +186,8 @@ class LongWait:
                 f"rank {failed[0]} ended {others[failed[0]].what} while rank {self._rank} waits in {self._place}."
             )
         raise PeerError(
-            f"{ranks_in_words(ended)} ended while rank {self._rank} waits in {self._place}. "
-            "Every rank must run the same number of steps: give all ranks equal data (tfdist.shard)."
+            f"{ranks_in_words(ended)} ended while rank {self._rank} waits in {self._place}"
+            f"{_NEVER if never else _FEWER_TIMES}"
         )
 
     def _may_be_missed(self, state: State) -> bool:
