@@ -50,7 +50,7 @@ def save(session):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_script_of_the_readme(tmp_path: Path, ranks: int) -> None:
-    script = block("README.md", "import tensorflow as tf\nimport tfdist\n\n")
+    script = block("tfdist/README.md", "import tensorflow as tf\nimport tfdist\n\n")
     path = tmp_path / "script.py"
     path.write_text(BEFORE + script.replace("range(1000)", "range(200)"))
     finished = mpirun(ranks, [str(path)], 100)
@@ -298,3 +298,20 @@ def test_what_is_said_of_keras() -> None:
         ast.literal_eval(n.value) for n in tree.body if isinstance(n, ast.Assign) and "__all__" in ast.unparse(n)
     )
     assert not [name for name in public if f"`{name}`" not in (ROOT / "README.md").read_text()]
+
+
+def test_messages_of_the_troubleshooting_page_are_said() -> None:
+    texts = ["\0".join(_texts(ast.parse(path.read_text()))) for path in sorted((ROOT / "tfdist").rglob("*.py"))]
+    rows = _rows("tfdist/docs/troubleshooting.md", "| message | why, and what to do |\n")
+    said = [message for row in rows for message in re.findall(r"`([^`]+)`", row[0])[:1]]
+    assert len(said) > 12
+    for message in said:
+        for fragment in (part.strip(" .,;:()") for part in message.split("…")):
+            assert any(fragment in text for text in texts), f"{fragment!r} of {message!r}"
+
+
+def _texts(node: ast.AST) -> list[str]:
+    """The strings in a program; those with values in them as if each value were a mark of its own."""
+    found = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    joined = (n for n in ast.walk(node) if isinstance(n, ast.JoinedStr))
+    return found + ["".join(v.value if isinstance(v, ast.Constant) else "\0" for v in n.values) for n in joined]

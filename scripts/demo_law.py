@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""What tfdist is for, in one table: a training by one process and by two ranks, with one global batch, a core each.
+
+python scripts/demo_law.py              trains both ways, and prints the table
+python scripts/demo_law.py train        one of them: `mpirun -n 2 python scripts/demo_law.py train` is the other
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+GLOBAL_BATCH, STEPS, WARM_UP = 512, 60, 5
+
+
+def train() -> None:
+    """What a user's script does; the line with ``tfdist`` is the new one."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import tfdist
+
+    os.sched_setaffinity(
+        0, {sorted(os.sched_getaffinity(0))[tfdist.local_rank() % len(os.sched_getaffinity(0))]}
+    )  # a core each
+    for threads in (
+        tf.config.threading.set_intra_op_parallelism_threads,
+        tf.config.threading.set_inter_op_parallelism_threads,
+    ):
+        threads(1)
+    keras.utils.set_random_seed(1)
+    random = np.random.default_rng(0)
+    x = random.normal(size=[GLOBAL_BATCH * STEPS, 256]).astype("float32")
+    y = np.tanh(x @ random.normal(size=[256, 1]) / 16).astype("float32")
+    layers = [keras.layers.Dense(1024, "relu") for _ in range(3)]
+    model = keras.Sequential([keras.Input([256]), *layers, keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(1e-3, clipnorm=1.0), "mse")
+    batch = GLOBAL_BATCH // tfdist.size()
+    model.fit(*(tfdist.shard(a[: GLOBAL_BATCH * WARM_UP]) for a in (x, y)), batch_size=batch, shuffle=False, verbose=0)
+    start = time.perf_counter()
+    history = model.fit(tfdist.shard(x), tfdist.shard(y), batch_size=batch, shuffle=False, verbose=0)
+    seconds = time.perf_counter() - start
+    weights = [np.abs(w.numpy()).sum(dtype=float) for w in model.weights]
+    if tfdist.rank() == 0:
+        print(json.dumps({"loss": history.history["loss"][-1], "weights": sum(weights), "seconds": seconds}))
+
+
+def run(*launcher: str) -> dict[str, float]:
+    """One of the two trainings."""
+    command = [*launcher, sys.executable, __file__, "train"]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """The table."""
+    columns = {"one process": run(), "two ranks": run("mpirun", "-n", "2")}
+    one, two = columns.values()
+    print(f"{'':<34}{''.join(f'{name:>14}' for name in columns)}")
+    rows = {
+        "loss after an epoch": "loss",
+        "sum of the weights' magnitudes": "weights",
+        "seconds of that epoch": "seconds",
+    }
+    for name, key in rows.items():
+        print(f"{name:<34}{''.join(f'{found[key]:>14.6g}' for found in columns.values())}")
+    print(f"the same training, {one['seconds'] / two['seconds']:.2f} times as fast")
+
+
+if __name__ == "__main__":
+    train() if sys.argv[1:] == ["train"] else main()
