@@ -314,4 +314,4 @@ def _texts(node: ast.AST) -> list[str]:
     """The strings in a program; those with values in them as if each value were a mark of its own."""
     found = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     joined = (n for n in ast.walk(node) if isinstance(n, ast.JoinedStr))
-    return found + ["".join(v.value if isinstance(v, ast.Constant) else "\0" for v in n.values) for n in joined]
+    return found + ["".join(str(v.value) if isinstance(v, ast.Constant) else "\0" for v in n.values) for n in joined]
