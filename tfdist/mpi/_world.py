@@ -170,14 +170,23 @@ class MpiWorld(MpiGroup):
         self._keeper.ended()
         if self._meet("has finished", 1):
             self._states.close()
-            try:
-                self._detector.wait(self._comm.Ibarrier(), "the end of the program", moving=True)
-            except PeerError as error:
-                self._detector.end_job(error)
-            with process_deadline(self._stall_abort_seconds + END_SECONDS):  # no thread of Python's runs any more
+            with process_deadline(2 * self._stall_abort_seconds + END_SECONDS):  # no thread of Python's runs any more
+                self._wait_for_closed()
                 self._states.free()
             end_by_alarm(self._stall_abort_seconds + END_SECONDS)  # a rank may be stopped in MPI's own end
             MPI.Finalize()
+
+    def _wait_for_closed(self) -> None:
+        """What follows blocks, and could not say who is missing."""
+        request = self._comm.Ibarrier()
+        if self._detector.gave_up:  # it says no more of others
+            while not request.Test():
+                time.sleep(0.01)
+            return
+        try:
+            self._detector.wait(request, "the end of the program", moving=True)
+        except PeerError as error:
+            self._detector.end_job(error)
 
     def _meet(self, what: str, note: int) -> list[int]:
         """Wait for the others' ends, and get their notes; empty if one has gone after its own, without MPI's."""

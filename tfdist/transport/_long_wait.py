@@ -62,6 +62,7 @@ class Manner(NamedTuple):
     aside: bool = False
     patient: bool = False
     entered: tuple[int, int] | None = None
+    news: bool = False
 
     @property
     def call(self) -> Call | None:
@@ -70,17 +71,9 @@ class Manner(NamedTuple):
         return None if self.entered is None else Call(*self.entered, ranks)
 
 
-_NEVER = (
-    ", and never came there. All ranks must run what needs all of them: take training, and other collective calls, "
-    "out of `if tfdist.rank() == 0:`"
-)
-_NEVER_YET = (
-    "All ranks must run what needs all of them, so keep it out of `if tfdist.rank() == 0:`. If the other rank would "
-    "have come later, wrap its long work in tfdist.alone(reason), or raise TFDIST_STALL_ABORT_SECONDS."
-)
-_FEWER_TIMES = (
-    ". Every rank must run the same number of steps, and the same collective calls: give all ranks equal data "
-    "(tfdist.shard), and call nothing collective inside `if tfdist.rank() == 0:`"
+_ALIKE = (
+    "All ranks must run what is collective, as often: give all ranks equal data (tfdist.shard), and keep training "
+    "(model.fit, say) and tfdist's other collective calls out of `if tfdist.rank() == 0:`"
 )
 
 
@@ -145,9 +138,10 @@ class LongWait:
     def _remedy(self, others: Mapping[int, State], missing: Sequence[int]) -> str:
         if any(others[r].kind == "alone" for r in missing):
             return "If its work alone takes so long, raise TFDIST_STALL_ALONE_SECONDS."
-        if self._call is not None and any(others[r].calls.has_never_come_to(self._call) for r in missing):
-            return _NEVER_YET
-        return "Wrap long work of one rank in tfdist.alone(reason), or raise TFDIST_STALL_ABORT_SECONDS."
+        return (
+            "Wrap long work of one rank in tfdist.alone(reason), or raise TFDIST_STALL_ABORT_SECONDS; if it never "
+            "comes here, keep this call out of `if tfdist.rank() == 0:`"
+        )
 
     def _excuse(self, others: Mapping[int, State], missing: Sequence[int], waited: float) -> None:
         """The deadline does not run while somebody has a reason; work alone has a deadline of its own."""
@@ -162,18 +156,18 @@ class LongWait:
 
     def _look_for_the_ended(self, others: Mapping[int, State]) -> None:
         """One that has ended, or whose process is gone, and that has not been here, does not come."""
+        if self._manner.news:
+            return  # that it has ended is news, too
         call = self._call
         ended = [r for r, s in others.items() if _over(s) and self._may_be_missed(s)]
         if not ended or (call is None and self._arrives_within(_LAST_LOOK_SECONDS)):
             return
-        never = False
         if call is not None:
             # What it had entered is read once more, now that it has ended.
             now = self._states.read()
             ended = [r for r in ended if now[r].calls.has_not_come_to(call) or now[r].process == GONE]
             if not ended or self._arrives_within(_LAST_LOOK_SECONDS):
                 return
-            never = all(now[r].calls.has_never_come_to(call) for r in ended)
         said = others[ended[0]]
         if said.kind != "ended":
             raise PeerError(
@@ -185,10 +179,7 @@ class LongWait:
             raise PeerError(
                 f"rank {failed[0]} ended {others[failed[0]].what} while rank {self._rank} waits in {self._place}."
             )
-        raise PeerError(
-            f"{ranks_in_words(ended)} ended while rank {self._rank} waits in {self._place}"
-            f"{_NEVER if never else _FEWER_TIMES}"
-        )
+        raise PeerError(f"{ranks_in_words(ended)} ended while rank {self._rank} waits in {self._place}. {_ALIKE}")
 
     def _may_be_missed(self, state: State) -> bool:
         """While messages are on the way, one that has ended well was here before."""

@@ -63,10 +63,6 @@ class Report:
         """Whether it is known not to have entered a call."""
         return self.knows(call) and self.entered.get(call.line, 0) < call.number
 
-    def has_never_come_to(self, call: Call) -> bool:
-        """Whether it is known not to have entered anything on a call's line."""
-        return self.complete and call.line not in self.entered
-
 
 def circle(before: Mapping[int, Report], after: Mapping[int, Report], ended: frozenset[int]) -> dict[int, Call]:
     """The ranks that wait for each other for ever, or for a rank that has ended, with the call each waits in.

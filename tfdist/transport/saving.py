@@ -35,6 +35,7 @@ from tfdist.transport.state_line import State, States
 
 _LOOK_SECONDS = 2e-3  # between two looks at the others
 _LOOK_SHARE = 0.05  # of the time, at most: there may be thousands
+_LONGEST_PAUSE_SECONDS = 0.5  # a look may have lasted because other programs had the processor
 _VISIBLE_SECONDS = 2.0  # until a network file system shows what another machine has written
 _NAP_SECONDS = 0.05
 _OTHER_THREADS_SECONDS = 10.0  # for another rank's thread to come, wherever that rank is
@@ -276,7 +277,7 @@ class _News:
             return False
         self._looks.look()
         end = time.monotonic()
-        self._next = end + max(_LOOK_SECONDS, (end - start) / _LOOK_SHARE)
+        self._next = end + max(_LOOK_SECONDS, min(_LONGEST_PAUSE_SECONDS, (end - start) / _LOOK_SHARE))
         return self._told()
 
 

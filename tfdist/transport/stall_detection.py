@@ -217,7 +217,7 @@ class StallDetector:
             raise broken(place, error) from error
 
     def wait_for_news(self, request: Request, place: str, rank: int) -> None:
-        """Wait likewise for what another rank will tell of itself: nothing is pending, and a deadline alone gives up.
+        """Wait likewise for what another rank will tell of itself, its end included: a deadline alone gives up.
 
         Raises:
           PeerError: see ``wait``.
@@ -225,7 +225,7 @@ class StallDetector:
         self.check(place)
         aside = threading.current_thread() is not threading.main_thread()
         try:
-            self._wait(request, Manner(place, [rank], aside=aside), in_step=True)
+            self._wait(request, Manner(place, [rank], aside=aside, news=True), in_step=True)
         except PeerError as error:
             self.give_up(error)
             raise

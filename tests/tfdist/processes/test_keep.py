@@ -17,7 +17,7 @@ import pytest
 
 from tfdist.processes import keep
 
-SLEEPS = ["sleep", "60"]
+SLEEPS = ["env", "--default-signal", "sleep", "60"]  # whoever runs the tests may ignore SIGINT
 
 
 class Watched:

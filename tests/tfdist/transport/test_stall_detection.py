@@ -118,6 +118,14 @@ def test_an_ended_rank_ends_the_wait() -> None:
         ranks.wait(After(9), "step 7")
 
 
+def test_the_end_of_a_rank_is_news_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for them may not be able to look for long, where other programs have the processor."""
+    monkeypatch.setattr(_long_wait, "_LAST_LOOK_SECONDS", 0.01)
+    ranks, states = rank_0(abort=99)
+    states.others[1] = State("ended", "")
+    ranks.wait_for_news(After(0.3), "the saving of a file by rank 1", 1)
+
+
 def test_an_ended_rank_whose_message_is_on_its_way_is_no_error() -> None:
     ranks, states = rank_0(abort=99)
     states.others[1] = State("ended", "")
