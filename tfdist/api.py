@@ -84,7 +84,10 @@ def shard(data: Any, remainder: Remainder = "drop") -> Any:
       ValueError: fewer elements than ranks, a dataset of unknown length to be padded, parts of unequal lengths, or a
         tuple or list of arrays and other things.
     """
-    return data_shard.shard(data, _world.rank, _world.size, remainder)
+    found = data_shard.shard(data, _world.rank, _world.size, remainder)
+    if _world.size > 1:
+        _job.first_gradients.shared(data_shard.digest(data))
+    return found
 
 
 def configure(

@@ -1,4 +1,7 @@
-"""First gradients: ranks that compute the same ones are given the same data, and then gain nothing by each other."""
+"""First gradients: ranks that compute the same ones are given the same data, and then gain nothing by each other.
+
+With them the ranks compare what ``tfdist.shard`` was given: there the whole data must be the same on all.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,16 @@ from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.transport.interfaces import Channel
 
-_PLACE = "the comparison of the first gradients"
+_PLACE, _SHARED_PLACE = "the comparison of the first gradients", "the comparison of what was shared"
 SAME_DATA = (
     "all ranks {}, and so train on the same data, it seems, as one process would by itself: give each rank its own, by "
     "tfdist.shard(arrays) or tfdist.shard(dataset) before it is shuffled and batched"
 )
+_OTHER_DATA = (
+    "tfdist.shard was given other data on each rank, so that some examples may come twice and others never: seed what "
+    "makes, orders or splits the data, the same on all ranks"
+)
+_COUNT_BITS = 8
 
 
 class FirstGradients:
@@ -28,6 +36,11 @@ class FirstGradients:
         self.told = False
         self._digest = 0  # none yet, but for zeros
         self._compared = False
+        self._shared: list[int] = []
+
+    def shared(self, digest: int) -> None:
+        """``tfdist.shard`` was called: a number that stands for what it was given; 0: it is not known."""
+        self._shared.append(digest)
 
     def bring(self, arrays: Sequence[np.ndarray]) -> None:
         """This rank's own gradients, of a step, before they are averaged."""
@@ -39,9 +52,17 @@ class FirstGradients:
         if self._compared:
             return
         self._compared = True
+        shared = control.arrive(_SHARED_PLACE, self._shared_number())
+        if len({number & ((1 << _COUNT_BITS) - 1) for number in shared}) == 1 < len(set(shared)):
+            announce(_OTHER_DATA)
         digests = control.arrive(_PLACE, self._digest)
         if len(digests) > 1 and len(set(digests)) == 1 and self._digest:
             self.tell("have computed the same gradients in their first step")
+
+    def _shared_number(self) -> int:
+        """Of all calls, and how many there were: of one rank's own others need not know."""
+        found = checksum([np.array(self._shared, np.int64)])
+        return found >> _COUNT_BITS << _COUNT_BITS | len(self._shared) % (1 << _COUNT_BITS)
 
     def tell(self, what: str) -> None:
         """Say that all ranks have the same data, once.

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
+import numpy as np
+
+from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 
 _INFINITE, _UNKNOWN = -1, -2  # tensorflow/core/framework/dataset.h
 Remainder = Literal["drop", "pad"]
+_LOOKED_AT_ROWS = 32
 _TOLD_SHARE = 0.01  # of the elements: a file of five, and not a row of thousands
 
 
@@ -88,6 +92,25 @@ def _tell_dropped(length: int, size: int) -> None:
         )
 
 
+def digest(data: Any) -> int:
+    """A number by which ranks see that they were given the same; 0 if it is not known of data of this kind."""
+    if hasattr(data, "cardinality"):
+        return 0
+    if _is_structure(data):
+        parts = data.values() if isinstance(data, Mapping) else data
+        return checksum([np.array([digest(part) for part in parts if part is not None], np.int64)])
+    first = getattr(data, "iloc", data)[:_LOOKED_AT_ROWS]
+    if isinstance(data, list | tuple) and not all(isinstance(x, str | bytes | int | float) for x in first):
+        return 0
+    if not isinstance(data, list | tuple | str) and not hasattr(data, "dtype"):
+        return 0
+    try:
+        rows = np.asarray(first)
+        return 0 if rows.dtype.hasobject else checksum([np.array(_rows(data)), rows])
+    except Exception:  # of a graph, say
+        return 0
+
+
 def _is_structure(data: Any) -> bool:
     if isinstance(data, Mapping):
         return True
@@ -149,8 +172,6 @@ def _padded(data: Any, rows: Any, length: int, size: int, rank: int) -> Any:
         import pandas
 
         return pandas.concat([own, first])
-    import numpy as np
-
     return np.concatenate([own, first])
 
 

@@ -55,6 +55,20 @@ else:
     for a, b in share(dataset).batch(64):
         step(a, b)
 """
+SEEDS = """
+import sys
+import numpy as np
+import tensorflow as tf
+import tfdist
+random = np.random.default_rng(3 + tfdist.rank() * (sys.argv[1] == "other"))
+x = tfdist.shard({"x": random.permutation(64).astype("float32"), "files": [f"{n}" for n in range(64)]})["x"]
+w = tf.Variable(0.0)
+optimizer = tf.keras.optimizers.SGD(0.1)
+for number in range(3):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((w - x[number]) ** 2)
+    optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+"""
 TOLD = "and so train on the same data, it seems"
 LONG = pytest.mark.long("the same comparison")
 
@@ -69,3 +83,11 @@ def test_the_same_data_on_all_ranks(tmp_path: Path, style: str) -> None:
         finished = mpirun(2, [str(tmp_path / "script.py"), style, whose], 100)
         assert finished.code == 0, finished.errors
         assert finished.errors.count(TOLD) == times, (whose, finished.errors)
+
+
+def test_other_data_to_be_shared_on_each_rank(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SEEDS)
+    for seeds, times in (("other", 1), ("the same", 0)):
+        finished = mpirun(2, [str(tmp_path / "script.py"), seeds], 100)
+        assert finished.code == 0, finished.errors
+        assert finished.errors.count("tfdist.shard was given other data on each rank") == times, finished.errors
