@@ -160,8 +160,9 @@ class Engines:
         found = measurement.choice
         default = found.crossover_bytes if settings.engine == "auto" else 0.0
         choice = dataclasses.replace(found, crossover_bytes=self._crossover_bytes(default))
+        size = size_in_words(measurement.sizes_bytes[-1])
         announce(
-            f"the engine was measured ({size_in_words(measurement.sizes_bytes[-1])}: {measurement}); "
+            f"{self._world.size} ranks; the engine was measured ({size}: {measurement}); "
             f"TFDIST_OPTIONS={_pinned(choice, self._spread)} pins what was found"
         )
         return self._with_small(choice)
