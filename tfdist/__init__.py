@@ -62,12 +62,13 @@ if TYPE_CHECKING:
     from tfdist.ddl_keras import DDLGlobalVariablesCallback as DDLGlobalVariablesCallback
 else:
     _MODULES = "api", "api_collectives", "api_ddl", "api_updates"
+    _PARTS = "horovod", "keras", "schedules"
     _WITH_KERAS = {"DDLCallback": "ddl_keras", "DDLGlobalVariablesCallback": "ddl_keras"}
 
     def __getattr__(name: str) -> Any:
         """What is used first: TensorFlow is imported by what needs it, and Keras by schedules and callbacks."""
-        if name == "schedules":
-            return importlib.import_module("tfdist.schedules")
+        if name in _PARTS:
+            return importlib.import_module(f"tfdist.{name}")
         if name in __all__ or name in _WITH_KERAS:
             for place in [_WITH_KERAS[name]] if name in _WITH_KERAS else _MODULES:
                 found = vars(importlib.import_module(f"tfdist.{place}"))
@@ -79,7 +80,7 @@ else:
         raise AttributeError(no_attribute(name, __all__), name=name)
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__, *_WITH_KERAS, "schedules"})
+        return sorted({*globals(), *__all__, *_WITH_KERAS, *_PARTS})
 
 
 __version__ = "0.1.0"

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nmt.core.errors import InputError
+from nmt.keeping.checkpoint import check_exists
 from nmt.options.config import FIELDS, Config
 from nmt.options.flags import parse
 from nmt.options.hparams_file import HPARAMS, read_file, read_saved
@@ -30,6 +31,7 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
         InputError: for any mistake in the flags or in that file.
     """
     explicit = parse(Config, arguments)
+    _check_model(explicit)
     path = saved_path(explicit.get("ckpt", ""), explicit.get("out_dir", ""))
     saved = read_saved(path) if os.path.isfile(path) else {}
     first = read_file(explicit["hparams_path"]) if explicit.get("hparams_path") else {}
@@ -45,6 +47,19 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
             told = f"{error} (--override_loaded_hparams leaves out what {path} says: without it, that counts)"
             raise InputError(told) from None
         raise
+
+
+def _check_model(explicit: Mapping[str, Any]) -> None:
+    """Checks that what is to translate is there: else its settings would be missed first, and be asked for.
+
+    Raises:
+        InputError: there is no such checkpoint, or directory.
+    """
+    out_dir = explicit.get("out_dir")
+    for path in filter(None, (part.strip() for part in (explicit.get("ckpt") or "").split(","))):
+        check_exists(path)
+    if explicit.get("inference_input_file") and not explicit.get("ckpt") and out_dir and not os.path.isdir(out_dir):
+        raise InputError(f"--out_dir={out_dir} does not exist: correct the path, or give --ckpt")
 
 
 def saved_path(ckpt: str, out_dir: str) -> str:

@@ -26,6 +26,7 @@ from nmt.text.vocabulary import SourceVocabulary, Vocabulary, checked_vocabulary
 Vocabularies = tuple[SourceVocabulary, Vocabulary]
 _DECIDING = ("train", "dev")  # texts that must fit the vocabularies; a test text may be of another domain
 _MANY_UNKNOWN = 0.1  # the part of a text's tokens
+_MANY_SUBWORDS_UNKNOWN = 0.01  # of what is to be translated: text that is cut as it should be has next to none
 _WARNING = "warning: "
 
 Untouched = Callable[[], contextlib.AbstractContextManager[Any]]  # in which a graph is built as it is
@@ -248,11 +249,12 @@ def unknown_in_input(config: Config, vocabulary: SourceVocabulary) -> list[str]:
     marked = looks_like(vocabulary.words)
     cut = f"cut it into subwords by the codes that the model's text was cut by ({marked})" if marked else "tokenise it"
     remedy = f"Prepare it as the training text was: {cut}, with the same capitals"
-    line = _fitting(TextFile(str(config.inference_input_file)), vocabulary, config.max_unknown_share, remedy)
+    many = _MANY_SUBWORDS_UNKNOWN if marked else _MANY_UNKNOWN
+    line = _fitting(TextFile(str(config.inference_input_file)), vocabulary, config.max_unknown_share, remedy, many)
     return [f"{line}. {remedy}"] if line.startswith(_WARNING) else []
 
 
-def _fitting(text: TextFile, vocabulary: Vocabulary, most: float, remedy: str) -> str:
+def _fitting(text: TextFile, vocabulary: Vocabulary, most: float, remedy: str, many: float = _MANY_UNKNOWN) -> str:
     """How many of a text's words a vocabulary lacks, in words.
 
     Raises:
@@ -263,7 +265,7 @@ def _fitting(text: TextFile, vocabulary: Vocabulary, most: float, remedy: str) -
         raise InputError(
             f"{found}: the model would see <unk> in their place. {remedy}, or allow it with --max_unknown_share"
         )
-    return f"{_WARNING * (found.share > _MANY_UNKNOWN)}{found}"
+    return f"{_WARNING * (found.share > many)}{found}"
 
 
 def unknown_words(config: Config, corpora: Mapping[str, ParallelCorpus], vocabularies: Vocabularies) -> list[str]:
