@@ -26,21 +26,29 @@ _COUNT_BITS = 8
 
 
 class FirstGradients:
-    """Tells once if all ranks have the same ones.
-
-    Attributes:
-      told: that all ranks have the same data has been said.
-    """
+    """Tells if all ranks have the same ones."""
 
     def __init__(self) -> None:
-        self.told = False
         self._digest = 0  # none yet, but for zeros
         self._compared = False
+        self._told: set[int] = set()  # digests of data
+        self._told_of_gradients = self._known = False
         self._shared: list[int] = []
 
     def shared(self, digest: int) -> None:
         """``tfdist.shard`` was called: a number that stands for what it was given; 0: it is not known."""
         self._shared.append(digest)
+
+    def fit_begins(self, digest: int) -> None:
+        """``fit`` was called: a number that stands for data that are the same on all ranks; 0: they may not be."""
+        self._known = bool(digest)
+        if digest and digest not in self._told:
+            self._told.add(digest)
+            announce(SAME_DATA.format("feed model.fit the same data, in whatever order"))
+
+    def begin(self) -> None:
+        """A training begins."""
+        self._digest, self._compared, self._known = 0, self._known, False
 
     def bring(self, arrays: Sequence[np.ndarray]) -> None:
         """This rank's own gradients, of a step, before they are averaged."""
@@ -48,28 +56,20 @@ class FirstGradients:
             self._digest = checksum(arrays)
 
     def compare(self, control: Channel) -> None:
-        """Collective, the first time: all ranks, when they have averaged gradients."""
+        """Collective, the first time in a training: all ranks, when they have averaged gradients."""
         if self._compared:
             return
         self._compared = True
         shared = control.arrive(_SHARED_PLACE, self._shared_number())
         if len({number & ((1 << _COUNT_BITS) - 1) for number in shared}) == 1 < len(set(shared)):
             announce(_OTHER_DATA)
+        self._shared = []
         digests = control.arrive(_PLACE, self._digest)
-        if len(digests) > 1 and len(set(digests)) == 1 and self._digest:
-            self.tell("have computed the same gradients in their first step")
+        if len(digests) > 1 and len(set(digests)) == 1 and self._digest and not self._told_of_gradients:
+            self._told_of_gradients = True
+            announce(SAME_DATA.format("have computed the same gradients in their first step"))
 
     def _shared_number(self) -> int:
         """Of all calls, and how many there were: of one rank's own others need not know."""
         found = checksum([np.array(self._shared, np.int64)])
         return found >> _COUNT_BITS << _COUNT_BITS | len(self._shared) % (1 << _COUNT_BITS)
-
-    def tell(self, what: str) -> None:
-        """Say that all ranks have the same data, once.
-
-        Args:
-          what: they have done.
-        """
-        if not self.told:
-            self.told = True
-            announce(SAME_DATA.format(what))

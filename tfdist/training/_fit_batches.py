@@ -68,8 +68,8 @@ class EqualBatches:
         steps = [facts.steps_per_epoch for facts in ranks if facts.steps_per_epoch]
         if steps:
             iterator.steps_per_epoch = min(steps)
-        if world.size > 1 and self._digest and len({facts.digest for facts in ranks}) == 1:
-            self._job.first_gradients.tell("feed model.fit the same data, in whatever order")
+        same = len({facts.digest for facts in ranks}) == 1 < world.size
+        self._job.first_gradients.fit_begins(self._digest if same else 0)
         if any(n is None for n in numbers) and not all(facts.infinite for facts in ranks):
             self._channel = self._channel or world.channel("the data of model.fit")
             # A rank may have less each time.

@@ -110,6 +110,7 @@ class ReplicaCheck:
         steps = known.get(holder.identity)
         if steps is None:
             steps = known[holder.identity] = _Steps(setting, carrier.step)
+            self._job.first_gradients.begin()
             for oldest in list(known)[:-_TRAININGS]:
                 del known[oldest]
         steps.holder = holder
@@ -144,6 +145,8 @@ class ReplicaCheck:
         if settings.check == schedule.OFF:
             return
         steps = self._eager.setdefault(optimizer, _Steps(settings.check))
+        if not steps.before:
+            self._job.first_gradients.begin()
         steps.before += 1  # counts from 1 here
         if steps.schedule.due(steps.before):
             there = holder()
