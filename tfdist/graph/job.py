@@ -15,8 +15,8 @@ from tfdist.core.settings import CONFIGURE, Settings
 from tfdist.engine.autotune import Engines
 from tfdist.engine.collective import Collective, StopRequest
 from tfdist.engine.sparse_rows import Way
+from tfdist.graph.data_comparison import DataComparison
 from tfdist.graph.failures import Failures
-from tfdist.graph.first_gradients import FirstGradients
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import Group, World
 from tfdist.transport.rounding import Rounding
@@ -208,7 +208,7 @@ class Job:
       rounding: who lacks the half precision that was asked for.
       stop: whether training is to end, as it is told with exchanges of gradients and weights of all ranks.
       ends_epoch: likewise an epoch of ``fit``.
-      first_gradients: whether they show that all ranks have the same data.
+      data_comparison: whether the ranks' data are the same, where they should not be, or should.
     """
 
     world: World
@@ -218,7 +218,7 @@ class Job:
     rounding: Rounding = dataclasses.field(default_factory=Rounding)
     stop: StopRequest = dataclasses.field(default_factory=StopRequest)
     ends_epoch: StopRequest = dataclasses.field(default_factory=StopRequest)
-    first_gradients: FirstGradients = dataclasses.field(default_factory=FirstGradients)
+    data_comparison: DataComparison = dataclasses.field(default_factory=DataComparison)
 
     @functools.cached_property
     def turn(self) -> Turn:

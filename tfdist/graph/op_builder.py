@@ -190,7 +190,7 @@ class _Builder:
         )
         self._collective = self._site.collective
         self._parts = parts
-        self._first_gradients = job.first_gradients
+        self._data_comparison = job.data_comparison
         self._device = job.engines.device
         self._span = job.recorder.spans(self._collective)
         self._accumulation = accumulation
@@ -233,7 +233,7 @@ class _Builder:
         brought = arrays if self._sums is None else self._sums.bring(number, arrays)
         if brought is not None:
             if number == 0 and self._collective.averages and self._collective.everyone:
-                self._first_gradients.bring(arrays)
+                self._data_comparison.bring(arrays)
             self._collective.exchanges[number].load(brought)
         return brought is not None
 

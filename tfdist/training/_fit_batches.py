@@ -69,7 +69,7 @@ class EqualBatches:
         if steps:
             iterator.steps_per_epoch = min(steps)
         same = len({facts.digest for facts in ranks}) == 1 < world.size
-        self._job.first_gradients.fit_begins(self._digest if same else 0)
+        self._job.data_comparison.fit_begins(self._digest if same else 0)
         if any(n is None for n in numbers) and not all(facts.infinite for facts in ranks):
             self._channel = self._channel or world.channel("the data of model.fit")
             # A rank may have less each time.

@@ -110,7 +110,7 @@ class ReplicaCheck:
         steps = known.get(holder.identity)
         if steps is None:
             steps = known[holder.identity] = _Steps(setting, carrier.step)
-            self._job.first_gradients.begin()
+            self._job.data_comparison.begin()
             for oldest in list(known)[:-_TRAININGS]:
                 del known[oldest]
         steps.holder = holder
@@ -133,7 +133,7 @@ class ReplicaCheck:
                 "same number of steps (tfdist.shard) in place of tfdist.join to be told of which variable"
             )
         if len(notes) == self._job.world.size:
-            self._job.first_gradients.compare(self._job.world.control)
+            self._job.data_comparison.compare(self._job.world.control)
         self._compare(carrier.check, notes, carrier.check.holder, set_by_script)
 
     def eagerly(self, optimizer: Any, holder: Callable[[], Holder]) -> None:
@@ -146,11 +146,11 @@ class ReplicaCheck:
             return
         steps = self._eager.setdefault(optimizer, _Steps(settings.check))
         if not steps.before:
-            self._job.first_gradients.begin()
+            self._job.data_comparison.begin()
         steps.before += 1  # counts from 1 here
         if steps.schedule.due(steps.before):
             there = holder()
-            self._job.first_gradients.compare(self._job.world.control)
+            self._job.data_comparison.compare(self._job.world.control)
             note = steps.note(there, steps.before)
             self._compare(steps, self._job.world.control.arrive(comparison.PLACE, note), there)
 

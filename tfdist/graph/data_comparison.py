@@ -1,6 +1,6 @@
-"""First gradients: ranks that compute the same ones are given the same data, and then gain nothing by each other.
+"""Data comparison: ranks that train on the same data gain nothing by each other; and what they share must be the same.
 
-With them the ranks compare what ``tfdist.shard`` was given: there the whole data must be the same on all.
+That their data are the same shows by what ``fit`` is given, or by the gradients of a training's first step.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _OTHER_DATA = (
 _COUNT_BITS = 8
 
 
-class FirstGradients:
-    """Tells if all ranks have the same ones."""
+class DataComparison:
+    """Of this process with the others. What is wrong is told, and not refused: it may be meant so."""
 
     def __init__(self) -> None:
         self._digest = 0  # none yet, but for zeros
