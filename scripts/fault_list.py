@@ -83,7 +83,11 @@ FAULTS = (
         "threading.Thread(target=lambda: 1 // 0).start(); time.sleep(1000)",
         ("failed in Thread-", "ZeroDivisionError"),
     ),
-    Fault("sys.exit(0) amid training", "sys.exit(0)", ("ended while rank", "the same number of steps")),
+    Fault(
+        "sys.exit(0) amid training",
+        "sys.exit(0)",
+        ("ended while rank", "All ranks must run what is collective, as often"),
+    ),
     Fault("sys.exit('message')", "sys.exit('no more')", ("no more",)),
     Fault("sys.exit(3)", "sys.exit(3)", ("with exit code 3",)),
     Fault("SystemExit", "raise SystemExit(0)", ("ended while rank",)),

@@ -75,7 +75,7 @@ WAYS: dict[str, Way] = {
     "rate by the loss": Way(rate=lambda loss: 0.01 * tf.minimum(loss, 3.0)),
     "codebook": Way(codebook=True),
     "decay": Way(weights=lambda w: w * (1.0 - 0.01 * RANK)),
-    "projection": Way(weights=lambda w: tf.clip_by_norm(w, 0.5 + 0.1 * RANK)),
+    "projection": Way(weights=lambda w: tf.clip_by_norm(w, 0.05 + 0.01 * RANK)),
 }
 # Those of stock optimizers, by compile() alone.
 COMPILED: dict[str, Way] = {

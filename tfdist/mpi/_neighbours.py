@@ -9,6 +9,7 @@ can set (MPI 4.1, chapter 15): so the ranks ask, once MPI runs, with messages th
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 from pathlib import Path
@@ -42,7 +43,9 @@ def unreadable(everyone: Any, machine: Any) -> str:
     failed = np.array([_failure(told, machine.rank)], np.int64)
     everyone.Allreduce(MPI.IN_PLACE, failed, MPI.MAX)
     machine.Barrier()  # until here the secrets are there
-    return "" if failed[0] == 0 else f"ranks of a machine may not read each other's memory ({os.strerror(failed[0])})"
+    if failed[0] == errno.ENOSYS:
+        return "this system has no process_vm_readv"
+    return f"process_vm_readv: {os.strerror(failed[0])}" if failed[0] else ""
 
 
 def _failure(told: np.ndarray, index: int) -> int:
@@ -54,9 +57,9 @@ def _failure(told: np.ndarray, index: int) -> int:
             vectors = np.array([[where, found.nbytes]]), np.array([[address(found), found.nbytes]])
             peers.read(other, *vectors, size_bytes=found.nbytes)
             if found.tolist() != secret:
-                return 3  # no such process: its number is another one's here
+                return errno.ESRCH  # its number is another one's here
     except OSError as error:
-        return error.errno or 38  # no such system call
+        return error.errno or errno.ENOSYS
     return 0
 
 
