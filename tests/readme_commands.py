@@ -233,7 +233,9 @@ def _without_files(program: str, arguments: Sequence[str]) -> Run:
     """The options are taken and checked before a file of theirs is looked for."""
     if "--help" in arguments:
         return _as_it_stands(program, arguments)
-    return Run(program, tuple(arguments), code=1, says=r"cannot be read|must be given")
+    return Run(
+        program, tuple(arguments), code=1, says=r"cannot be read|must be given|does not exist|there is no directory"
+    )
 
 
 def _help(program: str, arguments: Sequence[str]) -> Run:

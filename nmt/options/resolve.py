@@ -31,7 +31,6 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
         InputError: for any mistake in the flags or in that file.
     """
     explicit = parse(Config, arguments)
-    _check_model(explicit)
     path = saved_path(explicit.get("ckpt", ""), explicit.get("out_dir", ""))
     saved = read_saved(path) if os.path.isfile(path) else {}
     first = read_file(explicit["hparams_path"]) if explicit.get("hparams_path") else {}
@@ -43,6 +42,8 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
     try:
         return resolve({**explicit, **first}, saved, path), saved
     except InputError as error:
+        if "must be given" in str(error):
+            _check_model(explicit)
         if explicit.get("override_loaded_hparams"):
             told = f"{error} (--override_loaded_hparams leaves out what {path} says: without it, that counts)"
             raise InputError(told) from None
@@ -50,7 +51,7 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
 
 
 def _check_model(explicit: Mapping[str, Any]) -> None:
-    """Checks that what is to translate is there: else its settings would be missed first, and be asked for.
+    """Checks that what is to translate is there, where its settings are missing.
 
     Raises:
         InputError: there is no such checkpoint, or directory.
