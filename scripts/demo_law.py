@@ -63,7 +63,6 @@ def main() -> None:
     rows = {
         "loss after an epoch": "loss",
         "sum of the weights' magnitudes": "weights",
-        "seconds of that epoch": "seconds",
     }
     for name, key in rows.items():
         print(f"{name:<34}{''.join(f'{found[key]:>14.6g}' for found in columns.values())}")
