@@ -164,8 +164,7 @@ def _check(src: str, tgt: str, bpe: int | None, spm: int | None, min_count: int)
 
 def _check_text(text: TextFile) -> None:
     """Raise if it has no word, or a line has a carriage return in it: no vocabulary file can hold such a token."""
-    if not text.lengths.any():
-        raise InputError(f"{text.path}: has no word in any of its {len(text)} lines; give text")
+    text.check_words()
     for number, line in enumerate(text, 1):
         if "\r" in line:
             remedy = "tr '\\r' '\\n', if lines end so" if len(text) == 1 else "tr '\\r' ' '"

@@ -86,7 +86,7 @@ def shard(data: Any, remainder: Remainder = "drop") -> Any:
     """
     found = data_shard.shard(data, _world.rank, _world.size, remainder)
     if _world.size > 1:
-        _job.data_comparison.shared(data_shard.digest(data))
+        _job.data_comparison.shared(lambda: data_shard.digest(data))
     return found
 
 

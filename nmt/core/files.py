@@ -113,8 +113,7 @@ def _names(path: str | os.PathLike[str]) -> tuple[Path, Path]:
 
 
 def _open(path: str | os.PathLike[str], mode: str, target: str | os.PathLike[str]) -> IO[Any]:
-    # Names of files may be of any bytes, which stand in a text as Python has read them.
-    text = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape", "newline": "\n"}
+    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     try:
         return open(path, mode, **text)  # type: ignore[call-overload]
     except OSError as error:

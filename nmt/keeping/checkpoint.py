@@ -169,6 +169,22 @@ def check_exists(path: str) -> None:
     raise InputError(f"{said}; the checkpoints there are {', '.join(there)}" if there else f"{said}; {_NONE_THERE}")
 
 
+def check_model(ckpt: str, out_dir: str) -> None:
+    """Checks that there is something to translate with: each of some checkpoints, or the directory of a run.
+
+    Args:
+        ckpt: paths, with commas between them; empty: the latest of `out_dir` is meant.
+        out_dir: of a run; empty if none is given.
+
+    Raises:
+        InputError: it is not there.
+    """
+    for path in filter(None, map(str.strip, ckpt.split(","))):
+        check_exists(path)
+    if not ckpt and out_dir and not os.path.isdir(out_dir):
+        raise InputError(f"--out_dir={out_dir} does not exist: correct the path, or give --ckpt")
+
+
 def checksum(path: str) -> str:
     """What tells a checkpoint's contents from another's, in hexadecimal.
 

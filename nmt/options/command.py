@@ -76,7 +76,7 @@ def exit_code(
         print(message, file=sys.stderr, flush=True)
         return 1
 
-    for stream in (sys.stdout, sys.stderr):  # may be ASCII, by LC_ALL=C or PYTHONIOENCODING, and names be of any bytes
+    for stream in (sys.stdout, sys.stderr):  # may be ASCII, by PYTHONIOENCODING say, and names not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:

@@ -19,6 +19,9 @@ _BEAM = Condition(
 _SAMPLE = Condition("--infer_mode=sample", lambda config: config.search_mode == "sample")
 
 
+NO_HPARAMS = ": no hparams beside the checkpoint says them"
+
+
 @dataclass(frozen=True)
 class InferenceOptions(ConfigurationOptions):
     """How translations are searched for, also those of an evaluation."""
@@ -101,7 +104,7 @@ class InferenceOptions(ConfigurationOptions):
         missing = [f"--{name}" for name in needed if not getattr(self, name)]
         if missing:
             model = self.is_inference and not self.override_loaded_hparams and missing != ["--inference_output_file"]
-            unsaid = ": no hparams beside the checkpoint says them" if model and (self.ckpt or self.out_dir) else ""
+            unsaid = NO_HPARAMS if model and (self.ckpt or self.out_dir) else ""
             yield f"{', '.join(missing)} must be given{unsaid}"
         if self.is_inference and not (self.ckpt or self.out_dir):
             yield "--inference_input_file needs --ckpt or --out_dir, where the checkpoint is"

@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nmt.core.errors import InputError
-from nmt.keeping.checkpoint import check_exists
+from nmt.keeping.checkpoint import check_model
 from nmt.options.config import FIELDS, Config
 from nmt.options.flags import parse
 from nmt.options.hparams_file import HPARAMS, read_file, read_saved
+from nmt.options.inference_options import NO_HPARAMS
 from nmt.options.option import check_each
 from nmt.options.presets import blamed, preset, suited
 
@@ -42,25 +43,12 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
     try:
         return resolve({**explicit, **first}, saved, path), saved
     except InputError as error:
-        if "must be given" in str(error):
-            _check_model(explicit)
+        if NO_HPARAMS in str(error):  # the checkpoint may be that which is missing
+            check_model(explicit.get("ckpt") or "", explicit.get("out_dir") or "")
         if explicit.get("override_loaded_hparams"):
             told = f"{error} (--override_loaded_hparams leaves out what {path} says: without it, that counts)"
             raise InputError(told) from None
         raise
-
-
-def _check_model(explicit: Mapping[str, Any]) -> None:
-    """Checks that what is to translate is there, where its settings are missing.
-
-    Raises:
-        InputError: there is no such checkpoint, or directory.
-    """
-    out_dir = explicit.get("out_dir")
-    for path in filter(None, (part.strip() for part in (explicit.get("ckpt") or "").split(","))):
-        check_exists(path)
-    if explicit.get("inference_input_file") and not explicit.get("ckpt") and out_dir and not os.path.isdir(out_dir):
-        raise InputError(f"--out_dir={out_dir} does not exist: correct the path, or give --ckpt")
 
 
 def saved_path(ckpt: str, out_dir: str) -> str:

@@ -280,9 +280,9 @@ def unknown_words(config: Config, corpora: Mapping[str, ParallelCorpus], vocabul
             if not isinstance(vocabulary, Vocabulary):
                 continue  # it reads any word
             shared = " --share_vocab" if config.share_vocab else ""
-            together = f"Make text and vocabularies together (python -m nmt.prepare{shared}, with one --bpe or --spm"
+            remedy = f"Make text and vocabularies together (python -m nmt.prepare{shared}, with one --bpe or --spm"
             most = config.max_unknown_share if name in _DECIDING else 1.0
-            lines.append(_fitting(text, vocabulary, most, f"{together} for all texts)"))
+            lines.append(_fitting(text, vocabulary, most, f"{remedy} for all texts)"))
     marked = looks_like(vocabularies[1].words)
     if marked and not config.subword_option:
         lines.append(

@@ -111,8 +111,7 @@ def _checkpoints(config: Config) -> list[str]:
     latest = None if paths else checkpoint.latest(str(config.out_dir))
     paths += [latest] if latest else []
     if not paths:
-        if not os.path.isdir(str(config.out_dir)):
-            raise InputError(f"--out_dir={config.out_dir} does not exist: correct the path, or give --ckpt")
+        checkpoint.check_model("", str(config.out_dir))
         raise InputError(f"--out_dir={config.out_dir} has no checkpoint: train first, or give --ckpt")
     for path in paths:
         checkpoint.check_exists(path)

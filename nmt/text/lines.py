@@ -86,6 +86,15 @@ class TextFile:
         line = self._bytes[self._start(number) : int(self._ends[number])]
         return line.removesuffix(b"\r").decode("utf-8")
 
+    def check_words(self) -> None:
+        """Checks that there is a word.
+
+        Raises:
+          InputError: all lines are empty.
+        """
+        if not self.lengths.any():
+            raise InputError(f"{self.path} has no word in any of its {len(self)} lines: give text")
+
     def _start(self, number: int) -> int:
         return int(self._ends[number - 1]) + 1 if number else self._first
 

@@ -118,12 +118,11 @@ class Feed:
         self._plan: list[np.ndarray] = []
         self.pairs = int(np.count_nonzero((corpus.src.lengths > 0) & (corpus.tgt.lengths > 0)))
         if not self.pairs:
-            empty = next((t for t in (corpus.src, corpus.tgt) if not t.lengths.any()), None)
+            corpus.src.check_words()
+            corpus.tgt.check_words()
             raise InputError(
-                f"{empty.path} has no word in any of its {len(empty)} lines: give text"
-                if empty
-                else f"no line of {corpus.src.path} and {corpus.tgt.path} has words on both sides: give text of "
-                "which line i of one translates line i of the other"
+                f"no line of {corpus.src.path} and {corpus.tgt.path} has words on both sides: give text of which line "
+                "i of one translates line i of the other"
             )
         if self.pairs < size:
             raise InputError(

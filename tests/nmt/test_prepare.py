@@ -174,7 +174,7 @@ def test_a_carriage_return_in_a_line(toy: Path) -> None:
 
 def test_a_text_without_a_word(toy: Path) -> None:
     write(toy / "in", {"train.de": "\n" * len(read(toy / "in")["train.de"].splitlines())})
-    with pytest.raises(InputError, match=r"train\.de: has no word in any of its"):
+    with pytest.raises(InputError, match=r"train\.de has no word in any of its"):
         prepare(f"{toy}/in/train", "en", "de", toy / "out")
 
 

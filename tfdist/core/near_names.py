@@ -10,7 +10,7 @@ from pathlib import Path
 _NEAR = 0.8  # difflib's ratio: loss_scaling is to loss_scale; nodes, of other programs, is less to node_size
 _HOROVOD = Path(__file__).parents[1] / "horovod"
 _HOROVODS_NAMES = {
-    "tfdist.horovod": (_HOROVOD / "__init__.py", _HOROVOD / "mpi_ops.py"),
+    "tfdist.horovod": (_HOROVOD / "__init__.py", _HOROVOD / "mpi_ops.py", _HOROVOD / "basics.py"),
     "tfdist.horovod.keras": (_HOROVOD / "keras" / "__init__.py",),
 }
 

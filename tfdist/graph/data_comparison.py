@@ -5,7 +5,7 @@ That their data are the same shows by what ``fit`` is given, or by the gradients
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,16 +13,17 @@ from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.transport.interfaces import Channel
 
-_PLACE, _SHARED_PLACE = "the comparison of the first gradients", "the comparison of what was shared"
-SAME_DATA = (
+_PLACE = "the comparison of first gradients, and of what was shared"
+_SAME_DATA = (
     "all ranks {}, and so train on the same data, it seems, as one process would by itself: give each rank its own, by "
-    "tfdist.shard(arrays) or tfdist.shard(dataset) before it is shuffled and batched"
+    "tfdist.shard(arrays) or tfdist.shard(dataset) before it is shuffled and batched; or, for model.fit, set "
+    "TFDIST_AUTOSHARD=1"
 )
 _OTHER_DATA = (
     "tfdist.shard was given other data on each rank, so that some examples may come twice and others never: seed what "
     "makes, orders or splits the data, the same on all ranks"
 )
-_COUNT_BITS = 8
+_MOST_SHARED = 16  # a script may share each batch
 
 
 class DataComparison:
@@ -32,19 +33,20 @@ class DataComparison:
         self._digest = 0  # none yet, but for zeros
         self._compared = False
         self._told: set[int] = set()  # digests of data
-        self._told_of_gradients = self._known = False
+        self._told_of_gradients = self._told_of_shared = self._known = False
         self._shared: list[int] = []
 
-    def shared(self, digest: int) -> None:
-        """``tfdist.shard`` was called: a number that stands for what it was given; 0: it is not known."""
-        self._shared.append(digest)
+    def shared(self, digest: Callable[[], int]) -> None:
+        """``tfdist.shard`` was called: ``digest``, of the first calls, gives a number for the data; 0: unknown."""
+        if len(self._shared) < _MOST_SHARED:
+            self._shared.append(digest())
 
     def fit_begins(self, digest: int) -> None:
         """``fit`` was called: a number that stands for data that are the same on all ranks; 0: they may not be."""
         self._known = bool(digest)
         if digest and digest not in self._told:
             self._told.add(digest)
-            announce(SAME_DATA.format("feed model.fit the same data, in whatever order"))
+            announce(_SAME_DATA.format("feed model.fit the same data, in whatever order"))
 
     def begin(self) -> None:
         """A training begins."""
@@ -60,16 +62,12 @@ class DataComparison:
         if self._compared:
             return
         self._compared = True
-        shared = control.arrive(_SHARED_PLACE, self._shared_number())
-        if len({number & ((1 << _COUNT_BITS) - 1) for number in shared}) == 1 < len(set(shared)):
+        own = (self._shared, self._digest)
+        shared, digests = zip(*control.all_gather_object(own, _PLACE), strict=True)
+        # What one rank alone has shared the others need not know.
+        if not self._told_of_shared and len(set(map(len, shared))) == 1 and any(one != shared[0] for one in shared):
+            self._told_of_shared = True
             announce(_OTHER_DATA)
-        self._shared = []
-        digests = control.arrive(_PLACE, self._digest)
         if len(digests) > 1 and len(set(digests)) == 1 and self._digest and not self._told_of_gradients:
             self._told_of_gradients = True
-            announce(SAME_DATA.format("have computed the same gradients in their first step"))
-
-    def _shared_number(self) -> int:
-        """Of all calls, and how many there were: of one rank's own others need not know."""
-        found = checksum([np.array(self._shared, np.int64)])
-        return found >> _COUNT_BITS << _COUNT_BITS | len(self._shared) % (1 << _COUNT_BITS)
+            announce(_SAME_DATA.format("have computed the same gradients in their first step"))

@@ -6,7 +6,8 @@ From ``hvd.init()`` on nothing is averaged or shared by itself: what ``Distribut
 
 from __future__ import annotations
 
-from tfdist.horovod import elastic, functions, mpi_ops
+from tfdist.horovod import basics, elastic, functions, mpi_ops
+from tfdist.horovod.basics import *  # noqa: F403
 from tfdist.horovod.compression import Compression
 from tfdist.horovod.functions import (
     BroadcastGlobalVariablesHook,
@@ -42,4 +43,5 @@ __all__ = [
     "functions",
     "mpi_ops",
 ]
-__all__ += mpi_ops.__all__
+__all__ += basics.__all__
+__all__ += [name for name in mpi_ops.__all__ if name not in basics.__all__]

@@ -153,3 +153,27 @@ def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> b
     import tensorflow as tf
 
     return bool(tf.config.list_physical_devices("GPU"))
+
+
+__all__ = [
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+]

@@ -6,25 +6,17 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
-from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.graph.job import Job, LastSteps
+from tfdist.training import data_shard
 from tfdist.transport.interfaces import Channel, DisagreementError
 
 _NOTHING = (
     "rank {} has no data to train on ({}), and an epoch ends on all ranks when the first has no batch left: nothing "
     "would be trained. Give each rank data: tfdist.shard(data), fewer ranks, or a smaller batch"
 )
-_ROWS = 32  # of arrays, that are looked at
-# What gives all of its input, in whatever order (tensorflow/python/data/ops): nobody's share is cut out by these.
-_KEEPING = {
-    *("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset", "_ShuffleDataset", "_RepeatDataset"),
-    *("_MapDataset", "_ParallelMapDataset", "_PrefetchDataset", "CacheDataset", "_OptionsDataset"),
-}
-_FROM_MEMORY = "_TensorSliceDataset"
 _START = "the beginning of model.fit, where the ranks compare their data"
 
 
@@ -50,7 +42,7 @@ class EqualBatches:
 
     def begin(self, given: Mapping[str, Any]) -> None:
         """A training begins with what ``fit`` was given, by name."""
-        self._digest = _digest(given.get("x"))
+        self._digest = data_shard.digest(given.get("x"))
 
     def equalise(self, iterator: Any) -> None:
         """Collective: all ranks, each with its own iterator."""
@@ -93,7 +85,7 @@ class _Facts(NamedTuple):
       num_batches: of an epoch; None if it is not known.
       steps_per_epoch: as given.
       infinite: they never end.
-      digest: see ``_digest``.
+      digest: see ``data_shard.digest``.
     """
 
     num_batches: int | None
@@ -171,18 +163,3 @@ class _Ahead(_Agreeing):
         except tf.errors.OutOfRangeError as error:
             self._ended = error
             return None
-
-
-def _digest(data: Any) -> int:
-    """A number from 1 to 2^60 - 1 of arrays, in any structure, or of a dataset made of arrays; 0 of what is unknown.
-
-    Keras and datasets may shuffle: then the batches of the ranks differ, though their data do not.
-    """
-    while type(data).__name__ in _KEEPING:
-        data = data._inputs()[0]
-    leaves = data._tensors if type(data).__name__ == _FROM_MEMORY else tf.nest.flatten(data)
-    if not leaves or not all(isinstance(leaf, np.ndarray | tf.Tensor) and len(leaf.shape) for leaf in leaves):
-        return 0
-    if any(isinstance(leaf, tf.Tensor) and not hasattr(leaf, "numpy") for leaf in leaves):
-        return 0  # of a graph
-    return checksum([np.array([leaf.shape[0] for leaf in leaves]), *(leaf[:_ROWS] for leaf in leaves)])

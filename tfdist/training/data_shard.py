@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -13,6 +14,12 @@ from tfdist.core.log import announce
 _INFINITE, _UNKNOWN = -1, -2  # tensorflow/core/framework/dataset.h
 Remainder = Literal["drop", "pad"]
 _LOOKED_AT_ROWS = 32
+# What gives all of its input, in whatever order (tensorflow/python/data/ops): nobody's share is cut out by these.
+_KEEPING = {
+    *("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset", "_ShuffleDataset", "_RepeatDataset"),
+    *("_MapDataset", "_ParallelMapDataset", "_PrefetchDataset", "CacheDataset", "_OptionsDataset"),
+}
+_FROM_MEMORY = "_TensorSliceDataset"
 _TOLD_SHARE = 0.01  # of the elements: a file of five, and not a row of thousands
 
 
@@ -83,6 +90,7 @@ def _check_kind(data: Any) -> None:
         )
 
 
+@functools.cache  # once: a script may share each batch
 def _tell_dropped(length: int, size: int) -> None:
     left = length % size
     if left > _TOLD_SHARE * length:
@@ -93,22 +101,30 @@ def _tell_dropped(length: int, size: int) -> None:
 
 
 def digest(data: Any) -> int:
-    """A number by which ranks see that they were given the same; 0 if it is not known of data of this kind."""
-    if hasattr(data, "cardinality"):
+    """A number from 1 to 2^60 - 1, the same on ranks that have the same data, in whatever order they take them.
+
+    Of arrays and tensors, lists of numbers or names, structures of these, and datasets made of them, which Keras and
+    TensorFlow may shuffle; 0 of others, and of a share that was cut out of a dataset.
+    """
+    try:
+        return _digest(data)
+    except Exception:  # of a graph, say, or no rows
         return 0
+
+
+def _digest(data: Any) -> int:
+    while type(data).__name__ in _KEEPING:
+        data = data._inputs()[0]
+    if type(data).__name__ == _FROM_MEMORY:
+        data = tuple(data._tensors)
     if _is_structure(data):
         parts = data.values() if isinstance(data, Mapping) else data
-        return checksum([np.array([digest(part) for part in parts if part is not None], np.int64)])
+        found = [digest(part) for part in parts if part is not None]
+        return checksum([np.array(found, np.int64)]) if all(found) else 0
     first = getattr(data, "iloc", data)[:_LOOKED_AT_ROWS]
-    if isinstance(data, list | tuple) and not all(isinstance(x, str | bytes | int | float) for x in first):
-        return 0
-    if not isinstance(data, list | tuple | str) and not hasattr(data, "dtype"):
-        return 0
-    try:
-        rows = np.asarray(first)
-        return 0 if rows.dtype.hasobject else checksum([np.array(_rows(data)), rows])
-    except Exception:  # of a graph, say
-        return 0
+    plain = hasattr(data, "dtype") or all(isinstance(x, str | bytes | int | float) for x in first)
+    rows = np.asarray(first)
+    return checksum([np.array(_rows(data)), rows]) if plain and not rows.dtype.hasobject else 0
 
 
 def _is_structure(data: Any) -> bool:

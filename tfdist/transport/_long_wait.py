@@ -139,7 +139,7 @@ class LongWait:
         if any(others[r].kind == "alone" for r in missing):
             return "If its work alone takes so long, raise TFDIST_STALL_ALONE_SECONDS."
         return (
-            "Wrap long work of one rank in tfdist.alone(reason), or raise TFDIST_STALL_ABORT_SECONDS; if it never "
+            "Wrap long work of one rank in tfdist.alone(reason), or raise TFDIST_STALL_ABORT_SECONDS. If it never "
             "comes here, keep this call out of `if tfdist.rank() == 0:`"
         )
 

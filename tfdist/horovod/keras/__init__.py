@@ -8,29 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.horovod import collectives, optimizers
-from tfdist.horovod.basics import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-)
+from tfdist.horovod import basics, collectives, optimizers
+from tfdist.horovod.basics import *  # noqa: F403
 from tfdist.horovod.compression import Compression
 from tfdist.horovod.functions import allgather_object, broadcast_object, broadcast_variables
 from tfdist.horovod.functions import broadcast_global_variables as _in_graph
@@ -181,31 +160,12 @@ __all__ = [
     "broadcast_object",
     "broadcast_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "start_timeline",
     "stop_timeline",
 ]
+__all__ += basics.__all__
