@@ -8,6 +8,7 @@ by ``tfdist.keep_own``, or has set to arrays of its own between steps.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence, Set
 from typing import Any
@@ -107,6 +108,7 @@ class HeldOutside:
         self._known.own.add(held.variable._unique_id)
 
 
+_sessions = itertools.count()  # an address may stand for another one later, and on some ranks alone
 _told_of_samples: set[str] = set()
 
 
@@ -139,7 +141,7 @@ class HeldInSession:
     def __init__(self, session: Any, run: Callable[..., Any]) -> None:
         self._session = weakref.ref(session)
         self._run = run
-        self.identity: Hashable = id(self)
+        self.identity: Hashable = next(_sessions)
         self._kinds: tuple[int, dict[Hashable | None, str]] = -1, {}
         self._batch_sizes: set[int] = set()
 
