@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from nmt.core import interruption
 from nmt.core.errors import InputError
 from nmt.core.files import DISK_FULL, unwritable
 from nmt.core.ranks import ONE_PROCESS, AgreedError, Ranks
@@ -79,6 +80,7 @@ def exit_code(
     for stream in (sys.stdout, sys.stderr):  # may be ASCII, by PYTHONIOENCODING say, and names not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    interruption.is_raised()
     try:
         work()
     except KeyboardInterrupt:  # all ranks have got it
