@@ -30,9 +30,9 @@ def test_case(
     needed = _NEEDS.get(case.rpartition(".")[0])
     if needed and importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed")
-    cases, ending = results(launch, tuple(selected[launch]))
+    cases, endings = results(launch, tuple(selected[launch]))
     if case not in cases:
-        pytest.fail(f"{case} did not finish on {launch.ranks} ranks: {ending}")
+        pytest.fail(f"{case} did not finish on {launch.ranks} ranks: {endings[case]}")
     record_property("processor_seconds", cases[case]["processor_seconds"])
     if cases[case]["failure"]:
         pytest.fail(cases[case]["failure"])

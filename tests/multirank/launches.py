@@ -18,6 +18,7 @@ from tests.launch import ROOT, Finished, mpirun
 TIMEOUT_SECONDS = 3600
 # Where other jobs have the processors, too, Keras's tracing of a training step has taken one rank a minute.
 _ABORT_SECONDS = "150"
+_ENDED_JOBS = 5  # of a launch: with more something is wrong with all cases
 LOGS = ROOT / "build" / "test-logs"  # all that a launch has printed that failed as a whole
 
 
@@ -245,8 +246,26 @@ def case_names() -> tuple[str, ...]:
 
 
 @functools.cache
-def results(launch: Launch, cases: tuple[str, ...]) -> tuple[dict[str, Any], str]:
-    """What the runner reports of each case, and how the job ended."""
+def results(launch: Launch, cases: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the runner reports of each case, and how the job ended of each that is not reported.
+
+    A case that ends its job has been the last of that one: those behind it get another.
+    """
+    reported: dict[str, Any] = {}
+    endings: dict[str, str] = {}
+    left = list(cases)
+    while left and len(endings) < _ENDED_JOBS:
+        lines, ending, timed_out = _run(launch, left)
+        reported |= {line["case"]: line for line in lines}
+        ended, left = left[len(lines) :][:1], left[len(lines) + 1 :]
+        endings |= dict.fromkeys(ended, ending)
+        if timed_out:
+            break
+    return reported, endings | dict.fromkeys(left, f"it was not begun; the one before: {ending}" if left else "")
+
+
+def _run(launch: Launch, cases: Sequence[str]) -> tuple[list[dict[str, Any]], str, bool]:
+    """One job: what it has reported, how it ended, and whether it had to be ended."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report"
         settings = {"TFDIST_STALL_SECONDS": "10", "TFDIST_STALL_ABORT_SECONDS": _ABORT_SECONDS, **dict(launch.settings)}
@@ -260,10 +279,10 @@ def results(launch: Launch, cases: tuple[str, ...]) -> tuple[dict[str, Any], str
     ending = f"exit code {job.code} after {job.seconds:.0f} s\n{job.output[-3000:]}\n{job.errors[-6000:]}"
     if job.code != 0:
         LOGS.mkdir(parents=True, exist_ok=True)
-        log = LOGS / f"{launch.name.replace(' ', '_')}.log"
+        log = LOGS / f"{launch.name.replace(' ', '_')}-{cases[0]}.log"
         log.write_text(f"{job.output}\n{job.errors}")
         ending += f"\nall of it: {log}"
-    return {line["case"]: line for line in lines}, ending
+    return lines, ending, job.code is None
 
 
 def _on_hosts(launch: Launch, arguments: Sequence[str], settings: Mapping[str, str]) -> Finished:

@@ -1,26 +1,57 @@
-"""The list of launches itself."""
+"""A case that ends its job does not take the others with it."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from tests.cluster import test_law
-from tests.ecosystem import test_packages
-from tests.multirank import test_horovod, test_layouts, test_other_ranks, test_two_ranks
-from tests.multirank.launches import LAUNCHES
+from tests.launch import Finished
+from tests.multirank import launches
+from tests.multirank.launches import Launch, results
 
 
-def test_each_launch_is_in_one_module() -> None:
-    modules = (test_horovod, test_layouts, test_other_ranks, test_two_ranks, test_law, test_packages)
-    assert sorted(name for module in modules for name in module.LAUNCHES) == sorted(LAUNCHES)
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
+    """The cases that each job was begun with; those with such names end it."""
+    jobs: list[list[str]] = []
+
+    def job(ranks: int, arguments: Sequence[str], timeout: float, settings: Any) -> Finished:
+        report, cases = Path(arguments[2]), list(arguments[3:])
+        jobs.append(cases)
+        ends = next((number for number, case in enumerate(cases) if "ends" in case), len(cases))
+        report.write_text("".join(json.dumps({"case": case}) + "\n" for case in cases[:ends]))
+        code = None if "hangs" in "".join(cases[ends:][:1]) else int(ends < len(cases))
+        return Finished(code, "output", "errors", 1.0)
+
+    monkeypatch.setattr(launches, "mpirun", job)
+    monkeypatch.setattr(launches, "LOGS", tmp_path)
+    launches.results.cache_clear()
+    return jobs
 
 
-@pytest.mark.parametrize("name", LAUNCHES)
-def test_beginnings_of_names_are_of_cases(name: str) -> None:
-    """A case that has been renamed would be left out without a word."""
-    launch = LAUNCHES[name]
-    cases = {*launch.cases(full=True), *launch.cases(full=False)}
-    for beginning in (*launch.wanted, *launch.more, *launch.long):
-        assert any(case.startswith(beginning) for case in cases), beginning
-    for beginning in launch.meaningless:
-        assert not any(case.startswith(beginning) for case in cases), beginning
+LAUNCH = Launch("a test", 2, ())
+
+
+def test_those_behind_it_get_another_job(begun: list[list[str]]) -> None:
+    reported, endings = results(LAUNCH, ("a", "b ends", "c ends", "d"))
+    assert list(reported) == ["a", "d"]
+    assert list(endings) == ["b ends", "c ends"]
+    assert begun == [["a", "b ends", "c ends", "d"], ["c ends", "d"], ["d"]]
+
+
+def test_not_for_ever(begun: list[list[str]]) -> None:
+    reported, endings = results(LAUNCH, tuple(f"{number} ends" for number in range(9)))
+    assert not reported
+    assert len(begun) == 5
+    assert [ending.startswith("it was not begun") for ending in endings.values()] == [False] * 5 + [True] * 4
+
+
+def test_not_after_one_that_had_its_time(begun: list[list[str]]) -> None:
+    reported, endings = results(LAUNCH, ("a", "b ends, it hangs", "c"))
+    assert list(reported) == ["a"]
+    assert endings["c"].startswith("it was not begun")
+    assert len(begun) == 1
