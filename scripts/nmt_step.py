@@ -148,7 +148,8 @@ def _training(
     in_bfloat16 = options.precision == "bfloat16"
     tfdist.configure(mixed_precision="bf16" if in_bfloat16 else "none")
     with tf.Graph().as_default():
-        step = TrainStep(architecture, initializer("uniform", 0.1, 1), optimization)
+        num_gpus = int(bool(tf.config.list_physical_devices("GPU")))
+        step = TrainStep(architecture, initializer("uniform", 0.1, 1), optimization, num_gpus)
         kind = tf.bfloat16 if in_bfloat16 else tf.float32
         matrix = v1.get_variable("matrix", [_PRODUCT, _PRODUCT], kind, v1.ones_initializer(), trainable=False)
         product = tf.matmul(matrix, matrix).op

@@ -28,6 +28,7 @@ from tests.multirank.inside import (
     current_settings,
     direct,
     job,
+    mapped,
     no_room_in_shared_memory,
     nodes,
     opened,
@@ -53,7 +54,14 @@ SIZE, RANK = tfdist.size(), tfdist.rank()
 
 
 STAGED, PRIVATE = staged(), through_mpi()
-WAYS = [STAGED, PRIVATE, at_once(), *([direct()] if reads_memory_of_other_ranks() else [])]
+WAYS = [
+    STAGED,
+    PRIVATE,
+    at_once(),
+    mapped(),
+    mapped(3),
+    *([direct(), direct(3)] if reads_memory_of_other_ranks() else []),
+]
 
 
 def reduce(collective: Collective, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -540,7 +548,7 @@ def case_no_threads_pile_up() -> None:
         session.run(v1.global_variables_initializer())
         for _ in range(50):
             session.run(step)
-    assert threading.active_count() <= before + 1
+    assert threading.active_count() <= before + 1, [t.name for t in threading.enumerate()]
 
 
 def case_settings_are_kept() -> None:

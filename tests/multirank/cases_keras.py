@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tests.multirank.inside import everywhere, said_in_fit, settings
+from tests.multirank.inside import everywhere, nothing_told_of_data, said_in_fit, settings
 from tests.multirank.oracle import BATCH, assert_close, data, merged, one_process
 from tests.named import turn
 
@@ -449,11 +449,10 @@ def shuffled(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
 
 
 def case_equal_data_are_told_and_sharded_on_demand() -> None:
-    whole = arrays(share=False)
+    x, y = arrays(share=False)
     for autoshard, runs in ((False, (fit, shuffled, fit_dataset, fit_generator)), (True, (fit, shuffled, fit_dataset))):
-        for number, run in enumerate(runs):
-            x, y = whole[0] + np.float32(number), whole[1]  # others each time: of the same it has been told
-            with turn("autoshard", autoshard, run), settings(autoshard=autoshard):
+        for run in runs:
+            with turn("autoshard", autoshard, run), settings(autoshard=autoshard), nothing_told_of_data():
                 model = functional()
                 model.compile(keras.optimizers.SGD(0.1), "mse")
                 with said_in_fit() as lines:

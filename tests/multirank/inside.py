@@ -21,6 +21,7 @@ import numpy as np
 import tfdist
 from tfdist.core.settings import Settings
 from tfdist.core.topology import Topology
+from tfdist.engine._mapped_memory_engine import MappedMemoryEngine
 from tfdist.engine._process_memory_engine import ProcessMemoryEngine
 from tfdist.engine._shared_memory_engine import SharedMemoryEngine
 from tfdist.engine._small_buckets import AtOnceEngine
@@ -68,9 +69,14 @@ def staged(piece_bytes: int = 1 << 16) -> Choice:
     return by(SharedMemoryEngine(piece_bytes))
 
 
-def direct() -> Choice:
-    """Everything in the other ranks' memory."""
-    return by(ProcessMemoryEngine())
+def direct(workers: int = 1) -> Choice:
+    """Everything in the other ranks' memory, by so many threads of a rank."""
+    return by(ProcessMemoryEngine(workers))
+
+
+def mapped(workers: int = 1) -> Choice:
+    """Everything in memory that the ranks map, by so many threads of a rank."""
+    return by(MappedMemoryEngine(workers))
 
 
 def at_once() -> Choice:
@@ -123,9 +129,16 @@ def state_of(graph: Any) -> Any:
 
 
 @contextlib.contextmanager
+def nothing_told_of_data() -> Iterator[None]:
+    """As if this process had compared no data with the others yet: what is wrong with them is told once."""
+    with mock.patch.dict(vars(job().data_comparison), _told=set(), _told_of_gradients=False, _told_of_shared=False):
+        yield
+
+
+@contextlib.contextmanager
 def blocks_of(size_bytes: int) -> Iterator[None]:
     """Memory of other ranks is read in blocks of this size meanwhile."""
-    from tfdist.engine import _process_memory_engine as engine
+    from tfdist.engine import _node_sum as engine
 
     kept, engine.BLOCK_BYTES = engine.BLOCK_BYTES, size_bytes
     try:

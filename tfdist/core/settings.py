@@ -111,6 +111,7 @@ class Settings:
     engine: str = _choice("auto", ENGINES, "how a machine's ranks add; auto measures")
     shared_from_kb: str = _setting("", _number_or_nothing, "a number, or inf", "KiB below which MPI adds")
     piece_kb: str = _setting("", _size_or_nothing, "a number from 1 on", "KiB added at a time in shared memory")
+    workers: str = _setting("", _size_or_nothing, "a number from 1 on", "threads of a rank that add at a time")
     message_kb: str = _setting("", _size_or_nothing, "a number from 1 on", "KiB of a message between machines")
     in_flight: str = _setting("", _size_or_nothing, "a number from 1 on", "pieces under way between machines")
     compression: str = _choice(

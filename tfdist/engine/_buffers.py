@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tfdist.core.alignment import ALIGNMENT_BYTES
 from tfdist.engine import _layout
+from tfdist.processes import cuda_memory
+
+BUFFERS = 3  # are kept at most
+Allocate = Callable[[int], np.ndarray]
+
+
+def private(size_bytes: int) -> np.ndarray:
+    """This process's own memory, uint8 [size_bytes], zeros."""
+    return np.zeros(size_bytes, np.uint8)
 
 
 class _Buffer:
     """Memory for tensors of given sizes, each aligned, zero between them."""
 
-    def __init__(self, sizes: Sequence[int], dtype: np.dtype) -> None:
+    def __init__(self, sizes: Sequence[int], dtype: np.dtype, allocate: Allocate) -> None:
         self.kind = (tuple(sizes), dtype)
         places = _layout.offsets(sizes, dtype)
         size_bytes = places[-1] * dtype.itemsize
-        self._raw = np.zeros(size_bytes + ALIGNMENT_BYTES, np.uint8)
+        self._raw = allocate(size_bytes + ALIGNMENT_BYTES)
         start = -self._raw.ctypes.data % ALIGNMENT_BYTES
         self.whole = self._raw[start : start + size_bytes].view(dtype)
         self.parts = [self.whole[place : place + size] for place, size in zip(places, sizes, strict=False)]
         self.size_bytes = self._raw.nbytes
+        cuda_memory.pin(self._raw)
         self._idle_references = self._references
 
     @property
@@ -37,9 +47,14 @@ class _Buffer:
 
 
 class Buffers:
-    """Persistent, aligned memory for one bucket; a new one only while TensorFlow still holds the last results."""
+    """Persistent, aligned memory for one bucket; a new one only while TensorFlow still holds the last results.
 
-    def __init__(self) -> None:
+    Args:
+      allocate: memory of so many bytes, zeros.
+    """
+
+    def __init__(self, allocate: Allocate = private) -> None:
+        self._allocate = allocate
         self._owned: list[_Buffer] = []
 
     def take(self, sizes: Sequence[int], dtype: np.dtype) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -56,8 +71,8 @@ class Buffers:
         for buffer in self._owned:
             if buffer.kind == kind and buffer.idle:
                 return buffer.whole, buffer.parts
-        buffer = _Buffer(sizes, dtype)
-        self._owned = [b for b in self._owned if b.kind == kind][-2:] + [buffer]
+        buffer = _Buffer(sizes, dtype, self._allocate)
+        self._owned = [b for b in self._owned if b.kind == kind][1 - BUFFERS :] + [buffer]
         return buffer.whole, buffer.parts
 
     @property

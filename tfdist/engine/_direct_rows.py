@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfdist.core import reduce_ops
-from tfdist.engine import _process_memory_engine as tensors
+from tfdist.engine import _node_sum
 from tfdist.engine._buffers import Buffers
 from tfdist.engine.engines import AllReduceTurn
 from tfdist.processes.process_memory import ProcessMemory, address
@@ -102,7 +102,7 @@ class DirectRows:
         """A stretch of one of the arrays that a rank has published."""
         if out.nbytes:
             there = int(self._memory.addresses(index)[number]) + start_bytes
-            with tensors.reaching(turn, self._what, self._node.ranks[index]):
+            with _node_sum.reaching(turn, self._what, self._node.ranks[index]):
                 vectors = np.array([[there, out.nbytes]]), np.array([[address(out), out.nbytes]])
                 self._memory.read(index, *vectors, out.nbytes)
 
@@ -120,7 +120,7 @@ class DirectRows:
         share = self._node.own(len(union), 64)
         width, dtype = total.shape[1], total.dtype
         wide = reduce_ops.wide(dtype)
-        rows = max(1, tensors.BLOCK_BYTES // max(1, width * wide.itemsize))
+        rows = max(1, _node_sum.BLOCK_BYTES // max(1, width * wide.itemsize))
         scratch = self._node.scratch(rows * width * (wide.itemsize + dtype.itemsize))
         landing = scratch[rows * width * wide.itemsize :].view(dtype).reshape(rows, width)
         for start in range(share.start, share.stop, rows):
@@ -149,7 +149,7 @@ class DirectRows:
     def _hand_out(self, turn: AllReduceTurn, number: int, total: np.ndarray, start: int, stop: int) -> None:
         for i, rank in enumerate(self._node.ranks):
             if i != self._node.index:
-                with tensors.reaching(turn, self._what, rank):
+                with _node_sum.reaching(turn, self._what, rank):
                     there = int(self._memory.addresses(i)[number])
                     self._memory.write(i, total[start:stop], there + total[:start].nbytes)
 

@@ -49,7 +49,7 @@ def candidates(world: World, settings: Settings) -> Sequence[Engine]:
     """One for each size of piece. Collective: all ranks."""
     pieces = [aligned(int(float(settings.piece_kb) * 1024))] if settings.piece_kb else PIECES_BYTES
     # Large pieces take much of /dev/shm, and only to be tried where there is a better way.
-    better = settings.engine == "auto" and not world.process_memory_obstacle()
+    better = settings.engine == "auto" and not (world.mapped_memory_obstacle() and world.process_memory_obstacle())
     if better and len(world.topology.nodes) > 1:
         return ()  # a network takes longer than either
     return [SharedMemoryEngine(piece) for piece in pieces if not (better and piece > _LARGE_BYTES)]

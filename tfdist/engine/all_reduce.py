@@ -8,7 +8,7 @@ import numpy as np
 
 from tfdist.engine import _layout
 from tfdist.engine._buffers import Buffers
-from tfdist.engine.engines import Bucket, BucketAllReduce, Engine
+from tfdist.engine.engines import Bucket, BucketAllReduce, Engine, PlacesBuffers
 from tfdist.engine.exchange import Turn
 
 
@@ -49,6 +49,8 @@ class AllReduce:
     def open(self, turn: Turn) -> None:
         """Choose the engine."""
         self.engine, self._opened = turn.choice.open(self._bucket, turn.channel, self._tuned)
+        if isinstance(self._opened, PlacesBuffers):
+            self._buffers = Buffers(self._opened.allocate)
 
     @property
     def dtype(self) -> np.dtype:

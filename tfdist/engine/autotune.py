@@ -14,7 +14,14 @@ from tfdist.core.alignment import aligned
 from tfdist.core.flight_recorder import SILENT
 from tfdist.core.log import announce
 from tfdist.core.settings import Settings, SettingsError, settings_difference
-from tfdist.engine import _mpi_engine, _process_memory_engine, _shared_memory_engine, _small_buckets, engines
+from tfdist.engine import (
+    _mapped_memory_engine,
+    _mpi_engine,
+    _process_memory_engine,
+    _shared_memory_engine,
+    _small_buckets,
+    engines,
+)
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket, Choice, Engine
@@ -23,6 +30,7 @@ from tfdist.transport.interfaces import Pace, World
 # The table of engines; the first is taken unless a later one is clearly faster.
 _MPI = "mpi"
 engines.register(_MPI, _mpi_engine.candidates)
+engines.register("mapped", _mapped_memory_engine.candidates)
 engines.register("direct", _process_memory_engine.candidates)
 engines.register("shared", _shared_memory_engine.candidates)
 

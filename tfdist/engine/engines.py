@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from tfdist.core.flight_recorder import Span
 from tfdist.core.int8_wire import Int8Wire
 from tfdist.core.reduce_ops import Op
 from tfdist.core.settings import Settings
+from tfdist.engine._buffers import Allocate
 from tfdist.engine._layout import Piece
 from tfdist.transport.interfaces import Channel, NodeMemory, Pace, World
 
@@ -93,6 +94,15 @@ class BucketAllReduce(Protocol):
         divisor: int,
     ) -> None:
         """After all have arrived: put the results into the buffer's parts. Collective: all ranks."""
+
+
+@runtime_checkable
+class PlacesBuffers(Protocol):
+    """What a ``BucketAllReduce`` is, too, if its buffers cannot be anywhere."""
+
+    @property
+    def allocate(self) -> Allocate:
+        """Makes the memory of one."""
 
 
 class Engine(Protocol):

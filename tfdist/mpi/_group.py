@@ -67,7 +67,8 @@ class Communicators:
             return self.comm.Dup()
 
     def _node(self, comm: Any, sharing: NodeMemory) -> MpiNode | None:
-        wanted = 4 * aligned(sharing.piece_bytes) + aligned(8 * sharing.addresses) + 3 * aligned(2 * LINE_BYTES)
+        tables = aligned(8 * sharing.addresses) + aligned(8 * sharing.mapped)
+        wanted = 4 * aligned(sharing.piece_bytes) + tables + 3 * aligned(2 * LINE_BYTES)
         segments = self._windows.segments(wanted) if self._windows else None
         if segments is None:
             return None

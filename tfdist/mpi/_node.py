@@ -12,6 +12,7 @@ from tfdist.core.topology import Lane
 from tfdist.mpi._messages import Wait
 from tfdist.mpi._reduction import Reductions
 from tfdist.mpi._shared_memory import Segments
+from tfdist.processes.mapped_memory import MappedMemory
 from tfdist.processes.process_memory import ProcessMemory
 from tfdist.transport.interfaces import NodeMemory, Pace, SplitBarrier, Sums, Wire
 from tfdist.transport.one_process import Final
@@ -71,6 +72,8 @@ class MpiNode:
         piece, count = sharing.piece_bytes, sharing.addresses
         tables = [memory.view(np.int64) for memory in segments.each(8 * count)]
         self.process_memory = ProcessMemory(pids, tables, segments.index) if count else None
+        numbers = [memory.view(np.int64) for memory in segments.each(8 * sharing.mapped)]
+        self.mapped_memory = MappedMemory(pids, numbers, segments.index) if sharing.mapped else None
         self.inputs: Sequence[Sequence[np.ndarray]] = [segments.each(piece) for _ in range(2)]
         self.sums: Sequence[np.ndarray] = [segments.each(piece)[0] for _ in range(2)]
 

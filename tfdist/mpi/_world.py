@@ -23,6 +23,7 @@ from tfdist.mpi._neighbours import do_without, unreadable
 from tfdist.mpi._shared_memory import take_names_off
 from tfdist.mpi._states import MpiStates
 from tfdist.mpi._windows import Windows
+from tfdist.processes import mapped_memory
 from tfdist.processes.deadline import END_SECONDS, START_SECONDS, end_by_alarm, process_deadline
 from tfdist.processes.keeper import Keeper
 from tfdist.processes.launcher_watch import LauncherWatch
@@ -32,6 +33,7 @@ from tfdist.transport.saves import SaveTurn
 from tfdist.transport.saving import Saving
 from tfdist.transport.stall_detection import StallDetector
 
+_ALONE = "no two ranks share a machine"
 _PLACE = "the start of tfdist"
 _LOOK_SECONDS = 1.0  # between two looks at ranks that have not ended
 _ABORT_SECONDS = 10.0  # for MPI to end the job
@@ -94,6 +96,7 @@ class MpiWorld(MpiGroup):
             pids = self._node.allgather(os.getpid())
             windows = Windows(comm.Dup(), self._node, self.local_size, detector, pids) if has_neighbours else None
         self._has_neighbours = has_neighbours
+        self._unmappable: str | None = None
         super().__init__(Communicators(comm, detector, range(comm.size), topology, "all ranks", windows))
         self._detector = detector
         self.position = detector.position
@@ -128,7 +131,15 @@ class MpiWorld(MpiGroup):
         return comm
 
     def process_memory_obstacle(self) -> str:
-        return self._unreadable if self._has_neighbours else "no two ranks share a machine"
+        return self._unreadable if self._has_neighbours else _ALONE
+
+    def mapped_memory_obstacle(self) -> str:
+        if self._unmappable is None:
+            neighbours = self.topology.node_of(self.rank)
+            self._unmappable = (
+                _ALONE if not self._has_neighbours else mapped_memory.obstacle(self.control, neighbours, self.rank)
+            )
+        return self._unmappable
 
     def group(self, ranks: Sequence[int]) -> Group:
         return self._groups.take(ranks)

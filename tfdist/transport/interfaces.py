@@ -16,6 +16,7 @@ import numpy as np
 from tfdist.core.flight_recorder import Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
+from tfdist.processes.mapped_memory import MappedMemory
 from tfdist.processes.process_memory import ProcessMemory
 from tfdist.transport.saves import Position, SaveTurn
 
@@ -38,19 +39,25 @@ class DisagreementError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class NodeMemory:
-    """What a channel uses of a node: staging memory, or addresses of tensors that the others read where they lie.
+    """What a channel uses of a node: staging memory, or what the others read where it lies, or map.
 
     Attributes:
       piece_bytes: of staging, twice; 0: none.
-      addresses: that each rank publishes; 0: none.
+      addresses: of tensors, that each rank publishes; 0: none.
+      mapped: numbers that each rank publishes of memory for the others to map; 0: none.
     """
 
     piece_bytes: int
     addresses: int
+    mapped: int = 0
 
     def with_other(self, other: NodeMemory) -> NodeMemory:
         """What both can do with."""
-        return NodeMemory(max(self.piece_bytes, other.piece_bytes), max(self.addresses, other.addresses))
+        return NodeMemory(
+            max(self.piece_bytes, other.piece_bytes),
+            max(self.addresses, other.addresses),
+            max(self.mapped, other.mapped),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +107,7 @@ class Node(Protocol):
       index: of this rank among them.
       alone: there is no other node.
       process_memory: the others', where it may be read and written; else None.
+      mapped_memory: the others', where that is wanted; else None.
       inputs: staging memory, twice, in turns: uint8 [piece] for each of the ranks, its contribution.
       sums: likewise uint8 [piece], of which each rank writes its slice.
       copied: where they meet when they have copied: in with staging, else the results out; and before, for rows, whose
@@ -111,6 +119,7 @@ class Node(Protocol):
     index: int
     alone: bool
     process_memory: ProcessMemory | None
+    mapped_memory: MappedMemory | None
     inputs: Sequence[Sequence[np.ndarray]]
     sums: Sequence[np.ndarray]
     copied: SplitBarrier
@@ -269,7 +278,10 @@ class World(Group, Protocol):
     topology: Topology
 
     def process_memory_obstacle(self) -> str:
-        """Why some rank may not read and write the memory of another of its node; empty if all may.
+        """Why some rank may not read and write the memory of another of its node; empty if all may."""
+
+    def mapped_memory_obstacle(self) -> str:
+        """Why some rank cannot map memory that another of its node has made; empty if all can.
 
         Collective: all ranks at the first call, which tries it.
         """

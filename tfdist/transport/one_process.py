@@ -81,6 +81,9 @@ class OneProcess:
     def close(self) -> None:
         pass
 
+    def mapped_memory_obstacle(self) -> str:
+        return "there is one process"
+
     def process_memory_obstacle(self) -> str:
         return "there is one process"
 

@@ -68,7 +68,7 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("environment", "said"),
         [
-            ({"TFDIST_ENGINE": "fast"}, "TFDIST_ENGINE='fast' is out of range; it takes auto | mpi | direct"),
+            ({"TFDIST_ENGINE": "fast"}, "TFDIST_ENGINE='fast' is out of range; it takes auto | mpi | mapped | direct"),
             ({"TFDIST_OPTIONS": "speed=9"}, "TFDIST_OPTIONS: speed is not a setting; the settings are: TFDIST_BUCKET"),
             ({"TFDIST_OPTIONS": "root=/opt"}, "TFDIST_OPTIONS: root is not a setting; the settings are: TFDIST_BUCKET"),
             ({"TFDIST_OPTIONS": "bucketmb=9"}, "TFDIST_OPTIONS: bucketmb is not a setting; is bucket_mb meant?"),

@@ -19,6 +19,6 @@ def test_rows_need_addresses_where_memory_is_reached_and_no_staging() -> None:
     assert Choice(direct, math.inf, MpiEngine(), small).needs(0, 6) is None
     assert Choice(shared, 0, MpiEngine(), small).needs(0, 6) is None
     assert Choice(shared, 0, MpiEngine()).needs(4, 6) == NodeMemory(1 << 20, 0)
-    assert Choice(direct, 0, MpiEngine()).needs(4, 3) == NodeMemory(0, 5)
-    assert Choice(direct, 0, MpiEngine()).needs(4, 6) == NodeMemory(0, 6)
+    assert Choice(direct, 0, MpiEngine()).needs(4, 3) == NodeMemory(0, 4, 6)
+    assert Choice(direct, 0, MpiEngine()).needs(4, 6) == NodeMemory(0, 6, 6)
     assert Choice(direct, 0, MpiEngine()).needs(0) is None

@@ -1,0 +1,268 @@
+"""Node sum: each rank of a node adds its slice of all their tensors, and writes the sums into their buffers.
+
+The buffers are memory that all of them map. How a rank comes to the others' tensors is the engine's: see ``Reader``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+
+from tfdist.core import reduce_ops
+from tfdist.core.settings import Settings
+from tfdist.engine import _layout
+from tfdist.engine._buffers import BUFFERS
+from tfdist.engine.engines import AllReduceTurn, Bucket, Lost
+from tfdist.processes import mapped_memory
+from tfdist.processes.devices import threads_of
+from tfdist.processes.mapped_memory import MappedMemory, Memory
+from tfdist.processes.process_memory import address
+from tfdist.transport.interfaces import Node, PeerError, World
+
+# Read from another rank, added and divided while it stays in a core's second-level cache.
+BLOCK_BYTES = 1 << 19
+_WORKERS = (1, 2, 4, 8)
+# What each rank publishes for the others to map.
+RESULTS, STAGING = 0, 1
+NUMBERS = 2 * mapped_memory.NUMBERS
+
+
+def workers(world: World, settings: Settings) -> Sequence[int]:
+    """Numbers of threads of a rank to choose from: as many as each has cores. Collective: all ranks."""
+    if settings.workers:
+        return [int(float(settings.workers))]
+    if len(world.topology.nodes) > 1:
+        return [1]
+    cores = world.control.all_gather_object(frozenset(os.sched_getaffinity(0)), "the comparison of their cores")
+    least = min(threads_of(own, cores) for own in cores)
+    return [count for count in _WORKERS if count <= least]
+
+
+@dataclasses.dataclass
+class Block:
+    """Stretches of tensors that lie together in a buffer, no more than stays in a core's cache.
+
+    Attributes:
+      whole: the elements of the buffer from the first part to the last.
+      parts: (tensor, elements of it, elements of ``whole``).
+      vectors: the parts' numbers among those of all blocks.
+      size_bytes: of all parts.
+    """
+
+    whole: slice
+    parts: Sequence[tuple[int, slice, slice]]
+    vectors: slice
+    size_bytes: int
+
+
+class Reader(Protocol):
+    """How a rank comes to the tensors of the others of its node, for one bucket."""
+
+    def prepare(self, sources: Sequence[np.ndarray]) -> None:
+        """Before this rank arrives: these are its tensors, flat."""
+
+    def begin(self, turn: AllReduceTurn, others: Sequence[int], whole: np.ndarray) -> None:
+        """After all have arrived: these contribute, numbers in the node, and ``whole`` is the buffer for the sums."""
+
+    def read(self, turn: AllReduceTurn, other: int, share: int, block: Block, area: np.ndarray) -> np.ndarray:
+        """A block of another rank's tensors, laid out as in the buffer.
+
+        Args:
+          turn: the exchange's.
+          other: its number in the node.
+          share: which of the threads asks.
+          block: what of them.
+          area: the buffer's part for this block, which the first of the others may use.
+        """
+
+    def done(self) -> None:
+        """All have read."""
+
+
+class NodeSum:
+    """See ``engines.BucketAllReduce``.
+
+    One meeting orders it: nobody hands out results, or writes tensors again, before all have read and written. (That
+    tensors may be read, and buffers written, is what the arrival says.)
+
+    Args:
+      bucket: what is added.
+      node: the ranks.
+      pieces: what this rank adds, as ``_layout.cut`` makes them.
+      shares: by how many threads.
+      reader: of the others' tensors.
+    """
+
+    def __init__(
+        self, bucket: Bucket, node: Node, pieces: Sequence[_layout.Piece], shares: int, reader: Reader
+    ) -> None:
+        assert node.mapped_memory is not None
+        self._what, self._node, self._op = bucket.what, node, bucket.op
+        sizes, dtype = bucket.sizes or (), bucket.dtype
+        self._wire = bucket.wire(_layout.offsets(sizes, dtype)[-1])
+        self.lost: Sequence[Lost] = [] if self._wire is None else [(self._wire.lost, _layout.whole(sizes, dtype))]
+        self._shares = _shared_out(_blocks(pieces, dtype.itemsize), shares)
+        self._reader = reader
+        self._results = _Results(bucket.what, node, node.mapped_memory)
+        self.allocate = self._results.allocate
+
+    def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
+        self._reader.prepare(sources)
+        self._results.publish(whole)
+
+    def run(
+        self,
+        turn: AllReduceTurn,
+        sources: Sequence[np.ndarray],
+        whole: np.ndarray,
+        targets: Sequence[np.ndarray],
+        divisor: int,
+    ) -> None:
+        with turn.span("reduce", self._what):
+            self._add(turn, sources, whole, divisor)
+            self._node.copied.enter()
+        with turn.span("wait for copies", self._what):
+            self._node.copied.wait(turn.place(f"{self._what}, copied"))
+        self._reader.done()
+        self._results.withdraw()
+
+    def _add(self, turn: AllReduceTurn, sources: Sequence[np.ndarray], whole: np.ndarray, divisor: int) -> None:
+        node, reader = self._node, self._reader
+        present = set(turn.present)
+        contributing = [i for i, rank in enumerate(node.ranks) if rank in present]
+        others = [i for i in contributing if i != node.index]
+        sums = node.begin(whole, self._op, turn.place(f"{self._what}, nodes"), self._wire)
+        reader.begin(turn, others, whole)
+        theirs = self._results.of_others(turn, whole)
+        alone = len(self._shares) > 1  # what goes on to other machines is offered in order, by one thread
+
+        def hand_out(part: slice) -> None:
+            for results in theirs:
+                np.copyto(results[part], whole[part])
+
+        def add(share: int) -> None:
+            for block in self._shares[share]:
+                area = whole[block.whole]
+                read = {i: reader.read(turn, i, share, block, area) for i in others}
+                for tensor, part, here in block.parts:
+                    added = [sources[tensor][part] if i == node.index else read[i][here] for i in contributing]
+                    reduce_ops.combine(self._op, added, area[here], divisor)
+                for final in [block.whole] if alone else sums.offer(block.whole.stop):
+                    hand_out(final)  # mostly while it is in the cache
+
+        together(add, len(self._shares))
+        for final in () if alone else sums.finish():
+            hand_out(final)
+
+
+class _Results:
+    """The buffers of one bucket, each rank's own, which the others write into."""
+
+    def __init__(self, what: str, node: Node, memory: MappedMemory) -> None:
+        self._what, self._node, self._memory = what, node, memory
+        self._own: deque[Memory] = deque(maxlen=BUFFERS)
+        # Of each other rank's, by their numbers, those that were used last.
+        self._theirs: dict[int, dict[int, np.ndarray]] = {
+            other: {} for other in range(len(node.ranks)) if other != node.index
+        }
+
+    def allocate(self, size_bytes: int) -> np.ndarray:
+        """Memory for a buffer, uint8 [size_bytes], zeros."""
+        self._own.append(Memory(size_bytes))
+        return self._own[-1].array
+
+    def publish(self, whole: np.ndarray) -> None:
+        """This rank's, of this step."""
+        self._memory.publish(RESULTS, next(m for m in self._own if address(m.array) == address(whole)))
+
+    def of_others(self, turn: AllReduceTurn, whole: np.ndarray) -> list[np.ndarray]:
+        """Theirs, of this step, as long as this rank's."""
+        found = []
+        for other, known in self._theirs.items():
+            number = self._memory.number(other, RESULTS)
+            if number not in known:
+                with reaching(turn, self._what, self._node.ranks[other]):
+                    known[number] = self._memory.map(other, RESULTS)
+            known[number] = known.pop(number)  # the last that was used
+            for earlier in list(known)[:-BUFFERS]:
+                del known[earlier]
+            found.append(known[number][: whole.nbytes].view(whole.dtype))
+        return found
+
+    def withdraw(self) -> None:
+        """All have written."""
+        self._memory.withdraw()
+
+
+@contextlib.contextmanager
+def reaching(turn: AllReduceTurn, what: str, rank: int) -> Iterator[None]:
+    """While another rank's memory is read, written or mapped.
+
+    Raises:
+      PeerError: that fails.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise PeerError(
+            f"{turn.place(what)}: the memory of rank {rank} cannot be reached ({error}): it has ended, or "
+            "else TFDIST_ENGINE=shared avoids this"
+        ) from error
+
+
+def _blocks(pieces: Sequence[_layout.Piece], itemsize: int) -> list[Block]:
+    """Of pieces as ``_layout.cut`` makes them."""
+    made = []
+    seen = 0
+    for piece in pieces:
+        whole = slice(piece[0][2].start, piece[-1][2].stop)
+        parts = [(tensor, part, _moved(place, whole)) for tensor, part, place in piece]
+        elements = sum(part.stop - part.start for _, part, _ in piece)
+        made.append(Block(whole, parts, slice(seen, seen + len(piece)), elements * itemsize))
+        seen += len(piece)
+    return made
+
+
+def _moved(place: slice, whole: slice) -> slice:
+    return slice(place.start - whole.start, place.stop - whole.start)
+
+
+def shares_of(node: Node, threads: int, blocks: int) -> int:
+    """By how many threads so many blocks are added."""
+    return max(1, min(threads, blocks)) if node.alone else 1
+
+
+def _shared_out(blocks: Sequence[Block], shares: int) -> list[Sequence[Block]]:
+    """Evenly, each share a stretch."""
+    return [blocks[start:stop] for start, stop in pairwise(len(blocks) * n // shares for n in range(shares + 1))]
+
+
+def together(work: Callable[[int], None], shares: int) -> None:
+    """Do the first share here, and the others beside it."""
+
+    def quietly(share: int) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):  # which is each thread's own
+            work(share)
+
+    others = [_threads(shares - 1).submit(quietly, share) for share in range(1, shares)]
+    try:
+        work(0)
+    finally:
+        wait(others)  # they read what the caller gives back
+    for other in others:
+        other.result()
+
+
+@functools.cache
+def _threads(count: int) -> ThreadPoolExecutor:
+    """Those of the process, for all its collectives."""
+    return ThreadPoolExecutor(count, "tfdist adds")
