@@ -12,14 +12,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
+from tfdist.compat.graphs import control_flow, is_symbolic
 from tfdist.core.ddl_options import understand
 from tfdist.core.reduce_ops import Op
 from tfdist.graph import function_state
 from tfdist.graph.markers import times
 from tfdist.graph.tensor_collectives import TensorCollectives
-from tfdist.graph.traversal import is_symbolic
 from tfdist.start import process
 from tfdist.training import gradient_rewrite
 
@@ -78,8 +77,8 @@ def bcast(init_val_tensor: Any, root: int = 0) -> Any:
     value = tf.convert_to_tensor(init_val_tensor) if isinstance(init_val_tensor, tf.Variable) else init_val_tensor
     if not (isinstance(value, tf.Tensor) and is_symbolic(value) and function_state.in_session()):
         return _collectives().broadcast(value, root)
-    graph = ops.get_default_graph()
-    if graph._get_control_flow_context() is not None:  # nothing outside can be made to wait for it
+    graph = tf.compat.v1.get_default_graph()
+    if control_flow(graph) is not None:  # nothing outside can be made to wait for it
         return _collectives().broadcast(value, root)
     # One run of an initialiser reaches all of them. TensorFlow would begin them in another order on each rank.
     with tf.control_dependencies(getattr(graph, _LAST, [])):

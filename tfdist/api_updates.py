@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat import variables as tf_variables
 from tfdist.core.learning_rate import Rule
 from tfdist.core.learning_rate import scaled as learning_rate_of_all
 from tfdist.graph import job
@@ -76,8 +77,8 @@ def keep_own(variables: Any) -> None:
     if _world.size > 1:
         known = _process.steps.variables
         for variable in variables_of(variables):
-            if tf.executing_eagerly() and hasattr(variable, "_unique_id"):
-                known.own.add(variable._unique_id)
+            if tf.executing_eagerly() and tf_variables.has_name(variable):
+                known.own.add(tf_variables.name(variable))
             else:
                 make_state(variable.graph).kept_own.add(variable.name)
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
+from tfdist.compat.graphs import control_flow_around, is_symbolic
 from tfdist.core.program_line import foreign_file
 from tfdist.graph import function_state
-from tfdist.graph.traversal import ancestors, is_symbolic, outside
+from tfdist.graph.traversal import ancestors, outside
 
 _OWN = re.compile("Random|Iterator|PyFunc|ReadFile|Dequeue|DecodeCSV")
 
@@ -42,18 +42,6 @@ def do_if(condition: tf.Tensor, build: Callable[[], tf.Tensor]) -> tf.Tensor:
             v1.enable_control_flow_v2()
 
 
-def contexts(graph: tf.Graph) -> list[Any]:
-    """The conditions and loops of TensorFlow 1 around what is under construction, and None for outside of all.
-
-    What was built in one of these may be used here.
-    """
-    here, found = graph._get_control_flow_context(), []
-    while here is not None:
-        found.append(here)
-        here = here.outer_context
-    return [*found, None]
-
-
 class _Around(threading.local):
     def __init__(self) -> None:
         self.conditions: list[Any] = []
@@ -72,24 +60,21 @@ def building(condition: Any) -> Iterator[None]:
         _around.conditions.pop()
 
 
-def own_condition(exchanged: set[ops.Operation]) -> str:
+def own_condition(exchanged: set[tf.Operation]) -> str:
     """Which condition around what is under construction depends on this rank's own values, in words; empty: none.
 
     Args:
       exchanged: operations whose results all ranks have alike.
     """
-    own = ops.get_default_graph()._get_control_flow_context()
-    conditions = list(_around.conditions)
-    while own is not None:
-        conditions.append(getattr(own, "pred", None))
-        own = own.outer_context
+    around = control_flow_around(tf.compat.v1.get_default_graph())
+    conditions = [*_around.conditions, *(getattr(own, "pred", None) for own in around)]
     for condition in conditions:
         if condition is not None and is_symbolic(condition) and _of_own_values(condition, exchanged):
             return f"{condition.op.name!r}{_line(condition.op)}"
     return ""
 
 
-def _of_own_values(tensor: Any, exchanged: set[ops.Operation]) -> bool:
+def _of_own_values(tensor: Any, exchanged: set[tf.Operation]) -> bool:
     """Whether a tensor is made of what this rank alone has: its batch, or numbers that it draws.
 
     A script's own scalars are taken for the same on all ranks: a step's number, or whether it is the last.
@@ -106,7 +91,7 @@ def _of_own_values(tensor: Any, exchanged: set[ops.Operation]) -> bool:
     return any(_batch(t) for t in _inputs_behind(tensor, exchanged))
 
 
-def _inputs_behind(tensor: Any, exchanged: set[ops.Operation]) -> Iterator[Any]:
+def _inputs_behind(tensor: Any, exchanged: set[tf.Operation]) -> Iterator[Any]:
     """What has a value already, of that which a tensor of a function is made of."""
     for op in ancestors([tensor.op], stop=exchanged.__contains__, control=False):
         if op not in exchanged:
@@ -118,7 +103,7 @@ def _batch(value: Any) -> bool:
     return value.dtype.is_floating and (value.shape.num_elements() or 0) > 1
 
 
-def _line(op: ops.Operation) -> str:
+def _line(op: tf.Operation) -> str:
     """Where the script has made it."""
     own = [frame for frame in op.traceback or () if not foreign_file(frame.filename)]
     return f" ({own[-1].filename.rpartition('/')[2]}:{own[-1].lineno})" if own else ""

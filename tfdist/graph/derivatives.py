@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record
-from tensorflow.python.framework import ops
 
+from tfdist.compat import eager
 from tfdist.graph.graph_state import make_state
 
 Backward = Callable[[tf.Tensor], tf.Tensor]
@@ -32,15 +31,15 @@ def differentiable(value: Any, forward: Callable[[Any], Any], backward: Backward
         return forward(value)
     if hasattr(value, "numpy"):
         return tf.custom_gradient(lambda own: (forward(own), lambda d: backward(tf.convert_to_tensor(d))))(value)
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     result = forward(tf.stop_gradient(value))
-    with record.stop_recording(), graph.gradient_override_map({"IdentityN": _TYPE}):
+    with eager.unrecorded(), graph.gradient_override_map({"IdentityN": _TYPE}):
         outputs = tf.identity_n([result, value])
     if not hasattr(graph, _ATTRIBUTE):
         setattr(graph, _ATTRIBUTE, {})
     getattr(graph, _ATTRIBUTE)[outputs[0].op.name] = backward
     make_state(graph).exchanged.add(outputs[0].op)  # what it returns is nobody's own, though the value goes through it
-    record.record_operation(_TYPE, outputs, [result, value], lambda d, _: [None, backward(tf.convert_to_tensor(d))])
+    eager.record_operation(_TYPE, outputs, [result, value], lambda d, _: [None, backward(tf.convert_to_tensor(d))])
     return outputs[0]
 
 

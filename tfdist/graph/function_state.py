@@ -7,16 +7,15 @@ as those of a session's graph are, but known by what they exchange, and one that
 from __future__ import annotations
 
 import contextlib
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
-from tensorflow.python.eager import context
-from tensorflow.python.eager.polymorphic_function import polymorphic_function
-from tensorflow.python.framework import func_graph, ops
+import tensorflow as tf
 
+from tfdist.compat.functions import compiled
+from tfdist.compat.graphs import is_of_function
 from tfdist.engine.collective import Collective
 from tfdist.graph.markers import Marker, handle_key
 
@@ -46,7 +45,7 @@ class FunctionState:
 
     def __init__(self) -> None:
         self.collectives: dict[Collective, tuple[str, ...]] = {}
-        self.last: list[ops.Operation] = []
+        self.last: list[tf.Operation] = []
         self.marks: list[Marker] = []
         self.applied: set[Hashable] = set()
         self.accumulated: set[Hashable] = set()
@@ -77,7 +76,7 @@ class FunctionState:
 
 def in_session() -> bool:
     """Whether what is built now is run by a session, and not by calling a function or at once."""
-    return not ops.executing_eagerly_outside_functions()
+    return not tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def function_state(graph: Any) -> FunctionState | None:
@@ -87,7 +86,7 @@ def function_state(graph: Any) -> FunctionState | None:
 
 def around(graph: Any) -> Iterator[FunctionState]:
     """The states of a function under construction, and of those around it, made if need be."""
-    while isinstance(graph, func_graph.FuncGraph):
+    while is_of_function(graph):
         state = getattr(graph, _ATTRIBUTE, None)
         if state is None:
             state = FunctionState()
@@ -113,7 +112,7 @@ def include(
       except_for: gradients that are marked anew.
     """
     again = set(except_for)
-    for state in around(ops.get_default_graph()):
+    for state in around(tf.compat.v1.get_default_graph()):
         state.collectives.update(inner.collectives)
         state.callbacks += inner.callbacks
         state.marks += [m for m in inner.marks if m not in again]
@@ -128,8 +127,8 @@ def owning_callbacks() -> Iterator[None]:
     TensorFlow gives it to the graph around all functions (tensorflow/python/ops/script_ops.py, ``_internal_py_func``),
     which lives as long as the process, and so would all that it knows: the graph, the buffers, the thread.
     """
-    graph = outer = ops.get_default_graph()
-    while isinstance(outer, func_graph.FuncGraph):
+    graph = outer = tf.compat.v1.get_default_graph()
+    while is_of_function(outer):
         outer = outer.outer_graph
     known = len(getattr(outer, _CALLBACKS, ()))
     yield
@@ -143,21 +142,21 @@ def owning_callbacks() -> Iterator[None]:
 def apply_to(keys: Iterable[Hashable | None]) -> None:
     """Gradients are applied to these variables in the function under construction; None stands for no variable."""
     known = {key for key in keys if key is not None}
-    for state in around(ops.get_default_graph()):
+    for state in around(tf.compat.v1.get_default_graph()):
         state.applied |= known
 
 
 def accumulate(keys: Iterable[Hashable | None]) -> None:
     """Gradients of these variables are added up over several calls of the function under construction."""
     known = {key for key in keys if key is not None}
-    for state in around(ops.get_default_graph()):
+    for state in around(tf.compat.v1.get_default_graph()):
         state.accumulated |= known
 
 
 def made_alone() -> None:
     """Gradients are computed inside ``tfdist.alone``, in the function under construction perhaps."""
     if current() is not None:
-        for state in around(ops.get_default_graph()):
+        for state in around(tf.compat.v1.get_default_graph()):
             state.alone = True
 
 
@@ -165,27 +164,16 @@ def traced() -> None:
     """The tracing of a function ends, after which TensorFlow forgets what handles of its arguments stood for
     (tensorflow/python/framework/func_graph.py, ``pop_capture``): those of the first call's variables.
     """
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     state = function_state(graph)
     if state is not None:
         uses = ((inside, known) for known, inside in graph.captures if inside.dtype.name == "resource")
         state.handles = {inside.name: handle_key(known) for inside, known in uses}
 
 
-def current() -> ops.Graph | None:
+def current() -> tf.Graph | None:
     """The graph of the function under construction; None when executing eagerly."""
-    return None if context.executing_eagerly() else ops.get_default_graph()
-
-
-def compiled() -> str | None:
-    """The name of the function that is being traced with ``jit_compile=True``, if one is."""
-    frame = sys._getframe()
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, polymorphic_function.Function) and owner._jit_compile:
-            return str(owner.python_function.__name__)
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def check_not_compiled() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.client import session as tf_session
-from tensorflow.python.framework import ops
 
+from tfdist.compat.graphs import is_reference
+from tfdist.compat.sessions import fetched_names
 from tfdist.engine.collective import Collective
 from tfdist.graph.failures import Failures
 from tfdist.graph.markers import REFERENCES, Marker, handle_key
@@ -79,12 +79,12 @@ class GraphState:
       kept_own: names of variables that the script has said to be each rank's own.
     """
 
-    def __init__(self, graph: ops.Graph) -> None:
+    def __init__(self, graph: tf.Graph) -> None:
         self._graph = weakref.ref(graph)
         self.collectives: list[Collective] = []
         self.broadcasts = False
-        self.markers: dict[ops.Operation, Marker] = {}
-        self.exchanged: set[ops.Operation] = set()
+        self.markers: dict[tf.Operation, Marker] = {}
+        self.exchanged: set[tf.Operation] = set()
         self.late: list[Any] = []
         self.examined = 0
         self.ran_version = -1
@@ -102,16 +102,16 @@ class GraphState:
         self.optimizers: list[weakref.ref[Any]] = []
         self.kept_own: set[str] = set()
         self._averaged = 0  # of the markers
-        self._by_op: dict[ops.Operation, Collective] = {}
+        self._by_op: dict[tf.Operation, Collective] = {}
         self._by_function: dict[str, list[Collective]] = {}
-        self._init_ops: dict[ops.Operation, frozenset[str]] = {}
+        self._init_ops: dict[tf.Operation, frozenset[str]] = {}
         self._reaches: dict[tuple[str, ...], Reach] = {}
 
     def add_collective(self, collective: Collective, broadcasts: bool) -> None:
         """Register a communication operation under construction in the current default graph."""
         self.broadcasts |= broadcasts
         self.collectives.append(collective)
-        graph = ops.get_default_graph()
+        graph = tf.compat.v1.get_default_graph()
         while getattr(graph, "outer_graph", None) is not None:  # a function body: reached through who calls it
             self._by_function.setdefault(graph.name, []).append(collective)
             graph = graph.outer_graph
@@ -128,12 +128,12 @@ class GraphState:
         """Those of all ranks, in the order of construction."""
         return [c for c in self.collectives if c.everyone]
 
-    def add_op(self, op: ops.Operation, collective: Collective) -> None:
+    def add_op(self, op: tf.Operation, collective: Collective) -> None:
         """Register one graph operation that carries a collective out."""
         self._by_op[op] = collective
         self._reaches.clear()
 
-    def add_init_op(self, op: ops.Operation, names: Iterable[str]) -> None:
+    def add_init_op(self, op: tf.Operation, names: Iterable[str]) -> None:
         """Register an initialiser that already gives all ranks the same values of the variables with these names."""
         self._init_ops[op] = frozenset(names)
         self._reaches.clear()
@@ -142,16 +142,18 @@ class GraphState:
         """What a run with these fetches (any structure that ``Session.run`` takes) does; cached."""
         graph = self._graph()
         assert graph is not None
-        key = _names(graph, fetches)
+        key = fetched_names(graph, fetches)
         if key not in self._reaches:
             self._reaches[key] = self._walk(_operations(graph, key))
         return self._reaches[key]
 
-    def _walk(self, fetched: list[ops.Operation]) -> Reach:
+    def _walk(self, fetched: list[tf.Operation]) -> Reach:
         graph = self._graph()
         assert graph is not None
         initializers = {
-            v.initializer for v in graph.get_collection(ops.GraphKeys.TRAINABLE_VARIABLES) if hasattr(v, "initializer")
+            v.initializer
+            for v in graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
+            if hasattr(v, "initializer")
         }
         found: dict[Collective, None] = {}
         overwrites = False
@@ -185,17 +187,17 @@ class GraphState:
             updates,
         )
 
-    def _updates(self, op: ops.Operation) -> bool:
+    def _updates(self, op: tf.Operation) -> bool:
         """Whether an operation, or a function that it calls, writes to what is trained."""
         trained = {number for number, tensor in enumerate(op.inputs) if self._is_trained(tensor)}
         return bool(trained and trained & _written(op))
 
     def _is_trained(self, tensor: Any) -> bool:
-        return handle_key(tensor) in self.trained and (tensor.dtype == tf.resource or tensor.dtype._is_ref_dtype)
+        return handle_key(tensor) in self.trained and (tensor.dtype == tf.resource or is_reference(tensor.dtype))
 
     def _unordered(self, collectives: tuple[Collective, ...]) -> tuple[str, ...]:
         """Two that may begin in any order: no operation of one depends on an operation of the other."""
-        ops_of: dict[Collective, list[ops.Operation]] = {c: [] for c in collectives}
+        ops_of: dict[Collective, list[tf.Operation]] = {c: [] for c in collectives}
         for op, collective in self._by_op.items():
             if collective in ops_of:
                 ops_of[collective].append(op)
@@ -212,12 +214,12 @@ class GraphState:
                     return first.name, second.name
         return ()
 
-    def _callers(self) -> dict[str, list[ops.Operation]]:
+    def _callers(self) -> dict[str, list[tf.Operation]]:
         """The operations that call each function in which something communicates."""
         graph = self._graph()
         assert graph is not None
         bodies = {op.graph for op in self._by_op if op.graph is not graph}
-        found: dict[str, list[ops.Operation]] = {}
+        found: dict[str, list[tf.Operation]] = {}
         for op in (op for one in (graph, *bodies) for op in one.get_operations()):
             for name in called_functions(op):
                 if name in self._by_function:
@@ -225,7 +227,7 @@ class GraphState:
         return found
 
 
-def _made_of_variables(start: Iterable[ops.Operation]) -> set[ops.Operation]:
+def _made_of_variables(start: Iterable[tf.Operation]) -> set[tf.Operation]:
     """Those of operations, and of what they are made of, that read a variable somewhere behind."""
     behind = set(ancestors(start, control=False))
     queue = [op for op in behind if op.type in REFERENCES or op.type == "VarHandleOp"]
@@ -238,25 +240,19 @@ def _made_of_variables(start: Iterable[ops.Operation]) -> set[ops.Operation]:
     return found
 
 
-def _names(graph: Any, fetches: Any) -> tuple[str, ...]:
-    with graph.as_default():  # strings and variables are looked up there
-        mapper = tf_session._FetchMapper.for_fetch(fetches)
-    return tuple(f if isinstance(f, str) else f.name for f in mapper.unique_fetches())
-
-
-def _operations(graph: Any, names: tuple[str, ...]) -> list[ops.Operation]:
+def _operations(graph: Any, names: tuple[str, ...]) -> list[tf.Operation]:
     elements = [graph.as_graph_element(name, allow_tensor=True, allow_operation=True) for name in names]
     return [getattr(element, "op", element) for element in elements]
 
 
-def fetched_operations(graph: Any, fetches: Any) -> list[ops.Operation]:
+def fetched_operations(graph: Any, fetches: Any) -> list[tf.Operation]:
     """What a run with these fetches (any structure that ``Session.run`` takes) asks for."""
-    return _operations(graph, _names(graph, fetches))
+    return _operations(graph, fetched_names(graph, fetches))
 
 
-def _ancestors_through(start: Iterable[ops.Operation], callers: dict[str, list[ops.Operation]]) -> set[ops.Operation]:
+def _ancestors_through(start: Iterable[tf.Operation], callers: dict[str, list[tf.Operation]]) -> set[tf.Operation]:
     """What operations depend on, also through what calls the functions that they stand in."""
-    found: set[ops.Operation] = set()
+    found: set[tf.Operation] = set()
     left = list(start)
     while left:
         for op in ancestors(left):
@@ -268,12 +264,12 @@ def _ancestors_through(start: Iterable[ops.Operation], callers: dict[str, list[o
     return found
 
 
-def state_of(graph: ops.Graph) -> GraphState | None:
+def state_of(graph: tf.Graph) -> GraphState | None:
     """The state of a graph or of the graph a function body belongs to; None if tfdist has done nothing in it."""
     return getattr(outermost(graph), _ATTRIBUTE, None)
 
 
-def make_state(graph: ops.Graph) -> GraphState:
+def make_state(graph: tf.Graph) -> GraphState:
     """The state of a graph, made if need be."""
     graph = outermost(graph)
     state = getattr(graph, _ATTRIBUTE, None)
@@ -283,13 +279,13 @@ def make_state(graph: ops.Graph) -> GraphState:
     return state
 
 
-def _written(op: ops.Operation) -> set[int]:
+def _written(op: tf.Operation) -> set[int]:
     """The numbers of an operation's inputs that are variables to which it writes, by itself or by what it calls."""
     if WRITES.search(op.type):
         return {
             number
             for number, tensor in enumerate(op.inputs)
-            if tensor.dtype == tf.resource or tensor.dtype._is_ref_dtype
+            if tensor.dtype == tf.resource or is_reference(tensor.dtype)
         }
     found = set()
     for body in bodies(op):

@@ -8,9 +8,10 @@ from collections.abc import Hashable, Set
 from typing import Any, TypeAlias, cast
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
-from tfdist.graph.traversal import is_symbolic, outside
+from tfdist.compat import variables as tf_variables
+from tfdist.compat.graphs import is_symbolic, replace_input
+from tfdist.graph.traversal import outside
 
 Gradient: TypeAlias = Any  # tf.Tensor | tf.IndexedSlices
 
@@ -63,7 +64,7 @@ class Marker:
         inputs = [t.op.inputs[0] for t in self.tensors]
         return inputs[0] if len(inputs) == 1 else tf.IndexedSlices(inputs[0], inputs[1], self.dense_shape)
 
-    def replace(self, gradient: Gradient, before: Set[ops.Operation] = frozenset()) -> None:
+    def replace(self, gradient: Gradient, before: Set[tf.Operation] = frozenset()) -> None:
         """Put another gradient behind the mark.
 
         Args:
@@ -77,8 +78,8 @@ class Marker:
                 if consumer in before:
                     for number, used in enumerate(consumer.inputs):
                         if used is tensor:
-                            consumer._update_input(number, own)
-            tensor.op._update_input(0, source)
+                            replace_input(consumer, number, own)
+            replace_input(tensor.op, 0, source)
         self.averaged = True
 
 
@@ -110,7 +111,7 @@ def handle_key(tensor: Any) -> Hashable | None:
     while tensor is not None:
         tensor = outside(tensor)
         if not is_symbolic(tensor):
-            return ("handle", tensor._id)
+            return tf_variables.key_of_handle(tensor)
         op = tensor.op
         if op.type in _VARIABLE_OPS or (op.type == "Placeholder" and tensor.dtype == tf.resource):
             return cast("Hashable", op)  # the latter: an argument of a function
@@ -121,7 +122,7 @@ def handle_key(tensor: Any) -> Hashable | None:
 def variable_name(x: Any) -> str:
     """Its name: of the operation in a session's graph; else as Keras or TensorFlow has it."""
     key = variable_key(x)
-    if isinstance(key, ops.Operation):
+    if isinstance(key, tf.Operation):
         return str(key.name)
     # Keras puts the model's name before a layer's where it has been built as a part of it, but not if it was loaded.
     return "/".join(str(x.path).split("/")[-2:]) if hasattr(x, "path") else getattr(x, "name", None) or "variable"

@@ -6,13 +6,13 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
+from tfdist.compat.graphs import is_symbolic
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import GraphState, make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.graph.markers import Gradient, Marker, variable_key, variable_name
-from tfdist.graph.traversal import ancestors, called_functions, is_symbolic
+from tfdist.graph.traversal import ancestors, called_functions
 
 
 def marked(
@@ -31,7 +31,7 @@ def marked(
       The gradients, to be used instead.
     """
     of = [t for t in tf.nest.flatten(targets) if isinstance(t, tf.Tensor) and is_symbolic(t)]
-    state = state_of(ops.get_default_graph())
+    state = state_of(tf.compat.v1.get_default_graph())
     through = [*markers_behind(of, state), *in_loops(of, state)] if state and state.pending else []
     for marker in through:
         marker.differentiated = True
@@ -62,7 +62,7 @@ def dense_if_asked(gradient: Gradient, job: Job) -> Gradient:
 
 
 def _mark(key: Hashable, name: str, gradient: Gradient, of: tuple[Hashable, ...], each: bool) -> Gradient:
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     with tf.name_scope("tfdist/mark"):
         if isinstance(gradient, tf.Tensor):
             tensors: tuple[tf.Tensor, ...] = (tf.identity(gradient),)
@@ -95,7 +95,7 @@ def marker_of(tensor: tf.Tensor, state: GraphState) -> Marker | None:
 
 def of_gradients(tensor: tf.Tensor) -> bool:
     """Whether a tensor is made of gradients."""
-    state = state_of(ops.get_default_graph())
+    state = state_of(tf.compat.v1.get_default_graph())
     return bool(state and state.pending and markers_behind([tensor], state))
 
 
@@ -122,7 +122,7 @@ def markers_behind(values: Iterable[tf.Tensor], state: GraphState) -> list[Marke
     return list(dict.fromkeys(state.markers[op] for op in _behind(values, state) if op in state.markers))
 
 
-def _behind(values: Iterable[tf.Tensor], state: GraphState) -> Iterator[ops.Operation]:
+def _behind(values: Iterable[tf.Tensor], state: GraphState) -> Iterator[tf.Operation]:
     """The operations that tensors depend on, up to gradients and what has come from other ranks."""
     start = [t.op for t in values if is_symbolic(t)]  # rows may have a value already
     return ancestors(start, stop=lambda op: op in state.markers or op in state.exchanged, control=False)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
+from tfdist.compat.graphs import unconstrained
 from tfdist.core.reduce_ops import OPS, Op
 from tfdist.engine import other_exchanges
 from tfdist.engine.collective import Collective
@@ -21,7 +21,6 @@ from tfdist.graph.gradient_average import all_reduce
 from tfdist.graph.graph_state import make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.graph.op_builder import Part, build, signature
-from tfdist.graph.traversal import unconstrained
 from tfdist.transport.interfaces import Channel, Group
 
 Function = Callable[[Channel, Sequence[np.ndarray]], list[np.ndarray]]
@@ -216,7 +215,7 @@ class TensorCollectives:
 
     def _built(self, kind: str, parts: Sequence[Part], of: str, broadcasts: bool = False) -> list[list[tf.Tensor]]:
         """The results of each part of one collective, in a graph, or executed now."""
-        graph = ops.get_default_graph()
+        graph = tf.compat.v1.get_default_graph()
         everyone, eagerly = self._group is self._job.world, tf.executing_eagerly()
         # Graphs of ranks that are in different groups differ; the name must not.
         number = len(make_state(graph).world_collectives) if everyone and not eagerly else ""
@@ -242,7 +241,7 @@ def _name_of(value: Any) -> str:
 
 def _reduced_gradients(tensors: Sequence[tf.Tensor]) -> bool:
     """Whether some are made of gradients, which are noted."""
-    state = None if tf.executing_eagerly() else state_of(ops.get_default_graph())
+    state = None if tf.executing_eagerly() else state_of(tf.compat.v1.get_default_graph())
     behind = [] if state is None else [*marking.markers_behind(tensors, state), *marking.in_loops(tensors, state)]
     for marker in behind:
         marker.reduced = not marker.averaged

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from tensorflow.python.framework import ops
-from tensorflow.python.types import core
+import tensorflow as tf
+
+from tfdist.compat.graphs import is_symbolic
 
 
-def outermost(graph: ops.Graph) -> ops.Graph:
+def outermost(graph: tf.Graph) -> tf.Graph:
     """The graph that a session runs, or that is called: for a function body inside it, the one around it."""
     while (outer := getattr(graph, "outer_graph", None)) is not None:
-        if not hasattr(outer, "outer_graph") and ops.executing_eagerly_outside_functions():
+        if not hasattr(outer, "outer_graph") and tf.compat.v1.executing_eagerly_outside_functions():
             break  # of nobody's: TensorFlow's default graph, which is there when it executes eagerly, too
         graph = outer
     return graph
 
 
 def ancestors(
-    start: Iterable[ops.Operation],
-    stop: Callable[[ops.Operation], bool] = lambda op: False,
+    start: Iterable[tf.Operation],
+    stop: Callable[[tf.Operation], bool] = lambda op: False,
     control: bool = True,
-) -> Iterator[ops.Operation]:
+) -> Iterator[tf.Operation]:
     """Operations that ``start`` depends on, itself included, nearest first.
 
     Args:
@@ -55,7 +55,7 @@ def outside(tensor: Any) -> Any:
     return tensor
 
 
-def called_functions(op: ops.Operation) -> Iterator[str]:
+def called_functions(op: tf.Operation) -> Iterator[str]:
     """The names of the functions that an operation calls: a loop's body, say."""
     for value in op.node_def.attr.values():
         if value.HasField("func"):
@@ -64,7 +64,7 @@ def called_functions(op: ops.Operation) -> Iterator[str]:
             yield func.name
 
 
-def bodies(op: ops.Operation) -> Iterator[Any]:
+def bodies(op: tf.Operation) -> Iterator[Any]:
     """The graphs of the functions that an operation calls, of those that were made in this process."""
     for name in called_functions(op):
         graph: Any = op.graph
@@ -82,25 +82,6 @@ WRITES = re.compile("Assign|Apply|Scatter")  # the types of operations that writ
 _BEFORE_ARGUMENTS = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
 
 
-def arguments(op: ops.Operation) -> int:
+def arguments(op: tf.Operation) -> int:
     """From which of its inputs on an operation hands them to the functions that it calls."""
     return _BEFORE_ARGUMENTS.get(op.type, 0)
-
-
-def is_symbolic(tensor: Any) -> bool:
-    """Whether a tensor stands in a graph, and is not one that has a value."""
-    return not isinstance(tensor, core.Value)
-
-
-@contextlib.contextmanager
-def unconstrained(graph: ops.Graph, beside: ops.Operation | None = None) -> Iterator[None]:
-    """Build without the caller's control dependencies and colocation, which could close a cycle.
-
-    Args:
-      graph: where.
-      beside: the operation in whose v1 ``cond`` or ``while_loop`` to build; None: in the present one.
-    """
-    context = graph._get_control_flow_context() if beside is None else beside._get_control_flow_context()
-    with graph.control_dependencies(None), ops.colocate_with(None, ignore_existing=True):
-        graph._set_control_flow_context(context)
-        yield

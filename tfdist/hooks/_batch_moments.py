@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfdist.compat.graphs import is_symbolic
 from tfdist.graph.job import Job
 from tfdist.graph.markers import numberless
 from tfdist.graph.tensor_collectives import TensorCollectives
-from tfdist.graph.traversal import is_symbolic
 
 
 class BatchMoments:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
+from tfdist.compat.graphs import is_symbolic, order
 from tfdist.engine.collective import Collective
 from tfdist.engine.other_exchanges import CollectiveCall
 from tfdist.graph import function_state
@@ -20,7 +20,6 @@ from tfdist.graph.gradient_average import few
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.markers import times, variable_key, variable_name
 from tfdist.graph.op_builder import Part, build, signature
-from tfdist.graph.traversal import is_symbolic
 from tfdist.horovod._state import Members, state
 from tfdist.horovod.compression import Compression
 from tfdist.horovod.named.adasum import adasum
@@ -207,7 +206,7 @@ def _tensor(gradient: Any, dense: bool) -> Any:
 
 def _built(gradient: Any) -> int:
     tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-    return int(tensor.op._id) if is_symbolic(tensor) else 0
+    return order(tensor.op) if is_symbolic(tensor) else 0
 
 
 def _sum(a: Any, b: Any) -> Any:
@@ -239,7 +238,7 @@ def _adasum(gradients: Sequence[Any], names: Sequence[str], members: Members) ->
     lines = [signature("adasum", name, g) for name, g in zip(names, gradients, strict=True)]
     exchange = CollectiveCall(f"Adasum of {len(names)} tensors", lines, adasum, same_size=False)
     everyone = members.group is state.job.world
-    number = len(make_state(ops.get_default_graph()).world_collectives) if function_state.in_session() else ""
+    number = len(make_state(tf.compat.v1.get_default_graph()).world_collectives) if function_state.in_session() else ""
     name = f"Adasum {number} ({few(names)})"
     collective = Collective(name, [exchange], members.group, state.job.recorder, everyone, averages=True)
     outputs = [tf.TensorSpec(g.shape, g.dtype) for g in gradients]

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
+from tfdist.compat.graphs import is_symbolic
 from tfdist.engine.other_exchanges import own_copy
-from tfdist.graph.traversal import is_symbolic
 from tfdist.horovod._state import Members, state
 from tfdist.horovod.named.errors import as_tensorflow_says
 from tfdist.horovod.named.in_graph import build
@@ -87,7 +86,7 @@ def _name(kind: str, given: str | None, tensors: Sequence[Any], in_graph: bool, 
     """By which the ranks find each other: the same on all of them."""
     if not in_graph:
         return given or members.next_name(kind)
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     scope = "" if alone else graph.get_name_scope()
     if given:
         return f"{scope}/{given}" if scope else given
@@ -97,7 +96,9 @@ def _name(kind: str, given: str | None, tensors: Sequence[Any], in_graph: bool, 
 
 def derivative_name(name: str) -> str:
     """Of an operation that a derivative needs, of which there may be several."""
-    return name if tf.executing_eagerly() else str(ops.get_default_graph().unique_name(name, mark_as_used=True))
+    return (
+        name if tf.executing_eagerly() else str(tf.compat.v1.get_default_graph().unique_name(name, mark_as_used=True))
+    )
 
 
 def spec(tensor: Any, rows: bool = False) -> tf.TensorSpec:

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat import optimizers
+from tfdist.compat.variables import native
 from tfdist.core.log import announce
 from tfdist.horovod.basics import init, shutdown
 from tfdist.horovod.functions import broadcast_object, broadcast_variables, build
 from tfdist.transport.interfaces import PeerError
-from tfdist.variables.eager_variables import native, random_state
+from tfdist.variables.eager_variables import random_state
 
 _LOST = (
     "hvd.elastic.run: a rank is lost, and ranks are neither added nor left out while a job runs here: save checkpoints "
@@ -202,8 +204,7 @@ class TensorFlowKerasState(ObjectState):
         super().sync()
 
     def _variables(self) -> list[Any]:
-        own = self.optimizer.variables
-        known = [*self.model.variables, *(own() if callable(own) else own)]
+        known = [*self.model.variables, *optimizers.listed(self.optimizer)]
         return [native(v) for v in known if not random_state(v)]
 
     def _keep(self) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat.variables import native
 from tfdist.graph import function_state
 from tfdist.horovod._state import state
 from tfdist.horovod._tensors import Operation, spec
 from tfdist.horovod.named.errors import as_tensorflow_says
 from tfdist.horovod.named.requests import request
 from tfdist.horovod.process_sets import global_process_set, number_of
-from tfdist.variables.eager_variables import native
 
 v1 = tf.compat.v1
 

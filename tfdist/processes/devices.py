@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+from tfdist.compat.devices import devices_are_known
 from tfdist.core import environment
 from tfdist.core.log import announce
 
@@ -45,16 +45,6 @@ def gpu_of(local_rank: int, local_size: int, visible: str | None, gpus: int) -> 
 def threads_of(own: frozenset[int], all_ranks: Sequence[frozenset[int]]) -> int:
     """This rank's share of the cores it may use, when each core is divided by the ranks that may use it."""
     return max(1, math.floor(sum(1 / sum(core in cores for cores in all_ranks) for core in own) + 1e-9))
-
-
-def devices_are_known(modules: Mapping[str, Any]) -> bool:
-    """Whether TensorFlow has looked for the machine's devices: what the environment says of them comes too late then.
-
-    Args:
-      modules: those that are imported.
-    """
-    context = getattr(modules.get("tensorflow.python.eager.context"), "_context", None)
-    return getattr(context, "_physical_devices", None) is not None
 
 
 def take_share(local_rank: int, local_size: int, affinities: Callable[[frozenset[int]], list[frozenset[int]]]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfdist.compat import keras_fit
 from tfdist.core.log import announce
 from tfdist.graph.job import Job, LastSteps
 from tfdist.training import data_shard
@@ -21,8 +22,7 @@ _START = "the beginning of model.fit, where the ranks compare their data"
 
 
 class EqualBatches:
-    """Makes the iterator of a Keras 3 training (keras/src/backend/tensorflow/trainer.py, ``TFEpochIterator``) end an
-    epoch on all ranks together.
+    """Makes the iterator of a Keras 3 training end an epoch on all ranks together.
 
     Where all ranks know how many batches they have, the smallest number counts, and nothing is exchanged in an epoch.
     Else they tell each other before each batch whether they have one.
@@ -46,12 +46,8 @@ class EqualBatches:
 
     def equalise(self, iterator: Any) -> None:
         """Collective: all ranks, each with its own iterator."""
-        dataset, adapter = iterator._distributed_dataset, iterator.data_adapter
+        dataset, adapter = keras_fit.dataset_of(iterator), iterator.data_adapter
         self.batch_size = getattr(adapter, "batch_size", None)
-        if not isinstance(dataset, tf.data.Dataset):  # a strategy of one replica has wrapped it
-            dataset = adapter.get_tf_dataset()
-        if isinstance(dataset, tf.distribute.DistributedDataset):
-            raise TypeError("model.fit is given a DistributedDataset: give it the tf.data.Dataset that was distributed")
         infinite = bool(dataset.cardinality() == tf.data.INFINITE_CARDINALITY)
         world = self._job.world
         own = _Facts(adapter.num_batches, iterator.steps_per_epoch, infinite, self._digest)
@@ -65,17 +61,16 @@ class EqualBatches:
         if any(n is None for n in numbers) and not all(facts.infinite for facts in ranks):
             self._channel = self._channel or world.channel("the data of model.fit")
             # A rank may have less each time.
-            iterator._get_iterator = functools.partial(_agreeing, dataset, self._channel, self._job)
+            keras_fit.take_from(iterator, functools.partial(_agreeing, dataset, self._channel, self._job))
             return
         known = [n for n in numbers if n is not None]
         if known and not min(known) and max(known):
             raise DisagreementError(_NOTHING.format(known.index(0), f"{known} batches an epoch"))
         if len(set(known)) > 1:
             announce(f"the ranks have {known} batches an epoch: it ends after {min(known)} on all (see tfdist.shard)")
-            iterator.data_adapter = _Shorter(adapter, min(known))
-            iterator._num_batches = min(known)
+            keras_fit.shorten(iterator, min(known))
             dataset = dataset.take(min(known))
-        iterator._get_iterator = lambda: dataset
+        keras_fit.take_from(iterator, lambda: dataset)
 
 
 class _Facts(NamedTuple):
@@ -92,17 +87,6 @@ class _Facts(NamedTuple):
     steps_per_epoch: int | None
     infinite: bool
     digest: int
-
-
-class _Shorter:
-    """A data adapter with fewer batches."""
-
-    def __init__(self, adapter: Any, num_batches: int) -> None:
-        self._adapter = adapter
-        self.num_batches = num_batches
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._adapter, name)
 
 
 def _agreeing(dataset: Any, channel: Channel, job: Job) -> _Agreeing:

@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat import optimizers
+from tfdist.compat import variables as tf_variables
 from tfdist.core.log import announce
 from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.training.shared_variables import SharedVariables
-from tfdist.variables.eager_variables import batch_statistic, metric_state, optimizer_variables, random_state
+from tfdist.variables.eager_variables import batch_statistic, metric_state, random_state
 from tfdist.variables.held import READ, TRAINED, Held
 from tfdist.variables.loss_reads import loss_reads
 from tfdist.variables.session_variables import SessionVariables, settable
@@ -60,10 +62,10 @@ class HeldOutside:
         batch_sizes: Set[int] = frozenset(),
     ) -> None:
         self._known = known
-        self._candidates = {v._unique_id: weakref.ref(v) for v in candidates}
+        self._candidates = {tf_variables.name(v): weakref.ref(v) for v in candidates}
         self._reads = reads
         self._batch_sizes = known.batch_sizes | batch_sizes
-        trained = (v._unique_id for v in candidates if ("handle", v.handle._id) in known.trained)
+        trained = (tf_variables.name(v) for v in candidates if tf_variables.key(v) in known.trained)
         self.identity: Hashable = frozenset(trained)
 
     @property
@@ -79,8 +81,12 @@ class HeldOutside:
         return [one for one in found if one is not None and (one.kind == TRAINED or not only_trained)]
 
     def _as_held(self, variable: Any) -> Held | None:
-        key, name, known = ("handle", variable.handle._id), variable_name(variable), self._known
-        if variable._unique_id in known.own or variable.dtype in (tf.string, tf.variant) or random_state(variable):
+        key, name, known = tf_variables.key(variable), variable_name(variable), self._known
+        if (
+            tf_variables.name(variable) in known.own
+            or variable.dtype in (tf.string, tf.variant)
+            or random_state(variable)
+        ):
             return None
         described = f"{variable.dtype.name} {variable.shape}"
         if key in known.trained:
@@ -102,10 +108,10 @@ class HeldOutside:
             held.variable.assign(value)
 
     def given(self, held: Held) -> bool:
-        return held.variable._unique_id in self._known.given
+        return tf_variables.name(held.variable) in self._known.given
 
     def keep_own(self, held: Held) -> None:
-        self._known.own.add(held.variable._unique_id)
+        self._known.own.add(tf_variables.name(held.variable))
 
 
 _sessions = itertools.count()  # an address may stand for another one later, and on some ranks alone
@@ -203,7 +209,7 @@ def _kinds(graph: Any, state: GraphState) -> dict[Hashable | None, str]:
         if optimizer is not None:
             with graph.as_default():
                 found.update(
-                    {variable_key(v): f"of {type(optimizer).__name__}" for v in optimizer_variables(optimizer)}
+                    {variable_key(v): f"of {type(optimizer).__name__}" for v in optimizers.variables(optimizer)}
                 )
     found.update(dict.fromkeys(state.trained, TRAINED))
     return found

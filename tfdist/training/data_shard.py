@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tfdist.compat import datasets
 from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 
@@ -19,7 +20,6 @@ _KEEPING = {
     *("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset", "_ShuffleDataset", "_RepeatDataset"),
     *("_MapDataset", "_ParallelMapDataset", "_PrefetchDataset", "CacheDataset", "_OptionsDataset"),
 }
-_FROM_MEMORY = "_TensorSliceDataset"
 _TOLD_SHARE = 0.01  # of the elements: a file of five, and not a row of thousands
 
 
@@ -114,9 +114,9 @@ def digest(data: Any) -> int:
 
 def _digest(data: Any) -> int:
     while type(data).__name__ in _KEEPING:
-        data = data._inputs()[0]
-    if type(data).__name__ == _FROM_MEMORY:
-        data = tuple(data._tensors)
+        data = datasets.made_of(data)[0]
+    tensors = datasets.in_memory(data)
+    data = data if tensors is None else tensors
     if _is_structure(data):
         parts = data.values() if isinstance(data, Mapping) else data
         found = [digest(part) for part in parts if part is not None]

@@ -14,18 +14,21 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat import eager, optimizers
+from tfdist.compat import variables as tf_variables
+from tfdist.compat.graphs import is_symbolic
+from tfdist.compat.variables import native
 from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.graph.markers import times, variable_key, variable_name
-from tfdist.graph.traversal import is_symbolic
 from tfdist.training import gradient_rewrite
 from tfdist.training._held import HeldOutside
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport import agreement
 from tfdist.variables import first_step
-from tfdist.variables.eager_variables import described, native, optimizer_variables
+from tfdist.variables.eager_variables import described
 
 _TAPE = "a GradientTape that is opened eagerly (what one rank does for itself belongs in tfdist.alone)"
 _READ = "the reading of a variable that was made since a GradientTape began to record"
@@ -66,7 +69,7 @@ class EagerSteps:
         self._variables.created(variable)
         if self._thread.tapes and self._job.switches.shares and tf.executing_eagerly():
             self._variables.share([variable])
-            self._thread.made.add(variable._unique_id)
+            self._thread.made.add(tf_variables.name(variable))
 
     def read(self, variable: Any) -> None:
         """A variable is about to be read, by which time a checkpoint that was read before may have set it.
@@ -76,7 +79,7 @@ class EagerSteps:
         """
         if self._thread.tapes and not self._variables.being_set:
             self._reads[("handle", variable.handle._id)] = weakref.ref(variable)  # by what is differentiated, perhaps
-        if not self._thread.made or variable._unique_id not in self._thread.made or self._variables.being_set:
+        if not self._thread.made or tf_variables.name(variable) not in self._thread.made or self._variables.being_set:
             return
         if self._job.switches.shares and tf.executing_eagerly():
             self._variables.share_restored([variable], _READ)
@@ -134,7 +137,7 @@ class EagerSteps:
         trained = [variable_key(s) for s, d in zip(sources, derivatives, strict=True) if d is not None]
         inner = [d for r in thread.inner if (d := r()) is not None]
         second = {id(d) for d in inner} & {id(t) for t in tf.nest.flatten(target)}
-        if any(other is not tape and other._recording for other in thread.tapes):
+        if any(other is not tape and eager.records(other) for other in thread.tapes):
             self.own(trained, "another tape records what is made of them")
             thread.inner = [weakref.ref(d) for d in [*inner, *derivatives] if isinstance(d, tf.Tensor)]
             return list(derivatives)
@@ -158,7 +161,7 @@ class EagerSteps:
     def _held(self, optimizer: Any, sources: Sequence[Any]) -> HeldOutside:
         self._variables.applied_by(optimizer)
         read = [v for reference in self._reads.values() if (v := reference()) is not None]
-        own = [v for v in optimizer_variables(optimizer) if hasattr(v, "_unique_id")]
+        own = [v for v in optimizers.variables(optimizer) if tf_variables.has_name(v)]
         return HeldOutside(self._variables, [*map(native, sources), *own, *read], self._reads.keys())
 
     def left(self, keys: Sequence[Hashable], names: Sequence[str], gradients: Sequence[Any]) -> list[Any]:
@@ -209,7 +212,7 @@ class EagerSteps:
         if not chosen:
             return result
         known = [native(sources[i]) for i in chosen]
-        keys = {("handle", v.handle._id) for v in known}
+        keys = {tf_variables.key(v) for v in known}
         new = not keys <= self._variables.trained
         self._variables.trained |= keys
         same = 0 if place == _MADE else self._digest([gradients[i] for i in chosen])
@@ -248,4 +251,4 @@ class EagerSteps:
 
 
 def _is_variable(x: Any) -> bool:
-    return variable_key(x) is not None and hasattr(native(x), "_unique_id")
+    return variable_key(x) is not None and tf_variables.has_name(native(x))

@@ -14,13 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from tfdist.compat import keras_fit, optimizers
+from tfdist.compat import variables as tf_variables
+from tfdist.compat.variables import native
 from tfdist.engine.collective import StopRequest
 from tfdist.graph.job import Job, LastSteps
 from tfdist.training._held import HeldOutside
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport.interfaces import DisagreementError
-from tfdist.variables.eager_variables import native, optimizer_variables, random_state
+from tfdist.variables.eager_variables import random_state
 
 _STOP = "stop_training"
 
@@ -111,14 +114,13 @@ def weights_and_state(model: Any, job: Job) -> list[Any]:
         return []  # a model of tf_keras's that its first step builds, and shares
     if any(known for known, _ in said) and built is False:
         optimizer.build(model.trainable_variables)
-    state = getattr(optimizer, "variables", [])
-    known = [*model.weights, *(state() if callable(state) else state)]
+    known = [*model.weights, *optimizers.listed(optimizer)]
     return [native(v) for v in known if not random_state(v)]
 
 
 def held_by(model: Any, variables: SharedVariables) -> HeldOutside:
     """What all ranks must have alike of a model that they train."""
-    own = [v for v in optimizer_variables(getattr(model, "optimizer", None)) if hasattr(v, "_unique_id")]
+    own = [v for v in optimizers.variables(getattr(model, "optimizer", None)) if tf_variables.has_name(v)]
     return HeldOutside(variables, [*map(native, model.weights), *own])
 
 
@@ -172,9 +174,9 @@ def agreeing(callback: Any) -> tuple[Any, Any, Any]:
             known = weights_and_state(self.model, self._job)
             if self._job.switches.shares:
                 self._variables.take(known)
-            epoch = getattr(self.model, "_initial_epoch", None)  # set by BackupAndRestore
-            said = self._job.world.control.all_gather_object((epoch, self._writes), "the beginning of model.fit")
-            self.model._initial_epoch = said[0][0]
+            own = (keras_fit.initial_epoch(self.model), self._writes)
+            said = self._job.world.control.all_gather_object(own, "the beginning of model.fit")
+            keras_fit.begin_at(self.model, said[0][0])
             self._first.writes = any(writes for _, writes in said)
 
         def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

@@ -14,11 +14,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat import variables as tf_variables
+from tfdist.compat.graphs import is_symbolic
 from tfdist.graph import function_state, marking
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import handle_key
-from tfdist.graph.traversal import ancestors, is_symbolic
+from tfdist.graph.traversal import ancestors
 from tfdist.training import variable_writes
 from tfdist.training._held import HeldOutside, rows_of
 from tfdist.training.eager_step import EagerSteps
@@ -80,7 +82,7 @@ class FunctionSteps:
         arguments = [v for t in inputs if t.dtype == tf.resource and (v := known(t)) is not None]
         # What it hands on, and the variables that were its arguments when it was prepared.
         handed_on, set_inside, prepared = state.prepared or ({}, [], ())
-        if (given := tuple(v.handle._id for v in arguments)) not in prepared:
+        if (given := tuple(tf_variables.handle_number(v.handle) for v in arguments)) not in prepared:
             _check_accumulated(graph, state, _outside(graph, state, inputs))
             handed_on = self._prepare(graph, state, inputs, arguments)
             set_inside = self._set_inside(graph, state) if handed_on or state.leaves else []
@@ -102,13 +104,13 @@ class FunctionSteps:
         of_handle = {id(inner): self._variables.by_handle(t) for t, inner in graph.captures if t.dtype == tf.resource}
         averages = make_state(graph).exchanged
         written = {
-            variable._unique_id: variable
+            tf_variables.name(variable): variable
             for op in graph.get_operations()
             if variable_writes.may_write(op.type) and op.inputs
             if (variable := of_handle.get(id(op.inputs[0]))) is not None
             if averages.isdisjoint(ancestors([t.op for t in op.inputs[1:]]))
         }
-        return [weakref.ref(v) for v in written.values() if ("handle", v.handle._id) in state.trained]
+        return [weakref.ref(v) for v in written.values() if tf_variables.key(v) in state.trained]
 
     def _check(self, function: Any, state: function_state.FunctionState) -> None:
         """Refuse to use one graph for what needs two."""
@@ -146,14 +148,16 @@ class FunctionSteps:
                 agreement.check_order(self._job.world.control, names, first_step.NAMES)
         if new and self._job.switches.shares:
             used = [*_captured(graph), *arguments]
-            self._variables.take([v for v in used if ("handle", v.handle._id) in trained])
+            self._variables.take([v for v in used if tf_variables.key(v) in trained])
             self._variables.share(used)
         if state.collectives:
-            self._held.setdefault(graph, {})[tuple(v.handle._id for v in arguments)] = HeldOutside(
-                self._variables,
-                [*_captured(graph), *arguments],
-                loss_reads([tensor for mark in state.marks for tensor in mark.sources]),
-                rows_of(inputs) | rows_of(external for external, _ in graph.captures),
+            self._held.setdefault(graph, {})[tuple(tf_variables.handle_number(v.handle) for v in arguments)] = (
+                HeldOutside(
+                    self._variables,
+                    [*_captured(graph), *arguments],
+                    loss_reads([tensor for mark in state.marks for tensor in mark.sources]),
+                    rows_of(inputs) | rows_of(external for external, _ in graph.captures),
+                )
             )
         return variable_writes.returned(graph)
 
@@ -237,9 +241,10 @@ def _check_accumulated(
 
 def _captured(graph: Any) -> list[Any]:
     """The variables that a function uses, in the order in which it first used them, which is the same on all ranks."""
-    by_handle = {v.handle._id: v for v in graph.variables if not is_symbolic(v.handle)}
+    by_handle = {tf_variables.handle_number(v.handle): v for v in graph.variables if not is_symbolic(v.handle)}
     captured = (external for external, _ in graph.captures)
-    return [by_handle[t._id] for t in captured if not is_symbolic(t) and t._id in by_handle]
+    handles = (tf_variables.handle_number(t) for t in captured if not is_symbolic(t))
+    return [by_handle[handle] for handle in handles if handle in by_handle]
 
 
 def _outside(

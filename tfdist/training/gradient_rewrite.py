@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
+from tfdist.compat.graphs import control_flow, is_symbolic, order, unconstrained
 from tfdist.graph import function_state, marking
 from tfdist.graph.conditions import own_condition
 from tfdist.graph.gradient_average import reducer_of
@@ -22,7 +22,7 @@ from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import REFERENCES, Gradient, Marker, variable_key, variable_name
 from tfdist.graph.step_sums import Accumulation
-from tfdist.graph.traversal import ancestors, is_symbolic, unconstrained
+from tfdist.graph.traversal import ancestors
 
 _NOT_ACCUMULATED = (
     "gradients of {} are to be averaged here in each step, but accumulate_steps={}: gradients are accumulated where an "
@@ -75,7 +75,7 @@ def averaged(
     in_function = not function_state.in_session()
     if in_function:
         function_state.apply_to(variable_key(variable) for _, variable in grads_and_vars)
-    state = make_state(ops.get_default_graph())
+    state = make_state(tf.compat.v1.get_default_graph())
     behind: dict[Marker, None] = {}
     direct = []
     for index, (gradient, variable) in enumerate(grads_and_vars):
@@ -101,7 +101,7 @@ def averaged(
                 application.applies(marker)
     applied = [g for g, _ in grads_and_vars]
     if direct:
-        marks = next(function_state.around(ops.get_default_graph())).marks if in_function else []
+        marks = next(function_state.around(tf.compat.v1.get_default_graph())).marks if in_function else []
         unaveraged = {m.variable for m in marks if not (m.averaged or m.reduced)}
         if any(
             variable_key(grads_and_vars[i][1]) in unaveraged
@@ -120,7 +120,7 @@ def averaged(
 
 def warn_of_condition(job: Job) -> None:
     """An update stands in a condition that may be true on one rank and false on another."""
-    found = own_condition(make_state(ops.get_default_graph()).exchanged)
+    found = own_condition(make_state(tf.compat.v1.get_default_graph()).exchanged)
     if found and job.world.size > 1:
         warnings.warn(
             f"an update depends on a condition of this rank's own values, {found}: other ranks may decide otherwise, "
@@ -196,7 +196,7 @@ def averaged_themselves(tensors: Sequence[Gradient], job: Job) -> list[bool]:
       tensors: in a graph.
       job: the ranks and settings.
     """
-    state = make_state(ops.get_default_graph())
+    state = make_state(tf.compat.v1.get_default_graph())
     found = [_gradient_itself(tensor, state) for tensor in tensors]
     pending = list(dict.fromkeys(m for m in found if m is not None and not m.averaged))
     settings = job.switches.settings
@@ -261,14 +261,14 @@ def _rewire(markers: Sequence[Marker], state: GraphState, job: Job, application:
     # What gradients are computed from, other gradients among them, is this rank's own.
     before = set(ancestors([t.op.inputs[0].op for m in markers for t in m.tensors]))
     # An average stands where its gradients do, which may be outside the cond that applies it.
-    places: dict[tuple[ops.Graph, int], list[Marker]] = {}
+    places: dict[tuple[tf.Graph, int], list[Marker]] = {}
     for marker in markers:
         op = marker.tensors[0].op
-        places.setdefault((op.graph, id(op._get_control_flow_context())), []).append(marker)
+        places.setdefault((op.graph, id(control_flow(op))), []).append(marker)
     for (graph, _), members in places.items():
         with graph.as_default():
             # The order of construction is that of the backward pass, and the same on all ranks.
-            members.sort(key=lambda m: m.tensors[0].op.inputs[0].op._id)
+            members.sort(key=lambda m: order(m.tensors[0].op.inputs[0].op))
             names = [m.name for m in members]
             beside = members[0].tensors[0].op
             after = _others_of(members, beside, state)
@@ -278,24 +278,24 @@ def _rewire(markers: Sequence[Marker], state: GraphState, job: Job, application:
             marker.due = None if application is None else application.due
 
 
-def _others_of(markers: Sequence[Marker], beside: ops.Operation, state: GraphState) -> list[ops.Operation]:
+def _others_of(markers: Sequence[Marker], beside: tf.Operation, state: GraphState) -> list[tf.Operation]:
     """Gradients of the same target that are still to be computed, perhaps from variables that these will change.
 
     A reference variable is read where it lies, and the wait for other ranks gives an update time to come first.
     """
-    targets = {m.of for m in markers if isinstance(m.variable, ops.Operation) and m.variable.type in REFERENCES}
-    context = beside._get_control_flow_context()
+    targets = {m.of for m in markers if isinstance(m.variable, tf.Operation) and m.variable.type in REFERENCES}
+    context = control_flow(beside)
     others = (m for m in state.markers.values() if m.of in targets and not m.differentiated and m not in markers)
     sources = dict.fromkeys(t.op for m in others for t in m.sources)
-    return [op for op in sources if op.graph is beside.graph and op._get_control_flow_context() is context]
+    return [op for op in sources if op.graph is beside.graph and control_flow(op) is context]
 
 
 def _build(
     gradients: Sequence[Gradient],
     names: Sequence[str],
     job: Job,
-    beside: ops.Operation | None = None,
-    after: Sequence[ops.Operation] = (),
+    beside: tf.Operation | None = None,
+    after: Sequence[tf.Operation] = (),
     application: Application | None = None,
 ) -> list[Gradient]:
     steps = job.switches.settings.accumulate_steps
@@ -304,6 +304,6 @@ def _build(
     reducer = reducer_of(job, application)
     if tf.executing_eagerly():
         return reducer.reduce(gradients, names, job.world)
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     with unconstrained(graph, beside), graph.control_dependencies(after), tf.name_scope("tfdist/average"):
         return reducer.reduce(gradients, names, job.world)

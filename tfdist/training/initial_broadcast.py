@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
+from tfdist.compat.graphs import unconstrained
 from tfdist.graph.graph_state import state_of
 from tfdist.graph.job import Job
-from tfdist.graph.traversal import unconstrained
 from tfdist.transport.interfaces import DisagreementError
 from tfdist.variables.first_step import INITIALISER, Values, Visitor, meet
 from tfdist.variables.session_variables import array
@@ -20,7 +19,7 @@ from tfdist.variables.session_variables import array
 _one_at_a_time = threading.Lock()
 
 
-def broadcast_behind(initializer: ops.Operation, variables: Sequence[Any], job: Job) -> ops.Operation:
+def broadcast_behind(initializer: tf.Operation, variables: Sequence[Any], job: Job) -> tf.Operation:
     """Put the fused broadcast node behind an initialiser, if it belongs to a training graph.
 
     Args:
@@ -31,9 +30,9 @@ def broadcast_behind(initializer: ops.Operation, variables: Sequence[Any], job: 
     Returns:
       The operation to run instead: all ranks then hold rank 0's values.
     """
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     state = state_of(graph)
-    shared = {id(v) for v in graph.get_collection(ops.GraphKeys.GLOBAL_VARIABLES)}
+    shared = {id(v) for v in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)}
     chosen = [v for v in variables if id(v) in shared and hasattr(v, "read_value")]
     chosen.sort(key=lambda v: v.name)  # a set of Python's has another order on each rank
     in_function = getattr(graph, "outer_graph", None) is not None
@@ -71,7 +70,7 @@ def _read(variable: Any) -> tf.Tensor:
     return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
 
 
-def _assign(variable: Any, value: tf.Tensor) -> ops.Operation:
+def _assign(variable: Any, value: tf.Tensor) -> tf.Operation:
     if not hasattr(variable, "handle"):
         value.set_shape(variable.shape)
         return tf.compat.v1.assign(variable, value).op

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
 from tfdist.core.log import announce
 from tfdist.graph.graph_state import GraphState, Reach, fetched_operations, make_state, state_of
@@ -85,7 +84,7 @@ class SessionSteps:
         graph = session.graph
         state = make_state(graph)
         plan = [f"{line} in {c.name}" for c in state.world_collectives for line in c.plan]
-        trained = {v.op.name for v in graph.get_collection(ops.GraphKeys.TRAINABLE_VARIABLES)}
+        trained = {v.op.name for v in graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)}
         own = tuple(sorted(state.own.get(session, set()) - trained))
         first_step.begin(
             self._job.world.control,

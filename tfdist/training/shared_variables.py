@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import weakref
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tensorflow.python.ops import resource_variable_ops
-
+from tfdist.compat import optimizers
+from tfdist.compat import variables as tf_variables
+from tfdist.compat.graphs import is_symbolic
 from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_name
-from tfdist.graph.traversal import is_symbolic
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import DisagreementError
 from tfdist.variables import first_step
 from tfdist.variables.adapted_layers import AdaptedLayers
-from tfdist.variables.eager_variables import described, optimizer_variables, random_state, take_values
+from tfdist.variables.eager_variables import described, random_state, take_values
 
 _REMEDY = (
     "Put the step into a tf.function, where this is done for you; or apply them by an optimizer's apply_gradients; or "
@@ -64,20 +63,20 @@ class SharedVariables:
         self.adapted = AdaptedLayers()
         self.batch_sizes: frozenset[int] = frozenset()
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        for variable in _existing():
+        for variable in tf_variables.existing():
             self.created(variable)
 
     def created(self, variable: Any) -> None:
         """A variable has been made."""
         if is_symbolic(variable.handle):
             return
-        self._by_handle[variable.handle._id] = variable
+        self._by_handle[tf_variables.handle_number(variable.handle)] = variable
         if self._job.switches.shares:
-            self._new[variable._unique_id] = weakref.ref(variable)
+            self._new[tf_variables.name(variable)] = weakref.ref(variable)
 
     def by_handle(self, tensor: Any) -> Any:
         """The variable of a resource tensor; None if it is not known."""
-        return self._by_handle.get(tensor._id)
+        return self._by_handle.get(tf_variables.handle_number(tensor))
 
     def setting(self) -> _Setting:
         """A context in which variables are set alike on all ranks, by an optimizer say."""
@@ -96,29 +95,29 @@ class SharedVariables:
           reason: why its last gradients were this rank's own; None if they were not.
           given: it is set to an array or a number, not to a tensor.
         """
-        if self._thread.setting or variable._unique_id not in self._same or not self._job.switches.shares:
+        if self._thread.setting or tf_variables.name(variable) not in self._same or not self._job.switches.shares:
             return
-        key = ("handle", variable.handle._id)
+        key = tf_variables.key(variable)
         # What is not trained, moving statistics, metrics and inputs, is each rank's own; it may be trained later.
         if key in self.trained or key in self.of_optimizers:
-            self._set[self._same[variable._unique_id]] = _Set(weakref.ref(variable), reason)
+            self._set[self._same[tf_variables.name(variable)]] = _Set(weakref.ref(variable), reason)
         else:
-            self._stale.add(variable._unique_id)
+            self._stale.add(tf_variables.name(variable))
             if given:
-                self.given.add(variable._unique_id)
+                self.given.add(tf_variables.name(variable))
 
     def applied_by(self, optimizer: Any) -> None:
         """An optimizer has applied gradients: its slots, steps and rates decide on what is trained."""
-        own = optimizer_variables(optimizer)
+        own = optimizers.variables(optimizer)
         if self._optimizers.get(optimizer) != len(own):
             self._optimizers[optimizer] = len(own)
             handles = [v.handle for v in own if hasattr(v, "handle") and not is_symbolic(v.handle)]
             kind = f"of {type(optimizer).__name__}"
-            self.of_optimizers.update({("handle", handle._id): kind for handle in handles})
+            self.of_optimizers.update({tf_variables.key_of_handle(handle): kind for handle in handles})
 
     def number(self, variable: Any) -> int | None:
         """Of one that has been given rank 0's value: the same on all ranks."""
-        return self._same.get(variable._unique_id)
+        return self._same.get(tf_variables.name(variable))
 
     @property
     def in_blocks(self) -> bool:
@@ -160,7 +159,8 @@ class SharedVariables:
           DisagreementError: their values differ, and were made of gradients that were each rank's own.
         """
         gather = self._job.world.control.all_gather_object
-        known = {self._same[v._unique_id]: v for v in self._by_handle.values() if v._unique_id in self._same}
+        by_name = {tf_variables.name(v): v for v in self._by_handle.values()}
+        known = {self._same[name]: v for name, v in by_name.items() if name in self._same}
         ranks: list[tuple[dict[int, str | None], list[int]]] = gather(
             ({number: one.reason for number, one in again.items()}, list(known)), first_step.PLACE
         )
@@ -187,13 +187,13 @@ class SharedVariables:
 
     def _number(self, variables: Sequence[Any]) -> None:
         """They have the same values on all ranks now, where they stand in the same order."""
-        old = {self._same.get(v._unique_id) for v in variables}
+        old = {self._same.get(tf_variables.name(v)) for v in variables}
         self._set = {n: s for n, s in self._set.items() if n not in old}
         for variable in variables:
-            self._stale.discard(variable._unique_id)
-            self._same[variable._unique_id] = self._count
+            self._stale.discard(tf_variables.name(variable))
+            self._same[tf_variables.name(variable)] = self._count
             self._count += 1
-            self._new.pop(variable._unique_id, None)
+            self._new.pop(tf_variables.name(variable), None)
 
     def share_restored(self, variables: Sequence[Any], place: str) -> None:
         """Give variables that all ranks have, and that a checkpoint may have set on some, rank 0's values once more.
@@ -204,7 +204,7 @@ class SharedVariables:
             own = _digest(variables, {})
         if len(set(self._job.world.control.arrive(place, own))) > 1:
             for variable in variables:
-                self._same.pop(variable._unique_id, None)
+                self._same.pop(tf_variables.name(variable), None)
             self.share(variables)
 
     def share(self, candidates: Iterable[Any]) -> None:
@@ -212,7 +212,7 @@ class SharedVariables:
 
         Collective: all ranks; variables that only some of them have stay as they are.
         """
-        wanted = [v for v in candidates if v._unique_id not in self._same and not random_state(v)]
+        wanted = [v for v in candidates if tf_variables.name(v) not in self._same and not random_state(v)]
         wanted = [v for v in wanted if v.is_initialized()]
         names = [(variable_name(v), described(v)) for v in wanted]
         order = agreement.paired(self._job.world.control, names, first_step.PLACE)
@@ -263,8 +263,8 @@ class SharedVariables:
 
     def unknown(self, variables: Sequence[Any]) -> bool:
         """Whether some of them have not had rank 0's values."""
-        known, stale = self._same, self._stale
-        return self._job.switches.shares and any((i := v._unique_id) not in known or i in stale for v in variables)
+        names = map(tf_variables.name, variables)
+        return self._job.switches.shares and any(name not in self._same or name in self._stale for name in names)
 
     def _take(self, wanted: Sequence[Any], root: int = 0) -> None:
         with self.setting():
@@ -288,20 +288,6 @@ class _Setting:
 
     def __exit__(self, *exception: object) -> None:
         self._thread.setting -= 1
-
-
-def _existing() -> list[Any]:
-    """Those made before tfdist was imported, in their order."""
-    kinds: set[type] = set()
-    new = [resource_variable_ops.BaseResourceVariable]
-    while new:
-        kinds.update(new)
-        new = [below for kind in new for below in kind.__subclasses__()]
-    # Not isinstance, which takes long for so many, and some lazy modules are imported when asked for their class.
-    found = [o for o in gc.get_objects() if type(o) in kinds]
-    # Those of graphs are not of this process.
-    found = [o for o in found if (handle := getattr(o, "_handle", None)) is not None and not is_symbolic(handle)]
-    return sorted(found, key=lambda v: int(v._unique_id.rpartition("_")[2]))
 
 
 def _digest(new: Sequence[Any], again: dict[int, _Set]) -> int:

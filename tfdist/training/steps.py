@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorflow.python.client import session as tf_session
+import tensorflow as tf
 
 from tfdist.graph.job import Job
 from tfdist.training.eager_step import EagerSteps
@@ -33,7 +33,7 @@ class Steps:
         self.job = job
         self.variables = SharedVariables(job)
         self.replicas = ReplicaCheck(job)
-        self.sessions = SessionSteps(tf_session.BaseSession.run, job, self.replicas)  # before it is hooked
+        self.sessions = SessionSteps(tf.compat.v1.Session.run, job, self.replicas)  # before it is hooked
         self.eager = EagerSteps(job, self.variables, self.replicas)
         self.functions = FunctionSteps(job, self.variables, self.eager, self.replicas)
         self.fit = FitSteps(job, self.functions, self.variables, self.replicas)

@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.framework import func_graph, ops
 
+from tfdist.compat.functions import compiled
+from tfdist.compat.graphs import is_plain_function, is_reference, is_symbolic
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import GraphState, make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.graph.markers import Marker
 from tfdist.graph.marking import marker_of
-from tfdist.graph.traversal import ancestors, is_symbolic, outermost
+from tfdist.graph.traversal import ancestors, outermost
 from tfdist.training import gradient_rewrite
 
 _WRITES = re.compile("Assign|Apply|Scatter")
@@ -35,14 +36,14 @@ def may_write(op_type: str) -> bool:
 
 def in_function(op_type: str, inputs: Sequence[Any], job: Job) -> None:
     """An operation that may write to a variable is about to be made in a function's graph."""
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     state = state_of(graph)
     if state is None or not state.pending or not _is_variable(inputs):
         return
     gradient_rewrite.average_behind(_values(inputs), f"{op_type} in {graph.name}", state, job)
 
 
-def before_run(graph: ops.Graph, job: Job) -> None:
+def before_run(graph: tf.Graph, job: Job) -> None:
     """A session is about to run a graph.
 
     Raises:
@@ -75,14 +76,14 @@ def _accumulators(state: GraphState) -> set[Any]:
     return found
 
 
-def _variable_of(op: ops.Operation) -> ops.Operation:
+def _variable_of(op: tf.Operation) -> tf.Operation:
     return next((o for o in ancestors([op.inputs[0].op], control=False) if o.type in _VARIABLES), op)
 
 
 def _is_variable(inputs: Sequence[Any]) -> bool:
     first = inputs[0] if len(inputs) else None
     dtype = getattr(first, "dtype", None)
-    return dtype is not None and (dtype == tf.resource or dtype._is_ref_dtype)
+    return dtype is not None and (dtype == tf.resource or is_reference(dtype))
 
 
 def _values(inputs: Sequence[Any]) -> list[tf.Tensor]:
@@ -95,13 +96,13 @@ def leaving(result: Any, job: Job, recording: bool) -> None:
     What is made of them, their norm or a step, is made of their averages. Gradients themselves are left to the caller,
     who may be another function, which clips them.
     """
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     state = state_of(graph)
-    if state is None or not state.pending or not job.switches.rewrites or type(graph) is not func_graph.FuncGraph:
+    if state is None or not state.pending or not job.switches.rewrites or not is_plain_function(graph):
         return
     # What is around it may differentiate what it returns, and there is no derivative of an average. XLA cannot compile
     # one either.
-    if recording or outermost(graph) is not graph or function_state.compiled():
+    if recording or outermost(graph) is not graph or compiled():
         return
     tensors = [t for t in tf.nest.flatten(result, expand_composites=True) if isinstance(t, tf.Tensor)]
     made = [t for t in tensors if is_symbolic(t) and t.op not in state.markers]

@@ -7,12 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat.optimizers import track_all
+from tfdist.compat.variables import native
 from tfdist.graph import function_state
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.updates._optimizer_state import Slot
 from tfdist.updates.block_filter import Rule
 from tfdist.updates.checkpointed import graph_variable
-from tfdist.variables.eager_variables import native
 
 _FOR_EVER = 2**40
 Make = Callable[[str, Sequence[int], Any, float], Any]
@@ -111,8 +112,7 @@ def of_optimizer(optimizer: Any, variables: Sequence[Any], rule: Rule) -> BlockS
         return holder.made[-1]
 
     state = BlockState(variables, rule, make)
-    if hasattr(optimizer, "_track_trackable"):
-        optimizer._track_trackable(holder, "tfdist_blocks", overwrite=True)
+    track_all(optimizer, "tfdist_blocks", holder)
     return state
 
 

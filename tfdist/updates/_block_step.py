@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import func_graph, ops
 
+from tfdist.compat.graphs import is_of_function
 from tfdist.graph import function_state
 from tfdist.graph.conditions import do_if
 from tfdist.graph.job import Job, Reducer
@@ -102,7 +102,7 @@ class BlockStep:
         self._begin()
         result = apply()
         applied()
-        own = next(function_state.around(ops.get_default_graph()))
+        own = next(function_state.around(tf.compat.v1.get_default_graph()))
         with tf.control_dependencies(own.last):  # two exchanges of one function have one order
             end = self._after()
         own.last = [end.op]
@@ -160,12 +160,12 @@ class BlockStep:
 
 def _statistics(variables: SharedVariables, state: BlockState) -> list[Any]:
     """The moving statistics of batches that the graph or the function has, in the order of their making or use."""
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     if function_state.in_session():
-        known = graph.get_collection(ops.GraphKeys.GLOBAL_VARIABLES)
+        known = graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
     else:
         known = []
-        while isinstance(graph, func_graph.FuncGraph):
+        while is_of_function(graph):
             handles = [outer for outer, _ in graph.captures if outer.dtype == tf.resource]
             known += [v for h in handles if hasattr(h, "_id") and (v := variables.by_handle(h)) is not None]
             graph = graph.outer_graph

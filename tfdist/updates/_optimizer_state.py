@@ -9,13 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat import optimizers
+from tfdist.compat.variables import native
 from tfdist.core.log import announce
 from tfdist.graph import function_state
-from tfdist.variables.eager_variables import inner_optimizers, native
-
-# Neither is of the last gradients: steps, rates, what is to be evaluated, and a batch that is not complete yet.
-_NOT_STATE = ("_iterations", "_learning_rate", "_current_learning_rate")
-_LISTS_NOT_STATE = ("_model_variables_moving_average", "_accumulated_gradients")
 
 
 class Slot(NamedTuple):
@@ -44,9 +41,9 @@ def slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[A
     """
     if state == "keep":
         return []
-    optimizer = inner_optimizers(optimizer)[-1]
-    every = _variables(optimizer)
-    left_out = {id(native(v)) for v in others} | _not_state(optimizer)
+    optimizer = optimizers.chain(optimizer)[-1]
+    every = optimizers.own_variables(optimizer)
+    left_out = {id(native(v)) for v in others} | {id(v) for v in optimizers.not_state(optimizer)}
     chosen = [n for n, v in enumerate(every) if id(v) not in left_out]
     if state == "average":
         return [Slot(every[n], None) for n in chosen if every[n].dtype.is_floating]
@@ -60,21 +57,10 @@ def slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[A
     return [Slot(every[n], _uniform(beginnings.get(n), every[n], optimizer)) for n in chosen]
 
 
-def _variables(optimizer: Any) -> list[Any]:
-    own = getattr(optimizer, "variables", [])
-    return [native(v) for v in (own() if callable(own) else own)]
-
-
-def _not_state(optimizer: Any) -> set[int]:
-    one = [getattr(optimizer, name, None) for name in _NOT_STATE]
-    several = [v for name in _LISTS_NOT_STATE for v in getattr(optimizer, name, None) or ()]
-    return {id(native(v)) for v in [*one, *several] if v is not None}
-
-
 def _of_a_new_one(optimizer: Any, trained: Sequence[Any]) -> list[Any]:
     """The values of all variables of an optimizer of the same configuration, built for variables of one entry."""
     name = type(optimizer).__name__
-    trained = getattr(optimizer, "_trainable_variables", None) or trained
+    trained = optimizers.trained_by(optimizer) or trained
     if not (hasattr(optimizer, "from_config") and hasattr(optimizer, "build")):
         raise RuntimeError(
             f"TFDIST_BLOCK_STATE=reset: how the state of {name} began is not known in a tf.function: use an optimizer "
@@ -86,7 +72,7 @@ def _of_a_new_one(optimizer: Any, trained: Sequence[Any]) -> list[Any]:
         stand_ins = [kind(tf.zeros([1] * len(v.shape), native(v).dtype), dtype=v.dtype, name="one") for v in trained]
         new = type(optimizer).from_config(optimizer.get_config())
         new.build(stand_ins)
-        return [v.numpy() for v in _variables(new)]
+        return [v.numpy() for v in optimizers.own_variables(new)]
 
     # A function that is being traced would take the variables for its own; it is this thread's.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:

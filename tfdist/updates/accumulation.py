@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat.optimizers import chain
 from tfdist.core.settings import SettingsError
 from tfdist.engine.collective import Collective
 from tfdist.engine.exchange import Exchange
@@ -22,7 +23,6 @@ from tfdist.graph import function_state
 from tfdist.graph.job import Job, LastSteps
 from tfdist.graph.markers import Marker, variable_key
 from tfdist.updates._sums import sum_of
-from tfdist.updates.wrapped import with_inner
 
 Pairs = Sequence[tuple[Any, Any]]
 
@@ -52,7 +52,7 @@ class Accumulations:
         steps = self._job.switches.settings.accumulate_steps
         if steps == 1 or self._job.switches.alone_depth:
             return None
-        for one in with_inner(optimizer):
+        for one in chain(optimizer):
             own = getattr(one, "gradient_accumulation_steps", None)
             if own is not None:
                 raise SettingsError(

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
-from tensorflow.python.framework import ops
 
+from tfdist.compat import eager
+from tfdist.compat.sessions import is_open
+from tfdist.compat.variables import native
 from tfdist.core.log import announce
 from tfdist.core.settings import SettingsError
 from tfdist.graph import function_state
@@ -27,7 +28,7 @@ from tfdist.updates import _block_state, _optimizer_state
 from tfdist.updates._block_state import BlockState
 from tfdist.updates._block_step import BlockStep, OwnGradients
 from tfdist.updates.block_filter import Rule
-from tfdist.variables.eager_variables import mean_of_ranks, native
+from tfdist.variables.eager_variables import mean_of_ranks
 
 _ATTRIBUTE = "_tfdist_blocks"  # of a session's graph: its states
 _PLACE = "the end of a block that is cut off"
@@ -107,9 +108,9 @@ class Blocks:
                 "tfdist.end_block() outside"
             )
         session = self._steps.sessions.trained
-        if session is not None and not session._closed:
+        if session is not None and is_open(session):
             self.end_in(session)
-        with context.eager_mode(), self._steps.variables.setting():  # also where a graph is the default
+        with eager.mode(), self._steps.variables.setting():  # also where a graph is the default
             for state in list(self._states.values()):
                 if state.position.numpy() > 0 and not state.taken_over:
                     every = {id(v): v for v in state.all}
@@ -126,7 +127,7 @@ class Blocks:
     def before_saving(self, session: Any = None) -> None:
         """A checkpoint is about to be written: of one rank's variables, if a block is open."""
         if session is None:
-            with context.eager_mode():
+            with eager.mode():
                 positions = [state.position.numpy() for state in self._states.values() if not state.taken_over]
         else:
             read = self._steps.sessions.variables(session).value
@@ -233,7 +234,7 @@ def _open(position: Any) -> bool:
 def _of_graph(variables: Sequence[Any], rule: Rule) -> BlockState:
     """Those of a session's graph: training the same variables in two places counts as one."""
     with tf.init_scope():
-        graph = ops.get_default_graph()
+        graph = tf.compat.v1.get_default_graph()
     known = getattr(graph, _ATTRIBUTE, [])
     setattr(graph, _ATTRIBUTE, known)
     keys = [variable_key(v) for v in variables]

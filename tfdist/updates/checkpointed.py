@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
+from tfdist.compat.sessions import is_open
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.graph import function_state
@@ -39,25 +38,6 @@ def graph_variable(name: str, make: Callable[[], tf.Tensor]) -> Any:
         return tf.compat.v1.Variable(make(), trainable=False, use_resource=True, name=name)
 
 
-def track(optimizer: Any, name: str, variable: Any) -> None:
-    """Have an optimizer's checkpoint hold a variable that is not its own.
-
-    Args:
-      optimizer: of Keras, or one of which ``tf.train.Checkpoint`` saves all it tracks.
-      name: in the checkpoint.
-      variable: of TensorFlow.
-    """
-    if hasattr(optimizer, "stateless_apply"):  # Keras 3, which knows variables of its own kind alone
-        with tf.init_scope():
-            of_keras = sys.modules["keras"].Variable(
-                variable.numpy(), dtype=variable.dtype.name, trainable=False, name=name
-            )
-        of_keras._value = variable
-        optimizer._track_variable(of_keras)
-    elif hasattr(optimizer, "_track_trackable"):
-        optimizer._track_trackable(variable, name, overwrite=True)
-
-
 class LeftOver:
     """What int8 has lost, in the graphs of sessions.
 
@@ -71,9 +51,9 @@ class LeftOver:
 
     def built(self) -> None:
         """The averages that an optimizer applies have been built: their graph's checkpoints are to hold it."""
-        state = state_of(ops.get_default_graph()) if function_state.in_session() else None
+        state = state_of(tf.compat.v1.get_default_graph()) if function_state.in_session() else None
         for collective in state.world_collectives if state else ():
-            exchanges, known = _as_int8(collective), _variables(ops.get_default_graph())
+            exchanges, known = _as_int8(collective), _variables(tf.compat.v1.get_default_graph())
             if exchanges and collective not in known:
                 elements = sum(exchange.elements for exchange in exchanges)
                 known[collective] = graph_variable(_NAME, functools.partial(tf.zeros, [elements]))
@@ -81,7 +61,7 @@ class LeftOver:
     def keep(self) -> None:
         """Have the next step of the session that has trained last get what was lost. Collective: all ranks."""
         job, session = self._steps.job, self._steps.sessions.trained
-        if session is None or session._closed or len(job.world.topology.nodes) == 1:
+        if session is None or not is_open(session) or len(job.world.topology.nodes) == 1:
             return
         for collective in _variables(session.graph):
             for exchange in _as_int8(collective):

@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
-from tfdist.graph.conditions import contexts, do_if
+from tfdist.compat.graphs import control_flow, control_flow_around
+from tfdist.graph.conditions import do_if
 from tfdist.graph.graph_state import make_state, state_of
 from tfdist.graph.markers import variable_key
 
@@ -37,7 +37,7 @@ def update_if(
     """
     if tf.executing_eagerly():
         return call() if due else None
-    state = make_state(ops.get_default_graph())
+    state = make_state(tf.compat.v1.get_default_graph())
     if state.moved.intersection(keys):
         raise RuntimeError(_MOVED.format(why))
     state.due.update({key: due for key in keys if key is not None})
@@ -46,9 +46,9 @@ def update_if(
 
 def if_due(due: tf.Tensor, call: Callable[[], Any], name: str | None = None) -> Any:
     """Have what ``call`` builds done when a condition is true. See ``update_if``."""
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     scope = graph.get_name_scope()
-    if due.graph is graph and due.op._get_control_flow_context() not in contexts(graph):
+    if due.graph is graph and control_flow(due.op) not in control_flow_around(graph):
         raise RuntimeError(
             "gradients are computed inside a condition or a loop of TensorFlow and applied outside, where it is not "
             "known whether they are due: compute and apply them in one place, or leave TFDIST_ACCUMULATE_STEPS out"
@@ -56,7 +56,7 @@ def if_due(due: tf.Tensor, call: Callable[[], Any], name: str | None = None) -> 
     returned: list[Any] = []
 
     def build() -> tf.Tensor:
-        with ops.get_default_graph().name_scope(
+        with tf.compat.v1.get_default_graph().name_scope(
             f"{scope}/" if scope else None
         ):  # variables are named as without a condition
             returned.append(call())
@@ -79,7 +79,7 @@ def if_due(due: tf.Tensor, call: Callable[[], Any], name: str | None = None) -> 
 
 def due_of(variables: Sequence[Any]) -> tf.Tensor | None:
     """Whether the variables are updated in this step of the graph under construction; None: in each."""
-    state = state_of(ops.get_default_graph())
+    state = state_of(tf.compat.v1.get_default_graph())
     if state is None or not state.due:
         return None
     return next((state.due[key] for v in variables if (key := variable_key(v)) in state.due), None)
@@ -87,7 +87,9 @@ def due_of(variables: Sequence[Any]) -> tf.Tensor | None:
 
 def move_each_step(variables: Sequence[Any]) -> None:
     """Moving averages of variables are built in the graph under construction, of which no update is known."""
-    make_state(ops.get_default_graph()).moved.update(key for v in variables if (key := variable_key(v)) is not None)
+    make_state(tf.compat.v1.get_default_graph()).moved.update(
+        key for v in variables if (key := variable_key(v)) is not None
+    )
 
 
 def value_now(variable: Any) -> tf.Tensor:

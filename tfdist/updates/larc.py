@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import tensorflow as tf
-from tensorflow.python.training import optimizer as tf_optimizer
 
 from tfdist.graph.gradient_average import merge
 
@@ -98,7 +97,7 @@ def _norm(values: tf.Tensor) -> tf.Tensor:
     return tf.sqrt(tf.reduce_sum(values * values))
 
 
-class LarcOptimizer(tf_optimizer.Optimizer):  # type: ignore[misc]
+class LarcOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
     """An optimizer of TensorFlow 1 that is given scaled gradients. A checkpoint takes it for that one.
 
     Args:

@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
+from tfdist.compat.graphs import control_flow, control_flow_around
+from tfdist.compat.optimizers import scales_the_loss, track
 from tfdist.core.log import announce, rarely
 from tfdist.core.settings import SettingsError
 from tfdist.graph import function_state, marking
-from tfdist.graph.conditions import contexts
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import times
 from tfdist.training.steps import Steps
 from tfdist.updates import loss_scale
-from tfdist.updates.checkpointed import graph_variable, track
+from tfdist.updates.checkpointed import graph_variable
 from tfdist.updates.loss_scale import Constant, LogMax, LossScale, State
 
 _NAME = "loss_scale_state"
@@ -81,7 +81,7 @@ class LossScaling:
         gradients = [gradient for gradient, _ in pairs if gradient is not None]
         if how is None or not gradients:
             return due
-        own = next((c.__name__ for c in type(optimizer).__mro__ if c.__name__.endswith("LossScaleOptimizer")), "")
+        own = scales_the_loss(optimizer)
         if own:
             raise SettingsError(
                 f"loss_scale={self._job.switches.settings.loss_scale}, and {own} scales the loss by itself: leave one "
@@ -125,7 +125,7 @@ class LossScaling:
                     self._state = tf.Variable(first, trainable=False, name=_NAME)
             return self._state
         with tf.init_scope():
-            graph = ops.get_default_graph()
+            graph = tf.compat.v1.get_default_graph()
         if not hasattr(graph, _ATTRIBUTE):
             setattr(graph, _ATTRIBUTE, graph_variable(_NAME, lambda: tf.constant(first)))
         return getattr(graph, _ATTRIBUTE)
@@ -189,12 +189,12 @@ def averages_behind(gradients: Sequence[Any]) -> list[tf.Tensor]:
     """What of averages decides: as they were before a script has clipped them, which may make them finite."""
     if tf.executing_eagerly():
         return [_values(gradient) for gradient in gradients]
-    graph = ops.get_default_graph()
-    around, state, found = contexts(graph), make_state(graph), {}
+    graph = tf.compat.v1.get_default_graph()
+    around, state, found = control_flow_around(graph), make_state(graph), {}
     for gradient in gradients:
         parts = [gradient.values] if isinstance(gradient, tf.IndexedSlices) else [tf.convert_to_tensor(gradient)]
         marked = [marker.tensors[0] for marker in marking.markers_behind(parts, state)]
-        seen = [t for t in marked if t.graph is graph and t.op._get_control_flow_context() in around]
+        seen = [t for t in marked if t.graph is graph and control_flow(t.op) in around]
         found.update({id(t): t for t in (seen if seen and len(seen) == len(marked) else parts)})
     return [_values(tensor) for tensor in found.values()]
 

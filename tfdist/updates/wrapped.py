@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from tfdist.compat.optimizers import chain
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
 
@@ -24,16 +25,9 @@ def wrap(optimizer: Any, reduction: Reduction) -> None:
     object.__setattr__(optimizer, _ATTRIBUTE, reduction)  # not as Keras sets attributes: it looks for variables in them
 
 
-def with_inner(optimizer: Any) -> Iterator[Any]:
-    """An optimizer and those inside it: Keras puts one around a script's for half precision, ``larc`` another."""
-    while optimizer is not None:
-        yield optimizer
-        optimizer = getattr(optimizer, "inner_optimizer", None)
-
-
 def reduction_of(optimizer: Any) -> Reduction | None:
     """Of an optimizer, or of one inside it."""
-    found: Iterator[Reduction | None] = (getattr(one, _ATTRIBUTE, None) for one in with_inner(optimizer))
+    found: Iterator[Reduction | None] = (getattr(one, _ATTRIBUTE, None) for one in chain(optimizer))
     return next((one for one in found if one is not None), None)
 
 

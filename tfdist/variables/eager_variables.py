@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfdist.compat import variables as tf_variables
 from tfdist.graph.job import Job
 from tfdist.graph.markers import numberless, variable_name
 from tfdist.transport import agreement
@@ -28,7 +29,7 @@ _METRICS = re.compile(r"(^|/)(total|count|(true|false)_(positives|negatives)|tot
 
 def described(variable: Any) -> str:
     """What all ranks must have alike."""
-    own = native(variable)
+    own = tf_variables.native(variable)
     return f"variable {numberless(variable_name(variable))} {own.dtype.name} {own.shape}"
 
 
@@ -86,7 +87,7 @@ def mean_of_ranks(value: np.ndarray, job: Job) -> np.ndarray:
 def variables_of(given: Any, attribute: str = "weights") -> list[Any]:
     """The ``tf.Variable`` of each variable, of TensorFlow or Keras, in a list; or of an object's attribute."""
     found = getattr(given, attribute, given)
-    return [native(v) for v in ([found] if hasattr(found, "assign") else found)]
+    return [tf_variables.native(v) for v in ([found] if hasattr(found, "assign") else found)]
 
 
 def random_state(variable: Any) -> bool:
@@ -102,32 +103,3 @@ def batch_statistic(variable: Any) -> bool:
 def metric_state(variable: Any) -> bool:
     """Whether a variable is what a metric of Keras's adds up, by its name."""
     return _METRICS.search(variable.name) is not None
-
-
-def native(variable: Any) -> Any:
-    """A variable of Keras 3 (which has a path) as TensorFlow's."""
-    return variable.value if hasattr(variable, "path") else variable
-
-
-# An optimizer that wraps another has it in one of these.
-_INNER = ("inner_optimizer", "_optimizer", "_opt")
-
-
-def inner_optimizers(optimizer: Any) -> list[Any]:
-    """An optimizer, the one that it wraps, if it does, and so on."""
-    found = [optimizer]
-    while (inner := next((i for n in _INNER if (i := getattr(found[-1], n, None)) is not None), None)) is not None:
-        found.append(inner)
-    return found
-
-
-def optimizer_variables(optimizer: Any) -> list[Any]:
-    """What an optimizer and those that it wraps keep, their rates included (which tf_keras does not count)."""
-    found: dict[int, Any] = {}
-    for one in inner_optimizers(optimizer):
-        own = getattr(one, "variables", ())
-        own = list(own() if callable(own) else own)
-        own += [getattr(one, "_learning_rate", None), getattr(one, "_current_learning_rate", None)]
-        own += list(getattr(one, "_hyper", {}).values())
-        found.update({id(v): v for v in map(native, own) if hasattr(v, "assign")})
-    return list(found.values())

@@ -12,8 +12,9 @@ import re
 import weakref
 from typing import Any
 
-from tensorflow.python.framework import func_graph, ops
+import tensorflow as tf
 
+from tfdist.compat.graphs import GRAPHS
 from tfdist.graph.traversal import WRITES, ancestors, bodies
 
 _GRADIENTS = re.compile(r"(^|/)gradients?(_tape|_\d+)?/")  # the scopes of tf.gradients, and of tapes in functions
@@ -27,10 +28,9 @@ class EarlierGraphs:
     """The graphs that were there when this was made, and train."""
 
     def __init__(self) -> None:
-        kinds = ops.Graph, func_graph.FuncGraph
         # (Not isinstance: some lazy modules are imported when asked for their class, and dead proxies have none.)
-        graphs = [o for o in gc.get_objects() if issubclass(type(o), kinds)]
-        self._updates: weakref.WeakKeyDictionary[Any, frozenset[ops.Operation]] = weakref.WeakKeyDictionary()
+        graphs = [o for o in gc.get_objects() if issubclass(type(o), GRAPHS)]
+        self._updates: weakref.WeakKeyDictionary[Any, frozenset[tf.Operation]] = weakref.WeakKeyDictionary()
         for graph in graphs:
             if updates := _updates(graph):
                 self._updates[graph] = updates
@@ -45,7 +45,7 @@ class EarlierGraphs:
         """Whether there are any."""
         return bool(self._updates)
 
-    def _callers(self, graph: Any) -> frozenset[ops.Operation]:
+    def _callers(self, graph: Any) -> frozenset[tf.Operation]:
         return frozenset(op for op in graph.get_operations() if any(body in self._updates for body in bodies(op)))
 
     def check_function(self, graph: Any) -> None:
@@ -69,7 +69,7 @@ class EarlierGraphs:
             raise RuntimeError(_REFUSED.format(f"the operation {found.name}", "built"))
 
 
-def _updates(graph: Any) -> frozenset[ops.Operation]:
+def _updates(graph: Any) -> frozenset[tf.Operation]:
     """The operations by which a graph writes what is made of gradients."""
     operations = graph.get_operations()
     if not any(_GRADIENTS.search(op.name) for op in operations):

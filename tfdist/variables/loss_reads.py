@@ -12,10 +12,10 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
+from tfdist.compat.graphs import is_symbolic
 from tfdist.graph.markers import REFERENCES, handle_key
-from tfdist.graph.traversal import ancestors, arguments, bodies, is_symbolic
+from tfdist.graph.traversal import ancestors, arguments, bodies
 
 # Operations that take a variable's value by its handle.
 _READING = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "_ReadVariablesOp"}
@@ -34,7 +34,7 @@ def loss_reads(tensors: Iterable[Any]) -> set[Hashable]:
     return found
 
 
-def _read_by(op: ops.Operation) -> list[Any]:
+def _read_by(op: tf.Operation) -> list[Any]:
     """The handles whose variables an operation reads."""
     handles = [t for t in op.inputs if t.dtype == tf.resource]
     if not handles:
@@ -57,7 +57,7 @@ def _arguments_read(body: Any) -> set[int]:
     return _known[body]
 
 
-def _inside(body: Any) -> Iterable[ops.Operation]:
+def _inside(body: Any) -> Iterable[tf.Operation]:
     seen = {t.op for t in body.outputs}
     queue = list(seen)
     for op in queue:  # grows while it is walked

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
 from tfdist.transport.interfaces import DisagreementError
 from tfdist.variables.first_step import Values
@@ -79,7 +78,7 @@ def settable(graph: Any) -> dict[str, Any]:
     """The global variables that can be set through their initialisers, by name."""
     return {
         v.name: v
-        for v in graph.get_collection(ops.GraphKeys.GLOBAL_VARIABLES)
+        for v in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
         if getattr(v, "initializer", None) is not None and len(v.initializer.inputs) > 1
     }
 

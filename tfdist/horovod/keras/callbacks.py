@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat import optimizers
 from tfdist.graph import function_state
 from tfdist.horovod import basics, collectives
 from tfdist.horovod.functions import allgather_object, broadcast_variables, build
@@ -67,8 +68,7 @@ class BroadcastGlobalVariablesCallback(Callback):  # type: ignore[misc,valid-typ
 
     def _broadcast(self) -> None:
         self.broadcast_done = True
-        own = self.model.optimizer.variables
-        known = [*self.model.variables, *(own() if callable(own) else own)]
+        known = [*self.model.variables, *optimizers.listed(self.model.optimizer)]
         # (Random states are each rank's own: the ranks draw different masks, as one process does for its examples.)
         wanted = [v for v in known if id(v) not in self._local and not random_state(v)]
         broadcast_variables(wanted, self.root_rank)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
 from tfdist.engine.other_exchanges import own_copy
 from tfdist.graph import function_state
@@ -35,7 +34,7 @@ def build(
     """
     underway: dict[int, Underway] = {}
     numbers = itertools.count()
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     failures = make_state(graph).failures if function_state.in_session() else job.functions.failures
 
     def start(*arrays: np.ndarray) -> np.ndarray:

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
+from tfdist.compat import eager
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.traversal import outermost
@@ -59,7 +59,7 @@ class Signal:
 
     def _raise_now(self) -> None:
         if self._state is None:
-            with context.eager_mode():
+            with eager.mode():
                 self._queue.enqueue(True)
             return
         for session in list(self._state.sessions):  # which of them waits is not known here
