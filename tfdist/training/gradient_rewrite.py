@@ -19,7 +19,7 @@ from tfdist.graph import function_state, marking
 from tfdist.graph.conditions import own_condition
 from tfdist.graph.gradient_average import reducer_of
 from tfdist.graph.graph_state import GraphState, make_state
-from tfdist.graph.job import Job
+from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import REFERENCES, Gradient, Marker, variable_key, variable_name
 from tfdist.graph.step_sums import Accumulation
 from tfdist.graph.traversal import ancestors
@@ -60,9 +60,15 @@ class Application(Accumulation, Protocol):
     def applies(self, marker: Marker) -> None:
         """It applies a gradient whose average has been built."""
 
+    def all_due(self) -> tf.Tensor | None:
+        """Whether all that it applies is to be applied in this step; None: in each."""
+
 
 def averaged(
-    grads_and_vars: Sequence[tuple[Any, Any]], job: Job, application: Application | None = None
+    grads_and_vars: Sequence[tuple[Any, Any]],
+    job: Job,
+    application: Application | None = None,
+    reducer: Reducer | None = None,
 ) -> list[tuple[Any, Any]]:
     """What an optimizer is to apply instead, after the average has been put behind the marks.
 
@@ -70,6 +76,7 @@ def averaged(
       grads_and_vars: as given to ``apply_gradients``.
       job: the ranks and settings.
       application: adds several steps up; None: each step is applied.
+      reducer: what becomes of them; None: the job's.
     """
     grads_and_vars = [(_tensor(gradient), variable) for gradient, variable in grads_and_vars]
     in_function = not function_state.in_session()
@@ -95,7 +102,7 @@ def averaged(
         )
         direct = [i for i, (gradient, _) in enumerate(grads_and_vars) if gradient is not None]
     else:
-        _rewire(pending, state, job, application)
+        _rewire(pending, state, job, application, reducer)
         if application is not None:
             for marker in behind:
                 application.applies(marker)
@@ -111,7 +118,7 @@ def averaged(
             _warn_of_late_average()
         names = [variable_name(grads_and_vars[i][1]) for i in direct]
         own = [marking.dense_if_asked(applied[i], job) for i in direct]
-        for i, gradient in zip(direct, _build(own, names, job, application=application), strict=True):
+        for i, gradient in zip(direct, _build(own, names, job, application=application, reducer=reducer), strict=True):
             applied[i] = gradient
         if not in_function:
             state.late += [t for gradient in own for t in _components(gradient) if is_symbolic(t)]
@@ -257,7 +264,13 @@ def _obstacle(pending: Sequence[Marker], state: GraphState) -> str | None:
     return None
 
 
-def _rewire(markers: Sequence[Marker], state: GraphState, job: Job, application: Application | None = None) -> None:
+def _rewire(
+    markers: Sequence[Marker],
+    state: GraphState,
+    job: Job,
+    application: Application | None = None,
+    reducer: Reducer | None = None,
+) -> None:
     # What gradients are computed from, other gradients among them, is this rank's own.
     before = set(ancestors([t.op.inputs[0].op for m in markers for t in m.tensors]))
     # An average stands where its gradients do, which may be outside the cond that applies it.
@@ -272,7 +285,7 @@ def _rewire(markers: Sequence[Marker], state: GraphState, job: Job, application:
             names = [m.name for m in members]
             beside = members[0].tensors[0].op
             after = _others_of(members, beside, state)
-            results = _build([m.gradient for m in members], names, job, beside, after, application)
+            results = _build([m.gradient for m in members], names, job, beside, after, application, reducer)
         for marker, result in zip(members, results, strict=True):
             marker.replace(result, before)
             marker.due = None if application is None else application.due
@@ -297,11 +310,12 @@ def _build(
     beside: tf.Operation | None = None,
     after: Sequence[tf.Operation] = (),
     application: Application | None = None,
+    reducer: Reducer | None = None,
 ) -> list[Gradient]:
     steps = job.switches.settings.accumulate_steps
     if steps > 1 and application is None:
         raise RuntimeError(_NOT_ACCUMULATED.format(", ".join(names[:3]), steps))
-    reducer = reducer_of(job, application)
+    reducer = reducer or reducer_of(job, application)
     if tf.executing_eagerly():
         return reducer.reduce(gradients, names, job.world)
     graph = tf.compat.v1.get_default_graph()

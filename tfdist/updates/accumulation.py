@@ -23,12 +23,11 @@ from tfdist.graph import function_state
 from tfdist.graph.job import Job, LastSteps
 from tfdist.graph.markers import Marker, variable_key
 from tfdist.updates._sums import sum_of
+from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 
-Pairs = Sequence[tuple[Any, Any]]
 
-
-class Accumulations:
-    """Those of this process's optimizers.
+class Accumulations(Stage):
+    """Those of this process's optimizers: the stages behind know whether a step is the last of several.
 
     Args:
       job: the ranks and settings.
@@ -38,7 +37,10 @@ class Accumulations:
         self._job = job
         self._known: weakref.WeakKeyDictionary[Any, dict[Hashable, StepSums]] = weakref.WeakKeyDictionary()
 
-    def of(self, optimizer: Any, pairs: Pairs) -> Accumulated | None:
+    def update(self, update: Update, go_on: GoOn) -> Any:
+        return go_on(update.with_(held=self._held(update.optimizer, update.pairs)))
+
+    def _held(self, optimizer: Any, pairs: Pairs) -> Accumulated | None:
         """What an optimizer is about to apply in a graph; None: it applies every step.
 
         Args:

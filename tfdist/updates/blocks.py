@@ -28,15 +28,15 @@ from tfdist.updates import _block_state, _optimizer_state
 from tfdist.updates._block_state import BlockState
 from tfdist.updates._block_step import BlockStep, OwnGradients
 from tfdist.updates.block_filter import Rule
+from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 from tfdist.variables.eager_variables import mean_of_ranks
 
 _ATTRIBUTE = "_tfdist_blocks"  # of a session's graph: its states
 _PLACE = "the end of a block that is cut off"
-Pairs = Sequence[tuple[Any, Any]]
 
 
-class Blocks:
-    """The blocks of all optimizers of this process.
+class Blocks(Stage):
+    """The blocks of all optimizers of this process: what stands around an update in one.
 
     Args:
       steps: of this process.
@@ -49,27 +49,31 @@ class Blocks:
         self._building_for_nothing = False
         self._told = False
 
-    def step(
-        self, optimizer: Any, pairs: Pairs, average: Callable[[Pairs], Pairs], apply: Callable[[Pairs], Any]
-    ) -> Any:
-        """An optimizer is to apply gradients.
+    def update(self, update: Update, go_on: GoOn) -> Any:
+        if update.block is None:
+            return go_on(update)
+        state, rule = update.block
+        block = BlockStep(self._job, self._steps.variables, state, rule)
 
-        Args:
-          optimizer: that applies.
-          pairs: of this rank's gradients and their variables.
-          average: makes what is applied of them, by the job's reducer.
-          apply: applies that, and returns what stands for it.
+        def built() -> None:
+            state.slots = _optimizer_state.slots(update.optimizer, rule.state, state.variables, state.made)
+
+        with self._quietly():
+            return block.around(lambda: go_on(update), built)
+
+    def begun(self, update: Update) -> Update:
+        """The same as a step of a block, whose gradients stay each rank's own, if there are blocks.
 
         Raises:
           RuntimeError: it is executed eagerly, or its variables are another optimizer's.
         """
         rule = self._rule()
-        if rule is None or all(gradient is None for gradient, _ in pairs):
-            return apply(average(pairs))
-        settings = self._job.switches.settings
+        if rule is None or not update.trained:
+            return update
+        settings, kind = self._job.switches.settings, type(update.optimizer).__name__
         if tf.executing_eagerly():
             raise RuntimeError(
-                f"TFDIST_SYNC is {settings.sync!r}, and {type(optimizer).__name__} applies gradients eagerly on rank "
+                f"TFDIST_SYNC is {settings.sync!r}, and {kind} applies gradients eagerly on rank "
                 f"{self._job.world.rank}: put the training step into a tf.function, or use TFDIST_SYNC=gradients"
             )
         if not self._job.switches.broadcasts:
@@ -77,19 +81,11 @@ class Blocks:
                 f"TFDIST_SYNC is {settings.sync!r}, and tfdist.disable_broadcast lets each rank begin with its own "
                 "variables: blocks filter the change of variables that all ranks began with"
             )
-        state = self._state(optimizer, pairs, rule)
-        with self._own_gradients(state, rule):
-            own = average(pairs)
-        block = BlockStep(self._job, self._steps.variables, state, rule)
-
-        def built() -> None:
-            state.slots = _optimizer_state.slots(optimizer, rule.state, state.variables, state.made)
-
-        with self._quietly():
-            return block.around(lambda: apply(own), built)
+        state = self._state(update.optimizer, update.pairs, rule)
+        return update.with_(block=(state, rule), reducer=OwnGradients(state, rule, reducer_of(self._job)))
 
     def built(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        """An optimizer of Keras 3 has made its variables: those of its blocks belong to them, for a checkpoint."""
+        # Those of its blocks belong to them, for a checkpoint.
         rule = self._rule()
         if rule is not None and len(variables) and not self._building_for_nothing and optimizer not in self._states:
             self._add(optimizer, variables, rule)
@@ -183,16 +179,6 @@ class Blocks:
         self._states[optimizer] = _block_state.make_for(optimizer, variables, rule)
 
     @contextlib.contextmanager
-    def _own_gradients(self, state: BlockState, rule: Rule) -> Iterator[None]:
-        switches = self._job.switches
-        previous = switches.reducer
-        switches.reducer = OwnGradients(state, rule, reducer_of(self._job))
-        try:
-            yield
-        finally:
-            switches.reducer = previous
-
-    @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
         self._building_for_nothing = True
         try:
@@ -221,6 +207,20 @@ class Blocks:
             new[key(state.lookahead)] = np.float32(rule.lookahead)
         new[key(state.position)] = np.int64(0)
         return {name: np.asarray(value) for name, value in new.items()}
+
+
+class OwnSteps(Stage):
+    """In a block of local steps gradients stay each rank's own.
+
+    Args:
+      blocks: of this process.
+    """
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+
+    def update(self, update: Update, go_on: GoOn) -> Any:
+        return go_on(self._blocks.begun(update))
 
 
 def _states_of(graph: Any) -> list[BlockState]:

@@ -11,13 +11,33 @@ import tensorflow as tf
 from tfdist.compat.graphs import control_flow, control_flow_around
 from tfdist.graph.conditions import do_if
 from tfdist.graph.graph_state import make_state, state_of
+from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_key
+from tfdist.updates.pipeline import GoOn, Stage, Update
 
 _MOVED = (
     "moving averages (tf.train.ExponentialMovingAverage) of what is trained here were built before, and it is not "
     "updated in each step ({}): they would move with each step, instead of each update. Build them after the "
     "optimizer, under tf.control_dependencies([train_op])"
 )
+
+
+class WhenDue(Stage):
+    """An update that is not due in each step stands in a condition.
+
+    Args:
+      job: the settings.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def update(self, update: Update, go_on: GoOn) -> Any:
+        if update.due is None:
+            return go_on(update)
+        keys, why = [variable_key(variable) for variable in update.trained], self._job.switches.settings.not_each_step
+        inside = update.with_(name=f"{update.name}/update")
+        return update_if(update.due, keys, lambda: go_on(inside), update.name, why)
 
 
 def update_if(

@@ -11,7 +11,6 @@ import math
 import statistics
 import weakref
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from tfdist.core.log import announce, rarely
 from tfdist.core.settings import SettingsError
 from tfdist.graph.job import Job
 from tfdist.updates.loss_scaling import averages_behind
+from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 
 _WINDOW_STEPS = 20
 _REMEMBERED = 10  # windows whose median is compared with
@@ -34,7 +34,6 @@ _REWIND = (
     "TFDIST_DIVERGENCE is 'rewind', and nmt alone goes back to a checkpoint by itself: use 'stop', and start "
     "again from a checkpoint with half the learning rate"
 )
-Pairs = Sequence[tuple[Any, Any]]
 
 
 class Growth:
@@ -82,7 +81,7 @@ class Growth:
         )
 
 
-class DivergenceGuard:
+class DivergenceGuard(Stage):
     """Looks at what each optimizer is about to apply.
 
     Args:
@@ -93,7 +92,10 @@ class DivergenceGuard:
         self._job = job
         self._growths: weakref.WeakKeyDictionary[Any, Growth] = weakref.WeakKeyDictionary()
 
-    def watched(self, optimizer: Any, pairs: Pairs) -> Pairs:
+    def update(self, update: Update, go_on: GoOn) -> Any:
+        return go_on(update.with_(pairs=self._watched(update.optimizer, update.pairs)))
+
+    def _watched(self, optimizer: Any, pairs: Pairs) -> Pairs:
         """The same gradients, which are there when they have been looked at.
 
         Raises:

@@ -27,14 +27,14 @@ from tfdist.training.steps import Steps
 from tfdist.updates import loss_scale
 from tfdist.updates.checkpointed import graph_variable
 from tfdist.updates.loss_scale import Constant, LogMax, LossScale, State
+from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 
 _NAME = "loss_scale_state"
 _ATTRIBUTE = "_tfdist_loss_scale"  # of a session's graph: its state
 _HOPELESS = 100  # updates in succession
-Pairs = Sequence[tuple[Any, Any]]
 
 
-class LossScaling:
+class LossScaling(Stage):
     """The loss scale of this process.
 
     Args:
@@ -63,7 +63,11 @@ class LossScaling:
                 return tf.constant(how.first, tf.float32)
             return tf.cast(self._variable(how).read_value()[0], tf.float32)
 
-    def finite(self, optimizer: Any, pairs: Pairs, due: tf.Tensor | None) -> tf.Tensor | None:
+    def update(self, update: Update, go_on: GoOn) -> Any:
+        due = None if update.held is None else update.held.all_due()
+        return go_on(update.with_(due=self._finite(update.optimizer, update.pairs, due)))
+
+    def _finite(self, optimizer: Any, pairs: Pairs, due: tf.Tensor | None) -> tf.Tensor | None:
         """Whether an optimizer is to apply these averages; the scale follows.
 
         Args:
@@ -87,7 +91,7 @@ class LossScaling:
                 f"loss_scale={self._job.switches.settings.loss_scale}, and {own} scales the loss by itself: leave one "
                 "of them out"
             )
-        self.built(optimizer)
+        self._track(optimizer)
         with tf.name_scope("tfdist/loss_scale"):
             values = averages_behind(gradients)
             finite = tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(v)) for v in values]))
@@ -102,8 +106,11 @@ class LossScaling:
             with tf.control_dependencies([variable.assign(tf.ensure_shape(new, [len(State._fields)]))]):
                 return tf.logical_and(due, finite)
 
-    def built(self, optimizer: Any) -> None:
-        """An optimizer has its variables: its checkpoint is to hold the scale."""
+    def built(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        self._track(optimizer)
+
+    def _track(self, optimizer: Any) -> None:
+        """Its checkpoint is to hold the scale."""
         how = self._how()
         if how is not None and not function_state.in_session() and optimizer not in self._tracking:
             self._tracking.add(optimizer)

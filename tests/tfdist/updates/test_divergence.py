@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfdist.core.settings import Settings
 from tfdist.updates.divergence import DivergenceGuard, Growth
+from tfdist.updates.pipeline import Update
 
 
 def said(norms: list[float]) -> dict[int, str]:
@@ -53,7 +54,7 @@ def test_each_update_that_is_not_finite_ends_training_and_some_are_told(
     with mock.patch("tfdist.updates.divergence.announce") as announced:
         for update in range(1, 6):
             try:
-                guard.watched(optimizer, [(tf.constant([math.nan]), None)])
+                guard.update(Update(optimizer, [(tf.constant([math.nan]), None)], mock.Mock()), mock.Mock())
             except FloatingPointError:
                 found.append(update)
     assert found == ended

@@ -1,0 +1,35 @@
+"""Order: the stages of an update, from what the script has computed to what its optimizer does."""
+
+from __future__ import annotations
+
+import functools
+
+from tfdist.training.steps import Steps
+from tfdist.updates.accumulation import Accumulations
+from tfdist.updates.blocks import OwnSteps, blocks_of
+from tfdist.updates.checkpointed import left_over_of
+from tfdist.updates.conditional import WhenDue
+from tfdist.updates.divergence import DivergenceGuard
+from tfdist.updates.loss_scaling import loss_scaling_of
+from tfdist.updates.pipeline import Known, Pipeline, Reduce, SetAlike, Unwrapped
+from tfdist.updates.wrapped import WrappedOptimizers
+
+
+@functools.cache
+def pipeline_of(steps: Steps) -> Pipeline:
+    """The pipeline of this process."""
+    job, blocks = steps.job, blocks_of(steps)
+    return Pipeline(
+        [
+            Unwrapped(job, WrappedOptimizers(job).update),  # Horovod's names: nothing is averaged by itself
+            Known(steps),
+            Accumulations(job),  # before the exchange, which counts the steps
+            OwnSteps(blocks),
+            Reduce(steps, left_over_of(steps).built),
+            blocks,  # a block's beginning and end stand around all that sets its variables
+            SetAlike(steps),
+            loss_scaling_of(steps),  # by the averages: all ranks leave the same updates out
+            WhenDue(job),
+            DivergenceGuard(job),  # of updates that are applied
+        ]
+    )
