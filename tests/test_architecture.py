@@ -18,7 +18,7 @@ MODULES = {
 # From the ground up: what stands in a line may import the lines before it, and itself.
 ROOMS = {
     "tfdist": "compat core, processes, transport, mpi engine, graph, variables, training, updates, hooks, start, "
-    "api api_collectives api_ddl api_updates schedules ddl_keras, __init__, keras __main__ horovod",
+    "api api_collectives api_ddl api_updates schedules ddl_keras extend, __init__, keras __main__ horovod",
     "tfdist.horovod": "named, _state, process_sets, _tensors ops compression sync_batch_norm, functions, "
     "collectives rank_ops basics _reduction, optimizers elastic timeline, mpi_ops, __init__, keras",
     "nmt": "core, text demo, model, reporting scoring, keeping translate, train, options, runs, "

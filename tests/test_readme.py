@@ -145,6 +145,15 @@ w = tf.Variable(1.0)
 with tf.GradientTape() as tape:
     loss = w * (2.0 + 4.0 * tfdist.rank())
 assert float(tape.gradient(loss, w)) == 2.0, "half of the average"
+extend.use_reducer(None)
+"""
+AFTER_STAGE = """
+w = tf.Variable([0.0, 0.0])
+own = tf.constant([1.0, 3.0]) * (1.0 + tfdist.rank())
+with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(w * own)
+keras.optimizers.SGD(1.0).apply_gradients([(tape.gradient(loss, w), w)])
+assert w.numpy().tolist() == [1.5, -1.5], "the average without its mean"
 print("all of it ran")
 """
 
@@ -168,8 +177,10 @@ def test_the_eager_scripts_of_the_readmes(tmp_path: Path) -> None:
         BEFORE_SEEDS,
         block("tfdist/README.md", "keras.utils.set_random_seed("),
         AFTER_SEEDS,
-        block("tfdist/README.md", "from tfdist.start import process\n"),
+        block("tfdist/README.md", "from tfdist import extend\n\n\nclass Scaled"),
         AFTER_REDUCER,
+        block("tfdist/README.md", "import tensorflow as tf\nfrom tfdist import extend\n"),
+        AFTER_STAGE,
         BEFORE_EMERGENCY.format(directory=str(tmp_path)),
         "try:",
         textwrap.indent(block("tfdist/README.md", "try:\n    model.fit("), "    "),

@@ -17,6 +17,7 @@ from tfdist.transport.interfaces import DisagreementError, PeerError
 process()
 
 if TYPE_CHECKING:
+    from tfdist import extend as extend
     from tfdist import schedules as schedules
     from tfdist.api import (
         abort,
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from tfdist.ddl_keras import DDLGlobalVariablesCallback as DDLGlobalVariablesCallback
 else:
     _MODULES = "api", "api_collectives", "api_ddl", "api_updates"
-    _PARTS = "horovod", "keras", "schedules"
+    _PARTS = "extend", "horovod", "keras", "schedules"
     _WITH_KERAS = {"DDLCallback": "ddl_keras", "DDLGlobalVariablesCallback": "ddl_keras"}
 
     def __getattr__(name: str) -> Any:

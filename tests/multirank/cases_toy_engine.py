@@ -1,4 +1,4 @@
-"""A fourth engine: what it takes to add one is this module and a line, ``register``."""
+"""An engine of one's own: what it takes to add one is this module and a line, ``extend.add_engine``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import tfdist
 from tests.multirank.cases_law import OPTIMIZERS, clipped_model
 from tests.multirank.inside import job, settings
 from tests.multirank.oracle import assert_law
+from tfdist import extend
 from tfdist.core.settings import Settings
 from tfdist.engine.autotune import Engines
-from tfdist.engine.engines import Bucket, register
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Everything:
     def needs(self, tensors: int) -> None:
         return None
 
-    def open(self, bucket: Bucket, channel: Any) -> Any:
+    def open(self, bucket: extend.Bucket, channel: Any) -> Any:
         self.taken.append(bucket.what)
         return _AllGather(bucket, channel)
 
@@ -43,7 +43,7 @@ class Everything:
 class _AllGather:
     lost = ()
 
-    def __init__(self, bucket: Bucket, channel: Any) -> None:
+    def __init__(self, bucket: extend.Bucket, channel: Any) -> None:
         self._bucket, self._channel = bucket, channel
 
     def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
@@ -55,7 +55,7 @@ class _AllGather:
             target[:] = np.sum([every[rank].view(self._bucket.dtype) for rank in turn.present], axis=0) / divisor
 
 
-register("everything", lambda world, settings: [Everything()])
+extend.add_engine("everything", lambda world, settings: [Everything()])
 
 
 def case_a_new_engine_is_chosen_by_its_name_and_keeps_the_law() -> None:

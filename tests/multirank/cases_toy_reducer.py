@@ -1,17 +1,17 @@
-"""A reducer of one's own: what it takes to add one is this module and a line, ``switches.reducer = ...``."""
+"""A reducer of one's own: what it takes to add one is this module and a line, ``extend.use_reducer``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tests.multirank.inside import job, settings
 from tests.multirank.oracle import v1
-from tfdist.graph.gradient_average import Average
+from tfdist import extend
 
 
 class Clipped:
@@ -23,7 +23,17 @@ class Clipped:
 
     def reduce(self, gradients: Sequence[Any], names: Sequence[str], group: Any) -> list[Any]:
         self.seen.append(tuple(names))
-        return [tf.minimum(g, self._limit) for g in Average(job()).reduce(gradients, names, group)]
+        return [tf.minimum(g, self._limit) for g in extend.average().reduce(gradients, names, group)]
+
+
+@contextlib.contextmanager
+def used(reducer: extend.Reducer) -> Iterator[None]:
+    """Meanwhile."""
+    extend.use_reducer(reducer)
+    try:
+        yield
+    finally:
+        extend.use_reducer(None)
 
 
 def own_and_mean(entries: int) -> tuple[np.ndarray, np.ndarray]:
@@ -35,7 +45,7 @@ def own_and_mean(entries: int) -> tuple[np.ndarray, np.ndarray]:
 def case_a_reducer_in_a_session() -> None:
     own, expected = own_and_mean(5)
     reducer = Clipped(2)
-    with settings(reducer=reducer), tf.Graph().as_default(), v1.Session() as session:
+    with used(reducer), tf.Graph().as_default(), v1.Session() as session:
         w = v1.get_variable("w", [5], initializer=v1.zeros_initializer())
         step = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(w * own))
         session.run(v1.global_variables_initializer())
@@ -53,7 +63,7 @@ def case_a_reducer_in_a_function_and_eagerly() -> None:
             loss = tf.reduce_sum(w * own)
         w.assign_sub(tape.gradient(loss, w))
 
-    with settings(reducer=reducer):
+    with used(reducer):
         for name, run in (("function", tf.function(step)), ("eager", step)):
             w = tf.Variable(np.zeros(4, np.float32))
             run(w)

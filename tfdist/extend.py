@@ -1,0 +1,115 @@
+"""Extensions of one's own: a reducer, a stage of an update, an engine. The same on all ranks, before the first step.
+
+::
+
+    import tfdist
+    from tfdist import extend
+
+
+    class Centralised(extend.Stage):
+        '''Averages without their mean (Yong et al., "Gradient centralization", ECCV 2020, equation 1).'''
+
+        def update(self, update, go_on):
+            pairs = [(g if g is None else g - tf.reduce_mean(g), v) for g, v in update.pairs]
+            return go_on(update.with_(pairs=pairs))
+
+
+    extend.add_stage(Centralised())
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Candidates, Engine, register
+from tfdist.graph.gradient_average import Average
+from tfdist.graph.job import Reducer
+from tfdist.start import process
+from tfdist.updates.order import pipeline_of
+from tfdist.updates.pipeline import GoOn, Reduce, Stage, Update
+
+__all__ = [
+    "AllReduceTurn",
+    "Bucket",
+    "BucketAllReduce",
+    "Engine",
+    "GoOn",
+    "Reducer",
+    "Stage",
+    "Update",
+    "add_engine",
+    "add_stage",
+    "average",
+    "remove_stage",
+    "use_reducer",
+]
+
+
+def average() -> Reducer:
+    """What becomes of gradients where no other reducer is used: their mean over the ranks."""
+    return Average(process().job)
+
+
+def use_reducer(reducer: Reducer | None) -> None:
+    """Have a reducer take the place of the average, in what is built or executed from now on.
+
+    Args:
+      reducer: gets the gradients of a step, the names of their variables and the ranks, and returns what is applied
+        instead; None: the average again.
+
+    ::
+
+        class Clipped:
+            def reduce(self, gradients, names, group):
+                return [tf.minimum(g, 2.0) for g in extend.average().reduce(gradients, names, group)]
+
+
+        extend.use_reducer(Clipped())
+    """
+    process().job.switches.reducer = reducer
+
+
+def add_stage(stage: Stage, where: Literal["own", "averages"] = "averages") -> None:
+    """Have a stage take part in the updates that are built or executed from now on.
+
+    Args:
+      stage: whose ``update`` gets what an optimizer is to apply, and has it go on.
+      where: ``own``: before the exchange, with this rank's own gradients; where they are averaged as they are computed,
+        before a script's clipping say, they are there already. ``averages``: behind it; what is made of averages alone
+        is the same on all ranks.
+
+    Raises:
+      ValueError: there is no such place.
+    """
+    if where not in ("own", "averages"):
+        raise ValueError(f"add_stage(where={where!r}): it is 'own' or 'averages'")
+    stages = _stages()
+    exchange = next(number for number, one in enumerate(stages) if isinstance(one, Reduce))
+    stages.insert(exchange if where == "own" else exchange + 1, stage)
+
+
+def remove_stage(stage: Stage) -> None:
+    """Take one that was added out again.
+
+    Raises:
+      ValueError: it was not added.
+    """
+    _stages().remove(stage)
+
+
+def add_engine(name: str, candidates: Candidates) -> None:
+    """Add a way to add arrays of all ranks, which is timed beside the others at the first gradients.
+
+    Args:
+      name: its own.
+      candidates: (world, settings) -> the ``Engine`` in its variants as far as the system allows it; collective.
+
+    ::
+
+        extend.add_engine("everything", lambda world, settings: [Everything()])  # tests/multirank/cases_toy_engine.py
+    """
+    register(name, candidates)
+
+
+def _stages() -> list[Stage]:
+    return pipeline_of(process().steps).stages
