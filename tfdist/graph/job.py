@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -75,7 +75,6 @@ class Switches:
       automatic: whether gradients are averaged and variables shared without being told; else only what the script
         has wrapped is.
       wrapped: it has wrapped something.
-      run_begins: is called when a session is about to run a graph that communicates, or a function is called.
     """
 
     settings: Settings
@@ -86,7 +85,6 @@ class Switches:
     last_steps: LastSteps | None = None
     automatic: bool = True
     wrapped: bool = False
-    run_begins: Callable[[], None] | None = None
     _alone: _Alone = dataclasses.field(default_factory=lambda: _Alone())
 
     @property

@@ -16,7 +16,7 @@ from tfdist.variables.adapted_layers import AdaptedLayers
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """See the module."""
-    steps.fit.pauses.append(blocks_of(steps).end)
+    steps.moments.pauses.append(blocks_of(steps).end)
     _keras(patches, steps.fit)
     _adapted(patches, steps.variables.adapted)
     _tf_keras(patches, job, steps.fit, blocks_of(steps))

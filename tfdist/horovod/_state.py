@@ -112,7 +112,9 @@ class State:
                 raise SettingsError(f"{name}={value} has no meaning with tfdist.horovod: use {instead}")
         process().install()
         self.job.switches.automatic = False
-        self.job.switches.run_begins = self.run_begins
+        runs = process().steps.moments.runs
+        if self.run_begins not in runs:  # a second ``init``
+            runs.append(self.run_begins)
         self.sets[0] = Members(0, range(self.job.world.size), self.job.world)
 
     def run_begins(self) -> None:

@@ -35,15 +35,21 @@ class FitSteps:
       functions: says what has gone wrong.
       variables: gives them rank 0's values.
       replicas: compares what the ranks hold.
+      pauses: see ``Moments``.
 
     Attributes:
       stops: when epochs end before their data do.
-      pauses: called on all ranks where a training is looked at: at its beginning and its end, at that of each epoch,
-        and before its validation.
     """
 
-    def __init__(self, job: Job, functions: FunctionSteps, variables: SharedVariables, replicas: ReplicaCheck) -> None:
-        self.pauses: list[Callable[[], None]] = []
+    def __init__(
+        self,
+        job: Job,
+        functions: FunctionSteps,
+        variables: SharedVariables,
+        replicas: ReplicaCheck,
+        pauses: Sequence[Callable[[], None]],
+    ) -> None:
+        self._pauses = pauses
         self._job = job
         self._functions = functions
         self._variables = variables
@@ -138,7 +144,7 @@ class FitSteps:
         return self._surrounded(_flat(callbacks), begin, end, last, package)
 
     def _pause(self) -> None:
-        for action in self.pauses:
+        for action in self._pauses:
             action()
 
     def _surrounded(self, callbacks: Sequence[Any], begin: Any, end: Any, last: Any, package: Any) -> list[Any]:

@@ -43,9 +43,18 @@ class FunctionSteps:
       variables: of this process.
       eager: what happens without functions.
       replicas: compares what the ranks hold.
+      runs: see ``Moments``.
     """
 
-    def __init__(self, job: Job, variables: SharedVariables, eager: EagerSteps, replicas: ReplicaCheck) -> None:
+    def __init__(
+        self,
+        job: Job,
+        variables: SharedVariables,
+        eager: EagerSteps,
+        replicas: ReplicaCheck,
+        runs: Sequence[Callable[[], None]],
+    ) -> None:
+        self._runs = runs
         self._job = job
         self._variables = variables
         self._eager = eager
@@ -76,8 +85,8 @@ class FunctionSteps:
     def _call_eagerly(
         self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], call: Callable[[], Any]
     ) -> Any:
-        if self._job.switches.run_begins is not None:
-            self._job.switches.run_begins()
+        for action in self._runs:
+            action()
         known = self._variables.by_handle
         arguments = [v for t in inputs if t.dtype == tf.resource and (v := known(t)) is not None]
         # What it hands on, and the variables that were its arguments when it was prepared.

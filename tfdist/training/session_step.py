@@ -20,6 +20,7 @@ from tfdist.graph.graph_state import GraphState, Reach, fetched_operations, make
 from tfdist.graph.job import Job
 from tfdist.training import variable_writes
 from tfdist.training._held import HeldInSession
+from tfdist.training.moments import Moments
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.variables import first_step
 from tfdist.variables.earlier_graphs import earlier_graphs
@@ -38,12 +39,10 @@ class SessionSteps:
       run: the original ``BaseSession.run``.
       job: the ranks.
       replicas: compares what they hold.
-
-    Attributes:
-      begun: is called with a session that is about to train, when all ranks have the same values of its variables.
+      moments: at which others have their part done.
     """
 
-    def __init__(self, run: Callable[..., Any], job: Job, replicas: ReplicaCheck) -> None:
+    def __init__(self, run: Callable[..., Any], job: Job, replicas: ReplicaCheck, moments: Moments) -> None:
         self._run = run
         self._job = job
         self._replicas = replicas
@@ -51,7 +50,7 @@ class SessionSteps:
         self._held: weakref.WeakKeyDictionary[Any, HeldInSession] = weakref.WeakKeyDictionary()
         self._warned = self._told_of_set = False
         self._earlier = earlier_graphs()
-        self.begun: Callable[[Any], None] | None = None
+        self._moments = moments
 
     @property
     def trained(self) -> Any:
@@ -96,8 +95,8 @@ class SessionSteps:
             collective.root_only = False  # one that is not run in each step would say so until its next
         state.synchronised.add(session)
         state.overwritten.discard(session)
-        if self.begun is not None:
-            self.begun(session)
+        for action in self._moments.begins:
+            action(session)
 
     def closes(self, session: Any) -> None:
         """A session is about to be closed."""
@@ -169,8 +168,8 @@ class SessionSteps:
         if state is None:
             return call()
         state.sessions.add(session)
-        if self._job.switches.run_begins is not None:
-            self._job.switches.run_begins()
+        for action in self._moments.runs:
+            action()
         variable_writes.before_run(session.graph, self._job)
         self._warn_of_own(state, fetches)
         state.ran_version = session.graph.version

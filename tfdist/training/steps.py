@@ -8,6 +8,7 @@ from tfdist.graph.job import Job
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.fit import FitSteps
 from tfdist.training.function_step import FunctionSteps
+from tfdist.training.moments import Moments
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.session_step import SessionSteps
 from tfdist.training.shared_variables import SharedVariables
@@ -27,13 +28,15 @@ class Steps:
       eager: tapes and what is executed eagerly.
       functions: ``tf.function``.
       fit: Keras.
+      moments: at which others have their part done.
     """
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self.moments = Moments()
         self.variables = SharedVariables(job)
         self.replicas = ReplicaCheck(job)
-        self.sessions = SessionSteps(tf.compat.v1.Session.run, job, self.replicas)  # before it is hooked
+        self.sessions = SessionSteps(tf.compat.v1.Session.run, job, self.replicas, self.moments)  # before it is hooked
         self.eager = EagerSteps(job, self.variables, self.replicas)
-        self.functions = FunctionSteps(job, self.variables, self.eager, self.replicas)
-        self.fit = FitSteps(job, self.functions, self.variables, self.replicas)
+        self.functions = FunctionSteps(job, self.variables, self.eager, self.replicas, self.moments.runs)
+        self.fit = FitSteps(job, self.functions, self.variables, self.replicas, self.moments.pauses)

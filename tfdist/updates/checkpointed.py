@@ -47,7 +47,7 @@ class LeftOver:
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        steps.sessions.begun = self._begun
+        steps.moments.begins.append(self._begun)
 
     def built(self) -> None:
         """The averages that an optimizer applies have been built: their graph's checkpoints are to hold it."""

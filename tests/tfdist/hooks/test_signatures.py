@@ -20,6 +20,7 @@ from tfdist.hooks import gradients, install
 from tfdist.hooks.patches import Patches
 from tfdist.training import variable_writes
 from tfdist.training.fit import FitSteps
+from tfdist.training.moments import Moments
 from tfdist.transport.one_process import OneProcess
 
 Parameter = inspect.Parameter
@@ -108,7 +109,7 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
             closes=lambda session: None,
             trained=None,
         )
-        fit = FitSteps(job, functions, functions, functions)
+        fit = FitSteps(job, functions, functions, functions, [])
         steps: Any = Parts(
             job=job,
             functions=functions,
@@ -116,6 +117,7 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
             variables=functions,
             sessions=sessions,
             fit=fit,
+            moments=Moments(),
             replicas=functions,
         )
         recorded = Recorded()
