@@ -138,7 +138,7 @@ def in_a_session(way: Way) -> Step:
     graph = tf.Graph()
     with graph.as_default():
         x, rate = v1.placeholder(tf.float32, [None, 3]), v1.get_variable("rate", initializer=0.05, trainable=False)
-        w, code = v1.get_variable("w", initializer=tf.ones([3])), v1.get_variable("code", [3], trainable=False)
+        w, code = (v1.get_variable(n, initializer=tf.ones([3]), trainable=n == "w") for n in ("w", "code"))
         new = [code.assign(0.9 * code + 0.1 * tf.reduce_mean(x, 0))] if way.codebook else []
         with tf.control_dependencies(new):
             loss = tf.reduce_mean((tf.linalg.matvec(x, w * code.read_value()) - 1.0) ** 2)

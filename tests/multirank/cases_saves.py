@@ -333,7 +333,7 @@ def case_what_goes_wrong_goes_wrong_everywhere() -> None:
         assert set(everywhere(tuple(sorted(os.listdir(folder))))) == {("file", "model.keras")}
 
 
-def _on_a_full_disk(model: Any, file: Any, weights_format: str) -> None:
+def _on_a_full_disk(model: Any, file: Any, weights_format: str = "h5", **more: Any) -> None:
     file.write(b"a part")
     raise OSError(28, "No space left on device")
 

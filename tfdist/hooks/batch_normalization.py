@@ -39,10 +39,10 @@ def _keras(patches: Patches, batch: BatchMoments) -> None:
 
         return batch.moments(inputs, self._reduction_axes, False, _with_channels(mask), backend.epsilon())
 
-    patches.when_imported(
-        "keras.src.backend.tensorflow.nn",
-        lambda m: patches.replace(m, "_compute_moments_sync", compute, ("x", "axes", "keepdims")),
-    )
+    for name in ("keras.src.backend.tensorflow.nn", "keras.src.backend.tensorflow.ops.nn"):  # the latter since 3.16
+        patches.when_imported(
+            name, lambda m: patches.replace(m, "_compute_moments_sync", compute, ("x", "axes", "keepdims"))
+        )
     patches.when_imported(
         "keras.src.layers.normalization.batch_normalization",
         lambda m: patches.replace(m.BatchNormalization, "_moments", of_layer, ("self", "inputs", "mask")),

@@ -26,7 +26,7 @@ def _keras(patches: Patches, fit: FitSteps) -> None:
     """``model.fit`` and what it uses: keras/src/backend/tensorflow/trainer.py."""
 
     def trainer(module: Any) -> None:
-        owner = module.TensorFlowTrainer
+        owner = module.TensorFlowTrainer if hasattr(module, "TensorFlowTrainer") else module.Trainer  # since Keras 3.16
         patches.replace(owner, "fit", fit.fit, ("self", "x", "y"))
         patches.replace(owner, "evaluate", fit.one_voice, ("self", "x", "y"))
         patches.replace(owner, "predict", fit.one_voice, ("self", "x"))

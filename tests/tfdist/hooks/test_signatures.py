@@ -27,6 +27,10 @@ Parameter = inspect.Parameter
 NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
+# One of them is there, before Keras 3.16 the first.
+MOVED = {"keras.src.backend.tensorflow.nn", "keras.src.backend.tensorflow.ops.nn"}
+
+
 class Recorded(Patches):
     """What would be replaced: nothing is."""
 
@@ -40,7 +44,9 @@ class Recorded(Patches):
         self.replaced[key] = inspect.signature(inspect.unwrap(original)), name, wrapper, first, by_name
 
     def when_imported(self, module: str, patch: Callable[[Any], None]) -> None:
-        if importlib.util.find_spec(module.split(".")[0]) is not None:
+        if importlib.util.find_spec(module.split(".")[0]) is None:
+            return
+        with contextlib.suppress(ModuleNotFoundError) if module in MOVED else contextlib.nullcontext():
             patch(importlib.import_module(module))
 
     def assign(self, owner: Any, name: str, original: Any, patched: Any) -> None:
