@@ -298,4 +298,4 @@ def channels_of_groups() -> tuple[int, int]:
 
 def forget_trainings() -> None:
     """What was apart on purpose is not told at the end of the job."""
-    process().steps.replicas._trainings.clear()
+    process().steps.replicas._carriers.clear()

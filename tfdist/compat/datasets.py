@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+if TYPE_CHECKING:  # asked before TensorFlow is imported, too
+    import tensorflow as tf
 
 # What holds its elements in memory.
 _FROM_MEMORY = "_TensorSliceDataset"

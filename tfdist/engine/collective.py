@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,7 @@ class Collective:
       asked: some rank has wanted that.
       notes: those of all present ranks, if all had one in the last step, until they are looked at.
       check: what compares by these.
+      checks: it and those of other trainings by the same exchanges; kept here, as what they hold may hold this.
       step: counts from 1.
       worker: carries exchanges out, if there are several.
     """
@@ -105,6 +106,7 @@ class Collective:
         self.asks = self.asked = self.set_apart = False
         self.notes: list[int] = []
         self.check: Any = None
+        self.checks: dict[Hashable, Any] = {}
         self.step = 0
         self.worker = Worker(name)
         self._everybody = list(range(group.size))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tfdist.engine.collective import Collective
@@ -79,7 +79,7 @@ class ReplicaCheck:
         self._job = job
         self._told: set[str] = set()
         self._eager: weakref.WeakKeyDictionary[Any, _Steps] = weakref.WeakKeyDictionary()  # by their optimizers
-        self._trainings: weakref.WeakKeyDictionary[Collective, dict[Hashable, _Steps]] = weakref.WeakKeyDictionary()
+        self._carriers: weakref.WeakSet[Collective] = weakref.WeakSet()
 
     def before(self, collectives: Iterable[Collective], holder: Holder) -> Collective | None:
         """A call is about to be made that averages gradients by these.
@@ -106,8 +106,9 @@ class ReplicaCheck:
 
     def _steps_of(self, carrier: Collective, holder: Holder, setting: str) -> _Steps:
         """Equal names are one collective's: another model's training may go on with it."""
-        known: dict[Hashable, _Steps] = self._trainings.setdefault(carrier, {})
-        steps = known.get(holder.identity)
+        self._carriers.add(carrier)
+        known = carrier.checks
+        steps: _Steps | None = known.get(holder.identity)
         if steps is None:
             steps = known[holder.identity] = _Steps(setting, carrier.step)
             self._job.data_comparison.begin()
@@ -173,18 +174,18 @@ class ReplicaCheck:
 
     def ask(self) -> None:
         """Compare soon, with the exchanges of the next two steps: something has been saved."""
-        for carrier in self._trainings:
+        for carrier in self._carriers:
             carrier.asks = True
 
     def closing(self, holder: Holder) -> None:
         """A session is about to be closed."""
-        for carrier in self._trainings:
+        for carrier in self._carriers:
             if carrier.check.holder is holder and _unseen(carrier):
                 carrier.check.final = carrier.step, carrier.check.taken(carrier.step)
 
     def last(self) -> dict[str, int]:
         """What this rank held after the last steps, by what they were: those that were not compared yet."""
-        unseen = [c for c in self._trainings if _unseen(c)]
+        unseen = [c for c in self._carriers if _unseen(c)]
         found = {f"step {c.step} of {c.name}, {agreement.number(c.plan)}": c.check.taken(c.step) for c in unseen}
         return found if all(found.values()) else {}
 
@@ -197,7 +198,7 @@ class ReplicaCheck:
         ranks: list[dict[str, int]] = control.all_gather_object(own, comparison.PLACE)
         for key in sorted(own.keys() & set.intersection(*(set(rank) for rank in ranks))):
             if len({rank[key] for rank in ranks}) > 1:
-                carrier = next(c for c in self._trainings if f"step {c.step} of {c.name}, " in key and c.check.holder)
+                carrier = next(c for c in self._carriers if f"step {c.step} of {c.name}, " in key and c.check.holder)
                 if all(control.arrive(comparison.PLACE, int(carrier.check.final is None))):
                     comparison.settle(control, carrier.check.holder, self._told, carrier.check.since or 0, carrier.step)
                 else:
