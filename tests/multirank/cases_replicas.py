@@ -153,9 +153,10 @@ def case_rounding_is_told_once_and_mended() -> None:
         def update(x: tf.Tensor) -> None:
             with tf.GradientTape() as tape:
                 loss = loss_of(w, x)
-            optimizer.apply([tape.gradient(loss, w) * (1.0 + 3e-7 * RANK)], [w])
+            optimizer.apply([tape.gradient(loss, w) * (1.0 + 1.5e-7 * RANK / (SIZE - 1))], [w])
 
-        assert noticed(lambda: update, steps=40) == ""
+        found = noticed(lambda: update, steps=40)
+        assert found == "", found
     told = [line for line in lines if "by rounding" in line]
     assert len(told) == (RANK == 0), lines
     assert np.ptp(everywhere(w.numpy()), axis=0).max() < 1e-5
