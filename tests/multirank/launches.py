@@ -84,7 +84,6 @@ _SLOW = (
     *_of("derivatives", "contrastive"),
     *_of("writes", "newtons", "gradients_of", "graphs"),
     *_of("variables", "aliases"),
-    *_of("lifetime", "what_is_gone"),
     *_of("law", "reference", "subclasses"),
     *_of("ddl", "reduced_gradients", "metrics"),
     *_of("engine", "random", "law_with"),
