@@ -70,7 +70,7 @@ def main() -> None:
     }
     for name, (key, digits) in rows.items():
         print(f"{name:<34}{''.join(f'{found[key]:>14.{digits}g}' for found in columns.values())}")
-    print("(where nothing else runs, two ranks take half of the time)")
+    print("(half of the time, where two cores do twice the work of one: those of some virtual machines do not)")
     print("the same training, by three lines more in the script:")
     print("  import tfdist; x, y = tfdist.shard((x, y)); batch = batch // tfdist.size()")
 
