@@ -8,6 +8,7 @@ written as any memory is, without the system.
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import itertools
 import os
@@ -22,6 +23,7 @@ NUMBERS = 3  # that are published of one: its file, its number among its maker's
 _READ, _WRITE, _SHARED, _POPULATE, _FAILED = 0x1, 0x2, 0x01, 0x8000, ctypes.c_void_p(-1).value
 _made = itertools.count(1)
 _SECRET_BYTES = 16
+_NAME = "tfdist"
 
 
 class Memory:
@@ -44,7 +46,7 @@ class Memory:
     def __init__(self, size_bytes: int, filled: bool = True) -> None:
         size_bytes = max(1, size_bytes)
         self.number = next(_made)
-        self.file = os.memfd_create("tfdist")
+        self.file = os.memfd_create(_NAME)
         self.close = weakref.finalize(self, os.close, self.file)
         os.ftruncate(self.file, size_bytes)
         if filled:
@@ -150,7 +152,11 @@ def _failure(others: Sequence[tuple[int, int, bytes]]) -> str:
 
 
 def _mapped(pid: int, file: int, size_bytes: int) -> np.ndarray:
-    own = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR)
+    path = f"/proc/{pid}/fd/{file}"
+    # (Another container's file may be shorter than what is mapped, and end the process that reads behind its end.)
+    if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
+        raise OSError(errno.ESRCH, f"{path} is another process's here")
+    own = os.open(path, os.O_RDWR)
     try:
         return _map(own, size_bytes, filled=True)
     finally:

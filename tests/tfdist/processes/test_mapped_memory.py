@@ -99,3 +99,10 @@ def test_the_ranks_try_it_before_they_use_it() -> None:
     assert mapped_memory.obstacle(_Everyone((0, 0, b"no memfd"), ""), (0, 1), 0) == "no memfd"
     assert mapped_memory.obstacle(_Everyone(None, "theirs failed"), (0, 1), 0) == "theirs failed"
     assert not mapped_memory.obstacle(_Everyone((os.getpid(), 999_999, b""), ""), (0,), 0)  # on another machine
+
+
+def test_another_processes_file_is_not_mapped(tmp_path: Path) -> None:
+    """It may be empty: who reads it ends by SIGBUS."""
+    with (tmp_path / "empty").open("w+") as file:
+        other = os.getpid(), file.fileno(), b"1234567890123456"
+        assert "another process's" in mapped_memory.obstacle(_Everyone(other, ""), (0, 1), 0)
