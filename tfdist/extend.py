@@ -80,6 +80,8 @@ def add_stage(stage: Stage, where: Literal["own", "averages"] = "averages") -> N
 
     Raises:
       ValueError: there is no such place.
+
+    With ``tfdist.horovod``, where a script asks for each reduction by itself, no stage is called.
     """
     if where not in ("own", "averages"):
         raise ValueError(f"add_stage(where={where!r}): it is 'own' or 'averages'")

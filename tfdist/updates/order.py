@@ -11,7 +11,7 @@ from tfdist.updates.checkpointed import left_over_of
 from tfdist.updates.conditional import WhenDue
 from tfdist.updates.divergence import DivergenceGuard
 from tfdist.updates.loss_scaling import loss_scaling_of
-from tfdist.updates.pipeline import Known, Pipeline, Reduce, SetAlike, Unwrapped
+from tfdist.updates.pipeline import Known, Pipeline, Reduce, SetAlike
 from tfdist.updates.wrapped import WrappedOptimizers
 
 
@@ -21,7 +21,7 @@ def pipeline_of(steps: Steps) -> Pipeline:
     job, blocks = steps.job, blocks_of(steps)
     return Pipeline(
         [
-            Unwrapped(job, WrappedOptimizers(job).update),  # Horovod's names: nothing is averaged by itself
+            WrappedOptimizers(job),  # Horovod's names: nothing is averaged by itself
             Known(steps),
             Accumulations(job),  # before the exchange, which counts the steps
             OwnSteps(blocks),

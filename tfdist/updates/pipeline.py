@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import make_state
-from tfdist.graph.job import Job, Reducer
+from tfdist.graph.job import Reducer
 from tfdist.graph.markers import variable_key
 from tfdist.training import gradient_rewrite
 from tfdist.training.gradient_rewrite import Application
@@ -158,20 +158,3 @@ class SetAlike(Stage):
     def update(self, update: Update, go_on: GoOn) -> Any:
         with self._variables.setting():
             return go_on(update)
-
-
-class Unwrapped(Stage):
-    """Where nothing is averaged by itself: what a script has asked for, in place of all that follows.
-
-    Args:
-      job: the ranks and settings.
-      asked: gets an optimizer, pairs, what applies them, and a name.
-    """
-
-    def __init__(self, job: Job, asked: Callable[[Any, Pairs, Callable[..., Any], str | None], Any]) -> None:
-        self._job, self._asked = job, asked
-
-    def update(self, update: Update, go_on: GoOn) -> Any:
-        if self._job.switches.automatic:
-            return go_on(update)
-        return self._asked(update.optimizer, update.pairs, update.call, update.name)

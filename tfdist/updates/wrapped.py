@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from tfdist.compat.optimizers import chain
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
+from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 
-Pairs = Sequence[tuple[Any, Any]]
 _ATTRIBUTE = "_tfdist_reduction"
 
 
@@ -31,8 +31,8 @@ def reduction_of(optimizer: Any) -> Reduction | None:
     return next((one for one in found if one is not None), None)
 
 
-class WrappedOptimizers:
-    """What is done where one of them applies gradients, and where one that is not wrapped does.
+class WrappedOptimizers(Stage):
+    """Where nothing is averaged by itself: what a script has asked for, in place of all stages behind.
 
     Args:
       job: the ranks and settings.
@@ -42,20 +42,19 @@ class WrappedOptimizers:
         self._job = job
         self._said = False
 
-    def update(
-        self, optimizer: Any, pairs: Pairs, call: Callable[[Pairs, str | None], Any], name: str | None = None
-    ) -> Any:
-        """Have ``call`` apply what an optimizer is to apply."""
-        switches = self._job.switches
+    def update(self, update: Update, go_on: GoOn) -> Any:
+        switches, optimizer = self._job.switches, update.optimizer
+        if switches.automatic:
+            return go_on(update)
         if switches.alone_depth:
-            return call(pairs, name)
+            return update.call(update.pairs, update.name)
         reduction = reduction_of(optimizer)
         if reduction is not None:
-            return reduction.update(pairs, call, name)
+            return reduction.update(update.pairs, update.call, update.name)
         if self._job.world.size > 1 and not switches.wrapped and not self._said:
             self._said = True
             announce(
                 f"{type(optimizer).__name__} applies each rank's own gradients: with tfdist.horovod only those of a "
                 "DistributedOptimizer or a DistributedGradientTape, or what hvd.allreduce returns, are averaged"
             )
-        return call(pairs, name)
+        return update.call(update.pairs, update.name)
