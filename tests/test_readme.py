@@ -15,6 +15,7 @@ import tfdist
 from tests import readme_commands
 from tests.launch import ROOT, mpirun
 from tests.readme_commands import Command, NoRuleError, Run, blocks, commands, prose, readme_files, rule_of
+from tfdist.core import exclusions
 from tfdist.core.settings import Settings
 from tfdist.engine import autotune  # noqa: F401 (the table of engines, of which the settings have the names)
 
@@ -279,7 +280,8 @@ def _rows(file: str, heading: str) -> list[list[str]]:
 
 def test_the_table_of_settings() -> None:
     rows = {row[0].strip("`"): row[1:] for row in _rows("tfdist/README.md", "| setting | default | |\n")}
-    fields = {f"TFDIST_{name.upper()}": field for name, field in Settings.fields().items()}
+    fields = {f"TFDIST_{name.upper()}": field for name, field in Settings.documented().items()}
+    assert len(fields) < 20
     assert list(rows) != [] and rows.keys() == fields.keys()
     for name, field in fields.items():
         default, meaning = rows[name]
@@ -288,7 +290,17 @@ def test_the_table_of_settings() -> None:
         assert shown == text, name
         allowed = field.metadata["allowed"]
         choices = [] if isinstance(allowed, str) else allowed
-        assert not [c for c in choices if c != "none" and f"`{c}`" not in meaning], name
+        assert not [c for c in choices if c != "none" and not re.search(rf"`{c}[`:]", meaning)], name
+
+
+def test_the_table_of_exclusions() -> None:
+    shown = [f"| {' | '.join(row)} |" for row in _rows("tfdist/README.md", "| this | and this | because | so |\n")]
+    assert shown == list(exclusions.rows())
+
+
+def test_the_parts_of_a_block() -> None:
+    rows = _rows("tfdist/README.md", "| behind the value | in `configure` | default | |\n")
+    assert {row[0].strip("`"): row[1].strip("`") for row in rows} == Settings.parts("sync")
 
 
 def test_the_table_of_calls() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tfdist.core.settings import SettingsError
+from tfdist.core.settings import Settings, SettingsError
 from tfdist.start import process
 from tfdist.transport.interfaces import DisagreementError, PeerError
 
@@ -89,6 +89,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DisagreementError",
     "PeerError",
+    "Settings",
     "SettingsError",
     "Ranks",
     "abort",

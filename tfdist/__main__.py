@@ -51,7 +51,8 @@ def _report(wrong: list[list[str]], measured: autotune.Measurement | None) -> It
     yield ""
     yield "setting                       value      from                 meaning (allowed)"
     settings = job.switches.settings
-    for name, field in Settings.fields().items():
+    of_parts = {n: f for n, f in Settings.fields().items() if n in settings.origins}
+    for name, field in (Settings.documented() | of_parts).items():
         value, origin = getattr(settings, name), settings.origins.get(name, "default")
         what = f"{field.metadata['meaning']} ({allowed(field)})"
         yield f"{'TFDIST_' + name.upper():<29} {value!s:<10} {origin:<20} {what}"

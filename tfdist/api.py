@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from tfdist.core import exclusions
 from tfdist.core.log import announce
 from tfdist.graph import job
 from tfdist.hooks.abort import abort as abort_job
@@ -142,10 +143,8 @@ def join() -> int:
     if _world.size == 1:
         return 0
     if (sync := _job.switches.settings.sync) != "gradients":
-        raise RuntimeError(
-            f"tfdist.join on rank {_world.rank}: with TFDIST_SYNC={sync} a rank without data cannot stand in for what "
-            "it has trained in its block: give all ranks the same number of steps (tfdist.shard)"
-        )
+        here = f"tfdist.join on rank {_world.rank}"
+        raise RuntimeError(exclusions.LOCAL_AND_JOIN.told(f"TFDIST_SYNC is {sync!r}", here))
     from tfdist.training.join import join
 
     return join(_job, _process.steps.sessions)

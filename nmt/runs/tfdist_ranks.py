@@ -16,7 +16,6 @@ import numpy as np
 import tfdist
 from nmt.core.errors import InputError
 from nmt.core.ranks import AgreedError, from_root
-from tfdist.core.settings import Settings
 
 Value = TypeVar("Value")
 _PRODUCTS = {"float32": "none", "bfloat16": "bf16", "float16": "fp16"}  # by the name that a user gives
@@ -44,7 +43,7 @@ class Processes:
     def __init__(self) -> None:
         self.rank: int = tfdist.rank()
         self.size: int = tfdist.size()
-        self._settings = Settings.from_environment()
+        self._settings = tfdist.Settings.from_environment()
         self.job = self._settings.job
         if self._settings.divergence != "off":
             tfdist.configure(divergence="off")  # the program looks at its loss, and does what that asks for
@@ -111,7 +110,7 @@ class Processes:
         Raises:
             AgreedError: on every rank, if settings contradict each other.
         """
-        fields = Settings.fields()
+        fields = tfdist.Settings.fields()
         wanted = {name: value for name, value in given.items() if value not in (None, fields[name].default)}
         try:
             if wanted:

@@ -34,7 +34,7 @@ class Everything:
         return _AllGather(bucket, channel)
 
     def settings(self) -> str:
-        return "engine=everything"
+        return "everything"
 
     def __str__(self) -> str:
         return "everything to everybody"

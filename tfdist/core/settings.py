@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tfdist.core import exclusions
 from tfdist.core.environment import variables
 from tfdist.core.near_names import letters, meant
 
@@ -18,6 +19,7 @@ _BETWEEN_MACHINES_MB = 8.0
 
 # Loss scales that follow what they see; beside them there are numbers.
 _SCALES = "none", "backoff", "logmax", "window"
+_STATES = "reset", "average", "keep"  # of an optimizer, at a block's end
 
 # Beside "auto" the engines there are; the table of ``tfdist.engine.engines`` adds its names.
 ENGINES = ["auto"]
@@ -78,8 +80,18 @@ def _one_of(allowed: Sequence[str]) -> Callable[[str], str]:
     return parse
 
 
-def _setting(default: Any, parse: Callable[[str], Any], allowed: str | Sequence[str], meaning: str) -> Any:
-    return dataclasses.field(default=default, metadata={"parse": parse, "allowed": allowed, "meaning": meaning})
+def _setting(default: Any, parse: Callable[[str], Any], allowed: str | Sequence[str], meaning: str, **more: Any) -> Any:
+    return dataclasses.field(default=default, metadata={"parse": parse, "allowed": allowed, "meaning": meaning, **more})
+
+
+def _part(of: str, name: str, default: Any, parse: Callable[[str], Any], allowed: str | Sequence[str]) -> Any:
+    """What a setting's value has behind it: ``sync=bmuf:steps=16``."""
+    return _setting(default, parse, allowed, f"of {of}", of=of, part=name)
+
+
+def _handshake(default: Any, parse: Callable[[str], Any], allowed: str, meaning: str) -> Any:
+    """What a launcher or a test says to the ranks: not for users to set."""
+    return _setting(default, parse, allowed, meaning, handshake=True)
 
 
 def _choice(default: str, allowed: Sequence[str], meaning: str) -> Any:
@@ -100,6 +112,13 @@ def _seconds(default: float, meaning: str) -> Any:
 class Settings:
     """The settings, parsed once: each is ``TFDIST_`` and its name in capitals, or an entry of ``TFDIST_OPTIONS``.
 
+    Some have parts, which stand behind the value: ``TFDIST_SYNC=bmuf:steps=16:momentum=0.9``. As a keyword of
+    ``configure`` and an entry of ``TFDIST_OPTIONS`` each part has a name of its own, ``block_steps``.
+
+    ::
+
+        tfdist.Settings.from_environment().bucket_mb  # MiB
+
     Attributes:
       origins: of the settings that are not at their default: where the value came from.
       foreign: variables with such names that are no settings, nor like one: a module system's, say.
@@ -109,11 +128,11 @@ class Settings:
         64.0, _positive, "a number above 0", f"MiB at which gradients fuse; {_BETWEEN_MACHINES_MB:g} between machines"
     )
     engine: str = _choice("auto", ENGINES, "how a machine's ranks add; auto measures")
-    shared_from_kb: str = _setting("", _number_or_nothing, "a number, or inf", "KiB below which MPI adds")
-    piece_kb: str = _setting("", _size_or_nothing, "a number from 1 on", "KiB added at a time in shared memory")
-    workers: str = _setting("", _size_or_nothing, "a number from 1 on", "threads of a rank that add at a time")
-    message_kb: str = _setting("", _size_or_nothing, "a number from 1 on", "KiB of a message between machines")
-    in_flight: str = _setting("", _size_or_nothing, "a number from 1 on", "pieces under way between machines")
+    shared_from_kb: str = _part("engine", "shared_from_kb", "", _number_or_nothing, "a number, or inf")
+    piece_kb: str = _part("engine", "piece_kb", "", _size_or_nothing, "a number from 1 on")
+    workers: str = _part("engine", "workers", "", _size_or_nothing, "a number from 1 on")
+    message_kb: str = _part("engine", "message_kb", "", _size_or_nothing, "a number from 1 on")
+    in_flight: str = _part("engine", "in_flight", "", _size_or_nothing, "a number from 1 on")
     compression: str = _choice(
         "none", ("none", "bf16", "fp16", "int8"), "dtype in which float32 gradients travel; int8: between machines"
     )
@@ -124,14 +143,13 @@ class Settings:
         1, _from_one, "a whole number from 1 on", "steps whose gradients are added up, exchanged and applied as one"
     )
     autoshard: bool = _setting(False, _switch, "0 or 1", "each rank takes its share of what model.fit is given")
-    node_size: int = _setting(0, _count, "a whole number", "ranks taken for one node (tests); 0: as the machines are")
     sync: str = _choice("gradients", ("gradients", "average", "bmuf"), "what the ranks exchange, and how often")
-    block_steps: int = _setting(0, _count, "a whole number", "local steps between two averages of the variables")
-    block_momentum: str = _setting("", _momentum_or_nothing, "a number from 0 to below 1", "of BMUF; 1 - 1/ranks")
-    block_learning_rate: float = _setting(1.0, _positive, "a number above 0", "of BMUF: what a block's change counts")
-    block_nesterov: bool = _setting(False, _switch, "0 or 1", "BMUF: a block begins where the momentum leads")
-    block_state: str = _choice("reset", ("reset", "average", "keep"), "an optimizer's own state at a block's end")
-    block_warmup: int = _setting(0, _count, "a whole number", "steps with averaged gradients before the first block")
+    block_steps: int = _part("sync", "steps", 0, _count, "a whole number")
+    block_momentum: str = _part("sync", "momentum", "", _momentum_or_nothing, "a number from 0 to below 1")
+    block_learning_rate: float = _part("sync", "learning_rate", 1.0, _positive, "a number above 0")
+    block_nesterov: bool = _part("sync", "nesterov", False, _switch, "0 or 1")
+    block_state: str = _part("sync", "state", "reset", _one_of(_STATES), _STATES)
+    block_warmup: int = _part("sync", "warmup", 0, _count, "a whole number")
     mixed_precision: str = _choice("none", ("none", "bf16", "fp16"), "dtype in which products are computed")
     loss_scale: str = _setting(
         "none",
@@ -139,9 +157,7 @@ class Settings:
         " | ".join((*_SCALES, "a number above 0")),
         "what losses are multiplied by; overflows are left out",
     )
-    loss_scale_tolerance: float = _setting(
-        0.0, _share, "a number from 0 to 1", "window: share of updates that may overflow before the scale shrinks"
-    )
+    loss_scale_tolerance: float = _part("loss_scale", "tolerance", 0.0, _share, "a number from 0 to 1")
     divergence: str = _choice(
         "off", ("off", "warn", "stop", "rewind"), "where gradients are not finite, or grow without end; rewind: nmt"
     )
@@ -152,15 +168,26 @@ class Settings:
     stall_abort_seconds: float = _seconds(600.0, "wait after which the job ends")
     stall_alone_seconds: float = _seconds(14_400.0, "the same of work inside tfdist.alone")
     outlive_launcher: bool = _setting(False, _switch, "0 or 1", "ranks go on when mpirun or its daemon is killed")
-    job: str = _setting("", str, "a name", "which job this is, in each attempt; tfdist-run --max-restarts makes one up")
-    restarts: int = _setting(0, _count, "a whole number", "attempts of this job before, as tfdist-run counts them")
+    node_size: int = _handshake(0, _count, "a whole number", "ranks taken for one node (tests); 0: as the machines are")
+    job: str = _handshake("", str, "a name", "which job this is, in each attempt")
+    restarts: int = _handshake(0, _count, "a whole number", "attempts of this job before")
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
     foreign: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @classmethod
     def fields(cls) -> dict[str, dataclasses.Field[Any]]:
-        """The settings by name."""
+        """The settings by name, with their parts and what launchers say."""
         return {field.name: field for field in dataclasses.fields(cls) if field.metadata}
+
+    @classmethod
+    def documented(cls) -> dict[str, dataclasses.Field[Any]]:
+        """Those that users set, by name; their parts are not listed."""
+        return {n: f for n, f in cls.fields().items() if not {"of", "handshake"} & f.metadata.keys()}
+
+    @classmethod
+    def parts(cls, of: str) -> dict[str, str]:
+        """The names of a setting's parts, by how they are written behind its value."""
+        return {f.metadata["part"]: n for n, f in cls.fields().items() if f.metadata.get("of") == of}
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -174,10 +201,18 @@ class Settings:
         for entry in environment.get(_OPTIONS, "").replace(",", " ").split():
             name, _, text = entry.partition("=")
             found[name] = (text, f"{_OPTIONS}: {name}", _OPTIONS)
-        names, foreign = {_PREFIX + name.upper(): name for name in cls.fields()}, []
+        fields = cls.fields()
+        names, foreign = {_PREFIX + n.upper(): n for n, f in fields.items() if "of" not in f.metadata}, []
+        parts = {_PREFIX + n.upper(): f.metadata for n, f in fields.items() if "of" in f.metadata}
         for variable, text in environment.items():
             if variable in names:
                 found[names[variable]] = (text, variable, variable)
+            elif variable in parts:
+                of, part = parts[variable]["of"], parts[variable]["part"]
+                raise SettingsError(
+                    f"{variable}={text} is a part of {_PREFIX}{of.upper()}: write it behind the value, "
+                    f"{_PREFIX}{of.upper()}=...:{part}={text}"
+                )
             elif variable != _OPTIONS and letters(variable).startswith(letters(_PREFIX)):
                 if near := meant(variable, [*names, _OPTIONS]):
                     raise SettingsError(f"{variable} is not a setting; is {near} meant? Correct it, or unset it")
@@ -206,18 +241,32 @@ class Settings:
 
     def _with(self, texts: Mapping[str, tuple[str, str]], origins: Mapping[str, str]) -> Settings:
         fields = self.fields()
-        values = {}
+        values: dict[str, Any] = {}
+        found: dict[str, str] = {}
         for name, (text, shown) in texts.items():
             if name not in fields:
-                near, names = meant(name, fields), ", ".join(_PREFIX + n.upper() for n in fields)
+                near, names = meant(name, fields), ", ".join(_PREFIX + n.upper() for n in self.documented())
                 told = f"is {near} meant?" if near else f"the settings are: {names}"
                 raise SettingsError(f"{shown} is not a setting; {told}")
-            try:
-                values[name] = fields[name].metadata["parse"](text)
-            except ValueError:
-                takes = allowed(fields[name])
-                raise SettingsError(f"{shown}={text!r} is out of range; it takes {takes}") from None
-        settings = dataclasses.replace(self, **values, origins={**self.origins, **origins})
+            parts = self.parts(name)
+            value, *more = text.split(":") if parts else [text]
+            given = {name: (value, shown)}
+            for entry in more:
+                part, _, of_part = entry.partition("=")
+                if part not in parts:
+                    raise SettingsError(
+                        f"{shown}={text!r}: {part!r} is no part of it; behind the value it takes {', '.join(parts)}, "
+                        f"as in {name}={value}:{next(iter(parts))}=..."
+                    )
+                given[parts[part]] = (of_part, f"{shown}: {part}")
+            for one, (own, place) in given.items():
+                try:
+                    values[one] = fields[one].metadata["parse"](own)
+                except ValueError:
+                    takes = allowed(fields[one])
+                    raise SettingsError(f"{place}={own!r} is out of range; it takes {takes}") from None
+                found[one] = origins[name]
+        settings = dataclasses.replace(self, **values, origins={**self.origins, **found})
         settings._check()
         return settings
 
@@ -228,34 +277,24 @@ class Settings:
         if not self.block_steps:
             raise SettingsError(
                 f"{self._named('sync')}, but {self._named('block_steps')}: say after how many steps the ranks' "
-                "variables are averaged, or leave the former at 'gradients'"
+                f"variables are averaged ({_PREFIX}SYNC={self.sync}:steps=16), or leave the former at 'gradients'"
             )
-        if self.accumulate_steps > 1:
-            raise SettingsError(
-                f"{self._named('sync')}, where each step is applied, but {self._named('accumulate_steps')}: leave one "
-                "of them out"
-            )
-        if self.loss_scale != "none":
-            raise SettingsError(
-                f"{self._named('loss_scale')}: what overflows is left out by the ranks' averages, but "
-                f"{self._named('sync')}, which has none: leave one of them out"
-            )
-        wanted = {"block_momentum": 0.0, "block_learning_rate": 1.0, "block_nesterov": False}
-        for name, value in wanted.items() if self.sync == "average" else ():
-            if float(getattr(self, name) or 0) != value:
-                raise SettingsError(
-                    f"{self._named('sync')}, which is momentum 0 and rate 1, but {self._named(name)}: choose "
-                    f"{_PREFIX}SYNC=bmuf, or leave the latter out"
-                )
-        for name in ("compression", "sparse") if not self.block_warmup else ():
-            if getattr(self, name) != self.fields()[name].default:
-                raise SettingsError(
-                    f"{self._named(name)} is how gradients travel, but {self._named('sync')} exchanges variables, as "
-                    f"they are: leave the former out (it has a meaning in the steps of {_PREFIX}BLOCK_WARMUP)"
-                )
+        fields, excluded = self.fields(), [(exclusions.LOCAL_AND_HELD, "accumulate_steps")]
+        excluded.append((exclusions.LOCAL_AND_SCALED, "loss_scale"))
+        if self.sync == "average":
+            filters = "block_momentum", "block_learning_rate", "block_nesterov"
+            excluded += [(exclusions.PLAIN_AND_FILTER, name) for name in filters]
+        if not self.block_warmup:
+            excluded += [(exclusions.LOCAL_AND_WIRE, name) for name in ("compression", "sparse")]
+        for exclusion, name in excluded:
+            value = getattr(self, name)
+            plain = name == "block_momentum" and float(value or 0) == 0  # that is what an average is
+            if value != fields[name].default and not plain:
+                raise SettingsError(exclusion.told(self._named("sync"), self._named(name)))
 
     def _named(self, name: str) -> str:
-        return f"{_PREFIX}{name.upper()} is {getattr(self, name)!r}"
+        shown = name if "of" in self.fields()[name].metadata else _PREFIX + name.upper()
+        return f"{shown} is {getattr(self, name)!r}"
 
     @property
     def not_each_step(self) -> str:
@@ -311,7 +350,7 @@ def settings_difference(ranks: Sequence[Settings]) -> str:
             other = getattr(settings, name)
             if other != first:
                 return (
-                    f"{_PREFIX}{name.upper()} is {first!r} on rank 0, but {other!r} on rank {rank}: give all ranks the "
+                    f"{ranks[0]._named(name)} on rank 0, but {other!r} on rank {rank}: give all ranks the "
                     "same (Open MPI's mpirun hands variables on to other machines with -x)"
                 )
     return ""

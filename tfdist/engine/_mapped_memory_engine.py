@@ -54,7 +54,7 @@ class MappedMemoryEngine:
         return NodeSum(bucket, node, pieces, shares, reader)
 
     def settings(self) -> str:
-        return "engine=mapped" + (f",workers={self.workers}" if self.workers > 1 else "")
+        return "mapped" + (f":workers={self.workers}" if self.workers > 1 else "")
 
     def __str__(self) -> str:
         threads = f" by {self.workers} threads" if self.workers > 1 else ""

@@ -30,7 +30,7 @@ class MpiEngine:
         return _InOneBuffer(bucket, channel)
 
     def settings(self) -> str:
-        return "engine=mpi"
+        return "mpi"
 
     def __str__(self) -> str:
         return "through MPI"

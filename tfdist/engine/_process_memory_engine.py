@@ -52,7 +52,7 @@ class ProcessMemoryEngine:
         return NodeSum(bucket, node, pieces, shares, reader)
 
     def settings(self) -> str:
-        return "engine=direct" + (f",workers={self.workers}" if self.workers > 1 else "")
+        return "direct" + (f":workers={self.workers}" if self.workers > 1 else "")
 
     def __str__(self) -> str:
         threads = f" by {self.workers} threads" if self.workers > 1 else ""

@@ -39,7 +39,7 @@ class SharedMemoryEngine:
         return _Staged(bucket, channel.node) if channel.node else None
 
     def settings(self) -> str:
-        return f"engine=shared,piece_kb={self.piece_bytes / 1024:g}"
+        return f"shared:piece_kb={self.piece_bytes / 1024:g}"
 
     def __str__(self) -> str:
         return f"through shared memory in pieces of {self.piece_bytes // 1024} KiB"

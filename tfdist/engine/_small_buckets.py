@@ -46,7 +46,7 @@ class AtOnceEngine:
         return _AtOnce(bucket, way, offsets) if size_bytes <= min(self.largest_bytes, way.capacity_bytes) else None
 
     def settings(self) -> str:
-        return "engine=mpi" if self.between_machines else "engine=shared"  # with which they go this way, too
+        return "mpi" if self.between_machines else "shared"  # with which they go this way, too
 
     def __str__(self) -> str:
         way = "with the arrival" if self.between_machines else "each rank adds all"

@@ -171,7 +171,7 @@ class Engines:
         size = size_in_words(measurement.sizes_bytes[-1])
         announce(
             f"{self._world.size} ranks; the engine was measured ({size}: {measurement}); "
-            f"TFDIST_OPTIONS={_pinned(choice, self._spread)} pins what was found"
+            f"TFDIST_ENGINE={_pinned(choice, self._spread)} pins what was found"
         )
         return self._with_small(choice)
 
@@ -279,11 +279,11 @@ def _in_turn(trials: Sequence[_Trial]) -> list[list[float]]:
 
 
 def _pinned(choice: Choice, spread: bool) -> str:
-    pace = f",message_kb={choice.pace.message_bytes / 1024:g},in_flight={choice.pace.pieces}" if spread else ""
-    if math.isinf(choice.crossover_bytes):
-        return choice.base.settings() + pace
-    engine, *more = choice.engine.settings().split(",")
-    return ",".join([engine, f"shared_from_kb={choice.crossover_bytes / 1024:g}", *more]) + pace
+    alone = math.isinf(choice.crossover_bytes)
+    pin = [(choice.base if alone else choice.engine).settings()]
+    pin += [] if alone else [f"shared_from_kb={choice.crossover_bytes / 1024:g}"]
+    pin += [f"message_kb={choice.pace.message_bytes / 1024:g}", f"in_flight={choice.pace.pieces}"] if spread else []
+    return ":".join(pin)
 
 
 def size_in_words(size_bytes: int) -> str:

@@ -130,7 +130,7 @@ class Engine(Protocol):
         """
 
     def settings(self) -> str:
-        """What chooses this very engine, as entries of ``TFDIST_OPTIONS``."""
+        """What chooses this very engine, as ``TFDIST_ENGINE`` has it."""
 
     def __str__(self) -> str:
         """What it does, in words."""

@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 import tensorflow as tf
 
-from tfdist.core import buckets
+from tfdist.core import buckets, exclusions
 from tfdist.core.reduce_ops import Op
 from tfdist.core.settings import CONFIGURABLE
 from tfdist.engine.all_reduce import AllReduce
@@ -142,10 +142,8 @@ def reducer_of(job: Job, accumulation: Accumulation | None = None) -> Reducer:
       RuntimeError: they are accumulated, and the job has chosen a reducer, which does not know how.
     """
     if accumulation is not None and job.switches.reducer is not None:
-        raise RuntimeError(
-            f"accumulate_steps={accumulation.steps}, but gradients go through the job's reducer "
-            f"{type(job.switches.reducer).__name__}, which takes each step by itself: leave one of them out"
-        )
+        reducer = f"gradients go through the reducer {type(job.switches.reducer).__name__}"
+        raise RuntimeError(exclusions.HELD_AND_REDUCER.told(f"accumulate_steps={accumulation.steps}", reducer))
     return job.switches.reducer or Average(job, accumulation)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfdist.core import exclusions
 from tfdist.core.settings import SettingsError
 from tfdist.horovod.named.negotiation import Negotiation
 from tfdist.start import process
@@ -101,15 +102,11 @@ class State:
           SettingsError: settings that are about the automatic average.
         """
         settings = self.job.switches.settings
-        wrong = {
-            "TFDIST_ACCUMULATE_STEPS": (settings.accumulate_steps, 1, "backward_passes_per_step"),
-            "TFDIST_SYNC": (settings.sync, "gradients", "import tfdist alone"),
-            "TFDIST_LOSS_SCALE": (settings.loss_scale, "none", "Keras's LossScaleOptimizer"),
-            "TFDIST_DIVERGENCE": (settings.divergence, "off", "import tfdist alone"),
-        }
-        for name, (value, default, instead) in wrong.items():
-            if value != default:
-                raise SettingsError(f"{name}={value} has no meaning with tfdist.horovod: use {instead}")
+        for name in ("accumulate_steps", "sync", "loss_scale", "divergence"):
+            value = getattr(settings, name)
+            if value != settings.fields()[name].default:
+                here = f"TFDIST_{name.upper()}={value}"
+                raise SettingsError(exclusions.HOROVOD_AND_AUTOMATIC.told("tfdist.horovod", here))
         process().install()
         self.job.switches.automatic = False
         runs = process().steps.moments.runs

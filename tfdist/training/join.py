@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Sequence
 
+from tfdist.core import exclusions
 from tfdist.engine.collective import Collective
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
@@ -22,10 +23,7 @@ def join(job: Job, sessions: SessionSteps) -> int:
     """
     accumulated = job.switches.settings.accumulate_steps
     if accumulated > 1:
-        raise RuntimeError(
-            f"tfdist.join cannot stand in for a rank whose steps are added up (accumulate_steps={accumulated}): "
-            "have all ranks train the same number of steps, or leave TFDIST_ACCUMULATE_STEPS out"
-        )
+        raise RuntimeError(exclusions.HELD_AND_JOIN.told(f"accumulate_steps={accumulated}", "tfdist.join"))
     session = sessions.trained
     if session is None:
         raise RuntimeError("tfdist.join stands for a rank in the steps of a training session; run one step before it")

@@ -63,8 +63,8 @@ def _of_a_new_one(optimizer: Any, trained: Sequence[Any]) -> list[Any]:
     trained = optimizers.trained_by(optimizer) or trained
     if not (hasattr(optimizer, "from_config") and hasattr(optimizer, "build")):
         raise RuntimeError(
-            f"TFDIST_BLOCK_STATE=reset: how the state of {name} began is not known in a tf.function: use an optimizer "
-            "of Keras, or TFDIST_BLOCK_STATE=keep or average"
+            f"block_state=reset: how the state of {name} began is not known in a tf.function: use an optimizer "
+            "of Keras, or block_state=keep or average"
         )
     kind = type(trained[0]) if hasattr(trained[0], "path") else tf.Variable
 
@@ -96,8 +96,8 @@ def _uniform(value: Any, variable: Any, optimizer: Any) -> Any:
     array = None if value is None else np.asarray(value)
     if array is None or not array.size or not np.all(array == array.flat[0]):
         raise RuntimeError(
-            f"TFDIST_BLOCK_STATE=reset: {variable.name} of {type(optimizer).__name__} does not begin with one number: "
-            "choose TFDIST_BLOCK_STATE=keep or average"
+            f"block_state=reset: {variable.name} of {type(optimizer).__name__} does not begin with one number: "
+            "choose block_state=keep or average"
         )
     return array.flat[0]
 
@@ -110,7 +110,7 @@ def _say_biased(optimizer: Any) -> None:
     if hasattr(optimizer, "beta_2") and name not in _told:
         _told.add(name)
         announce(
-            f"TFDIST_BLOCK_STATE=reset: {name} of Keras corrects its moments by its number of steps, which is not "
-            "reset: a block's first steps are up to three times as long as they were. TFDIST_BLOCK_STATE=keep or "
+            f"block_state=reset: {name} of Keras corrects its moments by its number of steps, which is not "
+            "reset: a block's first steps are up to three times as long as they were. block_state=keep or "
             "average leave them as they are"
         )

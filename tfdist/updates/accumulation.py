@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.optimizers import chain
+from tfdist.core import exclusions
 from tfdist.core.settings import SettingsError
 from tfdist.engine.collective import Collective
 from tfdist.engine.exchange import Exchange
@@ -57,16 +58,11 @@ class Accumulations(Stage):
         for one in chain(optimizer):
             own = getattr(one, "gradient_accumulation_steps", None)
             if own is not None:
-                raise SettingsError(
-                    f"accumulate_steps={steps}, and {type(one).__name__} has gradient_accumulation_steps={own}: leave "
-                    "one of them out (TFDIST_ACCUMULATE_STEPS exchanges once in so many steps, Keras's in each)"
-                )
+                kerass = f"{type(one).__name__} has gradient_accumulation_steps={own}"
+                raise SettingsError(exclusions.HELD_AND_KERAS.told(f"accumulate_steps={steps}", kerass))
         if tf.executing_eagerly():
-            raise RuntimeError(
-                f"accumulate_steps={steps}, and {type(optimizer).__name__} applies gradients eagerly, where they have "
-                "travelled already: put the training step into a tf.function (for model.fit: leave run_eagerly out), "
-                "or leave TFDIST_ACCUMULATE_STEPS out"
-            )
+            eagerly = f"{type(optimizer).__name__} applies gradients eagerly"
+            raise RuntimeError(exclusions.HELD_AND_EAGER.told(f"accumulate_steps={steps}", eagerly))
         keys = [variable_key(variable) for gradient, variable in pairs if gradient is not None]
         if not function_state.in_session():
             function_state.accumulate(keys)

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tfdist.compat import eager
 from tfdist.compat.sessions import is_open
 from tfdist.compat.variables import native
+from tfdist.core import exclusions
 from tfdist.core.log import announce
 from tfdist.core.settings import SettingsError
 from tfdist.graph import function_state
@@ -72,15 +73,11 @@ class Blocks(Stage):
             return update
         settings, kind = self._job.switches.settings, type(update.optimizer).__name__
         if tf.executing_eagerly():
-            raise RuntimeError(
-                f"TFDIST_SYNC is {settings.sync!r}, and {kind} applies gradients eagerly on rank "
-                f"{self._job.world.rank}: put the training step into a tf.function, or use TFDIST_SYNC=gradients"
-            )
+            eagerly = f"{kind} applies gradients eagerly on rank {self._job.world.rank}"
+            raise RuntimeError(exclusions.LOCAL_AND_EAGER.told(f"TFDIST_SYNC is {settings.sync!r}", eagerly))
         if not self._job.switches.broadcasts:
-            raise SettingsError(
-                f"TFDIST_SYNC is {settings.sync!r}, and tfdist.disable_broadcast lets each rank begin with its own "
-                "variables: blocks filter the change of variables that all ranks began with"
-            )
+            own = "tfdist.disable_broadcast lets each rank begin with its own variables"
+            raise SettingsError(exclusions.LOCAL_AND_OWN_BEGINNING.told(f"TFDIST_SYNC is {settings.sync!r}", own))
         state = self._state(update.optimizer, update.pairs, rule)
         return update.with_(block=(state, rule), reducer=OwnGradients(state, rule, reducer_of(self._job)))
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfdist.compat.graphs import control_flow, control_flow_around
 from tfdist.compat.optimizers import scales_the_loss, track
+from tfdist.core import exclusions
 from tfdist.core.log import announce, rarely
 from tfdist.core.settings import SettingsError
 from tfdist.graph import function_state, marking
@@ -87,10 +88,8 @@ class LossScaling(Stage):
             return due
         own = scales_the_loss(optimizer)
         if own:
-            raise SettingsError(
-                f"loss_scale={self._job.switches.settings.loss_scale}, and {own} scales the loss by itself: leave one "
-                "of them out"
-            )
+            scale = self._job.switches.settings.loss_scale
+            raise SettingsError(exclusions.SCALED_AND_KERAS.told(f"loss_scale={scale}", own))
         self._track(optimizer)
         with tf.name_scope("tfdist/loss_scale"):
             values = averages_behind(gradients)

@@ -50,9 +50,8 @@ def test_mistakes(toy: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     with pytest.raises(InputError, match="--loss_scale=logmax contradicts TFDIST_LOSS_SCALE, where it is window"):
         ranks.asked("loss_scale", "logmax")
     monkeypatch.delenv("TFDIST_LOSS_SCALE")
-    monkeypatch.setenv("TFDIST_BLOCK_STEPS", "4")
     for variable, value, flag in (("MIXED_PRECISION", "bf16", "precision=float32"), ("SYNC", "bmuf", "sync=gradients")):
-        monkeypatch.setenv(f"TFDIST_{variable}", value)
+        monkeypatch.setenv(f"TFDIST_{variable}", f"{value}:steps=4" if variable == "SYNC" else value)
         told = refused(toy.flags(), capsys)
         assert f"--{flag} contradicts TFDIST_{variable}, where it is {value}" in told
         monkeypatch.delenv(f"TFDIST_{variable}")

@@ -19,7 +19,11 @@ class TestValues:
             ("TFDIST_BUCKET_MB", "-1", "TFDIST_BUCKET_MB='-1'"),
             ("TFDIST_STALL_SECONDS", "soon", "a number above 0"),
             ("TFDIST_STALL_SECONDS", "nan", "a number above 0"),
-            ("TFDIST_PIECE_KB", "0", "a number from 1 on"),
+            (
+                "TFDIST_ENGINE",
+                "shared:piece_kb=0",
+                "TFDIST_ENGINE: piece_kb='0' is out of range; it takes a number from 1 on",
+            ),
             ("TFDIST_BUKET_MB", "1", "TFDIST_BUKET_MB is not a setting; is TFDIST_BUCKET_MB meant.*, or unset it"),
             ("TFDIST_BUCKETMB", "1", "is TFDIST_BUCKET_MB meant"),
             ("TFDIST_bucket_mb", "1", "is TFDIST_BUCKET_MB meant"),
@@ -95,6 +99,34 @@ class TestOptions:
             Settings().configured(stall_seconds=1)
 
 
+class TestParts:
+    def test_behind_a_value(self) -> None:
+        variables = {"TFDIST_SYNC": "bmuf:steps=8:momentum=0.9", "TFDIST_OPTIONS": "loss_scale=7 block_steps=2"}
+        with pytest.raises(SettingsError, match="TFDIST_LOSS_SCALE is '7'"):
+            Settings.from_environment(variables)
+        settings = Settings.from_environment(variables | {"TFDIST_OPTIONS": "block_steps=2 block_warmup=1"})
+        assert (settings.sync, settings.block_steps, settings.block_momentum) == ("bmuf", 8, "0.9")
+        assert (settings.block_warmup, settings.origins["block_steps"]) == (1, "TFDIST_SYNC")
+        assert Settings().configured(sync="bmuf:steps=4") == Settings().configured(sync="bmuf", block_steps=4)
+
+    def test_what_an_engine_was_measured_to_be(self) -> None:
+        settings = Settings.from_environment({"TFDIST_ENGINE": "mapped:shared_from_kb=4:workers=2"})
+        assert (settings.engine, settings.shared_from_kb, settings.workers) == ("mapped", "4", "2")
+
+    @pytest.mark.parametrize(
+        ("variable", "value", "said"),
+        [
+            ("TFDIST_SYNC", "bmuf:stps=8", "'stps' is no part of it; behind the value it takes steps, momentum"),
+            ("TFDIST_SYNC", "bmuf:8", "'8' is no part of it"),
+            ("TFDIST_LOSS_SCALE", "window:tolerance=2", "tolerance='2' is out of range; it takes a number from 0 to 1"),
+            ("TFDIST_BLOCK_STEPS", "8", "TFDIST_BLOCK_STEPS=8 is a part of TFDIST_SYNC: .*, TFDIST_SYNC=...:steps=8"),
+        ],
+    )
+    def test_refusals(self, variable: str, value: str, said: str) -> None:
+        with pytest.raises(SettingsError, match=said):
+            Settings.from_environment({variable: value})
+
+
 class TestLossScale:
     @pytest.mark.parametrize(
         ("options", "said"),
@@ -121,18 +153,18 @@ class TestLossScale:
         both = Settings().configured(loss_scale="backoff", mixed_precision="fp16")
         assert not both.without_effect()
         (line,) = both.configured(loss_scale_tolerance=0.1).without_effect()
-        assert "TFDIST_LOSS_SCALE_TOLERANCE is 0.1: without effect" in line
+        assert "loss_scale_tolerance is 0.1: without effect" in line
 
 
 class TestBlocks:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
-            ("sync=bmuf", ("TFDIST_SYNC is 'bmuf'", "TFDIST_BLOCK_STEPS is 0")),
-            ("sync=average block_steps=0", ("TFDIST_SYNC is 'average'", "TFDIST_BLOCK_STEPS is 0")),
-            ("sync=average block_steps=8 block_momentum=0.9", ("'average'", "TFDIST_BLOCK_MOMENTUM is '0.9'")),
-            ("sync=average block_steps=8 block_learning_rate=2", ("'average'", "TFDIST_BLOCK_LEARNING_RATE is 2.0")),
-            ("sync=average block_steps=8 block_nesterov=1", ("'average'", "TFDIST_BLOCK_NESTEROV is True")),
+            ("sync=bmuf", ("TFDIST_SYNC is 'bmuf'", "block_steps is 0")),
+            ("sync=average block_steps=0", ("TFDIST_SYNC is 'average'", "block_steps is 0")),
+            ("sync=average block_steps=8 block_momentum=0.9", ("'average'", "block_momentum is '0.9'")),
+            ("sync=average block_steps=8 block_learning_rate=2", ("'average'", "block_learning_rate is 2.0")),
+            ("sync=average block_steps=8 block_nesterov=1", ("'average'", "block_nesterov is True")),
             ("sync=bmuf block_steps=8 compression=bf16", ("TFDIST_COMPRESSION is 'bf16'", "TFDIST_SYNC is 'bmuf'")),
             ("sync=bmuf block_steps=8 sparse=gather", ("TFDIST_SPARSE is 'gather'", "TFDIST_SYNC is 'bmuf'")),
             ("sync=bmuf block_steps=8 block_momentum=1", ("block_momentum='1' is out of range", "below 1")),
@@ -153,11 +185,11 @@ class TestBlocks:
 
     def test_configured(self) -> None:
         assert Settings().configured(sync="bmuf", block_steps=4).block_steps == 4
-        with pytest.raises(SettingsError, match="TFDIST_SYNC is 'bmuf', but TFDIST_BLOCK_STEPS is 0"):
+        with pytest.raises(SettingsError, match="TFDIST_SYNC is 'bmuf', but block_steps is 0"):
             Settings().configured(sync="bmuf")
 
     def test_what_has_no_effect(self) -> None:
-        settings = Settings.from_environment({"TFDIST_BLOCK_STEPS": "8", "TFDIST_BLOCK_NESTEROV": "1"})
-        assert "TFDIST_BLOCK_NESTEROV is True, TFDIST_BLOCK_STEPS is 8: without effect" in settings.without_effect()[0]
+        settings = Settings.from_environment({"TFDIST_SYNC": "gradients:steps=8:nesterov=1"})
+        assert "block_nesterov is True, block_steps is 8: without effect" in settings.without_effect()[0]
         assert not settings.configured(sync="bmuf").without_effect()
         assert not Settings().without_effect()

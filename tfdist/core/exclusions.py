@@ -1,0 +1,116 @@
+"""Exclusions: which two features have no meaning together, why, and what to do: one table.
+
+Everything else goes together, and what it means follows from the order of the stages (``tfdist.updates.order``). The
+messages of refusals and the table in tfdist/README.md are made of this one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+
+@dataclasses.dataclass(frozen=True)
+class Exclusion:
+    """Two features that exclude each other.
+
+    Attributes:
+      one: as a reader of the documentation knows it.
+      other: likewise.
+      why: there is no meaning.
+      remedy: what to do.
+    """
+
+    one: str
+    other: str
+    why: str
+    remedy: str
+
+    def told(self, one: str, other: str) -> str:
+        """The message of a refusal.
+
+        Args:
+          one: the first feature as it was found: a setting and its value, an object.
+          other: likewise.
+        """
+        return f"{one}, and {other}: {self.why}; {self.remedy}"
+
+
+_ONE_OF_THEM = "leave one of them out"
+_LOCAL = "local steps (`sync`)"
+_HELD = "`accumulate_steps`"
+
+LOCAL_AND_HELD = Exclusion(_LOCAL, _HELD, "each step of a block is applied", _ONE_OF_THEM)
+LOCAL_AND_SCALED = Exclusion(
+    _LOCAL, "`loss_scale`", "what overflows is left out by the ranks' averages, and a local step has none", _ONE_OF_THEM
+)
+LOCAL_AND_WIRE = Exclusion(
+    _LOCAL,
+    "`compression`, `sparse`",
+    "that is how gradients travel, and blocks exchange variables, as they are",
+    "leave the latter out, or have a warm-up, whose gradients travel (`block_warmup`)",
+)
+LOCAL_AND_EAGER = Exclusion(
+    _LOCAL,
+    "an optimizer that applies gradients eagerly",
+    "a block is counted by the graph or function that trains",
+    "put the training step into a tf.function, or use sync=gradients",
+)
+LOCAL_AND_OWN_BEGINNING = Exclusion(
+    _LOCAL,
+    "`tfdist.disable_broadcast`",
+    "blocks filter the change of variables that all ranks began with",
+    "build the training with broadcasts",
+)
+LOCAL_AND_JOIN = Exclusion(
+    _LOCAL,
+    "`tfdist.join`",
+    "a rank without data cannot stand in for what it has trained in its block",
+    "give all ranks the same number of steps (tfdist.shard)",
+)
+PLAIN_AND_FILTER = Exclusion(
+    "`sync=average`",
+    "`block_momentum`, `block_learning_rate`, `block_nesterov`",
+    "the average is momentum 0 and rate 1",
+    "choose sync=bmuf, or leave the latter out",
+)
+HELD_AND_EAGER = Exclusion(
+    _HELD,
+    "an optimizer that applies gradients eagerly",
+    "there they have travelled already",
+    "put the training step into a tf.function (for model.fit: leave run_eagerly out), or leave accumulate_steps out",
+)
+HELD_AND_KERAS = Exclusion(
+    _HELD,
+    "Keras's `gradient_accumulation_steps`",
+    "tfdist exchanges once in so many steps, Keras in each",
+    _ONE_OF_THEM,
+)
+HELD_AND_REDUCER = Exclusion(_HELD, "`extend.use_reducer`", "a reducer takes each step by itself", _ONE_OF_THEM)
+HELD_AND_JOIN = Exclusion(
+    _HELD,
+    "`tfdist.join`",
+    "a rank without data cannot stand in for what it holds",
+    "have all ranks train the same number of steps, or leave accumulate_steps out",
+)
+SCALED_AND_KERAS = Exclusion(
+    "`loss_scale`", "Keras's `LossScaleOptimizer`", "the optimizer scales the loss by itself", _ONE_OF_THEM
+)
+HOROVOD_AND_AUTOMATIC = Exclusion(
+    "`tfdist.horovod`",
+    "`accumulate_steps`, `sync`, `loss_scale`, `divergence`",
+    "they are about averages that are made without being asked for",
+    "use Horovod's backward_passes_per_step, Keras's LossScaleOptimizer, or import tfdist alone",
+)
+
+TABLE = (
+    *(LOCAL_AND_HELD, LOCAL_AND_SCALED, LOCAL_AND_WIRE, LOCAL_AND_EAGER, LOCAL_AND_OWN_BEGINNING, LOCAL_AND_JOIN),
+    *(PLAIN_AND_FILTER, HELD_AND_EAGER, HELD_AND_KERAS, HELD_AND_REDUCER, HELD_AND_JOIN),
+    *(SCALED_AND_KERAS, HOROVOD_AND_AUTOMATIC),
+)
+
+
+def rows() -> Iterator[str]:
+    """The table as the documentation has it."""
+    for row in TABLE:
+        yield f"| {row.one} | {row.other} | {row.why} | {row.remedy} |"
