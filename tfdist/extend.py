@@ -1,4 +1,6 @@
-"""Extensions of one's own: a reducer, a stage of an update, an engine. The same on all ranks, before the first step.
+"""Extensions of one's own: a reducer, a stage of an update, an engine, an exchange in the graph.
+
+The same on all ranks, before the first step.
 
 ::
 
@@ -23,6 +25,7 @@ from typing import Literal
 
 from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Candidates, Engine, register
 from tfdist.graph.gradient_average import Average
+from tfdist.graph.graph_exchange import GraphExchange
 from tfdist.graph.job import Reducer
 from tfdist.start import process
 from tfdist.updates.order import pipeline_of
@@ -34,6 +37,7 @@ __all__ = [
     "BucketAllReduce",
     "Engine",
     "GoOn",
+    "GraphExchange",
     "Reducer",
     "Stage",
     "Update",
@@ -41,6 +45,7 @@ __all__ = [
     "add_stage",
     "average",
     "remove_stage",
+    "use_exchange",
     "use_reducer",
 ]
 
@@ -111,6 +116,20 @@ def add_engine(name: str, candidates: Candidates) -> None:
         extend.add_engine("everything", lambda world, settings: [Everything()])  # tests/multirank/cases_toy_engine.py
     """
     register(name, candidates)
+
+
+def use_exchange(exchange: GraphExchange | None) -> None:
+    """Have gradients combined by operations of TensorFlow's, in what is built or executed from now on.
+
+    Args:
+      exchange: builds them for the buckets that it takes; engines combine the rest, and what is accumulated. None:
+        engines combine everything again.
+
+    ::
+
+        extend.use_exchange(Gathered())  # tests/multirank/cases_toy_exchange.py
+    """
+    process().job.switches.exchange = exchange
 
 
 def _stages() -> list[Stage]:

@@ -93,6 +93,12 @@ HELD_AND_JOIN = Exclusion(
     "a rank without data cannot stand in for what it holds",
     "have all ranks train the same number of steps, or leave accumulate_steps out",
 )
+EXCHANGE_AND_JOIN = Exclusion(
+    "`extend.use_exchange`",
+    "`tfdist.join`",
+    "a rank without data does not run the operations that combine",
+    "give all ranks the same number of steps (tfdist.shard)",
+)
 SCALED_AND_KERAS = Exclusion(
     "`loss_scale`", "Keras's `LossScaleOptimizer`", "the optimizer scales the loss by itself", _ONE_OF_THEM
 )
@@ -106,7 +112,7 @@ HOROVOD_AND_AUTOMATIC = Exclusion(
 TABLE = (
     *(LOCAL_AND_HELD, LOCAL_AND_SCALED, LOCAL_AND_WIRE, LOCAL_AND_EAGER, LOCAL_AND_OWN_BEGINNING, LOCAL_AND_JOIN),
     *(PLAIN_AND_FILTER, HELD_AND_EAGER, HELD_AND_KERAS, HELD_AND_REDUCER, HELD_AND_JOIN),
-    *(SCALED_AND_KERAS, HOROVOD_AND_AUTOMATIC),
+    *(EXCHANGE_AND_JOIN, SCALED_AND_KERAS, HOROVOD_AND_AUTOMATIC),
 )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from tfdist.core import exclusions
 from tfdist.core.environment import variables
 from tfdist.core.near_names import letters, meant
+from tfdist.core.wires.table import FORMATS
 
 _PREFIX = "TFDIST_"
 _OPTIONS = "TFDIST_OPTIONS"
@@ -134,7 +135,7 @@ class Settings:
     message_kb: str = _part("engine", "message_kb", "", _size_or_nothing, "a number from 1 on")
     in_flight: str = _part("engine", "in_flight", "", _size_or_nothing, "a number from 1 on")
     compression: str = _choice(
-        "none", ("none", "bf16", "fp16", "int8"), "dtype in which float32 gradients travel; int8: between machines"
+        "none", tuple(FORMATS), "dtype in which float32 gradients travel; int8: between machines"
     )
     sparse: str = _choice(
         "auto", ("auto", "dense", "gather", "unmerged"), "how rows of IndexedSlices travel; auto counts bytes"

@@ -22,7 +22,7 @@ class AllReduce:
 
     Attributes:
       engine: that does it, once it is open.
-      as_int8: its tensors travel so between machines.
+      has_rest: rounding between machines loses something, which is added to what is sent next.
       elements: of all tensors, if their shapes are known; else 0.
       pending: float32 [elements], the same on all ranks: to be added to its next results, once. None: nothing.
     """
@@ -32,16 +32,16 @@ class AllReduce:
     def __init__(self, bucket: Bucket, lines: Sequence[str] = (), tuned: bool = False) -> None:
         self._bucket = bucket
         self.what = bucket.what
-        self.as_int8 = bucket.as_int8
+        self.has_rest = bucket.format.wire is not None
         self.elements = sum(bucket.sizes or ())
         self.pending: np.ndarray | None = None
-        as_int8 = " as int8" if bucket.as_int8 else ""
-        self.lines: Sequence[str] = [*lines, f"{bucket.what}: {bucket.op} of {bucket.dtype.name}{as_int8}"]
+        as_what = f" as {bucket.format.name}" if self.has_rest else ""
+        self.lines: Sequence[str] = [*lines, f"{bucket.what}: {bucket.op} of {bucket.dtype.name}{as_what}"]
         self._tuned = tuned and bucket.sizes is not None
         self.tuned_tensors = len(bucket.sizes) if tuned and bucket.sizes is not None else 0
         self.engine: Engine | None = None
         self._buffers = Buffers()
-        self._gaps = _layout.gaps(bucket.sizes or (), bucket.dtype) if bucket.as_int8 else []
+        self._gaps = _layout.gaps(bucket.sizes or (), bucket.dtype) if self.has_rest else []
         self._opened: BucketAllReduce | None = None
         self._arrays: Sequence[np.ndarray] = ()
         self._parts: list[np.ndarray] = []

@@ -15,9 +15,10 @@ import numpy as np
 
 from tfdist.core import settings
 from tfdist.core.flight_recorder import Span
-from tfdist.core.int8_wire import Int8Wire
 from tfdist.core.reduce_ops import Op
 from tfdist.core.settings import Settings
+from tfdist.core.wires import float32
+from tfdist.core.wires.format import Format, Wire
 from tfdist.engine._buffers import Allocate
 from tfdist.engine._layout import Piece
 from tfdist.transport.interfaces import Channel, NodeMemory, Pace, World
@@ -53,23 +54,23 @@ class Bucket:
       op: how.
       dtype: of all tensors.
       sizes: elements of each; None if they differ from step to step.
-      as_int8: so they travel between machines, float32's of known sizes.
+      format: how they travel between machines; another than as they are is for float32 of known sizes.
     """
 
     what: str
     op: Op
     dtype: np.dtype
     sizes: tuple[int, ...] | None
-    as_int8: bool = False
+    format: Format = float32.FORMAT
 
     @property
     def size_bytes(self) -> int:
         """Of all tensors; 0 if it is not known."""
         return sum(self.sizes or ()) * self.dtype.itemsize
 
-    def wire(self, elements: int) -> Int8Wire | None:
+    def wire(self, elements: int) -> Wire | None:
         """How so many elements of it travel, step after step, if not as they are."""
-        return Int8Wire(elements) if self.as_int8 else None
+        return self.format.wire(elements) if self.format.wire else None
 
 
 Lost = tuple[np.ndarray, Piece]
@@ -80,7 +81,7 @@ class BucketAllReduce(Protocol):
 
     @property
     def lost(self) -> Sequence[Lost]:
-        """What rounding has lost, to be added to what is sent next (see ``Int8Wire``), and where it lies."""
+        """What rounding has lost, to be added to what is sent next (see ``Wire``), and where it lies."""
 
     def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
         """Before this rank arrives: these are its tensors, flat, and the buffer for the results."""

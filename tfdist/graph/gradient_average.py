@@ -17,11 +17,15 @@ import tensorflow as tf
 from tfdist.core import buckets, exclusions
 from tfdist.core.reduce_ops import Op
 from tfdist.core.settings import CONFIGURABLE
+from tfdist.core.wires import float32
+from tfdist.core.wires.format import Format
+from tfdist.core.wires.table import FORMATS
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket
 from tfdist.engine.sparse_rows import Rows, Table, Way
 from tfdist.graph import function_state
+from tfdist.graph.graph_exchange import part_of
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import Gradient, numberless
@@ -31,7 +35,6 @@ from tfdist.transport.interfaces import Group
 
 # What a table's rows follow from is looked up for each, and blocks read theirs when they begin.
 _BUILT_BY = tuple(name for name in CONFIGURABLE if name != "sparse" and not name.startswith("block_"))
-_COMPRESSED = {"none": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16, "int8": tf.float32}
 
 
 class Average:
@@ -60,7 +63,9 @@ class Average:
         wire = {i: _to_wire(gradients[i], job) for i in dense}
         lines = [signature("gradient", names[i], gradients[i]) for i in dense]
         given = None if self._accumulation is None else [gradients[i] for i in dense]
-        found, parts = fused([wire[i] for i in dense], [names[i] for i in dense], lines, job, self._sums(), given)
+        found, parts = fused(
+            [wire[i] for i in dense], [names[i] for i in dense], lines, job, group, self._sums(), given
+        )
         members = [[dense[i] for i in b] for b in found]
         if sparse:
             parts.append(self._rows([gradients[i] for i in sparse], [names[i] for i in sparse]))
@@ -107,6 +112,7 @@ def fused(
     names: Sequence[str],
     lines: Sequence[str],
     job: Job,
+    group: Group,
     more: Sequence[str] = (),
     given: Sequence[tf.Tensor] | None = None,
 ) -> tuple[list[list[int]], list[Part]]:
@@ -117,6 +123,7 @@ def fused(
       names: of their variables.
       lines: that describe them.
       job: the ranks and settings.
+      group: the ranks that take part.
       more: what else belongs to the plan.
       given: what is handed over, if not the tensors as they travel.
 
@@ -129,9 +136,14 @@ def fused(
     for number, of_bucket in enumerate(members):
         what = f"bucket {number} ({few([names[i] for i in of_bucket])})"
         own = [tensors[i] for i in of_bucket]
-        as_int8 = job.switches.settings.compression == "int8"
-        exchange = all_reduce(what, "mean", own, [*(lines[i] for i in of_bucket), *more], tuned=True, as_int8=as_int8)
-        parts.append(Part(exchange, [(given or tensors)[i] for i in of_bucket], [_spec(t) for t in own]))
+        bucket = bucket_of(what, "mean", own, FORMATS[job.switches.settings.compression])
+        of_tensors = [*(lines[i] for i in of_bucket), *more]
+        # (What several steps add up is held on the host.)
+        if given is None and job.switches.exchange is not None and job.switches.exchange.takes(bucket, group):
+            parts.append(part_of(job.switches.exchange, bucket, of_tensors, own, group))
+        else:
+            host = AllReduce(bucket, of_tensors, tuned=True)
+            parts.append(Part(host, [(given or tensors)[i] for i in of_bucket], [_spec(t) for t in own]))
     return members, parts
 
 
@@ -147,34 +159,27 @@ def reducer_of(job: Job, accumulation: Accumulation | None = None) -> Reducer:
     return job.switches.reducer or Average(job, accumulation)
 
 
-def all_reduce(
-    what: str,
-    op: Op,
-    tensors: Sequence[tf.Tensor],
-    lines: Sequence[str],
-    tuned: bool = False,
-    as_int8: bool = False,
-) -> AllReduce:
-    """The exchange that combines tensors of one dtype.
+def bucket_of(what: str, op: Op, tensors: Sequence[tf.Tensor], format: Format = float32.FORMAT) -> Bucket:
+    """Tensors of one dtype that are combined in one piece.
 
     Args:
       what: in words.
       op: how.
       tensors: of one dtype.
-      lines: that describe them.
-      tuned: by the engine that was found fastest.
-      as_int8: between machines, if they are float32 and their shapes are known.
+      format: between machines, if they are float32 and their shapes are known.
     """
     sizes = [t.shape.num_elements() for t in tensors]
     known = tuple(s for s in sizes if s is not None)
     dtype = np.dtype(tensors[0].dtype.as_numpy_dtype)
-    as_int8 = as_int8 and dtype == np.float32 and len(known) == len(sizes)
-    return AllReduce(Bucket(what, op, dtype, known if len(known) == len(sizes) else None, as_int8), lines, tuned)
+    if dtype != np.float32 or len(known) < len(sizes):
+        format = float32.FORMAT
+    return Bucket(what, op, dtype, known if len(known) == len(sizes) else None, format)
 
 
 def _to_wire(tensor: tf.Tensor, job: Job) -> tf.Tensor:
     """The tensor in the dtype in which it travels; narrow ones are added in float32."""
-    return tf.cast(tensor, _COMPRESSED[job.switches.settings.compression]) if tensor.dtype == tf.float32 else tensor
+    dtype = FORMATS[job.switches.settings.compression].dtype
+    return tf.cast(tensor, dtype) if tensor.dtype == tf.float32 else tensor
 
 
 def _table(name: str, way: Way, slices: tf.IndexedSlices, values: tf.Tensor) -> Table:

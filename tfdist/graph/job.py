@@ -68,6 +68,7 @@ class Switches:
     Attributes:
       settings: of the environment, and as they were configured since.
       reducer: what becomes of gradients; None: their average.
+      exchange: a ``graph_exchange.GraphExchange`` that combines what it takes; None: engines do.
       broadcasts: whether variables get rank 0's initial values.
       sparse_as_dense: whether averages of slices are handed out as dense tensors.
       sparse_ways: how rows travel, by variable name, where it is not as the settings say.
@@ -79,6 +80,7 @@ class Switches:
 
     settings: Settings
     reducer: Reducer | None = None
+    exchange: Any = None
     broadcasts: bool = True
     sparse_as_dense: bool = False
     sparse_ways: dict[str, Way] = dataclasses.field(default_factory=dict)

@@ -32,11 +32,15 @@ class Part:
       exchange: what is done.
       tensors: its arguments.
       outputs: dtypes and static shapes of its results.
+      after: what must have been computed before it begins, beside its arguments.
+      build: makes of its one result, by operations of TensorFlow's, what the part results in; None: that is it.
     """
 
     exchange: Exchange
     tensors: Sequence[tf.Tensor]
     outputs: Sequence[tf.TensorSpec]
+    after: Sequence[tf.Tensor] = ()
+    build: Callable[[tf.Tensor], list[tf.Tensor]] | None = None
 
 
 Made = Mapping[str, object]
@@ -199,9 +203,15 @@ class _Builder:
     def build(self) -> list[list[tf.Tensor]]:
         with tf.device(self._device), tf.control_dependencies(self._site.before()):
             results = self._fused() if len(self._parts) == 1 else self._split()
-        self._site.built([of_one[0] for of_one in results if of_one])
         if self._accumulation is not None:
             self._accumulation.built(results[0].pop())
+        built: list[tf.Tensor] = []
+        for number, part in enumerate(self._parts):
+            if part.build is not None:  # in one order, too
+                with tf.control_dependencies(built[-1:]):
+                    results[number] = part.build(*results[number])
+                built += results[number][:1]
+        self._site.built([of_one[0] for of_one in results if of_one])
         return results
 
     def _fused(self) -> list[list[tf.Tensor]]:
@@ -213,12 +223,13 @@ class _Builder:
                     self._collective.communicate(0)
                 return self._results(0)
 
-        return [self._operation(call, self._parts[0].tensors, self._outputs(0))]
+        with tf.control_dependencies(self._parts[0].after):
+            return [self._operation(call, self._parts[0].tensors, self._outputs(0))]
 
     def _split(self) -> list[list[tf.Tensor]]:
         starts: list[tf.Tensor] = []
         for number, part in enumerate(self._parts):
-            with tf.control_dependencies(starts[-1:]):
+            with tf.control_dependencies([*starts[-1:], *part.after]):
                 starts += self._operation(self._start(number), part.tensors, [tf.TensorSpec([], tf.bool)])
         with tf.control_dependencies(starts):
             return [self._operation(self._finish(n), [], self._outputs(n)) for n in range(len(self._parts))]

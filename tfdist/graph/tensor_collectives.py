@@ -12,12 +12,13 @@ import tensorflow as tf
 from tfdist.compat.graphs import unconstrained
 from tfdist.core.reduce_ops import OPS, Op
 from tfdist.engine import other_exchanges
+from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.engine.exchange import Exchange
 from tfdist.engine.other_exchanges import CollectiveCall, holds_objects, own_copy
 from tfdist.graph import marking
 from tfdist.graph.derivatives import differentiable, nothing_after
-from tfdist.graph.gradient_average import all_reduce
+from tfdist.graph.gradient_average import bucket_of
 from tfdist.graph.graph_state import make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.graph.op_builder import Part, build, signature
@@ -47,7 +48,7 @@ class TensorCollectives:
 
         def forward(own: Any) -> Any:
             if _in_graph(own) and self._group.size > 1:
-                exchange = all_reduce("tensor", op, [own], [signature("all_reduce", name, own)])
+                exchange = AllReduce(bucket_of("tensor", op, [own]), [signature("all_reduce", name, own)])
                 output = tf.TensorSpec(own.shape, own.dtype)
                 return self._in_graph("all_reduce", exchange, [own], [output], name)[0]
             return self._run(
@@ -80,7 +81,7 @@ class TensorCollectives:
         for dtype, numbers in members.items():
             own = [tf.identity(tensors[n]) for n in numbers]  # under the caller's control dependencies
             lines = [signature("all_reduce", f"tensor {n}", tensors[n]) for n in numbers]
-            exchange = all_reduce(f"tensors of {dtype.name}", op, own, lines)
+            exchange = AllReduce(bucket_of(f"tensors of {dtype.name}", op, own), lines)
             parts.append(Part(exchange, own, [tf.TensorSpec(t.shape, t.dtype) for t in own]))
         trains = _reduced_gradients(tensors) and self._job.switches.shares
         built = self._built("all_reduce", parts, f"{len(tensors)} tensors", trains)

@@ -34,7 +34,7 @@ def means(values: Sequence[tf.Tensor], names: Sequence[str], job: Job, made_by: 
     in_session = function_state.in_session()
     shown = list(names) if in_session else [numberless(name) for name in names]
     lines = [signature("variable", name, value) for name, value in zip(shown, values, strict=True)]
-    members, parts = fused(values, shown, lines, job)
+    members, parts = fused(values, shown, lines, job, job.world)
     graph = tf.compat.v1.get_default_graph()
     name = f"average of variables {len(make_state(graph).world_collectives) if in_session else few(shown)}"
     exchanges = [part.exchange for part in parts]

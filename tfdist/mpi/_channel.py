@@ -16,11 +16,12 @@ from mpi4py import MPI
 
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Lane
+from tfdist.core.wires.format import Wire
 from tfdist.mpi._messages import Messages
 from tfdist.mpi._node import MpiNode
 from tfdist.mpi._reduction import Reductions
 from tfdist.transport.calls import line_number
-from tfdist.transport.interfaces import DisagreementError, Node, Pace, Sums, Wire
+from tfdist.transport.interfaces import DisagreementError, Node, Pace, Sums
 from tfdist.transport.stall_detection import Request, StallDetector
 
 _GATHERED_RANKS = 64  # so many bring 1.5 KB in all, which takes less time than finding out that they are equal

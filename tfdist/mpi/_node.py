@@ -9,12 +9,13 @@ import numpy as np
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Lane
+from tfdist.core.wires.format import Wire
 from tfdist.mpi._messages import Wait
 from tfdist.mpi._reduction import Reductions
 from tfdist.mpi._shared_memory import Segments
 from tfdist.processes.mapped_memory import MappedMemory
 from tfdist.processes.process_memory import ProcessMemory
-from tfdist.transport.interfaces import NodeMemory, Pace, SplitBarrier, Sums, Wire
+from tfdist.transport.interfaces import NodeMemory, Pace, SplitBarrier, Sums
 from tfdist.transport.one_process import Final
 from tfdist.transport.stall_detection import StallDetector
 

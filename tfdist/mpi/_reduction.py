@@ -18,8 +18,9 @@ from mpi4py import MPI
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Lane
+from tfdist.core.wires.format import Wire
 from tfdist.transport.array_messages import AsItIs, Encoded, Way, nothing
-from tfdist.transport.interfaces import Pace, Wire
+from tfdist.transport.interfaces import Pace
 from tfdist.transport.stall_detection import StallDetector, broken
 
 _LANDING_BYTES = 1 << 24  # of all pieces under way: there may be hundreds of ranks

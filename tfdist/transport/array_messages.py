@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tfdist.transport.interfaces import Wire
+from tfdist.core.wires.format import Wire
 
 
 class Way(Protocol):

@@ -16,6 +16,7 @@ import numpy as np
 from tfdist.core.flight_recorder import Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
+from tfdist.core.wires.format import Wire
 from tfdist.processes.mapped_memory import MappedMemory
 from tfdist.processes.process_memory import ProcessMemory
 from tfdist.transport.saves import Position, SaveTurn
@@ -74,19 +75,6 @@ class Pace:
 
     def __str__(self) -> str:
         return f"{self.pieces} x {self.message_bytes // 1024} KiB"
-
-
-class Wire(Protocol):
-    """How an array travels between machines, if not as it is. A message may depend on those before."""
-
-    def size_bytes(self, elements: int) -> int:
-        """Of a message of so many elements."""
-
-    def encode(self, array: np.ndarray, part: slice) -> np.ndarray:
-        """A message, uint8, of a part of the array, which stays as it is."""
-
-    def decode(self, message: np.ndarray, out: np.ndarray) -> None:
-        """The values of a message into an array of as many elements."""
 
 
 class SplitBarrier(Protocol):

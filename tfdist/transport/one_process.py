@@ -12,7 +12,8 @@ import numpy as np
 from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
-from tfdist.transport.interfaces import Channel, Group, Node, NodeMemory, Pace, Sums, Wire
+from tfdist.core.wires.format import Wire
+from tfdist.transport.interfaces import Channel, Group, Node, NodeMemory, Pace, Sums
 from tfdist.transport.saves import Position, SaveTurn
 
 

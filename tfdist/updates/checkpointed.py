@@ -53,7 +53,7 @@ class LeftOver:
         """The averages that an optimizer applies have been built: their graph's checkpoints are to hold it."""
         state = state_of(tf.compat.v1.get_default_graph()) if function_state.in_session() else None
         for collective in state.world_collectives if state else ():
-            exchanges, known = _as_int8(collective), _variables(tf.compat.v1.get_default_graph())
+            exchanges, known = _with_rest(collective), _variables(tf.compat.v1.get_default_graph())
             if exchanges and collective not in known:
                 elements = sum(exchange.elements for exchange in exchanges)
                 known[collective] = graph_variable(_NAME, functools.partial(tf.zeros, [elements]))
@@ -64,7 +64,7 @@ class LeftOver:
         if session is None or not is_open(session) or len(job.world.topology.nodes) == 1:
             return
         for collective in _variables(session.graph):
-            for exchange in _as_int8(collective):
+            for exchange in _with_rest(collective):
                 lost = mean_of_ranks(exchange.take_lost(), job) * np.float32(job.world.size)
                 exchange.pending = lost if exchange.pending is None else exchange.pending + lost
 
@@ -87,7 +87,7 @@ class LeftOver:
             value = variables.value(variable)
             if value is None or not value.any():
                 continue
-            exchanges = _as_int8(collective)
+            exchanges = _with_rest(collective)
             ends = np.cumsum([exchange.elements for exchange in exchanges])[:-1]
             for exchange, part in zip(exchanges, np.split(value, ends), strict=True):
                 exchange.take_lost()  # of the steps after that checkpoint
@@ -108,11 +108,11 @@ def _variables(graph: Any) -> dict[Collective, Any]:
     return found
 
 
-def _as_int8(collective: Collective) -> list[AllReduce]:
-    return [e for e in collective.exchanges if isinstance(e, AllReduce) and e.as_int8]
+def _with_rest(collective: Collective) -> list[AllReduce]:
+    return [e for e in collective.exchanges if isinstance(e, AllReduce) and e.has_rest]
 
 
 def _pending(collective: Collective) -> np.ndarray:
     """Of all exchanges, float32 [elements]."""
-    every = _as_int8(collective)
+    every = _with_rest(collective)
     return np.concatenate([np.zeros(e.elements, np.float32) if e.pending is None else e.pending for e in every])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tfdist.core.int8_wire import Int8Wire
+from tfdist.core.wires.int8 import Int8Wire
 
 
 @pytest.mark.parametrize("elements", [1, 7, 255, 256, 257, 1000, 4096])

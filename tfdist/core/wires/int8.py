@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from tfdist.core.wires.format import Format
+
 _BLOCK = 256  # elements of one scale
 _MOST = 127
 
 
 class Int8Wire:
-    """How one array travels, step after step. See ``interfaces.Wire``.
+    """How one array travels, step after step. See ``format.Wire``.
 
     Args:
       elements: of the array.
@@ -61,3 +63,6 @@ class Int8Wire:
             np.multiply(blocks, scales[: len(blocks), None], out=out[:whole].reshape(-1, _BLOCK))
             if whole < out.size:
                 np.multiply(numbers[whole:], scales[-1], out=out[whole:])
+
+
+FORMAT = Format("int8", "float32", Int8Wire)

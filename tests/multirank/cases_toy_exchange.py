@@ -1,0 +1,88 @@
+"""An exchange in the graph of one's own: what it takes is this module and a line, ``extend.use_exchange``."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tests.multirank.cases_law import OPTIMIZERS, clipped_model
+from tests.multirank.inside import settings
+from tests.multirank.oracle import assert_law, v1
+from tfdist import extend
+
+
+class Gathered:
+    """Every rank gathers everybody's tensors and adds them, by operations in the graph."""
+
+    name = "gathering"
+    built: ClassVar[list[str]] = []
+
+    def takes(self, bucket: extend.Bucket, group: Any) -> bool:
+        return bucket.sizes is not None and bucket.dtype == np.float32
+
+    def build(self, tensors: Sequence[Any], bucket: extend.Bucket, group: Any) -> list[Any]:
+        self.built.append(bucket.what)
+        flat = tf.concat([tf.reshape(tensor, [1, -1]) for tensor in tensors], 1)
+        sums = tf.reduce_sum(tfdist.all_gather(flat), 0)
+        parts = tf.split(sums, [int(size) for size in bucket.sizes or ()])
+        return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+@contextlib.contextmanager
+def used() -> Iterator[None]:
+    """Meanwhile."""
+    Gathered.built.clear()
+    extend.use_exchange(Gathered())
+    try:
+        yield
+    finally:
+        extend.use_exchange(None)
+        assert bool(Gathered.built) == (tfdist.size() > 1)
+
+
+def case_the_law_in_a_session() -> None:
+    with used():
+        assert_law(functools.partial(clipped_model, OPTIMIZERS["momentum"]))
+
+
+def case_several_buckets_in_a_session() -> None:
+    with used():
+        with settings(bucket_mb=1e-5):
+            assert_law(functools.partial(clipped_model, OPTIMIZERS["adam"]))
+        assert len(Gathered.built) > 1 or tfdist.size() == 1
+
+
+def case_a_function_and_an_eager_step() -> None:
+    every = [np.arange(4, dtype=np.float32) * (rank + 1) for rank in range(tfdist.size())]
+
+    def step(w: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w * every[tfdist.rank()])
+        w.assign_sub(tape.gradient(loss, w))
+
+    with used():
+        for name, run in (("function", tf.function(step)), ("eager", step)):
+            w = tf.Variable(np.zeros(4, np.float32))
+            for _ in range(3):
+                run(w)
+            np.testing.assert_allclose(-w.numpy(), 3 * np.mean(every, axis=0), rtol=1e-6, err_msg=name)
+
+
+def case_what_one_rank_has_set_is_taken_from_rank_0() -> None:
+    """What the ranks tell each other with a step reaches operations that another exchange builds."""
+    with used(), tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", [3], initializer=v1.zeros_initializer())
+        step = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(w * (tfdist.rank() + 1.0)))
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        w.load(np.full(3, 10.0 if tfdist.rank() == 0 else 20.0, np.float32), session)
+        for _ in range(2):  # told with the first, and taken from rank 0 before the second
+            session.run(step)
+        found = session.run(w)
+    assert all(np.array_equal(found, other) for other in tfdist.all_gather(found[None]))

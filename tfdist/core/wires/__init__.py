@@ -1,0 +1,1 @@
+"""How gradients travel: a module for each format, and the table of them."""

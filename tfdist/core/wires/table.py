@@ -1,0 +1,7 @@
+"""The table of formats, where a new one is listed."""
+
+from __future__ import annotations
+
+from tfdist.core.wires import bf16, float32, fp16, int8
+
+FORMATS = {module.FORMAT.name: module.FORMAT for module in (float32, bf16, fp16, int8)}

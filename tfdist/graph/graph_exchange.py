@@ -1,0 +1,73 @@
+"""Graph exchange: tensors of all ranks combined by operations of TensorFlow's, which it builds where they are needed.
+
+The other way, an engine of ``tfdist.engine``, gets arrays on the host, which ``op_builder`` takes out of TensorFlow. A
+graph exchange keeps them where they are. The ranks still meet on the host before (``engine.arrival``): who is missing,
+who differs, and who wants to stop is found there, whatever combines.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import tensorflow as tf
+
+from tfdist.engine.arrival import Arrival
+from tfdist.engine.engines import Bucket
+from tfdist.graph.op_builder import Part
+from tfdist.transport.interfaces import Group
+
+
+class GraphExchange(Protocol):
+    """One way to combine tensors by operations of TensorFlow's.
+
+    Attributes:
+      name: in words, the same on all ranks.
+    """
+
+    name: str
+
+    def takes(self, bucket: Bucket, group: Group) -> bool:
+        """Whether it combines such tensors, of these ranks; alike on all of them."""
+
+    def build(self, tensors: Sequence[tf.Tensor], bucket: Bucket, group: Group) -> list[tf.Tensor]:
+        """The tensors' sums over the ranks, built where TensorFlow is building now, or executed.
+
+        What is built runs after all ranks have arrived at it, and in the same order on all. Collective: the group.
+
+        Args:
+          tensors: of the bucket's dtype, this rank's; each is multiplied by what the rank counts.
+          bucket: which tensors they are, and how large.
+          group: the ranks.
+
+        Returns:
+          As many, of the same dtypes and shapes.
+        """
+
+
+def part_of(
+    exchange: GraphExchange, bucket: Bucket, lines: Sequence[str], tensors: Sequence[tf.Tensor], group: Group
+) -> Part:
+    """What combines a bucket so, as a part of a collective.
+
+    Args:
+      exchange: which takes it.
+      bucket: of these tensors; a sum or a mean.
+      lines: that describe them.
+      tensors: this rank's.
+      group: the ranks.
+    """
+    build: Callable[[tf.Tensor], list[tf.Tensor]] = functools.partial(_built, exchange, bucket, tensors, group)
+    return Part(Arrival(bucket, lines, exchange.name), (), [tf.TensorSpec([], tf.float32)], tuple(tensors), build)
+
+
+def _built(
+    exchange: GraphExchange, bucket: Bucket, tensors: Sequence[tf.Tensor], group: Group, counts: tf.Tensor
+) -> list[tf.Tensor]:
+    return exchange.build([_weighted(tensor, counts) for tensor in tensors], bucket, group)
+
+
+def _weighted(tensor: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+    """Times what this rank counts; nothing, if that is nothing, whatever its values."""
+    return tf.where(counts > 0, tensor * tf.cast(counts, tensor.dtype), tf.zeros_like(tensor))
