@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from tfdist.core.windows import STEPS as WINDOW_STEPS
+from tfdist.core.windows import Windows
 from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Candidates, Engine, register
 from tfdist.graph.gradient_average import Average
 from tfdist.graph.graph_exchange import GraphExchange
@@ -32,6 +34,7 @@ from tfdist.updates.order import pipeline_of
 from tfdist.updates.pipeline import GoOn, Reduce, Stage, Update
 
 __all__ = [
+    "WINDOW_STEPS",
     "AllReduceTurn",
     "Bucket",
     "BucketAllReduce",
@@ -41,6 +44,7 @@ __all__ = [
     "Reducer",
     "Stage",
     "Update",
+    "Windows",
     "add_engine",
     "add_stage",
     "average",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -27,6 +27,7 @@ from tfdist.start import process
 
 # The rate of a step (float64), by a module that has the functions of NumPy: NumPy, or TensorFlow.
 Formula = Callable[[Any, Any], Any]
+Course = Literal["linear", "exponential"]
 
 
 @keras.saving.register_keras_serializable("tfdist")
@@ -130,21 +131,25 @@ def piecewise(boundaries: Sequence[float], learning_rates: Sequence[float]) -> S
     return Schedule("piecewise", {"boundaries": boundaries, "learning_rates": learning_rates}, formula)
 
 
-def exponential(learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> Schedule:
-    """``learning_rate * decay_rate ** (t / decay_steps)``; with ``staircase`` the exponent is rounded down.
+def exponential(
+    learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False, begin_step: float = 0
+) -> Schedule:
+    """``learning_rate * decay_rate ** (max(t - begin_step, 0) / decay_steps)``.
+
+    With ``staircase`` the exponent is rounded down.
 
     Raises:
-      ValueError: a negative rate, or ``decay_steps`` or ``decay_rate`` that is not more than 0.
+      ValueError: a negative rate or ``begin_step``, or ``decay_steps`` or ``decay_rate`` that is not more than 0.
     """
-    _not_negative(learning_rate=learning_rate)
+    _not_negative(learning_rate=learning_rate, begin_step=begin_step)
     _positive(decay_steps=decay_steps, decay_rate=decay_rate)
 
     def formula(t: Any, of: Any) -> Any:
-        exponent = t / decay_steps
+        exponent = of.maximum(t - begin_step, 0.0) / decay_steps
         return learning_rate * decay_rate ** (of.floor(exponent) if staircase else exponent)
 
     arguments = {"learning_rate": learning_rate, "decay_steps": decay_steps, "decay_rate": decay_rate}
-    return Schedule("exponential", arguments | {"staircase": staircase}, formula)
+    return Schedule("exponential", arguments | {"staircase": staircase, "begin_step": begin_step}, formula)
 
 
 def polynomial(
@@ -226,6 +231,56 @@ def noam(model_size: float, warmup_steps: float, factor: float = 1.0) -> Schedul
     return Schedule("noam", {"model_size": model_size, "warmup_steps": warmup_steps, "factor": factor}, formula)
 
 
+def inverse_sqrt(learning_rate: float, warmup_steps: float, start: float = 0.0) -> Schedule:
+    """``start + (learning_rate - start) * s / warmup_steps`` up to there, then ``learning_rate * (warmup_steps / s) **
+    0.5``, with s = t + 1.
+
+    ``noam`` with the rate at its peak, as fairseq states it.
+
+    Raises:
+      ValueError: a negative rate or ``start``, or ``warmup_steps`` that is not more than 0.
+    """
+    _not_negative(learning_rate=learning_rate, start=start)
+    _positive(warmup_steps=warmup_steps)
+
+    def formula(t: Any, of: Any) -> Any:
+        share = (t + 1.0) / warmup_steps
+        return of.where(share < 1.0, start + (learning_rate - start) * share, learning_rate * share**-0.5)
+
+    arguments = {"learning_rate": learning_rate, "warmup_steps": warmup_steps, "start": start}
+    return Schedule("inverse_sqrt", arguments, formula)
+
+
+def warmup(learning_rate: Any, warmup_steps: float, start: float = 0.0, course: Course = "linear") -> Schedule:
+    """The rate times what grows from ``start`` to 1 over ``warmup_steps``.
+
+    By equal steps, ``start + (1 - start) * t / warmup_steps`` (Goyal et al. 2017, section 2.2); or by equal factors,
+    ``start ** (1 - t / warmup_steps)`` (Tensor2Tensor, whose start is 0.01).
+
+    Args:
+      learning_rate: a number, or a schedule of this module or Keras's.
+      warmup_steps: after which the rate is itself.
+      start: a part of the rate.
+      course: ``linear`` or ``exponential``.
+
+    Raises:
+      ValueError: an unknown course, ``warmup_steps`` that is not more than 0, or a negative ``start``; by equal factors
+        it is more than 0.
+    """
+    if course not in ("linear", "exponential"):
+        raise ValueError(f"course={course!r}; it is 'linear' or 'exponential'")
+    _positive(warmup_steps=warmup_steps, **({"start": start} if course == "exponential" else {}))
+    _not_negative(start=start)
+
+    def formula(t: Any, of: Any) -> Any:
+        share = of.minimum(t / warmup_steps, 1.0)
+        grown = start + (1.0 - start) * share if course == "linear" else start ** (1.0 - share)
+        return _rate_of(learning_rate, t, of) * grown
+
+    arguments = {"learning_rate": learning_rate, "warmup_steps": warmup_steps, "start": start, "course": course}
+    return Schedule("warmup", arguments, formula)
+
+
 def scaled(learning_rate: Any, rule: Rule = "linear", warmup_steps: int = 0, ranks: int | None = None) -> Schedule:
     """The rate for the batch of all ranks together: ``learning_rate * (1 + (f - 1) * min(t / warmup_steps, 1))``.
 
@@ -265,7 +320,18 @@ def _rate_of(learning_rate: Any, t: Any, of: Any) -> Any:
 
 _FUNCTIONS: dict[str, Callable[..., Schedule]] = {
     function.__name__: function
-    for function in (fixed, piecewise, exponential, polynomial, inverse_polynomial, cosine, noam, scaled)
+    for function in (
+        fixed,
+        piecewise,
+        exponential,
+        polynomial,
+        inverse_polynomial,
+        cosine,
+        noam,
+        inverse_sqrt,
+        warmup,
+        scaled,
+    )
 }
 
 __all__ = ["Schedule", *_FUNCTIONS]

@@ -1,6 +1,6 @@
-"""The ranks (processes) of a run by tfdist: `core.ranks` with it; nothing else in nmt knows tfdist.
+"""The ranks (processes) of a run by tfdist: `core.ranks` with it, and the settings that it knows.
 
-This module alone knows `tfdist`, whose import makes the ranks start from equal weights and average their gradients.
+The import of `tfdist` makes the ranks start from equal weights and average their gradients.
 """
 
 from __future__ import annotations

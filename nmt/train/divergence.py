@@ -13,7 +13,6 @@ and for a hundred at least; then the run begins anew with a quarter of it.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -21,13 +20,11 @@ import numpy as np
 
 from nmt.core.ranks import AgreedError, Ranks
 from nmt.train.step import StepResult
+from tfdist.extend import WINDOW_STEPS, Windows
 
 ACTIONS = ("off", "warn", "stop", "rewind")
-_WINDOW_STEPS = 20
 _BEGINNING_STEPS = 500
 _TRIAL_STEPS = 100  # at least
-_REMEMBERED = 10  # windows whose lowest loss is compared with
-_PATIENCE = 3  # windows in succession
 _GIVEN_BACK = 0.25  # of what has been gained
 _NOISE = 0.05  # of the first loss
 CAUSES = (
@@ -75,9 +72,7 @@ class Rise:
     def __init__(self, first_step: int = 0) -> None:
         self.good_step = first_step
         self._step = first_step
-        self._first: float | None = None
-        self._recent: deque[float] = deque(maxlen=_REMEMBERED)
-        self._above: list[float] = []
+        self._windows = Windows(lambda first, known: min(known) + _room(first, min(known)))
 
     def see(self, step: int, loss: float) -> str:
         """What is wrong, in words, or nothing.
@@ -89,24 +84,21 @@ class Rise:
         before, self._step = self._step, step
         if not math.isfinite(loss):
             return f"the loss is {loss:g} a word in step {step} or up to {step - before - 1} steps before"
-        if self._first is None:
-            self._first = loss
-        lowest = min(self._recent, default=loss)
-        room = max(_GIVEN_BACK * (self._first - lowest), _NOISE * abs(self._first))
-        if loss <= lowest + room:
-            self._recent.append(loss)
-            self._above.clear()
+        lowest = min(self._windows.known, default=loss)
+        above = self._windows.see_mean(loss)
+        if above is None:
             self.good_step = step
+        if not above:
             return ""
-        self._above.append(loss)
-        if len(self._above) < _PATIENCE:
-            return ""
-        rose = ", ".join(f"{value:.3g}" for value in self._above)
-        self._above.clear()
+        rose = ", ".join(f"{value:.3g}" for value in above)
         return (
             f"the loss has risen to {rose} a word in the windows of {step - before} steps up to step {step}, from "
-            f"{lowest:.3g} at the lowest (and {self._first:.3g} in the beginning)"
+            f"{lowest:.3g} at the lowest (and {self._windows.first:.3g} in the beginning)"
         )
+
+
+def _room(first: float, lowest: float) -> float:
+    return max(_GIVEN_BACK * (first - lowest), _NOISE * abs(first))
 
 
 class Guard(Protocol):
@@ -154,7 +146,7 @@ class LossGuard:
         step = result.global_step
         if step < self._next:
             return
-        self._next = step + _WINDOW_STEPS
+        self._next = step + WINDOW_STEPS
         loss, words, norms, steps = self._ranks.sum(self._sums).tolist()
         self._sums[:] = 0
         if not steps:  # their updates were left out

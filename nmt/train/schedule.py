@@ -29,6 +29,8 @@ from fractions import Fraction
 
 import tensorflow as tf
 
+from tfdist import schedules
+
 WARMUP_SCHEMES = ("t2t", "linear")
 # scheme -> (the share of the training after which decay starts, number of halvings from there to the end)
 _DECAYS = {"luong5": (Fraction(1, 2), 5), "luong10": (Fraction(1, 2), 10), "luong234": (Fraction(2, 3), 4)}
@@ -90,36 +92,22 @@ class Schedule:
     def rate(self, step: tf.Tensor) -> tf.Tensor:
         """The learning rate (float32 scalar) of the update that starts at this step (an integer scalar, from
         0)."""
+        return self._course()(step)
+
+    def _course(self) -> schedules.Schedule:
         if self.decay_scheme == NOAM:
-            return self._noam(tf.cast(step + 1, tf.float32))
+            return schedules.noam(self.num_units, self.warmup_steps, self.learning_rate)
         if self.decay_scheme == INVERSE_SQRT:
-            return self._inverse_sqrt(tf.cast(step + 1, tf.float32))
-        step = tf.cast(step, tf.int32)
-        rate = tf.constant(self.learning_rate, tf.float32)
-        if self.warmup_steps:
-            rate = tf.where(step < self.warmup_steps, self._warming(tf.cast(step, tf.float32)), rate)
+            return schedules.inverse_sqrt(self.learning_rate, self.warmup_steps, self.warmup_start)
+        decayed = schedules.fixed(self.learning_rate)
         if self.decay_scheme in _DECAYS:
-            rate *= tf.pow(0.5, tf.cast(self._halvings(step), tf.float32))
-        return rate
-
-    def _warming(self, step: tf.Tensor) -> tf.Tensor:
-        progress = step / self.warmup_steps
+            share, times = _DECAYS[self.decay_scheme]
+            start = int(self.num_train_steps * share)
+            # A training of fewer steps than halvings would halve every 0 steps.
+            every = max(1, (self.num_train_steps - start) // times)
+            decayed = schedules.exponential(self.learning_rate, every, 0.5, staircase=True, begin_step=start)
+        if not self.warmup_steps:
+            return decayed
         if self.warmup_scheme == "linear":
-            return self.warmup_start + (self.learning_rate - self.warmup_start) * progress
-        return self.learning_rate * tf.pow(0.01, 1.0 - progress)
-
-    def _noam(self, step: tf.Tensor) -> tf.Tensor:
-        factor = self.learning_rate * self.num_units**-0.5
-        return factor * tf.minimum(step**-0.5, step * self.warmup_steps**-1.5)
-
-    def _inverse_sqrt(self, step: tf.Tensor) -> tf.Tensor:
-        share = step / self.warmup_steps
-        rising = self.warmup_start + (self.learning_rate - self.warmup_start) * share
-        return tf.where(share < 1, rising, self.learning_rate * share**-0.5)
-
-    def _halvings(self, step: tf.Tensor) -> tf.Tensor:
-        share, times = _DECAYS[self.decay_scheme]
-        start = int(self.num_train_steps * share)
-        # A training of fewer steps than halvings would halve every 0 steps.
-        every = max(1, (self.num_train_steps - start) // times)
-        return tf.maximum(step - start, 0) // every
+            return schedules.warmup(decayed, self.warmup_steps, self.warmup_start / self.learning_rate)
+        return schedules.warmup(decayed, self.warmup_steps, 0.01, "exponential")

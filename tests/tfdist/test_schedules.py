@@ -48,6 +48,19 @@ TABLE: dict[str, tuple[Schedule, Oracle]] = {
         lambda t: 1 / np.sqrt(512) * ((t + 1) / 4000**1.5 if t + 1 < 4000 else 1 / np.sqrt(t + 1)),
     ),
     "noam, factor": (schedules.noam(64, 5, 2.0), lambda t: 2 / 8 * min(1 / np.sqrt(t + 1), (t + 1) / 5 / np.sqrt(5))),
+    "staircase from a step on": (
+        schedules.exponential(0.5, 3, 0.5, staircase=True, begin_step=4),
+        lambda t: 0.5 * 0.5 ** (max(0, t - 4) // 3),
+    ),
+    "inverse square root": (
+        schedules.inverse_sqrt(0.4, 10, start=0.1),
+        lambda t: 0.1 + 0.3 * (t + 1) / 10 if t + 1 < 10 else 0.4 * np.sqrt(10 / (t + 1)),
+    ),
+    "warm-up": (schedules.warmup(0.4, 10, start=0.25), lambda t: 0.1 + 0.3 * min(t, 10) / 10),
+    "warm-up by equal factors": (
+        schedules.warmup(schedules.fixed(0.4), 10, 0.01, "exponential"),
+        lambda t: 0.4 * 0.01 ** (1 - min(t, 10) / 10),
+    ),
     "linear": (schedules.scaled(0.1, "linear", 10, ranks=4), lambda t: 0.1 + 0.3 * min(t, 10) / 10),
     "sqrt": (schedules.scaled(0.1, "sqrt", 5, ranks=9), lambda t: 0.1 + 0.2 * min(t, 5) / 5),
     "no warm-up": (schedules.scaled(0.1, "sqrt", ranks=16), lambda t: 0.4),

@@ -10,21 +10,19 @@ from __future__ import annotations
 import math
 import statistics
 import weakref
-from collections import deque
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tfdist.core import windows
 from tfdist.core.log import announce, rarely
 from tfdist.core.settings import SettingsError
+from tfdist.core.windows import Windows
 from tfdist.graph.job import Job
 from tfdist.updates.loss_scaling import averages_behind
 from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 
-_WINDOW_STEPS = 20
-_REMEMBERED = 10  # windows whose median is compared with
-_PATIENCE = 3  # windows in succession
 _TIMES = 10.0
 _CAUSES = (
     "usual causes: a learning rate that is too high for the batch of all ranks (lower it, warm up over more steps, or "
@@ -46,9 +44,7 @@ class Growth:
     def __init__(self) -> None:
         self.not_finite = 0
         self._step = 0
-        self._window: list[float] = []
-        self._known: deque[float] = deque(maxlen=_REMEMBERED)
-        self._above: list[float] = []
+        self._windows = Windows(lambda first, known: _TIMES * statistics.median(known))
 
     def see(self, norm: float) -> str:
         """What is wrong, in words, or nothing.
@@ -60,23 +56,13 @@ class Growth:
         if not math.isfinite(norm):
             self.not_finite += 1
             return f"the norm of the averaged gradients is {norm:g} in update {self._step}"
-        self._window.append(norm)
-        if len(self._window) < _WINDOW_STEPS:
+        usual = statistics.median(self._windows.known or [norm])
+        above = self._windows.see(norm)
+        if not above:
             return ""
-        mean = statistics.fmean(self._window)
-        self._window.clear()
-        usual = statistics.median(self._known) if self._known else mean
-        if mean <= _TIMES * usual:
-            self._known.append(mean)
-            self._above.clear()
-            return ""
-        self._above.append(mean)
-        if len(self._above) < _PATIENCE:
-            return ""
-        grown = ", ".join(f"{value:.3g}" for value in self._above)
-        self._above.clear()
+        grown = ", ".join(f"{value:.3g}" for value in above)
         return (
-            f"the norm of the averaged gradients has grown to {grown} in the windows of {_WINDOW_STEPS} updates up to "
+            f"the norm of the averaged gradients has grown to {grown} in the windows of {windows.STEPS} updates up to "
             f"update {self._step}, from {usual:.3g}"
         )
 
