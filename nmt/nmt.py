@@ -14,6 +14,7 @@ import tensorflow as tf
 from nmt.core.ranks import from_root
 from nmt.options.command import exit_code
 from nmt.options.config import Config
+from nmt.options.derived_settings import RunSettings
 from nmt.options.flags import asks_for_help, help_text
 from nmt.options.option import make
 from nmt.options.resolve import configure
@@ -48,14 +49,14 @@ def run(arguments: Sequence[str], ranks: Processes) -> None:
     config, saved = from_root(ranks, lambda: configure(arguments))
     ranks.multiply_in(config.precision)
     if config.is_inference:
-        infer(config, saved, ranks, ranks.untouched)
+        infer(RunSettings.of(config), saved, ranks, ranks.untouched)
     else:
         flags = {name: getattr(config, name) for name in ("accumulate_steps", "loss_scale", "divergence")}
         sync = dataclasses.asdict(make(Synchronisation, config))
         asked = from_root(ranks, lambda: {name: ranks.asked(name, flag) for name, flag in (flags | sync).items()})
         ranks.configure(**{name: value for name, value in asked.items() if name != "divergence"})
         config = dataclasses.replace(config, **{name: asked[name] for name in flags})
-        train_model(config, saved, ranks, ranks.untouched, ranks.job)
+        train_model(RunSettings.of(config), saved, ranks, ranks.untouched, ranks.job)
 
 
 if __name__ == "__main__":

@@ -22,15 +22,16 @@ from nmt.core.errors import InputError
 from nmt.core.ranks import from_root, together
 from nmt.options.command import exit_code
 from nmt.options.config import Config
+from nmt.options.derived_settings import RunSettings
 from nmt.options.flags import asks_for_help, help_text, parse
-from nmt.options.option import POSITIVE, check_each, make, option
+from nmt.options.option import POSITIVE, check_each, option
 from nmt.options.resolve import configure, saved_path
 from nmt.runs import inputs
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.translation_run import load
 from nmt.scoring.score import sacre_bleu
 from nmt.text.tokens import reference_text
-from nmt.translate.translation_model import SearchSettings, TranslationModel, translate_shared
+from nmt.translate.translation_model import TranslationModel, translate_shared
 
 _BEAM_WIDTH = 5
 _HEAD = "{}, beam {}, {}\n--length_penalty_weight   BLEU  words to one of the reference"
@@ -85,11 +86,11 @@ def tune(options: TuneOptions, ranks: Processes) -> None:
     configs, saved = from_root(ranks, lambda: _configured(options))
     lines, references = from_root(ranks, lambda: _read(configs[0]))
     ranks.multiply_in(configs[0].precision)
-    trained = load(configs[0], saved, ranks, ranks.untouched)
+    trained = load(RunSettings.of(configs[0]), saved, ranks, ranks.untouched)
     scored: list[tuple[float, float]] = []
     for config in configs:
         with together(ranks), ranks.untouched():
-            model = TranslationModel(trained.weights, *trained.vocabularies, make(SearchSettings, config))
+            model = TranslationModel(trained.weights, *trained.vocabularies, RunSettings.of(config).search)
         found = [best for best, *_ in translate_shared(model, lines, ranks)]
         bleu = sacre_bleu(found, references)
         words, wanted = (sum(len(line.split()) for line in text) for text in (found, references))

@@ -1,7 +1,4 @@
-"""Settings made of several options: the model's shape, the learning rate, sessions.
-
-All others are made by `nmt.options.option.make` alone.
-"""
+"""The settings that rooms take, made of the options once, when a run starts; and those that its texts decide, too."""
 
 from __future__ import annotations
 
@@ -18,12 +15,54 @@ from nmt.model.registry import FAMILIES
 from nmt.model.session import session_config
 from nmt.options.config import Config
 from nmt.options.option import make
+from nmt.scoring.perplexity import LikelihoodSettings
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 from nmt.train.evaluation import PERPLEXITY
+from nmt.train.feed import FeedSettings
 from nmt.train.loop import Cadence
 from nmt.train.plateau import PlateauSettings
 from nmt.train.schedule import PLATEAU, Schedule
 from nmt.train.step import Optimization
+from nmt.translate.translation_model import SearchSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """What a run is made of.
+
+    Attributes:
+        config: every option: which files are read and written.
+        cadence: when things are due.
+        feed: what a batch is.
+        likelihood: how texts are scored by the model.
+        search: how it translates.
+        session: how a session computes: a ConfigProto.
+        gpus: over how many GPUs the layers are spread; 0 where this process sees none.
+        seed: of everything random.
+    """
+
+    config: Config
+    cadence: Cadence
+    feed: FeedSettings
+    likelihood: LikelihoodSettings
+    search: SearchSettings
+    session: Any
+    gpus: int
+    seed: int
+
+    @classmethod
+    def of(cls, config: Config) -> RunSettings:
+        """As the options ask for."""
+        return cls(
+            config=config,
+            cadence=cadence(config),
+            feed=make(FeedSettings, config),
+            likelihood=make(LikelihoodSettings, config),
+            search=make(SearchSettings, config),
+            session=session_settings(config),
+            gpus=gpus(config),
+            seed=int(config.random_seed or 0),
+        )
 
 
 def architecture(

@@ -23,21 +23,22 @@ from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer
 from nmt.options import derived_settings
 from nmt.options.config import FIELDS, Config
+from nmt.options.derived_settings import RunSettings
 from nmt.options.hparams_file import HPARAMS, read_saved
 from nmt.options.option import make
 from nmt.options.presets import preset_lines
 from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
 from nmt.runs import inputs
-from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
+from nmt.scoring.perplexity import LikelihoodModel
 from nmt.text.corpus import ParallelCorpus
 from nmt.train.ahead import Ahead
 from nmt.train.divergence import Guard, LossGuard, NoGuard, RateTooHighError
 from nmt.train.evaluation import Evaluation, Evaluator, NoEvaluation
-from nmt.train.feed import Feed, FeedSettings
+from nmt.train.feed import Feed
 from nmt.train.loop import train
 from nmt.train.step import TrainStep
 from nmt.train.stopping import StopBySignal
-from nmt.translate.translation_model import SearchSettings, TranslationModel
+from nmt.translate.translation_model import TranslationModel
 
 _DATA = "data"  # its entry that tells where in the training text a run is
 _HELD_OUT = "held_out"  # that of the texts it is evaluated on
@@ -48,14 +49,14 @@ _LOCK = "run.lock"  # in out_dir, while a run trains there
 
 
 def train_model(
-    config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched, job: str = ""
+    settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched, job: str = ""
 ) -> None:
     """Trains, from the latest checkpoint in out_dir if there is one, while no other run does so.
 
     Collective: every rank calls.
 
     Args:
-        config: of the run.
+        settings: of the run.
         saved: the contents of the `hparams` file.
         ranks: who trains.
         untouched: in such a block, graphs are built as they are, without broadcasts of initial values.
@@ -65,13 +66,13 @@ def train_model(
         AgreedError: on every rank, for a user's mistake.
         InputError: on the rank that writes, for one that shows during training, such as a full disk.
     """
-    out_dir = str(config.out_dir)
+    config, out_dir = settings.config, str(settings.config.out_dir)
     with hold_for_all(ranks, os.path.join(out_dir, _LOCK), out_dir, "choose another out_dir", job) as taken_over:
         from_root(ranks, lambda: check_options_kept(config, saved))
         notices = [taken_over]
         while True:
             try:
-                _train(config, saved, ranks, untouched, notices)
+                _train(settings, saved, ranks, untouched, notices)
                 return
             except RateTooHighError as error:
                 if config.divergence != "rewind":
@@ -122,9 +123,10 @@ def check_options_kept(config: Config, saved: Mapping[str, Any]) -> None:
 
 
 def _train(
-    config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched, notices: list[str]
+    settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched, notices: list[str]
 ) -> None:
     """The same, with what is to be said first."""
+    config = settings.config
     with together(ranks):
         vocabularies = inputs.read_vocabularies(config, saved, writes=ranks.rank == 0)
         vectors = inputs.read_vectors(config, vocabularies)
@@ -133,7 +135,7 @@ def _train(
         shared = config.eval_mode == "shared"
         held_out = inputs.open_held_out(config) if shared or not ranks.rank else {}
         joints = inputs.joints_of(config, corpus, vocabularies)
-        feed = Feed(corpus, *vocabularies, make(FeedSettings, config), ranks.rank, ranks.size, joints)
+        feed = Feed(corpus, *vocabularies, settings.feed, ranks.rank, ranks.size, joints)
     inputs.check_same_text(ranks, [corpus, *(held_out.values() if shared else ())])
     texts = {"train": corpus, **held_out}
     notices += from_root(ranks, lambda: inputs.unknown_words(config, texts, vocabularies))
@@ -147,12 +149,12 @@ def _train(
             shape,
             initial,
             derived_settings.optimization(config, ranks.size, saved.get(_REWINDS, 0)),
-            derived_settings.gpus(config),
+            settings.gpus,
         )
         initialise = tf.compat.v1.global_variables_initializer()
         saver = tf.compat.v1.train.Saver(max_to_keep=None)
     with (
-        tf.compat.v1.Session(graph=graph, config=derived_settings.session_settings(config)) as session,
+        tf.compat.v1.Session(graph=graph, config=settings.session) as session,
         contextlib.closing(StopBySignal(ranks)) as stop,
     ):
         session.run(initialise)
@@ -173,7 +175,7 @@ def _train(
         }
         with together(ranks), untouched():
             feed.check_tokens(first_step)
-            outputs, evaluation = evaluators(config, held_out, record, vocabularies, shape, saver, first_step, ranks)
+            outputs, evaluation = evaluators(settings, held_out, record, vocabularies, shape, saver, first_step, ranks)
         for notice in filter(None, notices):
             outputs.say(f"# {notice}")
         for line in opening_lines(config, feed, first_step, ranks.size, saved.get(_REWINDS, 0)):
@@ -184,9 +186,9 @@ def _train(
                     step,
                     session,
                     batches,
-                    derived_settings.cadence(config),
+                    settings.cadence,
                     first_step=first_step,
-                    seed=int(config.random_seed or 0),
+                    seed=settings.seed,
                     ranks=ranks,
                     evaluation=evaluation,
                     outputs=outputs,
@@ -211,7 +213,7 @@ def initial_weights(config: Config, shape: Architecture, vectors: inputs.Vectors
 
 
 def evaluators(
-    config: Config,
+    settings: RunSettings,
     texts: Mapping[str, ParallelCorpus],
     record: Mapping[str, Any],
     vocabularies: inputs.Vocabularies,
@@ -225,7 +227,7 @@ def evaluators(
     Raises:
         InputError: out_dir cannot be written to.
     """
-    shared = config.eval_mode == "shared"
+    config, shared = settings.config, settings.config.eval_mode == "shared"
     if ranks.rank and not shared:
         return NoOutputs(), NoEvaluation()
     out_dir = str(config.out_dir)
@@ -236,16 +238,16 @@ def evaluators(
     if not ranks.rank:
         store = make(Store, config, **keeping, hparams=hparams, saver=saver)  # may refuse: before the logs
         outputs = Outputs(out_dir, first_step, config.num_train_steps, config.metric_names)
-    weights = TrainedWeights(shape, derived_settings.session_settings(config), derived_settings.gpus(config))
+    weights = TrainedWeights(shape, settings.session, settings.gpus)
     evaluator = Evaluator(
         texts,
         weights,
-        LikelihoodModel(weights, *vocabularies, make(LikelihoodSettings, config)),
-        TranslationModel(weights, *vocabularies, make(SearchSettings, config)),
+        LikelihoodModel(weights, *vocabularies, settings.likelihood),
+        TranslationModel(weights, *vocabularies, settings.search),
         metrics=config.metric_names,
         store=store,
         subword_option=config.subword_option,
-        seed=int(config.random_seed or 0),
+        seed=settings.seed,
         everybody=OneProcess() if shared else ranks,
         sharing=ranks if shared else OneProcess(),
         outputs=outputs,

@@ -15,23 +15,24 @@ from nmt.model.inference_model import TrainedWeights
 from nmt.options import derived_settings
 from nmt.options.config import Config
 from nmt.options.data_options import DataOptions
+from nmt.options.derived_settings import RunSettings
 from nmt.options.hparams_file import HPARAMS, read_saved
 from nmt.options.model_options import ModelOptions
-from nmt.options.option import make, options_of
+from nmt.options.option import options_of
 from nmt.runs import inputs
 from nmt.scoring.score import check_reference, score_files
 from nmt.translate.ensemble import EnsembleWeights
 from nmt.translate.translate_file import draw_attention, parse_list, translate_file
-from nmt.translate.translation_model import SearchSettings, TranslationModel
+from nmt.translate.translation_model import TranslationModel
 
 
-def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> None:
+def infer(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> None:
     """Translates the input file by the checkpoint asked for, or the latest in out_dir.
 
     Collective: every rank calls.
 
     Args:
-        config: of the run.
+        settings: of the run.
         saved: the contents of the `hparams` file.
         ranks: who translates.
         untouched: in such a block, graphs are built as they are, without broadcasts of initial values.
@@ -39,17 +40,18 @@ def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inp
     Raises:
         AgreedError: on every rank, for a user's mistake.
     """
+    config = settings.config
     if config.inference_ref_file:  # before all the work
         files = str(config.inference_input_file), config.inference_ref_file
         from_root(ranks, lambda: check_reference(*files))
-    trained = load(config, saved, ranks, untouched)
+    trained = load(settings, saved, ranks, untouched)
     from_root(ranks, lambda: _tell_unknown(config, trained.vocabularies))
     with together(ranks), untouched():
-        model = TranslationModel(trained.weights, *trained.vocabularies, make(SearchSettings, config))
+        model = TranslationModel(trained.weights, *trained.vocabularies, settings.search)
     files = str(config.inference_input_file), str(config.inference_output_file)
     work = hashlib.sha256(config.to_json(**trained.contents).encode("utf-8")).hexdigest()
     lines = translate_file(model, *files, ranks, config.inference_list, work)
-    from_root(ranks, lambda: _tell(config, model, ",".join(trained.paths), lines))
+    from_root(ranks, lambda: _tell(settings, model, ",".join(trained.paths), lines))
 
 
 class Trained(NamedTuple):
@@ -68,13 +70,13 @@ class Trained(NamedTuple):
     contents: dict[str, Any]
 
 
-def load(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> Trained:
+def load(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> Trained:
     """What the options ask to translate with, checked to be the same on all ranks.
 
     Collective: every rank calls.
 
     Args:
-        config: of the run.
+        settings: of the run.
         saved: the contents of the `hparams` file.
         ranks: who translates.
         untouched: in such a block, graphs are built as they are.
@@ -82,6 +84,7 @@ def load(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inpu
     Raises:
         AgreedError: on every rank: a file is missing, damaged, of other options, or another one on some rank.
     """
+    config = settings.config
     paths = from_root(ranks, lambda: _checkpoints(config))  # a training may be writing others
     with together(ranks):
         vocabularies = inputs.read_vocabularies(config, saved)
@@ -93,7 +96,7 @@ def load(config: Config, saved: Mapping[str, Any], ranks: Ranks, untouched: inpu
     check_equal(ranks, zlib.crc32("".join(checksums).encode()), weights_of)
     shortlist = inputs.check_same_shortlist(ranks, config)
     with together(ranks), untouched():
-        weights = _weights(config, saved, vocabularies, paths)
+        weights = _weights(settings, saved, vocabularies, paths)
     contents = inputs.vocabulary_record(vocabularies)
     contents |= {"checkpoint": ",".join(checksums), "shortlist_crc32": shortlist}
     return Trained(weights, vocabularies, paths, contents)
@@ -120,15 +123,15 @@ def _checkpoints(config: Config) -> list[str]:
 
 
 def _weights(
-    config: Config, saved: Mapping[str, Any], vocabularies: inputs.Vocabularies, paths: Sequence[str]
+    settings: RunSettings, saved: Mapping[str, Any], vocabularies: inputs.Vocabularies, paths: Sequence[str]
 ) -> TrainedWeights:
     """The weights of a checkpoint, or of several for an ensemble.
 
     Raises:
         InputError: a checkpoint is damaged, or of another shape than the options say.
     """
-    shape = derived_settings.architecture(config, vocabularies, saved)
-    running = derived_settings.session_settings(config), derived_settings.gpus(config)
+    shape = derived_settings.architecture(settings.config, vocabularies, saved)
+    running = settings.session, settings.gpus
     if len(paths) == 1:
         weights = TrainedWeights(shape, *running)
         checkpoint.restore(weights.session, weights.saver, paths[0])
@@ -176,8 +179,9 @@ def _tell_unknown(config: Config, vocabularies: inputs.Vocabularies) -> None:
         print(f"# {line}", flush=True)
 
 
-def _tell(config: Config, model: TranslationModel, path: str, lines: int) -> None:
+def _tell(settings: RunSettings, model: TranslationModel, path: str, lines: int) -> None:
     """Pictures and scores, and a line that says what was done. On one rank."""
+    config = settings.config
     files = str(config.inference_input_file), str(config.inference_output_file)
     if config.inference_list is not None:
         for picture in draw_attention(model, *files, config.inference_list):
@@ -189,7 +193,7 @@ def _tell(config: Config, model: TranslationModel, path: str, lines: int) -> Non
             config.inference_ref_file,
             config.subword_option,
             config.metric_names,
-            translations_per_input=make(SearchSettings, config).translations,
+            translations_per_input=settings.search.translations,
             picked=picked,
         )
         print("\n".join(scores.lines()), flush=True)
