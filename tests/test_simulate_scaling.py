@@ -1,4 +1,4 @@
-"""``scripts/simulate_scaling``: the model against sums by hand, and against the steps that it was not fitted on."""
+"""``simulate_scaling``: the model against sums by hand, and against the steps that it was not fitted on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.launch import ROOT, run
 
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts" / "studies"))
 
 from scaling_model import Cluster, Job, Machine, fitted, ring_bytes  # noqa: E402
 
@@ -24,7 +24,7 @@ PLAIN = Cluster(2, 100.0, 10.0, latency=0.0, staging=0.02)
 
 
 def simulated(*arguments: str) -> tuple[int | None, str]:
-    done = run([sys.executable, "scripts/simulate_scaling", *arguments], 60)
+    done = run([sys.executable, "scripts/studies/simulate_scaling", *arguments], 60)
     return done.code, done.output + done.errors
 
 
@@ -142,7 +142,7 @@ def test_a_measured_machine(tmp_path: Path) -> None:
 
 def test_what_is_taken_from_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inputs are of processes that exchange nothing; the median of rounds counts."""
-    script = runpy.run_path(str(ROOT / "scripts" / "simulate_scaling"))
+    script = runpy.run_path(str(ROOT / "scripts" / "studies" / "simulate_scaling"))
     runs: list[int] = []
 
     def bench_step(command: list[str], **more: Any) -> None:

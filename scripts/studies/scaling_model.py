@@ -1,6 +1,6 @@
 """How long a data-parallel step takes: a model of few parameters, each with a meaning and a measurement of its own.
 
-Between GPUs (``Cluster``), for ``scripts/simulate_scaling``. All ranks stand on one ring, through every node once, on
+Between GPUs (``Cluster``), for ``simulate_scaling``. All ranks stand on one ring, through every node once, on
 which each link carries 2 (n - 1) / n times the gradients' bytes B (Patarasuk, Yuan, "Bandwidth Optimal All-reduce
 Algorithms for Clusters of Workstations", 2009), and the slowest link sets the pace:
 

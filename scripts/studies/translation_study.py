@@ -13,7 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from mpi_jobs import ROOT, environment, finish, mpirun
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # of what all scripts share
+
+from mpi_jobs import ROOT, environment, finish, mpirun  # noqa: E402
 
 sys.path.insert(0, str(ROOT))
 SIDES = ("en", "de")
