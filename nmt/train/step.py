@@ -23,7 +23,44 @@ from nmt.model.registry import make_translator
 from nmt.text.batches import Batch
 from nmt.train.plateau import Decay, NoDecay, Plateau, PlateauSettings
 from nmt.train.schedule import Schedule
-from nmt.train.weight_decay import with_weight_decay
+
+
+def with_weight_decay(optimizer: Any, decay: float) -> Any:
+    """The same kind of optimizer with weight decay.
+
+    Args:
+        optimizer: a class of TensorFlow 1 optimizers, whose first argument is the learning rate, a scalar.
+        decay: d above; 0 for none.
+
+    Returns:
+        a class with the same arguments, variables and names.
+    """
+    if not decay:
+        return optimizer
+
+    class Decaying(optimizer):  # type: ignore[misc]
+        """Shrinks a matrix before its gradient is applied."""
+
+        def __init__(self, rate: tf.Tensor, *args: Any, **kwargs: Any) -> None:
+            super().__init__(rate, *args, **kwargs)
+            self._part = rate * decay
+
+        def _shrunk(self, gradient: tf.Tensor, weights: Any) -> list[Any]:
+            if weights.shape.rank < 2:
+                return []
+            with tf.control_dependencies([gradient]):  # which all that reads the weights has led to
+                return [weights.assign_sub(self._part * weights.read_value(), read_value=False)]
+
+        def _resource_apply_dense(self, grad: tf.Tensor, handle: Any) -> Any:
+            with tf.control_dependencies(self._shrunk(grad, handle)):
+                return super()._resource_apply_dense(grad, handle)
+
+        def _resource_apply_sparse_duplicate_indices(self, grad: tf.Tensor, handle: Any, indices: tf.Tensor) -> Any:
+            with tf.control_dependencies(self._shrunk(grad, handle)):
+                return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
+
+    return Decaying
+
 
 v1 = tf.compat.v1
 
@@ -50,7 +87,7 @@ class Optimization:
         adam_beta1: of Adam, what is left of the mean of gradients after a step.
         adam_beta2: the same for the mean of their squares.
         adam_epsilon: added to the root of the latter.
-        weight_decay: part of each matrix that a step takes away, times the learning rate (`nmt.train.weight_decay`).
+        weight_decay: part of each matrix that a step takes away, times the learning rate.
         colocate_gradients_with_ops: whether gradients are computed on the device of what they are gradients of.
         loss_scale: what a library multiplies the loss by, which then leaves out updates that overflow; None or "none":
             nothing.

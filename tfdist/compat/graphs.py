@@ -1,12 +1,15 @@
-"""Graphs and operations: what stands in a graph, conditions and loops of TensorFlow 1, changes of what is built."""
+"""Graphs, functions and sessions: what stands in a graph, is traced, or is fetched; changes of what is built."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.client import session as tf_session
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.types import core
 
@@ -77,3 +80,30 @@ def unconstrained(graph: tf.Graph, beside: tf.Operation | None = None) -> Iterat
     with graph.control_dependencies(None), ops.colocate_with(None, ignore_existing=True):
         graph._set_control_flow_context(context)
         yield
+
+
+def compiled() -> str | None:
+    """The name of the function that is being traced with ``jit_compile=True``, if one is.
+
+    A traced function does not know its own flag: its owner, whose method calls it, does
+    (tensorflow/python/eager/polymorphic_function/polymorphic_function.py).
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, polymorphic_function.Function) and owner._jit_compile:
+            return str(owner.python_function.__name__)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def is_open(session: Any) -> bool:
+    """Whether a session has not been closed."""
+    return not session._closed
+
+
+def fetched_names(graph: tf.Graph, fetches: Any) -> tuple[str, ...]:
+    """The names of the tensors and operations in any structure that ``Session.run`` takes."""
+    with graph.as_default():  # strings and variables are looked up there
+        mapper = tf_session._FetchMapper.for_fetch(fetches)
+    return tuple(f if isinstance(f, str) else f.name for f in mapper.unique_fetches())

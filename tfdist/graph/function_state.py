@@ -14,8 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat.functions import compiled
-from tfdist.compat.graphs import is_of_function
+from tfdist.compat.graphs import compiled, is_of_function
 from tfdist.engine.collective import Collective
 from tfdist.graph.markers import Marker, handle_key
 

@@ -8,7 +8,7 @@ rows alone.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -29,7 +29,7 @@ from tfdist.graph.graph_exchange import part_of
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import Gradient, numberless
-from tfdist.graph.op_builder import Part, build, signature
+from tfdist.graph.op_builder import Made, Part, build, signature
 from tfdist.graph.step_sums import Accumulation
 from tfdist.transport.interfaces import Group
 
@@ -241,3 +241,36 @@ def _size_bytes(tensor: tf.Tensor) -> int:
 def few(names: Sequence[str]) -> str:
     """So many names as a message can hold."""
     return ", ".join(names) if len(names) <= 3 else f"{names[0]}, …, {names[-1]}"
+
+
+def means(values: Sequence[tf.Tensor], names: Sequence[str], job: Job, made_by: Callable[[], Made]) -> list[tf.Tensor]:
+    """Build one fused, ordered average of floating-point tensors in a graph or a function.
+
+    Variables travel in their own dtype: what was rounded would be rounded in each block again.
+
+    Collective: all ranks, with the same names, dtypes and shapes.
+
+    Args:
+      values: of the variables, in the same order on all ranks.
+      names: of the variables.
+      job: the ranks and settings.
+      made_by: see ``op_builder.build``.
+
+    Returns:
+      As many, of the same dtypes and shapes.
+    """
+    in_session = function_state.in_session()
+    shown = list(names) if in_session else [numberless(name) for name in names]
+    lines = [signature("variable", name, value) for name, value in zip(shown, values, strict=True)]
+    members, parts = fused(values, shown, lines, job, job.world)
+    graph = tf.compat.v1.get_default_graph()
+    name = f"average of variables {len(make_state(graph).world_collectives) if in_session else few(shown)}"
+    exchanges = [part.exchange for part in parts]
+    collective = Collective(name, exchanges, job.world, job.recorder, everyone=True, averages=True)
+    built = build(collective, parts, job, job.switches.shares, made_by, names)
+    results = {
+        i: mean
+        for of_bucket, found in zip(members, built, strict=True)
+        for i, mean in zip(of_bucket, found, strict=True)
+    }
+    return [results[i] for i in range(len(values))]

@@ -9,8 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat.graphs import is_reference
-from tfdist.compat.sessions import fetched_names
+from tfdist.compat.graphs import fetched_names, is_reference
 from tfdist.engine.collective import Collective
 from tfdist.graph.failures import Failures
 from tfdist.graph.markers import REFERENCES, Marker, handle_key

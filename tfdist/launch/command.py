@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfdist.core import environment
-from tfdist.launch import allocation, hosts, restarts, script
+from tfdist.launch import hosts, restarts, script
 from tfdist.launch.attempts import Attempts
 from tfdist.launch.hosts import Host, LaunchError
 from tfdist.launch.supervision import Ended, Signals
@@ -152,7 +152,7 @@ def _machines(options: argparse.Namespace) -> tuple[tuple[Host, ...], int]:
         return (), options.n
     system = environment.batch_system()
     if system == "Slurm":
-        machines, reason = allocation.slurm_hosts(environment.variables())
+        machines, reason = hosts.slurm_hosts(environment.variables())
         ranks = sum(host.ranks for host in machines)
         _say(f"{ranks} rank{'s' * (ranks > 1)} on {len(machines)} of Slurm's hosts, {reason}; -n N says how many")
         return machines, ranks

@@ -6,6 +6,7 @@ knows: whatever has set the ranks apart, they hold other bits.
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -15,8 +16,47 @@ from tfdist.engine.collective import Collective
 from tfdist.graph.job import Job
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import DisagreementError
-from tfdist.variables import comparison, held, schedule
+from tfdist.variables import comparison, held
 from tfdist.variables.held import Holder
+
+OFF, AUTO = "off", "auto"
+_SHARE = 0.004  # of a step, at most, once the first steps are over
+LARGEST = 63  # what a rank asks for that has no measurement: of two as a power
+
+
+class Schedule:
+    """After steps 1, 2, 4, 8, … as long as that is more often than what it costs allows.
+
+    All ranks come to the same: what a rank has measured goes with each comparison, and the largest counts.
+
+    Args:
+      setting: see ``TFDIST_CHECK``: ``auto``, or a number of steps.
+    """
+
+    def __init__(self, setting: str) -> None:
+        self._every = 0 if setting == AUTO else int(setting)
+        self._next = 1 + (self._every or 1)
+
+    def due(self, step: int) -> bool:
+        """Whether what the ranks hold before a step, which counts from 1, is to be compared in it."""
+        return step >= self._next
+
+    def compared(self, step: int, powers: list[int]) -> None:
+        """It has been; the ranks ask for so many steps until the next comparison, as powers of two."""
+        self._next = step + (self._every or min(max(1, step - 1), 1 << max(powers)))
+
+
+def wanted(seconds: float, step_seconds: float) -> int:
+    """How many steps there are to be from one comparison to the next, as a power of two.
+
+    Args:
+      seconds: that a comparison takes this rank.
+      step_seconds: that a step takes it; 0: not known yet.
+    """
+    if not step_seconds:
+        return LARGEST
+    return min(LARGEST, max(0, math.ceil(math.log2(max(1.0, seconds / (_SHARE * step_seconds))))))
+
 
 _POWER_BITS = 6
 _TRAININGS = 16  # of one collective that are remembered
@@ -26,7 +66,7 @@ class _Steps:
     """The steps of one training: of the same variables by one collective, or those that are executed eagerly.
 
     Args:
-      setting: see ``schedule.Schedule``.
+      setting: see ``Schedule``.
       before: so many steps of the collective were others'.
 
     Attributes:
@@ -39,7 +79,7 @@ class _Steps:
     """
 
     def __init__(self, setting: str, before: int = 0) -> None:
-        self.schedule = schedule.Schedule(setting)
+        self.schedule = Schedule(setting)
         self.before = before
         self.noted = 0
         self.since: int | None = None
@@ -65,7 +105,7 @@ class _Steps:
         now = time.perf_counter()
         self._looked = step, now
         self.noted = step - 1
-        return found << _POWER_BITS | schedule.wanted(now - start, step_seconds)
+        return found << _POWER_BITS | wanted(now - start, step_seconds)
 
 
 class ReplicaCheck:
@@ -92,7 +132,7 @@ class ReplicaCheck:
           The collective that carries the fingerprint; None: there is none.
         """
         setting = self._job.switches.settings.check
-        if setting == schedule.OFF or self._job.switches.settings.sync != "gradients":
+        if setting == OFF or self._job.switches.settings.sync != "gradients":
             return None
         carrier = next((c for c in collectives if c.averages and c.everyone), None)
         if carrier is None:
@@ -143,7 +183,7 @@ class ReplicaCheck:
         Collective, when it is time: all ranks. Raises as ``after`` does.
         """
         settings = self._job.switches.settings
-        if settings.check == schedule.OFF:
+        if settings.check == OFF:
             return
         steps = self._eager.setdefault(optimizer, _Steps(settings.check))
         if not steps.before:
@@ -167,7 +207,7 @@ class ReplicaCheck:
 
         Collective: all ranks. Raises as ``after`` does.
         """
-        if self._job.switches.settings.check == schedule.OFF:
+        if self._job.switches.settings.check == OFF:
             return
         if len(set(self._job.world.control.arrive(place, held.digest(holder)))) > 1:
             comparison.settle(self._job.world.control, holder, self._told, None, 0)

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdist.compat.functions import compiled
-from tfdist.compat.graphs import is_plain_function, is_reference, is_symbolic
+from tfdist.compat.graphs import compiled, is_plain_function, is_reference, is_symbolic
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import GraphState, make_state, state_of
 from tfdist.graph.job import Job

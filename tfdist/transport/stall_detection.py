@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,6 @@ from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.log import last_words
 from tfdist.core.settings import Settings
 from tfdist.processes.process_state import GONE
-from tfdist.transport._blocking_call import BlockingCall
 from tfdist.transport._long_wait import LongWait, Manner, Request
 from tfdist.transport.awake import AwakeSeconds
 from tfdist.transport.callers import Callers
@@ -32,6 +32,49 @@ from tfdist.transport.interfaces import PeerError
 from tfdist.transport.saves import Position
 from tfdist.transport.state_line import States
 from tfdist.transport.whereabouts import lost
+
+
+class BlockingCall:
+    """A blocking call as a request.
+
+    Args:
+      late: is called by another thread when it has not returned after ``seconds``, and waits on.
+      seconds: until then.
+    """
+
+    def __init__(self, late: Callable[[BlockingCall], None], seconds: float) -> None:
+        self._late, self._seconds = late, seconds
+        self.returned = threading.Event()
+        _submitted.put(self)
+        _start()
+
+    def Test(self) -> bool:  # noqa: N802 (as mpi4py.MPI.Request)
+        return self.returned.is_set()
+
+    def watch(self) -> None:
+        """Wait for it; by the other thread."""
+        if not self.returned.wait(self._seconds):
+            self._late(self)
+
+
+_submitted: queue.SimpleQueue[BlockingCall] = queue.SimpleQueue()
+_starting = threading.Lock()
+_thread: threading.Thread | None = None
+
+
+def _start() -> None:
+    """One thread for all of them, begun with the first: at the end of a program Python begins none any more."""
+    global _thread
+    with _starting:
+        if _thread is None:
+            _thread = threading.Thread(target=_work, name="tfdist deadline", daemon=True)
+            _thread.start()
+
+
+def _work() -> None:
+    while True:
+        _submitted.get().watch()
+
 
 _ANNOUNCE_SECONDS = 1.0
 _YIELDING_SECONDS = 1e-4  # a peer in step is here within that; longer yielding takes the core from whoever computes

@@ -10,9 +10,9 @@ import tensorflow as tf
 from tfdist.compat.graphs import is_of_function
 from tfdist.graph import function_state
 from tfdist.graph.conditions import do_if
+from tfdist.graph.gradient_average import means
 from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import Gradient, variable_name
-from tfdist.graph.variable_average import means
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport.interfaces import Group
 from tfdist.updates._block_state import BlockState

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import eager
-from tfdist.compat.sessions import is_open
+from tfdist.compat.graphs import is_open
 from tfdist.compat.variables import native
 from tfdist.core import exclusions
 from tfdist.core.log import announce

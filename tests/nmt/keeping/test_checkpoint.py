@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 from nmt.core.errors import InputError
-from nmt.keeping.average import mean_values
 from nmt.keeping.checkpoint import Checkpoints, check_exists, checksum, latest, restore, step_of
+from nmt.keeping.run_directory import mean_values
 
 v1 = tf.compat.v1
 

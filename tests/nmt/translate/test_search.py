@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.translate.beam_search import beam_search
+from nmt.translate.beam_search import beam_search, top_words
 from nmt.translate.search import attention_weights, greedy_search, sample_search, uniform_draws
-from nmt.translate.top_words import top_words
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import SOS, architecture, v1
 from tests.nmt.translate.oracle_search import attention, beam, greedy, sample

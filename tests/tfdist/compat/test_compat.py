@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat import datasets, eager, functions, graphs, keras_fit, optimizers, sessions
+from tfdist.compat import datasets, eager, graphs, keras_fit, optimizers
 from tfdist.compat import variables as tf_variables
 from tfdist.compat.devices import devices_are_known
 
@@ -97,20 +97,20 @@ class TestSessions:
     def test_what_a_run_fetches(self) -> None:
         with tf.Graph().as_default() as graph:
             x, y = tf.constant(1.0, name="x"), tf.constant(2.0, name="y")
-            assert set(sessions.fetched_names(graph, {"a": x, "b": [y.op, "x:0"]})) == {"x:0", "y"}
+            assert set(graphs.fetched_names(graph, {"a": x, "b": [y.op, "x:0"]})) == {"x:0", "y"}
 
     def test_whether_one_is_open(self) -> None:
         session = v1.Session(graph=tf.Graph())
-        assert sessions.is_open(session)
+        assert graphs.is_open(session)
         session.close()
-        assert not sessions.is_open(session)
+        assert not graphs.is_open(session)
 
 
 def test_which_function_is_compiled() -> None:
     seen: list[str | None] = []
 
     def step(x: tf.Tensor) -> tf.Tensor:
-        seen.append(functions.compiled())
+        seen.append(graphs.compiled())
         return x
 
     for jit_compile in (None, True):

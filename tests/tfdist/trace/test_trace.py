@@ -11,10 +11,9 @@ import pytest
 
 from tfdist.core.flight_recorder import FlightRecorder
 from tfdist.trace import chrome
-from tfdist.trace.command import main
+from tfdist.trace.command import main, report
 from tfdist.trace.ranks import Rank, load, operations
 from tfdist.trace.recorded import Event, Recorded
-from tfdist.trace.report import report
 from tfdist.trace.steps import table
 
 CLOCK = 1_000_000_000.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfdist.variables.schedule import LARGEST, Schedule, wanted
+from tfdist.training.replica_check import LARGEST, Schedule, wanted
 
 
 def compared(setting: str, steps: int, powers: list[int]) -> list[int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.core import environment
-from tfdist.launch import allocation, launchers
+from tfdist.launch import hosts, launchers
 from tfdist.launch.command import main
 from tfdist.launch.hosts import LaunchError
 from tfdist.launch.launchers import Launcher
@@ -24,7 +24,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def ranks(variables: dict[str, str]) -> str:
-    machines, reason = allocation.slurm_hosts(variables)
+    machines, reason = hosts.slurm_hosts(variables)
     return ",".join(f"{host.name}:{host.ranks}" for host in machines) + f" {reason}"
 
 
@@ -33,15 +33,15 @@ def test_ranks(job: dict[str, str]) -> None:
     assert ranks({**job, "SLURM_NTASKS": "8", "SLURM_TASKS_PER_NODE": "4(x2)"}) == "big1:4,big7:4 Slurm's tasks"
     assert ranks({**job, "SLURM_GPUS_ON_NODE": "4"}) == "big1:4,big7:4 one a GPU"
     assert ranks(job).startswith("big1:1,big7:1 one a host")
-    assert allocation.counts_of_nodes("2(x3),1,4(x2)") == [2, 2, 2, 1, 4, 4]
+    assert hosts.counts_of_nodes("2(x3),1,4(x2)") == [2, 2, 2, 1, 4, 4]
 
 
 def test_hosts_that_are_not_told(job: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LaunchError, match=r"hosts big1,big7 and ranks for 1 of them .*PER_NODE=2\); write .*-H"):
-        allocation.slurm_hosts({**job, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "2"})
+        hosts.slurm_hosts({**job, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "2"})
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LaunchError, match=r"big\[1,7\]: scontrol .*scontrol.*-H"):
-        allocation.slurm_hosts(job)
+        hosts.slurm_hosts(job)
 
 
 def test_the_command_line(
