@@ -14,8 +14,8 @@ import pytest
 from tests.cluster.hosts import obstacle
 from tests.multirank.launches import PACKAGES, Launch, results
 
-# What has to be installed for a module's cases, beside what tfdist itself requires.
-_NEEDS = {"cases_tf_keras": "tf_keras", **{launch.wanted[0].rstrip("."): launch.name for launch in PACKAGES}}
+# What has to be installed for the cases in whose names a word is, beside what tfdist itself requires.
+_NEEDS = {"tf_keras": "tf_keras", **{launch.wanted[0]: launch.name for launch in PACKAGES}}
 
 
 def test_case(
@@ -27,9 +27,9 @@ def test_case(
     """Passes if the case has raised on no rank."""
     if launch.hosts and obstacle():
         pytest.skip(obstacle())
-    needed = _NEEDS.get(case.rpartition(".")[0])
-    if needed and importlib.util.find_spec(needed) is None:
-        pytest.skip(f"{needed} is not installed")
+    for word, needed in _NEEDS.items():
+        if word in case and importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed")
     cases, endings = results(launch, tuple(selected[launch]))
     if case not in cases:
         pytest.fail(f"{case} did not finish on {launch.ranks} ranks: {endings[case]}")
