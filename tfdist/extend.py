@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from tfdist.core import exclusions
+from tfdist.core.log import announce
 from tfdist.core.windows import STEPS as WINDOW_STEPS
 from tfdist.core.windows import Windows
 from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Candidates, Engine, register
@@ -31,7 +33,7 @@ from tfdist.graph.graph_exchange import GraphExchange
 from tfdist.graph.job import Reducer
 from tfdist.start import process
 from tfdist.updates.order import pipeline_of
-from tfdist.updates.pipeline import GoOn, Reduce, Stage, Update
+from tfdist.updates.pipeline import GoOn, Stage, Update
 
 __all__ = [
     "WINDOW_STEPS",
@@ -89,14 +91,13 @@ def add_stage(stage: Stage, where: Literal["own", "averages"] = "averages") -> N
 
     Raises:
       ValueError: there is no such place.
-
-    With ``tfdist.horovod``, where a script asks for each reduction by itself, no stage is called.
+      RuntimeError: ``tfdist.horovod`` is in use, where a script asks for each reduction by itself.
     """
     if where not in ("own", "averages"):
         raise ValueError(f"add_stage(where={where!r}): it is 'own' or 'averages'")
-    stages = _stages()
-    exchange = next(number for number, one in enumerate(stages) if isinstance(one, Reduce))
-    stages.insert(exchange if where == "own" else exchange + 1, stage)
+    if not process().job.switches.automatic:
+        raise RuntimeError(exclusions.HOROVOD_AND_STAGE.told("tfdist.horovod", f"the stage {type(stage).__name__}"))
+    pipeline_of(process().steps).add(stage, before_exchange=where == "own")
 
 
 def remove_stage(stage: Stage) -> None:
@@ -105,7 +106,7 @@ def remove_stage(stage: Stage) -> None:
     Raises:
       ValueError: it was not added.
     """
-    _stages().remove(stage)
+    pipeline_of(process().steps).remove(stage)
 
 
 def add_engine(name: str, candidates: Candidates) -> None:
@@ -115,10 +116,14 @@ def add_engine(name: str, candidates: Candidates) -> None:
       name: its own.
       candidates: (world, settings) -> the ``Engine`` in its variants as far as the system allows it; collective.
 
+    After the first gradients, for which an engine was chosen, it has no effect, which is told.
+
     ::
 
         extend.add_engine("everything", lambda world, settings: [Everything()])  # tests/multirank/cases_toy_engine.py
     """
+    if process().job.engines.choice is not None:
+        announce(f"add_engine({name!r}) after the first gradients, whose engine stays: call it before")
     register(name, candidates)
 
 
@@ -134,7 +139,3 @@ def use_exchange(exchange: GraphExchange | None) -> None:
         extend.use_exchange(Gathered())  # tests/multirank/cases_toy_exchange.py
     """
     process().job.switches.exchange = exchange
-
-
-def _stages() -> list[Stage]:
-    return pipeline_of(process().steps).stages

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
+from tests.multirank.inside import job
 from tests.multirank.oracle import v1
 from tfdist import extend
 
@@ -87,3 +88,13 @@ def case_a_stage_before_the_exchange() -> None:
 def case_where_there_is_no_place() -> None:
     with pytest.raises(ValueError, match="it is 'own' or 'averages'"):
         extend.add_stage(extend.Stage(), "last")  # type: ignore[arg-type]
+
+
+def case_beside_horovods_names_it_is_refused() -> None:
+    switches = job().switches
+    switches.automatic = False
+    try:
+        with pytest.raises(RuntimeError, match="tfdist.horovod, and the stage Stage: .* leave the stage out"):
+            extend.add_stage(extend.Stage())
+    finally:
+        switches.automatic = True

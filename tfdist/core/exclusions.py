@@ -109,10 +109,17 @@ HOROVOD_AND_AUTOMATIC = Exclusion(
     "use Horovod's backward_passes_per_step, Keras's LossScaleOptimizer, or import tfdist alone",
 )
 
+HOROVOD_AND_STAGE = Exclusion(
+    "`tfdist.horovod`",
+    "`extend.add_stage`",
+    "a script asks for each reduction by itself, and no update goes through stages",
+    "import tfdist alone, or leave the stage out",
+)
+
 TABLE = (
     *(LOCAL_AND_HELD, LOCAL_AND_SCALED, LOCAL_AND_WIRE, LOCAL_AND_EAGER, LOCAL_AND_OWN_BEGINNING, LOCAL_AND_JOIN),
     *(PLAIN_AND_FILTER, HELD_AND_EAGER, HELD_AND_KERAS, HELD_AND_REDUCER, HELD_AND_JOIN),
-    *(EXCHANGE_AND_JOIN, SCALED_AND_KERAS, HOROVOD_AND_AUTOMATIC),
+    *(EXCHANGE_AND_JOIN, SCALED_AND_KERAS, HOROVOD_AND_AUTOMATIC, HOROVOD_AND_STAGE),
 )
 
 

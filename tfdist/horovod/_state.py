@@ -12,6 +12,7 @@ from tfdist.core.settings import SettingsError
 from tfdist.horovod.named.negotiation import Negotiation
 from tfdist.start import process
 from tfdist.transport.interfaces import Group
+from tfdist.updates.order import pipeline_of
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
@@ -107,6 +108,9 @@ class State:
             if value != settings.fields()[name].default:
                 here = f"TFDIST_{name.upper()}={value}"
                 raise SettingsError(exclusions.HOROVOD_AND_AUTOMATIC.told("tfdist.horovod", here))
+        for stage in pipeline_of(process().steps).added:
+            named = f"the stage {type(stage).__name__}"
+            raise SettingsError(exclusions.HOROVOD_AND_STAGE.told("tfdist.horovod", named))
         process().install()
         self.job.switches.automatic = False
         runs = process().steps.moments.runs

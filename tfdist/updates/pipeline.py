@@ -86,10 +86,26 @@ class Pipeline:
 
     Args:
       stages: in their order.
+
+    Attributes:
+      stages: with those that were added.
+      added: those.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.stages = list(stages)
+        self.added: list[Stage] = []
+
+    def add(self, stage: Stage, before_exchange: bool) -> None:
+        """Have another one take part, next to the exchange."""
+        exchange = next(number for number, one in enumerate(self.stages) if isinstance(one, Reduce))
+        self.stages.insert(exchange if before_exchange else exchange + 1, stage)
+        self.added.append(stage)
+
+    def remove(self, stage: Stage) -> None:
+        """Take one that was added out again."""
+        self.added.remove(stage)
+        self.stages.remove(stage)
 
     def run(self, update: Update) -> Any:
         """Have an update done; returns what stands for it."""
