@@ -1,4 +1,7 @@
-"""A long wait: what it tells, and what it makes of the others' news. Who can still come is waited for."""
+"""A long wait: the stall message and the last one, and what it makes of the others' news.
+
+Who can still come is waited for. Where the others are is told in the words of ``whereabouts``.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Stall detection, of ranks that hang too: every wait has a deadline and can say who is missing, and where.
+"""Stall detection, of ranks that hang too: every wait has a deadline; the messages stand in ``_long_wait``.
 
-What is made of a long wait stands in ``_long_wait``: who is missing, and whether anybody can still come (``calls``).
+What is made of a long wait stands there, too: who is missing, and whether anybody can still come (``calls``).
 
 A rank that has given a wait up is not in step with the others any more, who may still come: whatever it would do with
 them is refused from then on, and what MPI may yet write to is kept.
