@@ -55,7 +55,9 @@ def _report(wrong: list[list[str]], measured: autotune.Measurement | None) -> It
     for name, field in (Settings.documented() | of_parts).items():
         value, origin = getattr(settings, name), settings.origins.get(name, "default")
         what = f"{field.metadata['meaning']} ({allowed(field)})"
-        yield f"{'TFDIST_' + name.upper():<29} {value!s:<10} {origin:<20} {what}"
+        part = field.metadata.get("part")
+        shown = f"  :{part}=" if part else f"TFDIST_{name.upper()}"
+        yield f"{shown:<29} {value!s:<10} {origin:<20} {what}"
     yield ""
     if measured:
         yield "measured, ms:   " + "".join(f"{size // 1024:>9} KiB" for size in measured.sizes_bytes)
