@@ -51,8 +51,10 @@ def _report(wrong: list[list[str]], measured: autotune.Measurement | None) -> It
     yield ""
     yield "setting                       value      from                 meaning (allowed)"
     settings = job.switches.settings
-    of_parts = {n: f for n, f in Settings.fields().items() if n in settings.origins}
-    for name, field in (Settings.documented() | of_parts).items():
+    shown_names = Settings.documented().keys() | settings.origins.keys()
+    for name, field in Settings.fields().items():
+        if name not in shown_names:
+            continue
         value, origin = getattr(settings, name), settings.origins.get(name, "default")
         what = f"{field.metadata['meaning']} ({allowed(field)})"
         part = field.metadata.get("part")

@@ -26,11 +26,19 @@ from nmt.train.schedule import Schedule
 
 
 def with_weight_decay(optimizer: Any, decay: float) -> Any:
-    """The same kind of optimizer with weight decay.
+    """The same kind of optimizer with decoupled weight decay: weights shrink apart from their gradients.
+
+    Loshchilov, Hutter 2019, algorithm 2, line 12, in step t with the learning rate a_t of its schedule and the decay d:
+
+        w_t = w_{t-1} - a_t (m_t / (sqrt(v_t) + epsilon) + d w_{t-1})
+
+    Matrices shrink: kernels and embeddings, these as a whole where a step has gradients of some rows alone. Biases,
+    gains and an attention's vectors do not. It is done where a gradient is applied, and so as often: a library that
+    applies them after several batches, or leaves one out that is not finite, need not know of it.
 
     Args:
         optimizer: a class of TensorFlow 1 optimizers, whose first argument is the learning rate, a scalar.
-        decay: d above; 0 for none.
+        decay: d; 0 for none.
 
     Returns:
         a class with the same arguments, variables and names.

@@ -17,6 +17,9 @@ def top_words(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The `count` greatest logits of each row, and all rows' logarithms of summed exponentials.
 
+    A selection of k of n values looks at each value by itself; the greatest of a block of values does not. So the k
+    blocks with the greatest maxima are selected first, which hold the k greatest values, and then k of their values.
+
     Args:
         logits: [rows, vocabulary].
         count: at least 1; of fewer words, all are returned, if the graph knows how many there are.

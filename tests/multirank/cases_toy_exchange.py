@@ -8,13 +8,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfdist
 from tests.multirank.cases_law import OPTIMIZERS, clipped_model
-from tests.multirank.inside import settings
+from tests.multirank.inside import job, settings
 from tests.multirank.oracle import assert_law, v1
 from tfdist import extend
+from tfdist.engine.arrival import Arrival
+from tfdist.engine.collective import Collective
+from tfdist.graph.gradient_average import bucket_of
+from tfdist.graph.graph_state import make_state
+from tfdist.graph.op_builder import Part, build
 
 
 class Gathered:
@@ -86,3 +92,27 @@ def case_what_one_rank_has_set_is_taken_from_rank_0() -> None:
             session.run(step)
         found = session.run(w)
     assert all(np.array_equal(found, other) for other in tfdist.all_gather(found[None]))
+
+
+def case_what_it_builds_is_exchanged() -> None:
+    """Whoever looks behind an average for a rank's own values stops there, as at an engine's."""
+    with tf.Graph().as_default() as graph:
+        own = tf.constant([tfdist.rank() + 1.0])
+        exchange = Arrival(bucket_of("own", "mean", [own]), ["own"], "nobody")
+        collective = Collective("a part that is built", [exchange], job().world, job().recorder)
+        part = Part(exchange, (), [tf.TensorSpec([], tf.float64)], [own], lambda counts: [own * 2, own * 3])
+        (results,) = build(collective, [part], job())
+        assert {result.op for result in results} <= make_state(graph).exchanged
+
+
+def case_join_is_refused_before_anybody_is_told() -> None:
+    if tfdist.size() == 1:
+        return
+    with used(), tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", [3], initializer=v1.zeros_initializer())
+        step = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(w * (tfdist.rank() + 1.0)))
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        with pytest.raises(RuntimeError, match="combined by gathering, and tfdist.join: .* leave join out"):
+            tfdist.join()
+        session.run(step)

@@ -98,12 +98,12 @@ def compiled() -> str | None:
 
 
 def is_open(session: Any) -> bool:
-    """Whether a session has not been closed."""
+    """Whether a session of TensorFlow 1 has not been closed (tensorflow/python/client/session.py)."""
     return not session._closed
 
 
 def fetched_names(graph: tf.Graph, fetches: Any) -> tuple[str, ...]:
-    """The names of the tensors and operations in any structure that ``Session.run`` takes."""
+    """The names of the tensors and operations in any structure that ``Session.run`` takes (see ``is_open``)."""
     with graph.as_default():  # strings and variables are looked up there
         mapper = tf_session._FetchMapper.for_fetch(fetches)
     return tuple(f if isinstance(f, str) else f.name for f in mapper.unique_fetches())

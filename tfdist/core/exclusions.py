@@ -1,7 +1,7 @@
 """Exclusions: which two features have no meaning together, why, and what to do: one table.
 
-Everything else goes together, and what it means follows from the order of the stages (``tfdist.updates.order``). The
-messages of refusals and the table in tfdist/README.md are made of this one.
+What other pairs of these mean together follows from the order of the stages (``tfdist.updates.order``). The messages of
+refusals and the table in tfdist/README.md are made of this one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ LOCAL_AND_JOIN = Exclusion(
     _LOCAL,
     "`tfdist.join`",
     "a rank without data cannot stand in for what it has trained in its block",
-    "give all ranks the same number of steps (tfdist.shard)",
+    "leave join out, and give all ranks the same number of steps (tfdist.shard)",
 )
 PLAIN_AND_FILTER = Exclusion(
     "`sync=average`",
@@ -80,6 +80,13 @@ HELD_AND_EAGER = Exclusion(
     "there they have travelled already",
     "put the training step into a tf.function (for model.fit: leave run_eagerly out), or leave accumulate_steps out",
 )
+HELD_AND_ASSIGNED = Exclusion(
+    _HELD,
+    "gradients that `assign` or a raw operation applies",
+    "they are accumulated where an optimizer of TensorFlow or Keras applies them, in a graph or a tf.function",
+    "compute and apply them there (not eagerly, by assign, or outside the function that computes them), or leave "
+    "accumulate_steps out",
+)
 HELD_AND_KERAS = Exclusion(
     _HELD,
     "Keras's `gradient_accumulation_steps`",
@@ -91,13 +98,13 @@ HELD_AND_JOIN = Exclusion(
     _HELD,
     "`tfdist.join`",
     "a rank without data cannot stand in for what it holds",
-    "have all ranks train the same number of steps, or leave accumulate_steps out",
+    "leave join out, and have all ranks train the same number of steps, or leave accumulate_steps out",
 )
 EXCHANGE_AND_JOIN = Exclusion(
     "`extend.use_exchange`",
     "`tfdist.join`",
     "a rank without data does not run the operations that combine",
-    "give all ranks the same number of steps (tfdist.shard)",
+    "leave join out, and give all ranks the same number of steps (tfdist.shard)",
 )
 SCALED_AND_KERAS = Exclusion(
     "`loss_scale`", "Keras's `LossScaleOptimizer`", "the optimizer scales the loss by itself", _ONE_OF_THEM
@@ -118,7 +125,7 @@ HOROVOD_AND_STAGE = Exclusion(
 
 TABLE = (
     *(LOCAL_AND_HELD, LOCAL_AND_SCALED, LOCAL_AND_WIRE, LOCAL_AND_EAGER, LOCAL_AND_OWN_BEGINNING, LOCAL_AND_JOIN),
-    *(PLAIN_AND_FILTER, HELD_AND_EAGER, HELD_AND_KERAS, HELD_AND_REDUCER, HELD_AND_JOIN),
+    *(PLAIN_AND_FILTER, HELD_AND_EAGER, HELD_AND_ASSIGNED, HELD_AND_KERAS, HELD_AND_REDUCER, HELD_AND_JOIN),
     *(EXCHANGE_AND_JOIN, SCALED_AND_KERAS, HOROVOD_AND_AUTOMATIC, HOROVOD_AND_STAGE),
 )
 

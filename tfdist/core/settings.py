@@ -191,6 +191,12 @@ class Settings:
         return {f.metadata["part"]: n for n, f in cls.fields().items() if f.metadata.get("of") == of}
 
     @classmethod
+    def _written(cls, name: str) -> str:
+        """How the environment has a setting, or a part of one."""
+        of, part = (cls.fields()[name].metadata.get(key, "") for key in ("of", "part"))
+        return f"{_PREFIX}{of.upper()}=...:{part}=" if of else _PREFIX + name.upper()
+
+    @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Parse the settings; a variable of its own comes before an entry of ``TFDIST_OPTIONS``.
 
@@ -204,18 +210,15 @@ class Settings:
             found[name] = (text, f"{_OPTIONS}: {name}", _OPTIONS)
         fields = cls.fields()
         names, foreign = {_PREFIX + n.upper(): n for n, f in fields.items() if "of" not in f.metadata}, []
-        parts = {_PREFIX + n.upper(): f.metadata for n, f in fields.items() if "of" in f.metadata}
+        parts = {_PREFIX + n.upper(): cls._written(n) for n, f in fields.items() if "of" in f.metadata}
         for variable, text in environment.items():
             if variable in names:
+                found.pop(names[variable], None)  # its parts come before those of an entry, too
                 found[names[variable]] = (text, variable, variable)
-            elif variable in parts:
-                of, part = parts[variable]["of"], parts[variable]["part"]
-                raise SettingsError(
-                    f"{variable}={text} is a part of {_PREFIX}{of.upper()}: write it behind the value, "
-                    f"{_PREFIX}{of.upper()}=...:{part}={text}"
-                )
             elif variable != _OPTIONS and letters(variable).startswith(letters(_PREFIX)):
-                if near := meant(variable, [*names, _OPTIONS]):
+                if (near := meant(variable, [*names, *parts, _OPTIONS])) in parts:
+                    raise SettingsError(f"{variable}={text} is a part of another setting: {parts[near]}{text}")
+                if near:
                     raise SettingsError(f"{variable} is not a setting; is {near} meant? Correct it, or unset it")
                 foreign += [variable] * variable.startswith(_PREFIX)
         texts = {name: (text, shown) for name, (text, shown, _) in found.items()}
@@ -234,7 +237,7 @@ class Settings:
         """
         for name in values.keys() & self.fields().keys() - set(CONFIGURABLE):
             raise SettingsError(
-                f"tfdist.configure: {name} is read when tfdist is imported: set {_PREFIX}{name.upper()} in the "
+                f"tfdist.configure: {name} is read when tfdist is imported: set {self._written(name)} in the "
                 f"environment before that (configure takes {', '.join(CONFIGURABLE)})"
             )
         texts = {name: (str(value), f"tfdist.configure: {name}") for name, value in values.items()}

@@ -10,27 +10,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdist.core import exclusions
 from tfdist.engine.engines import Bucket
 from tfdist.engine.exchange import Turn
 
 
 class Arrival:
-    """See ``exchange.Exchange``. Its result: what this rank's tensors count in the sum, a float32.
+    """See ``exchange.Exchange``. Its result: what this rank's tensors count in the sum, a float64.
 
     Args:
       bucket: what is combined, and how: a sum or a mean.
       lines: of its tensors.
       by: what combines them, the same on all ranks.
+
+    Attributes:
+      by: likewise.
     """
 
     tuned_tensors = addresses = 0
 
     def __init__(self, bucket: Bucket, lines: Sequence[str], by: str) -> None:
-        self._bucket, self._by = bucket, by
+        self._bucket, self.by = bucket, by
         self.what = bucket.what
         self.lines: Sequence[str] = [*lines, f"{bucket.what}: {bucket.op} of {bucket.dtype.name} by {by}"]
-        self._counts = np.float32(0)
+        self._counts = np.float64(0)
 
     def open(self, turn: Turn) -> None:
         """Nothing to prepare."""
@@ -39,15 +41,15 @@ class Arrival:
         """There are none here."""
 
     def load_nothing(self) -> None:
-        """Impossible: this rank would have to run the operations, too."""
-        raise RuntimeError(exclusions.EXCHANGE_AND_JOIN.told(f"{self.what}, combined by {self._by}", "tfdist.join"))
+        """Impossible: this rank would have to run the operations, too (``join.check`` says so before)."""
+        raise RuntimeError(f"{self.what} is combined by {self.by}, which a rank without data does not run")
 
     def communicate(self, turn: Turn) -> None:
         """Arrive."""
         with turn.span("wait", self.what):
             turn.arrive(self.what, self._bucket.size_bytes)
         divisor = len(turn.present) if self._bucket.op == "mean" else 1
-        self._counts = np.float32(1 / divisor if turn.contributes else 0)
+        self._counts = np.float64(1 / divisor if turn.contributes else 0)
 
     def results(self) -> list[np.ndarray]:
         """What this rank counts."""

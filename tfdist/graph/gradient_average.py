@@ -112,7 +112,7 @@ def fused(
     names: Sequence[str],
     lines: Sequence[str],
     job: Job,
-    group: Group,
+    group: Group | None = None,
     more: Sequence[str] = (),
     given: Sequence[tf.Tensor] | None = None,
 ) -> tuple[list[list[int]], list[Part]]:
@@ -123,7 +123,7 @@ def fused(
       names: of their variables.
       lines: that describe them.
       job: the ranks and settings.
-      group: the ranks that take part.
+      group: the ranks for which the job's exchange in the graph may combine them; None: engines do.
       more: what else belongs to the plan.
       given: what is handed over, if not the tensors as they travel.
 
@@ -139,8 +139,9 @@ def fused(
         bucket = bucket_of(what, "mean", own, FORMATS[job.switches.settings.compression])
         of_tensors = [*(lines[i] for i in of_bucket), *more]
         # (What several steps add up is held on the host.)
-        if given is None and job.switches.exchange is not None and job.switches.exchange.takes(bucket, group):
-            parts.append(part_of(job.switches.exchange, bucket, of_tensors, own, group))
+        exchange = job.switches.exchange if given is None and group is not None else None
+        if exchange is not None and group is not None and exchange.takes(bucket, group):
+            parts.append(part_of(exchange, bucket, of_tensors, own, group))
         else:
             host = AllReduce(bucket, of_tensors, tuned=True)
             parts.append(Part(host, [(given or tensors)[i] for i in of_bucket], [_spec(t) for t in own]))
@@ -262,7 +263,7 @@ def means(values: Sequence[tf.Tensor], names: Sequence[str], job: Job, made_by: 
     in_session = function_state.in_session()
     shown = list(names) if in_session else [numberless(name) for name in names]
     lines = [signature("variable", name, value) for name, value in zip(shown, values, strict=True)]
-    members, parts = fused(values, shown, lines, job, job.world)
+    members, parts = fused(values, shown, lines, job)
     graph = tf.compat.v1.get_default_graph()
     name = f"average of variables {len(make_state(graph).world_collectives) if in_session else few(shown)}"
     exchanges = [part.exchange for part in parts]

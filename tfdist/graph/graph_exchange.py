@@ -2,7 +2,8 @@
 
 The other way, an engine of ``tfdist.engine``, gets arrays on the host, which ``op_builder`` takes out of TensorFlow. A
 graph exchange keeps them where they are. The ranks still meet on the host before (``engine.arrival``): who is missing,
-who differs, and who wants to stop is found there, whatever combines.
+whose plan differs, and who wants to stop is found there, whatever combines. Gradients are not seen there: that those of
+a first step are the same on all ranks, as their data are, is not told.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tensorflow as tf
 
 from tfdist.engine.arrival import Arrival
 from tfdist.engine.engines import Bucket
+from tfdist.graph.markers import times
 from tfdist.graph.op_builder import Part
 from tfdist.transport.interfaces import Group
 
@@ -59,7 +61,7 @@ def part_of(
       group: the ranks.
     """
     build: Callable[[tf.Tensor], list[tf.Tensor]] = functools.partial(_built, exchange, bucket, tensors, group)
-    return Part(Arrival(bucket, lines, exchange.name), (), [tf.TensorSpec([], tf.float32)], tuple(tensors), build)
+    return Part(Arrival(bucket, lines, exchange.name), (), [tf.TensorSpec([], tf.float64)], tuple(tensors), build)
 
 
 def _built(
@@ -70,4 +72,4 @@ def _built(
 
 def _weighted(tensor: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     """Times what this rank counts; nothing, if that is nothing, whatever its values."""
-    return tf.where(counts > 0, tensor * tf.cast(counts, tensor.dtype), tf.zeros_like(tensor))
+    return tf.where(counts > 0, times(tensor, counts), tf.zeros_like(tensor))

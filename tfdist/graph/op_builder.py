@@ -205,14 +205,23 @@ class _Builder:
             results = self._fused() if len(self._parts) == 1 else self._split()
         if self._accumulation is not None:
             self._accumulation.built(results[0].pop())
-        built: list[tf.Tensor] = []
+        ended = [of_one[0] for of_one in results if of_one]
+        before: Sequence[tf.Tensor] = ()
         for number, part in enumerate(self._parts):
             if part.build is not None:  # in one order, too
-                with tf.control_dependencies(built[-1:]):
-                    results[number] = part.build(*results[number])
-                built += results[number][:1]
-        self._site.built([of_one[0] for of_one in results if of_one])
+                with tf.control_dependencies(before):
+                    before = results[number] = self._exchanged(part.build(*results[number]))
+                ended += before
+        self._site.built(ended)
         return results
+
+    def _exchanged(self, results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The same, as what ranks have exchanged: who looks for this rank's own values behind it stops there."""
+        if tf.executing_eagerly():
+            return list(results)
+        own = [tf.identity(result) for result in results]
+        make_state(tf.compat.v1.get_default_graph()).exchanged.update(result.op for result in own)
+        return own
 
     def _fused(self) -> list[list[tf.Tensor]]:
         (exchange,) = self._collective.exchanges

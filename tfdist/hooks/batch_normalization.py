@@ -21,6 +21,9 @@ from tfdist.training.steps import Steps
 class BatchMoments:
     """What synchronised BatchNormalization takes for the moments of its batch.
 
+    A layer's loss on one rank depends on the samples of all: what flows back through a sum over the ranks is the sum of
+    what the ranks bring. The average of the weights' gradients is then that of one process with the whole batch.
+
     Args:
       job: the ranks.
     """

@@ -11,7 +11,7 @@ from tfdist.graph import function_state
 from tfdist.horovod._state import state
 from tfdist.horovod._tensors import Operation
 from tfdist.horovod.process_sets import global_process_set
-from tfdist.training.join import stand_in_for_all
+from tfdist.training.join import check, stand_in_for_all
 
 _JOIN = "\x1fjoin"  # a name that no script gives
 _SUMMED = (
@@ -41,6 +41,7 @@ def join() -> tf.Tensor:
     if others := state.reduced_by - {"Average"}:
         raise RuntimeError(_SUMMED.format(", ".join(sorted(others))))
     averages = [c for c in state.job.world.kept.values() if c.channel is not None and c.averages]
+    check(averages, "hvd.join")
     failures: list[BaseException] = []
 
     def stand_in() -> None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfdist.compat.graphs import control_flow, is_symbolic, order, unconstrained
+from tfdist.core import exclusions
 from tfdist.graph import function_state, marking
 from tfdist.graph.conditions import own_condition
 from tfdist.graph.gradient_average import reducer_of
@@ -23,12 +24,6 @@ from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import REFERENCES, Gradient, Marker, variable_key, variable_name
 from tfdist.graph.step_sums import Accumulation
 from tfdist.graph.traversal import ancestors
-
-_NOT_ACCUMULATED = (
-    "gradients of {} are to be averaged here in each step, but accumulate_steps={}: gradients are accumulated where an "
-    "optimizer of TensorFlow or Keras applies them, in a session's graph or in a tf.function. Compute and apply them "
-    "there (not eagerly, by assign, or outside the function that computes them), or leave TFDIST_ACCUMULATE_STEPS out"
-)
 
 
 def average_now(gradients: Sequence[Gradient], names: Sequence[str], job: Job) -> list[Gradient]:
@@ -314,7 +309,8 @@ def _build(
 ) -> list[Gradient]:
     steps = job.switches.settings.accumulate_steps
     if steps > 1 and application is None:
-        raise RuntimeError(_NOT_ACCUMULATED.format(", ".join(names[:3]), steps))
+        here = f"gradients of {', '.join(names[:3])} are to be averaged here in each step"
+        raise RuntimeError(exclusions.HELD_AND_ASSIGNED.told(f"accumulate_steps={steps}", here))
     reducer = reducer or reducer_of(job, application)
     if tf.executing_eagerly():
         return reducer.reduce(gradients, names, job.world)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from tfdist.core import exclusions
+from tfdist.engine.arrival import Arrival
 from tfdist.engine.collective import Collective
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
@@ -28,6 +29,7 @@ def join(job: Job, sessions: SessionSteps) -> int:
     if session is None:
         raise RuntimeError("tfdist.join stands for a rank in the steps of a training session; run one step before it")
     collectives = [c for c in make_state(session.graph).world_collectives if c.channel is not None]
+    check(collectives, "tfdist.join")
     trained = max(c.step for c in collectives)
     job.world.announce("joined")
     stand_in_for_all(collectives)
@@ -36,6 +38,17 @@ def join(job: Job, sessions: SessionSteps) -> int:
     last = steps.index(max(steps))
     first_step.begin(job.world.control, first_step.Visitor("join", [], root=last), sessions.variables(session))
     return last
+
+
+def check(collectives: Sequence[Collective], call: str) -> None:
+    """Before this rank tells anybody that it has no data any more.
+
+    Raises:
+      RuntimeError: it would have to run operations that an exchange has built.
+    """
+    built = [e for c in collectives for e in c.exchanges if isinstance(e, Arrival)]
+    if built:
+        raise RuntimeError(exclusions.EXCHANGE_AND_JOIN.told(f"gradients are combined by {built[0].by}", call))
 
 
 def stand_in_for_all(collectives: Sequence[Collective]) -> None:

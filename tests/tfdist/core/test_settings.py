@@ -97,6 +97,8 @@ class TestOptions:
             Settings().configured(loss_scaling=1)
         with pytest.raises(SettingsError, match="stall_seconds is read when tfdist is imported"):
             Settings().configured(stall_seconds=1)
+        with pytest.raises(SettingsError, match="set TFDIST_ENGINE=...:piece_kb= in the environment"):
+            Settings().configured(piece_kb=1)
 
 
 class TestParts:
@@ -107,6 +109,8 @@ class TestParts:
         settings = Settings.from_environment(variables | {"TFDIST_OPTIONS": "block_steps=2 block_warmup=1"})
         assert (settings.sync, settings.block_steps, settings.block_momentum) == ("bmuf", 8, "0.9")
         assert (settings.block_warmup, settings.origins["block_steps"]) == (1, "TFDIST_SYNC")
+        options = {"TFDIST_OPTIONS": "sync=average block_steps=2"}  # a variable comes first, whatever its place
+        assert Settings.from_environment(options | {"TFDIST_SYNC": "bmuf:steps=16"}).block_steps == 16
         assert Settings().configured(sync="bmuf:steps=4") == Settings().configured(sync="bmuf", block_steps=4)
 
     def test_what_an_engine_was_measured_to_be(self) -> None:
@@ -119,7 +123,9 @@ class TestParts:
             ("TFDIST_SYNC", "bmuf:stps=8", "'stps' is no part of it; behind the value it takes steps, momentum"),
             ("TFDIST_SYNC", "bmuf:8", "'8' is no part of it"),
             ("TFDIST_LOSS_SCALE", "window:tolerance=2", "tolerance='2' is out of range; it takes a number from 0 to 1"),
-            ("TFDIST_BLOCK_STEPS", "8", "TFDIST_BLOCK_STEPS=8 is a part of TFDIST_SYNC: .*, TFDIST_SYNC=...:steps=8"),
+            ("TFDIST_BLOCK_STEPS", "8", "TFDIST_BLOCK_STEPS=8 is a part of another setting: TFDIST_SYNC=...:steps=8"),
+            ("TFDIST_BLOCK_STEP", "8", "TFDIST_BLOCK_STEP=8 is a part of another setting: TFDIST_SYNC=...:steps=8"),
+            ("tfdist_piece_kb", "8", "tfdist_piece_kb=8 is a part of another setting: TFDIST_ENGINE=...:piece_kb=8"),
         ],
     )
     def test_refusals(self, variable: str, value: str, said: str) -> None:
