@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tfdist.core import ddl_options
 from tfdist.core.environment import begun_before, launch, mark, parent_rank, variables
 from tfdist.core.log import announce, last_words, occupy_standard_streams, speak_as
-from tfdist.core.settings import Settings, SettingsError
+from tfdist.core.settings import COLLECTIVES, Settings, SettingsError
 from tfdist.engine.autotune import Engines
 from tfdist.graph.job import Job, Switches
 from tfdist.mpi.connect import connect
@@ -172,6 +172,10 @@ def process() -> Process:
     begun = Process(Job(world, engines, switches))
     if world.size > 1:
         devices.take_share(world.local_rank, world.local_size, world.local_affinities)
+        if settings.engine == COLLECTIVES:  # before TensorFlow executes anything
+            from tfdist.graph.tensorflow_collectives import TensorFlowCollectives
+
+            switches.exchange = TensorFlowCollectives(begun.job)
         begun.install()
         atexit.register(begun.end)  # also after uninstall: the others may still wait for it
         exit_code.when_over(begun.leave)

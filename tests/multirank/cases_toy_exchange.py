@@ -19,6 +19,7 @@ from tfdist import extend
 from tfdist.engine.arrival import Arrival
 from tfdist.engine.collective import Collective
 from tfdist.graph.gradient_average import bucket_of
+from tfdist.graph.graph_exchange import RESULTS
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.op_builder import Part, build
 
@@ -32,7 +33,7 @@ class Gathered:
     def takes(self, bucket: extend.Bucket, group: Any) -> bool:
         return bucket.sizes is not None and bucket.dtype == np.float32
 
-    def build(self, tensors: Sequence[Any], bucket: extend.Bucket, group: Any) -> list[Any]:
+    def build(self, tensors: Sequence[Any], bucket: extend.Bucket, group: Any, key: Any) -> list[Any]:
         self.built.append(bucket.what)
         flat = tf.concat([tf.reshape(tensor, [1, -1]) for tensor in tensors], 1)
         sums = tf.reduce_sum(tfdist.all_gather(flat), 0)
@@ -100,7 +101,7 @@ def case_what_it_builds_is_exchanged() -> None:
         own = tf.constant([tfdist.rank() + 1.0])
         exchange = Arrival(bucket_of("own", "mean", [own]), ["own"], "nobody")
         collective = Collective("a part that is built", [exchange], job().world, job().recorder)
-        part = Part(exchange, (), [tf.TensorSpec([], tf.float64)], [own], lambda counts: [own * 2, own * 3])
+        part = Part(exchange, (), RESULTS, [own], lambda *_: [own * 2, own * 3])
         (results,) = build(collective, [part], job())
         assert {result.op for result in results} <= make_state(graph).exchanged
 

@@ -15,7 +15,8 @@ from tfdist.engine.exchange import Turn
 
 
 class Arrival:
-    """See ``exchange.Exchange``. Its result: what this rank's tensors count in the sum, a float64.
+    """See ``exchange.Exchange``. Its results: what this rank's tensors count in the sum, a float64; and a number that
+    stands for this exchange on all ranks, an int32.
 
     Args:
       bucket: what is combined, and how: a sum or a mean.
@@ -32,10 +33,11 @@ class Arrival:
         self._bucket, self.by = bucket, by
         self.what = bucket.what
         self.lines: Sequence[str] = [*lines, f"{bucket.what}: {bucket.op} of {bucket.dtype.name} by {by}"]
-        self._counts = np.float64(0)
+        self._counts, self._key = np.float64(0), np.int32(0)
 
     def open(self, turn: Turn) -> None:
-        """Nothing to prepare."""
+        """All ranks have come to it."""
+        self._key = np.int32(turn.key)
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
         """There are none here."""
@@ -52,5 +54,5 @@ class Arrival:
         self._counts = np.float64(1 / divisor if turn.contributes else 0)
 
     def results(self) -> list[np.ndarray]:
-        """What this rank counts."""
-        return [np.array(self._counts)]
+        """What this rank counts, and the number."""
+        return [np.array(self._counts), np.array(self._key)]

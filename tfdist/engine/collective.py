@@ -23,6 +23,8 @@ _LOOKS = 8
 _ENDS_EPOCH = 16
 _ASKS = 32
 _SET_AT, _SET_COUNTS = 64, 8  # behind these flags: how often the script has set what is trained
+_PARTS = 1 << 12  # of a collective, at most
+_OPENED: weakref.WeakKeyDictionary[Group, int] = weakref.WeakKeyDictionary()  # how many, of each group
 _FLAG_BITS = 9  # of what a rank says with its arrival; its note comes behind
 
 _LOOKED_AT = (
@@ -73,6 +75,7 @@ class Collective:
       notes: those of all present ranks, if all had one in the last step, until they are looked at.
       check: what compares by these.
       checks: it and those of other trainings by the same exchanges; kept here, as what they hold may hold this.
+      number: among those that the group has opened, the same on all its ranks.
       step: counts from 1.
       worker: carries exchanges out, if there are several.
     """
@@ -107,6 +110,7 @@ class Collective:
         self.notes: list[int] = []
         self.check: Any = None
         self.checks: dict[Hashable, Any] = {}
+        self.number = 0
         self.step = 0
         self.worker = Worker(name)
         self._everybody = list(range(group.size))
@@ -125,6 +129,7 @@ class Collective:
         addresses = max((e.addresses for e in self.exchanges), default=0)
         self.channel = self.group.channel(self.name, choice.needs(tensors, addresses))
         self.channel.pace = choice.pace
+        self.number = _OPENED[self.group] = _OPENED.get(self.group, 0) + 1
         # With the graph or the model that it is of.
         weakref.finalize(self, _close, self.channel, self.worker, self._broken).atexit = False
         self._turns = [_Turn(self, number, choice, self.channel) for number in range(len(self.exchanges))]
@@ -207,6 +212,10 @@ class _Turn:
     @property
     def contributes(self) -> bool:
         return self.channel.rank in self.present
+
+    @property
+    def key(self) -> int:
+        return self._collective.number * _PARTS + self._number
 
     def place(self, what: str) -> str:
         return f"{self._collective.name}, step {self._collective.step}, {what}"

@@ -205,5 +205,6 @@ def register(name: str, candidates: Candidates) -> None:
 
 def candidates(world: World, settings: Settings) -> list[Engine]:
     """The engines that the settings and the system allow. Collective: all ranks."""
-    names = list(_CANDIDATES) if settings.engine == "auto" else [settings.engine]
+    # (What TensorFlow's collectives do not take, these do.)
+    names = [settings.engine] if settings.engine in _CANDIDATES else list(_CANDIDATES)
     return [engine for name in names for engine in _CANDIDATES[name](world, settings)]

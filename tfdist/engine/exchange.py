@@ -25,6 +25,10 @@ class Turn(AllReduceTurn, Protocol):
     @property
     def choice(self) -> Choice: ...  # noqa: D102
 
+    @property
+    def key(self) -> int:
+        """A number that stands for the exchange, the same on all ranks, and no other's of the group."""
+
     def arrive(self, what: str, size_bytes: int = 0) -> None:
         """Wait for all ranks."""
 

@@ -20,6 +20,8 @@ from tfdist.graph.markers import times
 from tfdist.graph.op_builder import Part
 from tfdist.transport.interfaces import Group
 
+RESULTS = (tf.TensorSpec([], tf.float64), tf.TensorSpec([], tf.int32))  # of an arrival
+
 
 class GraphExchange(Protocol):
     """One way to combine tensors by operations of TensorFlow's.
@@ -33,7 +35,7 @@ class GraphExchange(Protocol):
     def takes(self, bucket: Bucket, group: Group) -> bool:
         """Whether it combines such tensors, of these ranks; alike on all of them."""
 
-    def build(self, tensors: Sequence[tf.Tensor], bucket: Bucket, group: Group) -> list[tf.Tensor]:
+    def build(self, tensors: Sequence[tf.Tensor], bucket: Bucket, group: Group, key: tf.Tensor) -> list[tf.Tensor]:
         """The tensors' sums over the ranks, built where TensorFlow is building now, or executed.
 
         What is built runs after all ranks have arrived at it, and in the same order on all. Collective: the group.
@@ -42,6 +44,7 @@ class GraphExchange(Protocol):
           tensors: of the bucket's dtype, this rank's; each is multiplied by what the rank counts.
           bucket: which tensors they are, and how large.
           group: the ranks.
+          key: int32 scalar, the same on all ranks and in each step, and no other exchange's in this group.
 
         Returns:
           As many, of the same dtypes and shapes.
@@ -60,14 +63,19 @@ def part_of(
       tensors: this rank's.
       group: the ranks.
     """
-    build: Callable[[tf.Tensor], list[tf.Tensor]] = functools.partial(_built, exchange, bucket, tensors, group)
-    return Part(Arrival(bucket, lines, exchange.name), (), [tf.TensorSpec([], tf.float64)], tuple(tensors), build)
+    build: Callable[..., list[tf.Tensor]] = functools.partial(_built, exchange, bucket, tensors, group)
+    return Part(Arrival(bucket, lines, exchange.name), (), RESULTS, tuple(tensors), build)
 
 
 def _built(
-    exchange: GraphExchange, bucket: Bucket, tensors: Sequence[tf.Tensor], group: Group, counts: tf.Tensor
+    exchange: GraphExchange,
+    bucket: Bucket,
+    tensors: Sequence[tf.Tensor],
+    group: Group,
+    counts: tf.Tensor,
+    key: tf.Tensor,
 ) -> list[tf.Tensor]:
-    return exchange.build([_weighted(tensor, counts) for tensor in tensors], bucket, group)
+    return exchange.build([_weighted(tensor, counts) for tensor in tensors], bucket, group, key)
 
 
 def _weighted(tensor: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:

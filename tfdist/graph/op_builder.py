@@ -33,14 +33,14 @@ class Part:
       tensors: its arguments.
       outputs: dtypes and static shapes of its results.
       after: what must have been computed before it begins, beside its arguments.
-      build: makes of its one result, by operations of TensorFlow's, what the part results in; None: that is it.
+      build: makes of its results, by operations of TensorFlow's, what the part results in; None: that is it.
     """
 
     exchange: Exchange
     tensors: Sequence[tf.Tensor]
     outputs: Sequence[tf.TensorSpec]
     after: Sequence[tf.Tensor] = ()
-    build: Callable[[tf.Tensor], list[tf.Tensor]] | None = None
+    build: Callable[..., list[tf.Tensor]] | None = None
 
 
 Made = Mapping[str, object]
@@ -240,8 +240,14 @@ class _Builder:
         for number, part in enumerate(self._parts):
             with tf.control_dependencies([*starts[-1:], *part.after]):
                 starts += self._operation(self._start(number), part.tensors, [tf.TensorSpec([], tf.bool)])
-        with tf.control_dependencies(starts):
-            return [self._operation(self._finish(n), [], self._outputs(n)) for n in range(len(self._parts))]
+        results: list[list[tf.Tensor]] = []
+        # Where TensorFlow's servers carry tensors, a wait holds a thread that they answer other ranks by: one at most.
+        one_by_one = any(part.build is not None for part in self._parts)
+        for number in range(len(self._parts)):
+            after = results[-1][:1] if one_by_one and results else []
+            with tf.control_dependencies([*starts, *after]):
+                results.append(self._operation(self._finish(number), [], self._outputs(number)))
+        return results
 
     def _outputs(self, number: int) -> Sequence[tf.TensorSpec]:
         """Of one exchange; the first one's operation tells, too, whether this step is to be applied."""

@@ -11,6 +11,7 @@ from tensorflow.python.ops import variables as tf_variables
 from tensorflow.python.training import monitored_session
 
 from tfdist.graph.job import Job
+from tfdist.graph.tensorflow_collectives import TensorFlowCollectives
 from tfdist.hooks.patches import Patches
 from tfdist.training.initial_broadcast import broadcast_behind
 from tfdist.training.session_step import SessionSteps
@@ -22,6 +23,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """See the module."""
     _initializers(patches, job)
     _sessions(patches, steps.sessions, blocks_of(steps))
+    _targets(patches, job)
 
 
 def _initializers(patches: Patches, job: Job) -> None:
@@ -32,6 +34,18 @@ def _initializers(patches: Patches, job: Job) -> None:
         return result if tf.executing_eagerly() else broadcast_behind(result, var_list, job)
 
     patches.replace_everywhere(tf_variables, "variables_initializer", initializer, ("var_list", "name"))
+
+
+def _targets(patches: Patches, job: Job) -> None:
+    """Sessions whose collectives know the other ranks, if TensorFlow's are used: …/client/session.py."""
+
+    def begin(original: Callable[..., Any], self: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
+        exchange = job.switches.exchange
+        if isinstance(exchange, TensorFlowCollectives) and not target:
+            target, config = exchange.of_session(config)
+        original(self, target, graph, config)
+
+    patches.replace(tf_session.BaseSession, "__init__", begin, ("self", "target", "graph", "config"))
 
 
 def _sessions(patches: Patches, sessions: SessionSteps, blocks: Blocks) -> None:

@@ -74,6 +74,7 @@ class Manner(NamedTuple):
         return None if self.entered is None else Call(*self.entered, ranks)
 
 
+_BEHIND = 1.25  # of the deadline, for who waits for a rank that waits for a message
 _ALIKE = (
     "All ranks must run what is collective, as often: give all ranks equal data (tfdist.shard), and keep training "
     "(model.fit, say) and tfdist's other collective calls out of `if tfdist.rank() == 0:`"
@@ -133,7 +134,10 @@ class LongWait:
             beside = [r for r in states.keys() - others.keys() if states[r].what == self._place]
             self._report(others, missing, beside, waited)
         self._excuse(others, missing, waited)
-        if waited - self._excused_seconds > self._settings.stall_abort_seconds:
+        # Those that wait for a message themselves know who is missing: they speak first.
+        behind = missing and all(others[r].kind == "moving" and others[r].answers for r in missing)
+        limit = self._settings.stall_abort_seconds * (_BEHIND if behind else 1)
+        if waited - self._excused_seconds > limit:
             who = f"{ranks_in_words(missing)} ({whereabouts(others, missing)})" if missing else NOBODY
             remedy = self._remedy(others, missing)
             raise PeerError(f"rank {self._rank} has waited {waited:.0f} s in {self._place} for {who}. {remedy}")

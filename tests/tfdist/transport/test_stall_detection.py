@@ -89,6 +89,16 @@ def test_the_missing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ranks 0, 2 waited 0 s in step 1; missing: rank 1 busy outside tfdist" in capsys.readouterr().err
 
 
+def test_who_waits_for_a_rank_that_waits_for_a_message_lets_it_speak_first() -> None:
+    for kind, waited in (("moving", 0.37), ("running", 0.3)):
+        ranks, states = rank_0(size=2)
+        states.others[1] = State(kind, "step 1, between the machines")
+        begun = time.monotonic()
+        with pytest.raises(PeerError, match="has waited .* in step 1, copied, for rank 1"):
+            ranks.wait(After(9), "step 1, copied,")
+        assert time.monotonic() - begun > waited
+
+
 def test_only_the_lowest_waiting_rank_reports(capsys: pytest.CaptureFixture[str]) -> None:
     states = Pretended(2, 3)
     ranks = StallDetector(states, Settings(stall_seconds=0.05, stall_abort_seconds=9))
