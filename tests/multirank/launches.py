@@ -57,6 +57,13 @@ def _of(module: str, *names: str) -> tuple[str, ...]:
     return tuple(f"cases_{module}.case_{name}" for name in names)
 
 
+_COLLECTIVES = (("TFDIST_ENGINE", "collectives"),)
+# What counts the operations of the other way, or looks at gradients on the host.
+_IN_THE_GRAPH = (*_of("variables", "what_is_off"), *_of("keras", "equal_data"))
+_TRAINING = tuple(
+    f"cases_{module}."
+    for module in ("law", "keras", "programs", "variables", "average_loss", "accumulation", "batch_normalization")
+)
 # What other layouts and engines could change.
 _ADDING = _of(
     "engine", "every", "pieces", "many", "random", "rows", "non_finite", "large", "groups", "collectives", "join"
@@ -176,6 +183,17 @@ _LAUNCHES = (
         long=_of("engine", "every", "random"),  # MPI's way is one of those that the former takes everywhere
         settings=(("TFDIST_ENGINE", "mpi"),),
         more=_ADDING + _SPARSE,
+    ),
+    Launch(
+        "TensorFlow's collectives, 2",
+        2,
+        (*_of("law", "minimize", "two", "large"), *_of("keras", "optimizers"), *_of("programs", "a_print")),
+        meaningless=_IN_THE_GRAPH,
+        settings=_COLLECTIVES,
+        more=_TRAINING,
+    ),
+    Launch(
+        "TensorFlow's collectives, 3", 3, (), meaningless=_IN_THE_GRAPH, settings=_COLLECTIVES, more=("cases_law.",)
     ),
 )
 # Horovod's names: in jobs of their own, where nothing is averaged by itself.

@@ -83,6 +83,9 @@ class _Site(Protocol):
     def add(self, results: Sequence[tf.Tensor]) -> None:
         """One operation of it has been built."""
 
+    def add_built(self, ops: Sequence[tf.Operation]) -> None:
+        """An exchange has built these behind it."""
+
     def built(self, last: Sequence[tf.Tensor]) -> None:
         """All have been; these are the results of those that end it."""
 
@@ -110,6 +113,9 @@ class _InSession:
 
     def add(self, results: Sequence[tf.Tensor]) -> None:
         self._state.add_op(results[0].op, self.collective)
+
+    def add_built(self, ops: Sequence[tf.Operation]) -> None:
+        pass
 
     def built(self, last: Sequence[tf.Tensor]) -> None:
         pass
@@ -149,11 +155,15 @@ class _OutsideSessions:
         return list(next(function_state.around(self._graph)).last)
 
     def add(self, results: Sequence[tf.Tensor]) -> None:
+        self.add_built([results[0].op])
+
+    def add_built(self, ops: Sequence[tf.Operation]) -> None:
         assert self._graph is not None
         # TensorFlow would put it after whatever has an effect and was built before, such as a print of the average.
         # (A loop's body is first tried in a graph without a manager, to be thrown away.)
         if self._graph.experimental_acd_manager is not None:
-            self._graph.experimental_acd_manager.run_independently(results[0].op)
+            for op in ops:
+                self._graph.experimental_acd_manager.run_independently(op)
 
     def built(self, last: Sequence[tf.Tensor]) -> None:
         if self._graph is not None:
@@ -210,17 +220,20 @@ class _Builder:
         for number, part in enumerate(self._parts):
             if part.build is not None:  # in one order, too
                 with tf.control_dependencies(before):
-                    before = results[number] = self._exchanged(part.build(*results[number]))
+                    before = results[number] = self._built(part.build, results[number])
                 ended += before
         self._site.built(ended)
         return results
 
-    def _exchanged(self, results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The same, as what ranks have exchanged: who looks for this rank's own values behind it stops there."""
+    def _built(self, build: Callable[..., list[tf.Tensor]], results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """What an exchange builds, as exchanged: who looks for this rank's own values behind it stops there."""
         if tf.executing_eagerly():
-            return list(results)
-        own = [tf.identity(result) for result in results]
-        make_state(tf.compat.v1.get_default_graph()).exchanged.update(result.op for result in own)
+            return build(*results)
+        graph = tf.compat.v1.get_default_graph()
+        known = len(graph.get_operations())
+        own = [tf.identity(result) for result in build(*results)]
+        self._site.add_built([op for op in graph.get_operations()[known:] if op.op_def.is_stateful])
+        make_state(graph).exchanged.update(result.op for result in own)
         return own
 
     def _fused(self) -> list[list[tf.Tensor]]:
