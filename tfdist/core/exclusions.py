@@ -101,7 +101,7 @@ HELD_AND_JOIN = Exclusion(
     "leave join out, and have all ranks train the same number of steps, or leave accumulate_steps out",
 )
 EXCHANGE_AND_JOIN = Exclusion(
-    "`extend.use_exchange`",
+    "`extend.use_exchange`, `engine=collectives`",
     "`tfdist.join`",
     "a rank without data does not run the operations that combine",
     "leave join out, and give all ranks the same number of steps (tfdist.shard)",

@@ -22,9 +22,9 @@ _BETWEEN_MACHINES_MB = 8.0
 _SCALES = "none", "backoff", "logmax", "window"
 _STATES = "reset", "average", "keep"  # of an optimizer, at a block's end
 
-# Beside these the engines there are; the table of ``tfdist.engine.engines`` adds its names.
+# Beside this the engines there are; the table of ``tfdist.engine.engines`` adds its names.
+ENGINES = ["auto"]
 COLLECTIVES = "collectives"  # TensorFlow's own, in the graph; engines do what they do not take
-ENGINES = ["auto", COLLECTIVES]
 
 
 class SettingsError(ValueError):

@@ -13,7 +13,7 @@ import numpy as np
 from tfdist.core.alignment import aligned
 from tfdist.core.flight_recorder import SILENT
 from tfdist.core.log import announce
-from tfdist.core.settings import Settings, SettingsError, settings_difference
+from tfdist.core.settings import COLLECTIVES, ENGINES, Settings, SettingsError, settings_difference
 from tfdist.engine import (
     _mapped_memory_engine,
     _mpi_engine,
@@ -33,6 +33,7 @@ engines.register(_MPI, _mpi_engine.candidates)
 engines.register("mapped", _mapped_memory_engine.candidates)
 engines.register("direct", _process_memory_engine.candidates)
 engines.register("shared", _shared_memory_engine.candidates)
+ENGINES.append(COLLECTIVES)  # which is none of them: see ``tfdist.graph.tensorflow_collectives``
 
 BASE: Engine = _mpi_engine.MpiEngine()
 SIZES_BYTES = (1 << 12, 1 << 15, 1 << 18, 1 << 21, 1 << 23, 1 << 25)
