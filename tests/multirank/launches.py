@@ -187,7 +187,7 @@ _LAUNCHES = (
     Launch(
         "TensorFlow's collectives, 2",
         2,
-        (*_of("law", "minimize", "two", "large"), *_of("keras", "optimizers"), *_of("programs", "a_print")),
+        (*_of("law", "minimize", "two"), *_of("keras", "embeddings_stay"), *_of("programs", "a_print")),
         meaningless=_IN_THE_GRAPH,
         settings=_COLLECTIVES,
         more=_TRAINING,
