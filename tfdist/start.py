@@ -9,10 +9,10 @@ import os
 import platform
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tfdist.core import ddl_options
-from tfdist.core.environment import begun_before, launch, mark, parent_rank, variables
+from tfdist.core.environment import Launch, begun_before, launch, mark, parent_rank, variables
 from tfdist.core.log import announce, last_words, occupy_standard_streams, speak_as
 from tfdist.core.settings import COLLECTIVES, Settings, SettingsError
 from tfdist.engine.autotune import Engines
@@ -134,6 +134,16 @@ class Process:
             self.job.world.finish()
 
 
+def _refuse(error: Exception, started: Launch | None) -> NoReturn:
+    """End this rank, as all do: those of a machine are in the same case, and there may be no MPI to agree through."""
+    if started is None or not started.local_rank:  # the first speaks
+        last_words(f"tfdist on {platform.node()}: {error}", forwarded=started is not None)
+        keeper.end_job()  # others may wait for this rank in MPI's start
+    else:
+        time.sleep(_FIRST_SPEAKS_SECONDS)  # Open MPI's launcher ends all ranks when one has ended so
+    raise SystemExit(1) from None
+
+
 @functools.cache
 def process() -> Process:
     """Begin, once. Collective: all ranks.
@@ -151,13 +161,7 @@ def process() -> Process:
             occupy_standard_streams()
         world = connect(started, settings)
     except (SettingsError, SetupError) as error:
-        # The ranks of a machine are in the same case, and there may be no MPI to agree through: the first speaks.
-        if started is None or not started.local_rank:
-            last_words(f"tfdist on {platform.node()}: {error}", forwarded=started is not None)
-            keeper.end_job()  # others may wait for this rank in MPI's start
-        else:
-            time.sleep(_FIRST_SPEAKS_SECONDS)  # Open MPI's launcher ends all ranks when one has ended so
-        raise SystemExit(1) from None
+        _refuse(error, started)
     speak_as(world.rank if parent is None else parent)
     if parent is not None and multiprocessing.current_process().name.rpartition("-")[2] in _FIRST_CHILDREN:
         announce(_CHILD.format(os.getpid(), parent))
@@ -175,7 +179,10 @@ def process() -> Process:
         if settings.engine == COLLECTIVES:  # before TensorFlow executes anything
             from tfdist.graph.tensorflow_collectives import TensorFlowCollectives
 
-            switches.exchange = TensorFlowCollectives(begun.job)
+            try:
+                switches.exchange = TensorFlowCollectives(begun.job)
+            except SettingsError as error:
+                _refuse(error, started)
         begun.install()
         atexit.register(begun.end)  # also after uninstall: the others may still wait for it
         exit_code.when_over(begun.leave)

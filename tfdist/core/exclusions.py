@@ -37,6 +37,7 @@ class Exclusion:
 
 
 _ONE_OF_THEM = "leave one of them out"
+_NO_JOIN = "leave join out, and give all ranks the same number of steps (tfdist.shard)"
 _LOCAL = "local steps (`sync`)"
 _HELD = "`accumulate_steps`"
 
@@ -66,7 +67,7 @@ LOCAL_AND_JOIN = Exclusion(
     _LOCAL,
     "`tfdist.join`",
     "a rank without data cannot stand in for what it has trained in its block",
-    "leave join out, and give all ranks the same number of steps (tfdist.shard)",
+    _NO_JOIN,
 )
 PLAIN_AND_FILTER = Exclusion(
     "`sync=average`",
@@ -104,7 +105,7 @@ EXCHANGE_AND_JOIN = Exclusion(
     "`extend.use_exchange`, `engine=collectives`",
     "`tfdist.join`",
     "a rank without data does not run the operations that combine",
-    "leave join out, and give all ranks the same number of steps (tfdist.shard)",
+    _NO_JOIN,
 )
 SCALED_AND_KERAS = Exclusion(
     "`loss_scale`", "Keras's `LossScaleOptimizer`", "the optimizer scales the loss by itself", _ONE_OF_THEM
@@ -115,7 +116,6 @@ HOROVOD_AND_AUTOMATIC = Exclusion(
     "they are about averages that are made without being asked for",
     "use Horovod's backward_passes_per_step, Keras's LossScaleOptimizer, or import tfdist alone",
 )
-
 HOROVOD_AND_STAGE = Exclusion(
     "`tfdist.horovod`",
     "`extend.add_stage`",

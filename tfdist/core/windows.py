@@ -1,6 +1,6 @@
-"""Windows: a figure of training, looked at in windows of steps, that leaves what it was before.
+"""Windows: a figure of training, looked at in windows of steps.
 
-One bad window is noise; some in succession are not.
+One bad window is noise; three in succession are not.
 """
 
 from __future__ import annotations

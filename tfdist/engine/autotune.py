@@ -170,10 +170,10 @@ class Engines:
         default = found.crossover_bytes if settings.engine == "auto" else 0.0
         choice = dataclasses.replace(found, crossover_bytes=self._crossover_bytes(default))
         size = size_in_words(measurement.sizes_bytes[-1])
-        announce(
-            f"{self._world.size} ranks; the engine was measured ({size}: {measurement}); "
-            f"TFDIST_ENGINE={_pinned(choice, self._spread)} pins what was found"
-        )
+        pin = f"; TFDIST_ENGINE={_pinned(choice, self._spread)} pins what was found"
+        if settings.engine == COLLECTIVES:  # of what they do not take: the pin would leave them out
+            pin = ""
+        announce(f"{self._world.size} ranks; the engine was measured ({size}: {measurement}){pin}")
         return self._with_small(choice)
 
     def _paces(self) -> Sequence[Pace]:

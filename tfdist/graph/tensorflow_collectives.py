@@ -34,7 +34,7 @@ class TensorFlowCollectives:
       job: the ranks and settings. Collective: all ranks.
 
     Raises:
-      SettingsError: TensorFlow has begun already.
+      SettingsError: on all ranks: TensorFlow has begun already on one.
     """
 
     name = "TensorFlow's collectives"
@@ -42,14 +42,15 @@ class TensorFlowCollectives:
     def __init__(self, job: Job) -> None:
         self._world = job.world
         self._seconds = job.switches.settings.stall_abort_seconds
-        if collective_ops.begun():
-            raise SettingsError(_TOO_LATE.format(job.world.rank))
         several = len(job.world.topology.nodes) > 1
         with socket.socket() as first, socket.socket() as second:
             ports = [_port(one) for one in (first, second)]
             host = socket.gethostbyname(socket.gethostname()) if several else "127.0.0.1"
-            found: Sequence[Any] = job.world.control.all_gather_object((host, ports), _PLACE)
-        eagerly, self._of_sessions = ([f"{host}:{ports[n]}" for host, ports in found] for n in range(2))
+            found: Sequence[Any] = job.world.control.all_gather_object((host, ports, collective_ops.begun()), _PLACE)
+        late = [rank for rank, (*_, begun) in enumerate(found) if begun]
+        if late:
+            raise SettingsError(_TOO_LATE.format(late[0]))
+        eagerly, self._of_sessions = ([f"{host}:{ports[n]}" for host, ports, _ in found] for n in range(2))
         collective_ops.connect_eagerly(eagerly, job.world.rank, nccl=False)
         self._server: Any = None
 
