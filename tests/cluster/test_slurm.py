@@ -116,6 +116,8 @@ def test_addresses_that_slurm_cuts_off(cluster: Slurm) -> None:
     program = DIRTY + "from mpi4py import MPI; MPI.COMM_WORLD.allreduce(1)"
     command = ["srun", *RANKS, "--mpi=pmi2", "--kill-on-bad-exit=1", sys.executable, "-c", program]
     finished = cluster.run(command, 20)  # it may as well hang
+    if finished.code == 0:
+        pytest.skip("the addresses of this machine's networks are short enough")
     assert "value not properly terminated" in finished.errors, finished
 
 

@@ -232,6 +232,7 @@ class _Looks:
         self._states, self._silent_seconds, self._aside, self._own = states, silent_seconds, aside, own
         self._begun = time.monotonic()
         self._first: dict[int, tuple[State, float]] = {}
+        self._waiting: set[int] = set()
         self.readings: dict[int, Reading] = {}
 
     def of(self, rank: int) -> Reading:
@@ -240,6 +241,10 @@ class _Looks:
     def look(self) -> None:
         states = dict(self._states.read(soon=True))
         waiting = self._waiting_for_this(states)
+        if self._aside is None:
+            # As long as this rank saves. (Of other machines little is read: news of all are seldom seen together.)
+            self._waiting |= waiting
+            waiting = self._waiting
         for rank, state in states.items():
             found, saves = self.of(rank), decoded(state.saves)
             first, read = self._first.get(rank, (state, float("inf")))

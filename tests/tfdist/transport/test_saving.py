@@ -1,0 +1,42 @@
+"""What a rank that saves reads of the others, whose news do not come together."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping
+
+from tfdist.transport.calls import Call, Report
+from tfdist.transport.saves import PASSED_ALL
+from tfdist.transport.saving import _Looks
+from tfdist.transport.state_line import State
+
+ENDS, LAST = Call(1, 1, (0, 2)), Call(2, 1, (1, 2))
+
+
+class States:
+    """Rank 0 on this machine waits for rank 2 on another one, and that waits for rank 1, which saves."""
+
+    rank, size = 1, 3
+
+    def __init__(self) -> None:
+        self._reads = itertools.count()
+        self._far = self._told(LAST, {2: 1})
+
+    def _told(self, call: Call, entered: dict[int, int]) -> State:
+        return State(calls=Report((call,), entered, complete=True), asked=time.monotonic())
+
+    def read(self, soon: bool = False) -> Mapping[int, State]:
+        if next(self._reads) % 5 == 4:
+            self._far = self._told(LAST, {2: 1})
+        return {0: self._told(ENDS, {1: 1}), 2: self._far}
+
+
+def test_ranks_that_wait_for_this_one_are_known_from_then_on() -> None:
+    states = States()
+    looks = _Looks(states, 10.0, None, lambda: Report(None, {}, complete=True))  # type: ignore[arg-type]
+    for _ in range(16):
+        looks.look()
+    for _ in range(5):
+        looks.look()
+        assert [looks.of(rank).position for rank in (0, 2)] == [PASSED_ALL, PASSED_ALL]
