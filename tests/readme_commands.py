@@ -300,6 +300,7 @@ SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/bench_nmt": _help,
     "scripts/bench_step": _help,
     "scripts/bench_translate": _help,
+    "scripts/check_gpu": _help,
     "scripts/conformance": _help,
     "scripts/studies/compare_bmuf": _help,
     "scripts/studies/compare_ingredients": _help,

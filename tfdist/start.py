@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from tfdist.core import ddl_options
 from tfdist.core.environment import Launch, begun_before, launch, mark, parent_rank, variables
 from tfdist.core.log import announce, last_words, occupy_standard_streams, speak_as
-from tfdist.core.settings import COLLECTIVES, Settings, SettingsError
+from tfdist.core.settings import IN_THE_GRAPH, Settings, SettingsError
 from tfdist.engine.autotune import Engines
 from tfdist.graph.job import Job, Switches
 from tfdist.mpi.connect import connect
@@ -176,7 +176,7 @@ def process() -> Process:
     begun = Process(Job(world, engines, switches))
     if world.size > 1:
         devices.take_share(world.local_rank, world.local_size, world.local_affinities)
-        if settings.engine == COLLECTIVES:  # before TensorFlow executes anything
+        if settings.engine in IN_THE_GRAPH:  # before TensorFlow executes anything
             from tfdist.graph.tensorflow_collectives import TensorFlowCollectives
 
             try:

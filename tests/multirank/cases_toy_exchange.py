@@ -24,7 +24,7 @@ from tfdist.graph.graph_state import make_state
 from tfdist.graph.op_builder import Part, build
 
 
-class Gathered:
+class Gathered(extend.GraphExchange):
     """Every rank gathers everybody's tensors and adds them, by operations in the graph."""
 
     name = "gathering"

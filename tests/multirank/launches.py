@@ -58,6 +58,7 @@ def _of(module: str, *names: str) -> tuple[str, ...]:
 
 
 _COLLECTIVES = (("TFDIST_ENGINE", "collectives"),)
+_OF_COLLECTIVES = "cases_tensorflow_collectives."  # which assert nothing by other engines
 # What counts the operations of the other way, or looks at gradients on the host.
 _IN_THE_GRAPH = (*_of("variables", "what_is_off"), *_of("keras", "equal_data"))
 _TRAINING = tuple(
@@ -102,7 +103,13 @@ _HOROVOD = tuple(f"horovod.cases_{module}." for module in ("collectives", "gradi
 _DIRECT = ("TFDIST_OPTIONS", "engine=direct")
 _LAUNCHES = (
     # (cases_lifetime has memory that is bounded; engine.law_with_small_buckets many blocks.)
-    Launch("2", 2, ("cases_",), long=(*_VARIATIONS, *_SLOW, *_of("engine", "memory", "many"))),
+    Launch(
+        "2",
+        2,
+        ("cases_",),
+        meaningless=(_OF_COLLECTIVES,),
+        long=(*_VARIATIONS, *_SLOW, *_of("engine", "memory", "many")),
+    ),
     # What another number of ranks could change; they take long on two cores.
     Launch(
         "3",
@@ -122,10 +129,10 @@ _LAUNCHES = (
             *_of("law", "clipped", "reference", "subclasses"),
             *_of("variables", "monitored", "aliases", "several", "rank_0_restores", "first_step"),
         ),
-        meaningless=_of("nmt", "nmt_with"),  # 64 sentences are not to be divided
+        meaningless=(*_of("nmt", "nmt_with"), _OF_COLLECTIVES),  # 64 sentences are not to be divided
         more=("cases_",),
     ),
-    Launch("4", 4, (), more=("cases_",)),  # "two nodes of two" are four, too
+    Launch("4", 4, (), meaningless=(_OF_COLLECTIVES,), more=("cases_",)),  # "two nodes of two" are four, too
     # One rank has nothing to exchange, and nothing is installed: the public calls, and that graphs stay as they are;
     # but it accumulates, and scales losses, as several do.
     Launch(
@@ -187,13 +194,23 @@ _LAUNCHES = (
     Launch(
         "TensorFlow's collectives, 2",
         2,
-        (*_of("law", "minimize", "two"), *_of("keras", "embeddings_stay"), *_of("programs", "a_print")),
+        (
+            *_of("law", "minimize", "two"),
+            *_of("keras", "embeddings_stay"),
+            *_of("programs", "a_print"),
+            _OF_COLLECTIVES,
+        ),
         meaningless=_IN_THE_GRAPH,
         settings=_COLLECTIVES,
         more=_TRAINING,
     ),
     Launch(
-        "TensorFlow's collectives, 3", 3, (), meaningless=_IN_THE_GRAPH, settings=_COLLECTIVES, more=("cases_law.",)
+        "TensorFlow's collectives, 3",
+        3,
+        (),
+        meaningless=_IN_THE_GRAPH,
+        settings=_COLLECTIVES,
+        more=(*_TRAINING, _OF_COLLECTIVES),
     ),
 )
 # Horovod's names: in jobs of their own, where nothing is averaged by itself.
@@ -224,6 +241,15 @@ HOSTS = (
         2,
         (*_of("law", "minimize"), *_of("saves", "machines")),
         more=_of("engine", "every"),
+        hosts=(1, 1),
+    ),
+    Launch(
+        "TensorFlow's collectives, hosts of 1 and 1",
+        2,
+        (),
+        meaningless=_IN_THE_GRAPH,
+        settings=_COLLECTIVES,
+        more=("cases_law.", "cases_keras.", _OF_COLLECTIVES),
         hosts=(1, 1),
     ),
     Launch("hosts of 2 and 2", 4, (), meaningless=_OF_ONE_MACHINE, more=_ON_HOSTS, hosts=(2, 2)),

@@ -283,14 +283,6 @@ def test_a_variable_that_is_no_setting_refuses_no_job() -> None:
     assert finished.errors.count("TFDIST_ROOT: no settings of tfdist, without effect") == 1
 
 
-def test_collectives_where_tensorflow_has_begun_on_one_rank(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    own = "os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))"
-    script.write_text(f"import os\nimport tensorflow as tf\nif {own} == '1':\n    tf.constant(1.0)\nimport tfdist\n")
-    finished = mpirun(2, [str(script)], 60, {"TFDIST_ENGINE": "collectives"})
-    assert_ended(finished, "collectives on rank 1: TensorFlow has executed something before the import of tfdist")
-
-
 @pytest.mark.long("test_settings_that_differ_between_ranks")
 def test_numbers_of_accumulated_steps_that_differ_between_ranks(tmp_path: Path) -> None:
     script = tmp_path / "script.py"

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.core.protobuf import cluster_pb2, tensorflow_server_pb2
 from tensorflow.python.eager import context
+from tensorflow.python.framework import errors
 
 _JOB = "worker"
 _LEADER = f"/job:{_JOB}/replica:0/task:0"
@@ -71,24 +73,38 @@ def _threads() -> int:
     return len(os.sched_getaffinity(0)) + 4
 
 
-def all_reduce(tensor: tf.Tensor, size: int, key: tf.Tensor, nccl: bool, seconds: float) -> tf.Tensor:
-    """The sum over the ranks (tensorflow/core/ops/collective_ops.cc, ``CollectiveReduceV2``).
+def all_reduce(tensor: tf.Tensor, size: int, group_key: int, key: tf.Tensor, nccl: bool) -> tf.Tensor:
+    """The sum over the ranks of a group (tensorflow/core/ops/collective_ops.cc, ``CollectiveReduceV2``).
 
     Args:
       tensor: of any shape, the same on all ranks.
       size: how many ranks.
-      key: int32 scalar, the same on all ranks, and no other collective's.
+      group_key: of these ranks, and of no others.
+      key: int32 scalar, the same on all ranks, and no other collective's of the group.
       nccl: by NCCL, on GPUs; else by TensorFlow's ring.
-      seconds: after which it fails if a rank has not come.
+
+    It waits for the other ranks for ever: its own ``timeout_seconds`` would cost a thread for as long, in each step.
     """
     return tf.raw_ops.CollectiveReduceV2(
         input=tensor,
         group_size=size,
-        group_key=1,
+        group_key=group_key,
         instance_key=key,
         ordering_token=[],
         merge_op="Add",
         final_op="Id",
         communication_hint="nccl" if nccl else "ring",
-        timeout_seconds=seconds,
     )
+
+
+def abort(reason: str) -> None:
+    """Have those of functions and eager execution that wait for another rank fail, and all to come
+    (tensorflow/python/eager/context.py); those of sessions wait on."""
+    context.context().abort_collective_ops(errors.ABORTED, reason)
+
+
+def in_order(tensor: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
+    """A tensor that XLA computes no earlier than another one: it keeps no order but that of values
+    (tensorflow/compiler/tf2xla/ops/xla_ops.cc, ``XlaOptimizationBarrier``)."""
+    result: tf.Tensor = gen_xla_ops.xla_optimization_barrier([tensor, after])[0]
+    return result

@@ -102,7 +102,7 @@ HELD_AND_JOIN = Exclusion(
     "leave join out, and have all ranks train the same number of steps, or leave accumulate_steps out",
 )
 EXCHANGE_AND_JOIN = Exclusion(
-    "`extend.use_exchange`, `engine=collectives`",
+    "`extend.use_exchange`, `engine=collectives`, `engine=nccl`",
     "`tfdist.join`",
     "a rank without data does not run the operations that combine",
     _NO_JOIN,

@@ -24,7 +24,9 @@ _STATES = "reset", "average", "keep"  # of an optimizer, at a block's end
 
 # Beside this the engines there are; the table of ``tfdist.engine.engines`` adds its names.
 ENGINES = ["auto"]
-COLLECTIVES = "collectives"  # TensorFlow's own, in the graph; engines do what they do not take
+# TensorFlow's own collectives, in the graph; engines do what they do not take.
+COLLECTIVES, NCCL = "collectives", "nccl"
+IN_THE_GRAPH = COLLECTIVES, NCCL
 
 
 class SettingsError(ValueError):
@@ -135,6 +137,7 @@ class Settings:
     workers: str = _part("engine", "workers", "", _size_or_nothing, "a number from 1 on")
     message_kb: str = _part("engine", "message_kb", "", _size_or_nothing, "a number from 1 on")
     in_flight: str = _part("engine", "in_flight", "", _size_or_nothing, "a number from 1 on")
+    interface: str = _part("engine", "interface", "", str, "a network interface's name")
     compression: str = _choice(
         "none", tuple(FORMATS), "dtype in which float32 gradients travel; int8: between machines"
     )

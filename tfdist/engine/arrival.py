@@ -25,12 +25,13 @@ class Arrival:
 
     Attributes:
       by: likewise.
+      size_bytes: what must be the same on all ranks, as the sizes of the tensors are not known otherwise.
     """
 
     tuned_tensors = addresses = 0
 
     def __init__(self, bucket: Bucket, lines: Sequence[str], by: str) -> None:
-        self._bucket, self.by = bucket, by
+        self._bucket, self.by, self.size_bytes = bucket, by, bucket.size_bytes
         self.what = bucket.what
         self.lines: Sequence[str] = [*lines, f"{bucket.what}: {bucket.op} of {bucket.dtype.name} by {by}"]
         self._counts, self._key = np.float64(0), np.int32(0)
@@ -49,7 +50,7 @@ class Arrival:
     def communicate(self, turn: Turn) -> None:
         """Arrive."""
         with turn.span("wait", self.what):
-            turn.arrive(self.what, self._bucket.size_bytes)
+            turn.arrive(self.what, self.size_bytes)
         divisor = len(turn.present) if self._bucket.op == "mean" else 1
         self._counts = np.float64(1 / divisor if turn.contributes else 0)
 

@@ -13,7 +13,7 @@ import numpy as np
 from tfdist.core.alignment import aligned
 from tfdist.core.flight_recorder import SILENT
 from tfdist.core.log import announce
-from tfdist.core.settings import COLLECTIVES, ENGINES, Settings, SettingsError, settings_difference
+from tfdist.core.settings import ENGINES, IN_THE_GRAPH, Settings, SettingsError, settings_difference
 from tfdist.engine import (
     _mapped_memory_engine,
     _mpi_engine,
@@ -33,7 +33,7 @@ engines.register(_MPI, _mpi_engine.candidates)
 engines.register("mapped", _mapped_memory_engine.candidates)
 engines.register("direct", _process_memory_engine.candidates)
 engines.register("shared", _shared_memory_engine.candidates)
-ENGINES.append(COLLECTIVES)  # which is none of them: see ``tfdist.graph.tensorflow_collectives``
+ENGINES.extend(IN_THE_GRAPH)  # which are none of them: see ``tfdist.graph.tensorflow_collectives``
 
 BASE: Engine = _mpi_engine.MpiEngine()
 SIZES_BYTES = (1 << 12, 1 << 15, 1 << 18, 1 << 21, 1 << 23, 1 << 25)
@@ -171,7 +171,7 @@ class Engines:
         choice = dataclasses.replace(found, crossover_bytes=self._crossover_bytes(default))
         size = size_in_words(measurement.sizes_bytes[-1])
         pin = f"; TFDIST_ENGINE={_pinned(choice, self._spread)} pins what was found"
-        if settings.engine == COLLECTIVES:  # of what they do not take: the pin would leave them out
+        if settings.engine in IN_THE_GRAPH:  # of what they do not take: the pin would leave them out
             pin = ""
         announce(f"{self._world.size} ranks; the engine was measured ({size}: {measurement}){pin}")
         return self._with_small(choice)

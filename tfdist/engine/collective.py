@@ -24,7 +24,7 @@ _ENDS_EPOCH = 16
 _ASKS = 32
 _SET_AT, _SET_COUNTS = 64, 8  # behind these flags: how often the script has set what is trained
 _PARTS = 1 << 12  # of a collective, at most
-_OPENED: weakref.WeakKeyDictionary[Group, int] = weakref.WeakKeyDictionary()  # how many, of each group
+_OPENED: dict[tuple[int, ...], int] = {}  # how many, of all groups of the same ranks
 _FLAG_BITS = 9  # of what a rank says with its arrival; its note comes behind
 
 _LOOKED_AT = (
@@ -75,7 +75,7 @@ class Collective:
       notes: those of all present ranks, if all had one in the last step, until they are looked at.
       check: what compares by these.
       checks: it and those of other trainings by the same exchanges; kept here, as what they hold may hold this.
-      number: among those that the group has opened, the same on all its ranks.
+      number: among those that groups of these ranks have opened, the same on all of them.
       step: counts from 1.
       worker: carries exchanges out, if there are several.
     """
@@ -129,7 +129,8 @@ class Collective:
         addresses = max((e.addresses for e in self.exchanges), default=0)
         self.channel = self.group.channel(self.name, choice.needs(tensors, addresses))
         self.channel.pace = choice.pace
-        self.number = _OPENED[self.group] = _OPENED.get(self.group, 0) + 1
+        ranks = tuple(self.group.ranks)
+        self.number = _OPENED[ranks] = _OPENED.get(ranks, 0) + 1
         # With the graph or the model that it is of.
         weakref.finalize(self, _close, self.channel, self.worker, self._broken).atexit = False
         self._turns = [_Turn(self, number, choice, self.channel) for number in range(len(self.exchanges))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +19,7 @@ from tfdist.engine.collective import Collective
 from tfdist.graph.markers import Marker, handle_key
 
 _ATTRIBUTE = "_tfdist_function"
+_COMPILED = "_tfdist_compiled"
 _CALLBACKS = "_py_funcs_used_in_graph"
 
 
@@ -38,6 +39,8 @@ class FunctionState:
       leaves: what it returns is made of averages, of which there are no derivatives.
       counts: how often each collective stands in this very graph.
       callbacks: what its operations call in Python.
+      meetings: have the ranks meet before each call for what it exchanges, as XLA cannot compile that; one for each
+        collective, which is told the bytes of what the function is called with.
       prepared: what its first calls have found out, until it is gone.
       handles: the keys of the variables that were used, by the names of the tensors that stand for their handles.
     """
@@ -51,6 +54,7 @@ class FunctionState:
         self.alone = self.leaves = False
         self.counts: Counter[str] = Counter()
         self.callbacks: list[Any] = []
+        self.meetings: list[Callable[[int], None]] = []
         self.prepared: Any = None
         self._used = False
         self.handles: dict[str, Hashable | None] = {}
@@ -66,6 +70,7 @@ class FunctionState:
 
     def _gone(self) -> None:
         self.collectives, self.last, self.marks, self.callbacks, self.prepared = {}, [], [], [], None
+        self.meetings = []
 
     @property
     def trained(self) -> set[Hashable]:
@@ -159,6 +164,18 @@ def made_alone() -> None:
             state.alone = True
 
 
+def tracing() -> None:
+    """The tracing of a function begins."""
+    name = compiled()
+    if name:
+        setattr(tf.compat.v1.get_default_graph(), _COMPILED, name)
+
+
+def compiled_as(graph: Any) -> str:
+    """The name of the function with ``jit_compile=True`` that a graph, of a function, is a part of; else empty."""
+    return getattr(graph, _COMPILED, "")
+
+
 def traced() -> None:
     """The tracing of a function ends, after which TensorFlow forgets what handles of its arguments stood for
     (tensorflow/python/framework/func_graph.py, ``pop_capture``): those of the first call's variables.
@@ -173,18 +190,3 @@ def traced() -> None:
 def current() -> tf.Graph | None:
     """The graph of the function under construction; None when executing eagerly."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-
-
-def check_not_compiled() -> None:
-    """Refuse communication in functions that XLA compiles.
-
-    Raises:
-      RuntimeError: a function that is being traced has ``jit_compile=True``.
-    """
-    name = compiled()
-    if name:
-        raise RuntimeError(
-            f"tf.function {name} has jit_compile=True, and applies gradients: XLA cannot compile the exchange between "
-            "the ranks. Leave jit_compile out of the function that applies gradients; a function inside it that "
-            "computes the loss may have it"
-        )

@@ -53,21 +53,27 @@ class Average:
         """Build one fused, ordered average where TensorFlow is building now, or execute it. See ``job.Reducer``.
 
         Slices are merged, each row that any rank touched, once; or one rank's after the other, where they are to stay
-        unmerged.
+        unmerged, and in functions that XLA compiles: there shapes are fixed.
         """
         job, full_names = self._job, names
         if not function_state.in_session():
             names = [numberless(name) for name in names]
         dense = [i for i, g in enumerate(gradients) if isinstance(g, tf.Tensor)]
         sparse = [i for i, g in enumerate(gradients) if not isinstance(g, tf.Tensor)]
-        wire = {i: _to_wire(gradients[i], job) for i in dense}
-        lines = [signature("gradient", names[i], gradients[i]) for i in dense]
-        given = None if self._accumulation is None else [gradients[i] for i in dense]
+        spread = _compiled(job)
+        rows = {i: _spread(gradients[i], group) for i in sparse if spread}
+        whole = [*dense, *rows]
+        own = [gradients[i] for i in dense] + [values for _, values in rows.values()]
+        kinds = ["gradient"] * len(dense) + ["slices for"] * len(rows)
+        lines = [signature(kind, names[i], tensor) for kind, i, tensor in zip(kinds, whole, own, strict=True)]
+        given = None if self._accumulation is None else own
         found, parts = fused(
-            [wire[i] for i in dense], [names[i] for i in dense], lines, job, group, self._sums(), given
+            [_to_wire(t, job) for t in own], [names[i] for i in whole], lines, job, group, self._sums(), given
         )
-        members = [[dense[i] for i in b] for b in found]
-        if sparse:
+        members = [[whole[i] for i in b] for b in found]
+        if rows:
+            parts.append(_indices([i for i, _ in rows.values()], [names[i] for i in rows], job, group))
+        elif sparse:
             parts.append(self._rows([gradients[i] for i in sparse], [names[i] for i in sparse]))
 
         exchanges = [part.exchange for part in parts]
@@ -79,7 +85,9 @@ class Average:
         for of_bucket, averages in zip(members, built, strict=False):
             results.update({i: tf.cast(t, gradients[i].dtype) for i, t in zip(of_bucket, averages, strict=True)})
         for k, i in enumerate(sparse):
-            indices, values = built[-1][2 * k : 2 * k + 2]
+            found_rows = (built[-1][k], results[i]) if rows else built[-1][2 * k : 2 * k + 2]
+            indices, values = map(_of_any_rows, found_rows)
+            indices = tf.cast(indices, gradients[i].indices.dtype)
             results[i] = tf.IndexedSlices(tf.cast(values, gradients[i].dtype), indices, gradients[i].dense_shape)
         return [results[i] for i in range(len(gradients))]
 
@@ -105,6 +113,52 @@ class Average:
         if function_state.in_session():
             return f"average of gradients {len(make_state(tf.compat.v1.get_default_graph()).world_collectives)}"
         return f"average of gradients ({few(names)})"
+
+
+def _compiled(job: Job) -> bool:
+    """Whether XLA compiles what is under construction, as far as the job's exchange can."""
+    graph = function_state.current()
+    return graph is not None and bool(function_state.compiled_as(graph)) and job.compiles
+
+
+def _spread(slices: tf.IndexedSlices, group: Group) -> tuple[tf.Tensor, tf.Tensor]:
+    """Slices as tensors whose sums over the ranks are the slices of all of them, one rank's after the other.
+
+    Args:
+      slices: values [rows, …], as many rows on all ranks.
+      group: the ranks.
+
+    Returns:
+      Indices [rows * ranks], int64, and values [rows * ranks, …], with zeros where those of other ranks belong.
+    """
+
+    def spread(tensor: tf.Tensor) -> tf.Tensor:
+        shape = tf.shape(tensor)
+        before, behind = group.rank * shape[0], (group.size - 1 - group.rank) * shape[0]
+        padding = [[before, behind], *([[0, 0]] * (tensor.shape.rank - 1))]
+        found = tf.pad(tensor, padding)
+        rows = tensor.shape[0]
+        found.set_shape([None if rows is None else rows * group.size, *tensor.shape[1:]])
+        return found
+
+    return spread(tf.cast(slices.indices, tf.int64)), spread(slices.values)
+
+
+def _of_any_rows(tensor: tf.Tensor) -> tf.Tensor:
+    """Where this rank's own stood, there may be fewer."""
+    if tf.executing_eagerly() or tensor.shape[0] is None:
+        return tensor
+    return tf.compat.v1.placeholder_with_default(tensor, [None, *tensor.shape[1:]])
+
+
+def _indices(indices: Sequence[tf.Tensor], names: Sequence[str], job: Job, group: Group) -> Part:
+    """What adds up the indices of ``_spread``."""
+    bucket = bucket_of(f"indices of {few(names)}", "sum", indices)
+    lines = [signature("indices for", name, own) for name, own in zip(names, indices, strict=True)]
+    exchange = job.switches.exchange
+    if exchange.takes(bucket, group):
+        return part_of(exchange, bucket, lines, indices, group)
+    return Part(AllReduce(bucket, lines), indices, [_spec(t) for t in indices])
 
 
 def fused(

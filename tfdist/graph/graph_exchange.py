@@ -8,6 +8,7 @@ a first step are the same on all ranks, as their data are, is not told.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -24,13 +25,15 @@ RESULTS = (tf.TensorSpec([], tf.float64), tf.TensorSpec([], tf.int32))  # of an 
 
 
 class GraphExchange(Protocol):
-    """One way to combine tensors by operations of TensorFlow's.
+    """One way to combine tensors by operations of TensorFlow's; to be inherited from.
 
     Attributes:
       name: in words, the same on all ranks.
+      compiled: XLA can compile what it builds.
     """
 
     name: str
+    compiled: bool = False
 
     def takes(self, bucket: Bucket, group: Group) -> bool:
         """Whether it combines such tensors, of these ranks; alike on all of them."""
@@ -50,6 +53,18 @@ class GraphExchange(Protocol):
           As many, of the same dtypes and shapes.
         """
 
+    def running(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Around what runs operations that it has built: it is not to wait for a rank that is lost.
+
+        Args:
+          what: in words.
+        """
+        return contextlib.nullcontext()
+
+    def failure(self, error: tf.errors.OpError) -> Exception | None:
+        """What is to be raised in place of an error of what it has built; None: the error is of something else."""
+        return None
+
 
 def part_of(
     exchange: GraphExchange, bucket: Bucket, lines: Sequence[str], tensors: Sequence[tf.Tensor], group: Group
@@ -64,7 +79,8 @@ def part_of(
       group: the ranks.
     """
     build: Callable[..., list[tf.Tensor]] = functools.partial(_built, exchange, bucket, tensors, group)
-    return Part(Arrival(bucket, lines, exchange.name), (), RESULTS, tuple(tensors), build)
+    counts = (1 / group.size if bucket.op == "mean" else 1.0) if exchange.compiled else None
+    return Part(Arrival(bucket, lines, exchange.name), (), RESULTS, tuple(tensors), build, counts)
 
 
 def _built(
@@ -75,7 +91,9 @@ def _built(
     counts: tf.Tensor,
     key: tf.Tensor,
 ) -> list[tf.Tensor]:
-    return exchange.build([_weighted(tensor, counts) for tensor in tensors], bucket, group, key)
+    own = [_weighted(tensor, counts) for tensor in tensors]
+    with exchange.running(bucket.what) if tf.executing_eagerly() else contextlib.nullcontext():
+        return exchange.build(own, bucket, group, key)
 
 
 def _weighted(tensor: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:

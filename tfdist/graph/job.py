@@ -167,10 +167,11 @@ class Turn:
 
     Args:
       world: the ranks.
+      switches: the exchange that watches over what it has built.
     """
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, switches: Switches) -> None:
+        self._world, self._switches = world, switches
         self._inside: tuple[int, str, str] | None = None
 
     @contextlib.contextmanager
@@ -185,13 +186,15 @@ class Turn:
         if previous is not None and previous[0] != thread.ident:
             raise RuntimeError(
                 f"two threads of rank {self._world.rank} train at the same time: {previous[1]} runs {previous[2]}, and "
-                f"{thread.name} {what}. The ranks would meet in another order: train in one thread, or one after the "
-                "other"
+                f"{thread.name} runs {what}. The ranks would meet in another order: train in one thread, or one after "
+                "the other"
             )
         self._inside = thread.ident or 0, thread.name, what
         self._world.called()
+        exchange = self._switches.exchange
         try:
-            yield
+            with contextlib.nullcontext() if exchange is None else exchange.running(what):
+                yield
         finally:
             self._inside = previous
 
@@ -223,12 +226,29 @@ class Job:
     @functools.cached_property
     def turn(self) -> Turn:
         """Whose it is to train, of this process's threads."""
-        return Turn(self.world)
+        return Turn(self.world, self.switches)
 
     @property
     def recorder(self) -> Recorder:
         """Of what this rank does with the others."""
         return self.world.recorder
+
+    @property
+    def compiles(self) -> bool:
+        """Whether XLA can compile a training step: what it exchanges does not come by the host."""
+        switches = self.switches
+        by_the_host = switches.settings.changes_updates or switches.settings.sync != "gradients" or switches.reducer
+        return bool(switches.exchange is not None and switches.exchange.compiled and not by_the_host)
+
+    def failure(self, failures: Failures, error: Any) -> BaseException | None:
+        """What is to be raised instead of TensorFlow's error: what has gone wrong in a collective.
+
+        Args:
+          failures: of the graph, or of functions.
+          error: TensorFlow's (``tf.errors.OpError``).
+        """
+        exchange = self.switches.exchange
+        return failures.behind(error) or (None if exchange is None else exchange.failure(error))
 
     def open(self, collectives: Sequence[Collective]) -> None:
         """Compare the plans of collectives that have no channel yet between their ranks, and open them.

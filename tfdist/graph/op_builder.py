@@ -9,13 +9,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat import collective_ops
+from tfdist.compat.graphs import is_plain_function
 from tfdist.core.settings import SettingsError
+from tfdist.engine.arrival import Arrival
 from tfdist.engine.collective import Collective
 from tfdist.engine.exchange import Exchange
 from tfdist.graph import function_state
@@ -34,6 +38,7 @@ class Part:
       outputs: dtypes and static shapes of its results.
       after: what must have been computed before it begins, beside its arguments.
       build: makes of its results, by operations of TensorFlow's, what the part results in; None: that is it.
+      counts: the first of its results where all ranks have data, if XLA can compile what ``build`` builds.
     """
 
     exchange: Exchange
@@ -41,6 +46,7 @@ class Part:
     outputs: Sequence[tf.TensorSpec]
     after: Sequence[tf.Tensor] = ()
     build: Callable[..., list[tf.Tensor]] | None = None
+    counts: float | None = None
 
 
 Made = Mapping[str, object]
@@ -72,10 +78,56 @@ def build(
     return _Builder(collective, parts, job, broadcasts, made_by, names, accumulation).build()
 
 
+_CALLS = {"While", "If", "Case", "StatefulPartitionedCall"}  # that may hold other calls
+
+
+def build_meetings(
+    meetings: Sequence[Callable[[int], None]], job: Job, given: Sequence[tf.Tensor], after: Sequence[tf.Operation]
+) -> list[tf.Operation]:
+    """Have the ranks meet before a compiled function is called in the one under construction.
+
+    Args:
+      meetings: of the compiled function.
+      job: whose they are.
+      given: what the compiled function is called with.
+      after: what is done before the ranks meet.
+
+    Returns:
+      What must be done before the call.
+    """
+
+    def call(size_bytes: np.ndarray) -> np.ndarray:
+        try:
+            for meet in meetings:
+                meet(int(size_bytes))
+        except BaseException as error:
+            job.functions.failures.note(error)
+            raise
+        return np.array(True)
+
+    sizes = [tf.size(t, tf.int64) * t.dtype.size for t in given if t.dtype not in (tf.resource, tf.variant)]
+    # (TensorFlow orders what has an effect on the same variables: the ranks may have to meet in a loop before.)
+    calls = [op for op in tf.compat.v1.get_default_graph().get_operations() if op.type in _CALLS]
+    behind = [*after, *calls, *(t.op for t in given)]
+    with tf.device(job.engines.device), tf.control_dependencies(behind), function_state.owning_callbacks():
+        total = tf.add_n([tf.zeros([], tf.int64), *sizes])
+        return [tf.numpy_function(call, [total], tf.bool, stateful=True).op]
+
+
+def _check_open(collective: Collective) -> None:
+    if collective.channel is None:
+        raise RuntimeError(
+            f"{collective.name} was run before the ranks agreed on it; run it with a tf.compat.v1.Session, or by "
+            "calling the tf.function that holds it"
+        )
+
+
 class _Site(Protocol):
     """Where a collective is built: in a session's graph, in a function, or nowhere, to be executed at once."""
 
     collective: Collective
+    compiled: bool
+    key: str
 
     def before(self) -> list[tf.Operation]:
         """What must be done before the collective begins."""
@@ -102,6 +154,9 @@ class _Site(Protocol):
 
 class _InSession:
     """In a graph that a session runs."""
+
+    compiled = False
+    key = ""
 
     def __init__(self, collective: Collective, broadcasts: bool) -> None:
         self.collective = collective
@@ -130,22 +185,46 @@ class _InSession:
 class _OutsideSessions:
     """In a function, or executed at once."""
 
-    def __init__(self, collective: Collective, job: Job, made_by: Callable[[], Made], names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        collective: Collective,
+        parts: Sequence[Part],
+        job: Job,
+        made_by: Callable[[], Made],
+        names: Sequence[str],
+    ) -> None:
         self._graph = function_state.current()
         self._job = job
         self._made_by, self._made = made_by, made_by()
+        name = "" if self._graph is None else function_state.compiled_as(self._graph)
+        self.compiled = bool(name)
         key = "\n".join([collective.name, *collective.plan])
         number = 0
         if self._graph is not None:
-            function_state.check_not_compiled()
+            if name:
+                _check_compiled(self._graph, name, parts)
             # Two that exchange the same in one function may be at work at the same time: each has its own.
             own = next(function_state.around(self._graph))
             number = own.counts[key]
             own.counts[key] += 1
         # A function that is traced again, and the next eager step, find theirs.
-        self.collective = job.functions.known(f"{key}\n{number}", collective)
+        self.key = f"{key}\n{number}"
+        self.collective = job.functions.known(self.key, collective)
         for state in function_state.around(self._graph):
             state.collectives[self.collective] = tuple(names)
+        if self.compiled:
+            # Where sizes follow from what the function is called with, that must have one size.
+            self._of_unknown_sizes = any(not tensor.shape.is_fully_defined() for part in parts for tensor in part.after)
+            own.meetings.append(self._meet)
+
+    def _meet(self, size_bytes: int) -> None:
+        """For all parts. Collective: the group's ranks."""
+        _check_open(self.collective)
+        self.check()
+        first = self.collective.exchanges[0]
+        if self._of_unknown_sizes and isinstance(first, Arrival):
+            first.size_bytes = size_bytes
+        self.collective.communicate(0)
 
     def before(self) -> list[tf.Operation]:
         if self._graph is None:
@@ -186,6 +265,26 @@ class _OutsideSessions:
             self._job.functions.failures.note(error)
 
 
+def _check_compiled(graph: Any, name: str, parts: Sequence[Part]) -> None:
+    """Refuse what XLA cannot compile in a function that has ``jit_compile=True``.
+
+    Raises:
+      RuntimeError: the exchange, or that it is in a condition or a loop, where it may not be made in each call.
+    """
+    if any(part.counts is None for part in parts):
+        raise RuntimeError(
+            f"tf.function {name} has jit_compile=True, and applies gradients: XLA cannot compile the exchange between "
+            "the ranks. Leave jit_compile out of the function that applies gradients; a function inside it that "
+            "computes the loss may have it. On GPUs TFDIST_ENGINE=nccl exchanges dense gradients so that XLA can"
+        )
+    if not is_plain_function(graph):
+        raise RuntimeError(
+            f"tf.function {name} has jit_compile=True, and applies gradients in a condition or a loop: the ranks meet "
+            "before each call of a compiled function, once for each exchange. Have the loop outside of it, or leave "
+            "jit_compile out"
+        )
+
+
 class _Builder:
     def __init__(
         self,
@@ -200,7 +299,7 @@ class _Builder:
         self._site: _Site = (
             _InSession(collective, broadcasts)
             if function_state.in_session()
-            else _OutsideSessions(collective, job, made_by, names)
+            else _OutsideSessions(collective, parts, job, made_by, names)
         )
         self._collective = self._site.collective
         self._parts = parts
@@ -211,6 +310,8 @@ class _Builder:
         self._sums = None if accumulation is None else accumulation.sums(self._collective)
 
     def build(self) -> list[list[tf.Tensor]]:
+        if self._site.compiled:
+            return self._compiled()
         with tf.device(self._device), tf.control_dependencies(self._site.before()):
             results = self._fused() if len(self._parts) == 1 else self._split()
         if self._accumulation is not None:
@@ -223,6 +324,20 @@ class _Builder:
                     before = results[number] = self._built(part.build, results[number])
                 ended += before
         self._site.built(ended)
+        return results
+
+    def _compiled(self) -> list[list[tf.Tensor]]:
+        """For XLA, which knows no other order than that of values: each part's counts come after the part before."""
+        results: list[list[tf.Tensor]] = []
+        for number, part in enumerate(self._parts):
+            assert part.build is not None and part.counts is not None
+            counts = tf.constant(part.counts, tf.float64)
+            if results:
+                counts = collective_ops.in_order(counts, results[-1][0])
+            # No other's: those of the exchanges for which the ranks meet are positive.
+            key = -1 - (zlib.crc32(f"{self._site.key}\n{number}".encode()) >> 1)
+            results.append(self._built(part.build, [counts, tf.constant(key)]))
+        self._site.built([of_one[0] for of_one in results])
         return results
 
     def _built(self, build: Callable[..., list[tf.Tensor]], results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -323,11 +438,7 @@ class _Builder:
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
         try:
-            if self._collective.channel is None:
-                raise RuntimeError(
-                    f"{self._collective.name} was run before the ranks agreed on it; run it with a "
-                    "tf.compat.v1.Session, or by calling the tf.function that holds it"
-                )
+            _check_open(self._collective)
             self._site.check()
             yield
         except BaseException as error:

@@ -1,81 +1,199 @@
 """TensorFlow's collectives as an exchange: gradients stay where TensorFlow has them, and MPI is the control plane.
 
-MPI tells the ranks each other's addresses, compares plans, and says who is missing; TensorFlow's servers carry the
-tensors. Chosen by ``TFDIST_ENGINE=collectives``.
+MPI tells the ranks each other's addresses, compares plans, and says who is missing. The tensors go by NCCL where each
+rank has a GPU (chosen by ``TFDIST_ENGINE=nccl``), else by TensorFlow's servers (``collectives``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import time
+import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import collective_ops
-from tfdist.core.settings import SettingsError
+from tfdist.core import environment
+from tfdist.core.settings import NCCL, SettingsError
 from tfdist.engine.engines import Bucket
+from tfdist.graph import function_state
+from tfdist.graph.graph_exchange import GraphExchange
 from tfdist.graph.job import Job
-from tfdist.transport.interfaces import Group
+from tfdist.processes.addresses import Ports, own_address, unreachable
+from tfdist.transport.interfaces import Group, PeerError
 
-_DTYPES = {np.dtype(dtype) for dtype in (np.float16, np.float32, np.float64)}
-_TOO_LATE = (
-    "TFDIST_ENGINE=collectives on rank {}: TensorFlow has executed something before the import of tfdist, and cannot "
-    "be told of the other ranks any more: import tfdist first"
-)
+_DTYPES = {tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64}
 _PLACE = "the addresses of TensorFlow's servers"
+_EVERYONE = 1  # the group key of all ranks
+_TOO_LATE = (
+    "TFDIST_ENGINE={} on rank {}: TensorFlow has executed something before the import of tfdist, and cannot be told of "
+    "the other ranks any more: import tfdist first"
+)
+_NO_GPU = (
+    "TFDIST_ENGINE=nccl, but TensorFlow sees no GPU on {}: install tensorflow[and-cuda] and look at nvidia-smi and "
+    "CUDA_VISIBLE_DEVICES there, or leave TFDIST_ENGINE out"
+)
+_SHARED = (
+    "TFDIST_ENGINE=nccl, but ranks {} and {} share {}, which NCCL refuses: start as many ranks as there are GPUs, or "
+    "leave TFDIST_ENGINE out"
+)
+_NO_ADDRESS = "TFDIST_ENGINE={} on rank {}: no address for the others ({}): {}"
+_CLOSED = (
+    "TFDIST_ENGINE={}: rank {} cannot reach {}. TensorFlow's servers need these ports between the hosts: open them in "
+    "the firewall, name the network that they have in common (TFDIST_ENGINE={}:interface=eth0), or leave "
+    "TFDIST_ENGINE out"
+)
+_INTERFACE = "is its network interface named as in `ip address`?"
+_NAMES = "give its host a name that resolves, or name its network interface (:interface=eth0)"
+_REACH_SECONDS = 20.0
+# How TensorFlow tells that another rank is gone, or has failed.
+_OF_OTHERS = tf.errors.UnavailableError, tf.errors.InternalError, tf.errors.AbortedError, tf.errors.CancelledError
+_SPEAKS_SECONDS = 1.0
 
 
-class TensorFlowCollectives:
+class _Own(NamedTuple):
+    """What a rank says of itself."""
+
+    begun: bool
+    gpu: str
+    address: str
+    ports: Sequence[int]
+    problem: str
+
+
+class TensorFlowCollectives(GraphExchange):
     """See ``graph_exchange.GraphExchange``.
 
     Args:
       job: the ranks and settings. Collective: all ranks.
 
     Raises:
-      SettingsError: on all ranks: TensorFlow has begun already on one.
+      SettingsError: on all ranks: TensorFlow has begun already on one; a GPU is missing; a port cannot be reached.
     """
 
-    name = "TensorFlow's collectives"
-
     def __init__(self, job: Job) -> None:
-        self._world = job.world
-        self._seconds = job.switches.settings.stall_abort_seconds
-        several = len(job.world.topology.nodes) > 1
-        with socket.socket() as first, socket.socket() as second:
-            ports = [_port(one) for one in (first, second)]
-            host = socket.gethostbyname(socket.gethostname()) if several else "127.0.0.1"
-            found: Sequence[Any] = job.world.control.all_gather_object((host, ports, collective_ops.begun()), _PLACE)
-        late = [rank for rank, (*_, begun) in enumerate(found) if begun]
-        if late:
-            raise SettingsError(_TOO_LATE.format(late[0]))
-        eagerly, self._of_sessions = ([f"{host}:{ports[n]}" for host, ports, _ in found] for n in range(2))
-        collective_ops.connect_eagerly(eagerly, job.world.rank, nccl=False)
+        settings, self._world = job.switches.settings, job.world
+        self._lost: PeerError | None = None
+        self._nccl = self.compiled = settings.engine == NCCL
+        self.name = "NCCL" if self._nccl else "TensorFlow's collectives"
+        self._keys: dict[int, Sequence[int]] = {_EVERYONE: job.world.ranks}
+        environment.set_default("TF_GRPC_REUSE_PORT", "1")  # tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc
+        own, self._ports = self._say(settings.engine, settings.interface)
+        ranks: list[_Own] = [_Own(*one) for one in job.world.control.all_gather_object(tuple(own), _PLACE)]
+        self._check(settings.engine, ranks)
+        eagerly, self._of_sessions = ([f"{one.address}:{one.ports[n]}" for one in ranks] for n in range(2))
+        self._try_the_way(settings.engine, eagerly)
+        collective_ops.connect_eagerly(eagerly, job.world.rank, self._nccl)
         self._server: Any = None
 
+    def _say(self, engine: str, interface: str) -> tuple[_Own, Ports | None]:
+        world = self._world
+        hosts = world.control.all_gather_object(socket.gethostname(), _PLACE)
+        node = world.topology.node_of(world.rank)
+        others = [hosts[ranks[0]] for ranks in world.topology.nodes if world.rank not in ranks]
+        gpu = _gpu(hosts[node[0]]) if self._nccl else ""
+        try:
+            address = own_address(others, interface)
+            ports = Ports(address, 2, world.size)
+        except OSError as error:
+            remedy = _INTERFACE if interface else _NAMES
+            problem = _NO_ADDRESS.format(engine, world.rank, error, remedy)
+            return _Own(collective_ops.begun(), gpu, "", (), problem), None
+        return _Own(collective_ops.begun(), gpu, address, ports.numbers, ""), ports
+
+    def _check(self, engine: str, ranks: Sequence[_Own]) -> None:
+        for rank, own in enumerate(ranks):
+            if own.begun:
+                raise SettingsError(_TOO_LATE.format(engine, rank))
+            if own.problem:
+                raise SettingsError(own.problem)
+        if self._nccl:
+            without = [str(rank) for rank, own in enumerate(ranks) if not own.gpu]
+            if without:
+                raise SettingsError(_NO_GPU.format(f"rank {', '.join(without)}"))
+            gpus = [own.gpu for own in ranks]
+            for rank, gpu in enumerate(gpus):
+                if (first := gpus.index(gpu)) != rank:
+                    raise SettingsError(_SHARED.format(first, rank, gpu))
+
+    def _try_the_way(self, engine: str, addresses: Sequence[str]) -> None:
+        """To rank 0, which arranges groups, and to the next rank."""
+        world = self._world
+        targets = {0, (world.rank + 1) % world.size} - {world.rank}
+        problem = unreachable([addresses[rank] for rank in sorted(targets)], _REACH_SECONDS)
+        problems = world.control.all_gather_object(problem, _PLACE)
+        if self._ports is not None:
+            self._ports.stop_answering()
+        for rank, found in enumerate(problems):
+            if found:
+                raise SettingsError(_CLOSED.format(engine, rank, found, engine))
+
     def takes(self, bucket: Bucket, group: Group) -> bool:
-        """Dense tensors of known sizes, of all ranks."""
-        return group is self._world and bucket.sizes is not None and bucket.dtype in _DTYPES
+        """Tensors of sizes that are known, here or to XLA when it compiles; as TensorFlow can send them."""
+        dtype, graph = tf.as_dtype(bucket.dtype), function_state.current()
+        known = bucket.sizes is not None or (graph is not None and function_state.compiled_as(graph))
+        return bool(known) and dtype in _DTYPES and bucket.format.wire is None
 
     def build(self, tensors: Sequence[tf.Tensor], bucket: Bucket, group: Group, key: tf.Tensor) -> list[tf.Tensor]:
         """One concatenation, one all-reduce, one split."""
         flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
         own = flat[0] if len(flat) == 1 else tf.concat(flat, 0)
-        sums = collective_ops.all_reduce(own, group.size, key, nccl=False, seconds=self._seconds)
-        parts = tf.split(sums, list(bucket.sizes or ()))
-        return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+        sums = collective_ops.all_reduce(own, group.size, self._key(group), key, self._nccl)
+        parts = [sums] if len(flat) == 1 else tf.split(sums, bucket.sizes or [tf.size(one) for one in flat])
+        return [_like(tensor, part) for part, tensor in zip(parts, tensors, strict=True)]
+
+    def _key(self, group: Group) -> int:
+        """A number for these ranks, the same on all of them without a message."""
+        if group is self._world:
+            return _EVERYONE
+        key = zlib.crc32(repr(tuple(group.ranks)).encode()) >> 1
+        if tuple(self._keys.setdefault(key, group.ranks)) != tuple(group.ranks):
+            raise SettingsError(
+                f"ranks {list(group.ranks)} and {list(self._keys[key])} have the same number, {key}, and cannot both "
+                "exchange by TensorFlow's collectives: leave TFDIST_ENGINE out"
+            )
+        return key
 
     def of_session(self, config: Any) -> tuple[str, Any]:
         """The target and the settings of a session whose collectives know the other ranks."""
         if self._server is None:
-            self._server = collective_ops.server(self._of_sessions, self._world.rank, nccl=False)
+            self._server = collective_ops.server(self._of_sessions, self._world.rank, self._nccl)
         given = tf.compat.v1.ConfigProto() if config is None else config
-        return self._server.target, collective_ops.session_config(given, self._world.rank, nccl=False)
+        return self._server.target, collective_ops.session_config(given, self._world.rank, self._nccl)
+
+    def failure(self, error: tf.errors.OpError) -> PeerError | None:
+        """What an error of TensorFlow's own means, if it is of its collectives."""
+        gone = isinstance(error, tf.errors.UnavailableError)
+        if not isinstance(error, _OF_OTHERS) or not (gone or "ollective" in str(error)):
+            return None
+        time.sleep(_SPEAKS_SECONDS)  # the rank that has failed says why, and ends the job
+        kind, who = type(error).__name__, self._world.lost() or "a rank has failed"
+        failure = self._lost or PeerError(f"rank {self._world.rank}: {self.name} cannot go on ({kind}): {who}")
+        self._world.control.give_up(failure)
+        return failure
+
+    def running(self, what: str) -> contextlib.AbstractContextManager[None]:
+        return self._world.together(what, self._abort)
+
+    def _abort(self, error: PeerError) -> None:
+        self._lost = error
+        collective_ops.abort(str(error))
 
 
-def _port(free: socket.socket) -> int:
-    """One that is free, until the socket is closed."""
-    free.bind(("", 0))
-    port: int = free.getsockname()[1]
-    return port
+def _like(tensor: tf.Tensor, flat: tf.Tensor) -> tf.Tensor:
+    known = tensor.shape.is_fully_defined()
+    result = tf.reshape(flat, tensor.shape if known else tf.shape(tensor))
+    result.set_shape(tensor.shape)
+    return result
+
+
+def _gpu(machine: str) -> str:
+    """Which GPU TensorFlow takes first on this rank, in words; empty if there is none."""
+    if not tf.config.list_physical_devices("GPU"):
+        return ""
+    visible = environment.variables().get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    # (NCCL takes ranks with other numbers of hosts for ranks of other machines, which share no GPU.)
+    return f"GPU {visible} of {environment.variables().get('NCCL_HOSTID', machine)}"

@@ -63,7 +63,7 @@ def _tf_keras(patches: Patches, job: Job, fit_steps: FitSteps, blocks: Blocks) -
     """How models of tf_keras train: tf_keras/src/engine/training.py; in a session: tf_keras/src/backend.py."""
 
     def make_train_function(original: Callable[..., Any], self: Any, force: bool = False) -> Any:
-        if self.jit_compile:
+        if self.jit_compile and not job.compiles:
             self.jit_compile = False  # drops what has been made already
             announce(
                 f"{self.name} was compiled with jit_compile=True, which is off now: XLA cannot compile the exchange "

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from mpi4py import MPI
@@ -155,6 +155,12 @@ class MpiWorld(MpiGroup):
 
     def save(self, path: str, site: str, follows: bool = False) -> SaveTurn:
         return self._saving.begin(path, site, follows)
+
+    def together(self, what: str, give_up: Callable[[PeerError], None]) -> contextlib.AbstractContextManager[None]:
+        return self._detector.together(what, give_up)
+
+    def lost(self) -> str:
+        return self._detector.lost()
 
     def acting(self) -> contextlib.AbstractContextManager[None]:
         return self._detector.callers.acting()

@@ -20,6 +20,7 @@ from tfdist.graph import function_state, marking
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import handle_key
+from tfdist.graph.op_builder import build_meetings
 from tfdist.graph.traversal import ancestors
 from tfdist.training import variable_writes
 from tfdist.training._held import HeldOutside, rows_of
@@ -100,6 +101,8 @@ class FunctionSteps:
         carrier = self._replicas.before(state.collectives, self._held[graph][given]) if state.collectives else None
         for collective in state.collectives:
             collective.looks = not state.applied
+        for meet in state.meetings:
+            meet(sum(t.shape.num_elements() * t.dtype.size for t in inputs if t.dtype != tf.resource))
         result = self.failing_plainly(call)
         self._replicas.after(carrier)
         if handed_on:
@@ -182,8 +185,14 @@ class FunctionSteps:
         assert outer is not None
         if state.collectives:
             own = next(function_state.around(outer))
+            before = own.last
+            if function_state.compiled_as(outer):
+                own.meetings += state.meetings
+            elif state.meetings:
+                given = [t for t in inputs if is_symbolic(t) and t.graph is outer]
+                before = build_meetings(state.meetings, self._job, given, before)
             known = len(outer.get_operations())
-            with tf.control_dependencies(own.last):
+            with tf.control_dependencies(before):
                 result = call()
             own.last = [op for op in outer.get_operations()[known:] if op.type.endswith("PartitionedCall")] or own.last
         else:
@@ -226,7 +235,7 @@ class FunctionSteps:
         try:
             return call()
         except tf.errors.OpError as error:
-            failure = self._job.functions.failures.behind(error)
+            failure = self._job.failure(self._job.functions.failures, error)
             if failure is not None:
                 raise failure from None
             raise

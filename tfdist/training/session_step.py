@@ -134,7 +134,7 @@ class SessionSteps:
         try:
             return call()
         except tf.errors.OpError as error:
-            failure = state.failures.behind(error)
+            failure = self._job.failure(state.failures, error)
             if failure is not None:
                 raise failure from None
             raise
@@ -148,7 +148,7 @@ class SessionSteps:
         for collective in reach.collectives:
             collective.looks = not reach.updates
         in_any_order = self._job.world.unordered() if reach.unordered else contextlib.nullcontext()
-        with self._job.turn.of("runs a session"), in_any_order:
+        with self._job.turn.of("a session"), in_any_order:
             carrier = self._replicas.before(reach.collectives, holder) if state.broadcasts else None
             times_set = state.set_since.pop(session, 0)
             if carrier is not None and times_set:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -297,6 +297,12 @@ class World(Group, Protocol):
         Raises:
           Exception: what has gone wrong on the rank that was to write; or PeerError, if it is missing.
         """
+
+    def together(self, what: str, give_up: Callable[[PeerError], None]) -> contextlib.AbstractContextManager[None]:
+        """What all ranks do now, and which none ends without the others; see ``stall_detection``."""
+
+    def lost(self) -> str:
+        """Which ranks are stopped, gone or cannot be reached, in words; empty if none is known to be."""
 
     def acting(self) -> contextlib.AbstractContextManager[None]:
         """What this thread, TensorFlow's own, does now, it does for the one that runs the step."""

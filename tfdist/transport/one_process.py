@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
 from tfdist.core.wires.format import Wire
-from tfdist.transport.interfaces import Channel, Group, Node, NodeMemory, Pace, Sums
+from tfdist.transport.interfaces import Channel, Group, Node, NodeMemory, Pace, PeerError, Sums
 from tfdist.transport.saves import Position, SaveTurn
 
 
@@ -102,6 +102,12 @@ class OneProcess:
 
     def save(self, path: str, site: str, follows: bool = False) -> SaveTurn:
         return _Writes()
+
+    def together(self, what: str, give_up: Callable[[PeerError], None]) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def lost(self) -> str:
+        return ""
 
     def acting(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

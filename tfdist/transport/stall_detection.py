@@ -80,8 +80,18 @@ _ANNOUNCE_SECONDS = 1.0
 _YIELDING_SECONDS = 1e-4  # a peer in step is here within that; longer yielding takes the core from whoever computes
 _NAP_SHARE = 0.1  # of the time waited so far: what a nap may add to a wait
 _LONGEST_NAP_SECONDS = 1e-3
+_RETURN_SECONDS = 5.0  # for a library that has been told to
 
 _RUNNING = ("running", "")
+
+
+@contextlib.contextmanager
+def _watched(late: Callable[[BlockingCall], None]) -> Iterator[None]:
+    call = BlockingCall(late, _ANNOUNCE_SECONDS)
+    try:
+        yield
+    finally:
+        call.returned.set()
 
 
 class StallDetector:
@@ -310,11 +320,34 @@ class StallDetector:
             except Exception as error:
                 self.end_job(error)
 
-        call = BlockingCall(late, _ANNOUNCE_SECONDS)
-        try:
+        with _watched(late):
             yield
-        finally:
-            call.returned.set()
+
+    @contextlib.contextmanager
+    def together(self, what: str, give_up: Callable[[PeerError], None]) -> Iterator[None]:
+        """What all ranks do, and which cannot end on one if another does not go on, in a library's own waits.
+
+        Args:
+          what: in words.
+          give_up: called by another thread when a rank has been stopped or lost for as long as a wait may last; is to
+            have the library return. If it does not, a message says who is lost, and the job ends.
+        """
+
+        def late(call: BlockingCall) -> None:
+            clock = AwakeSeconds()
+            last_seen = 0.0
+            while not call.returned.wait(_ANNOUNCE_SECONDS):
+                lost, waited = self.lost(), clock.passed()
+                last_seen = last_seen if lost else waited
+                if waited - last_seen > self._settings.stall_abort_seconds:
+                    error = PeerError(f"rank {self._states.rank} has waited {waited:.0f} s in {what} for {lost}")
+                    give_up(error)
+                    if not call.returned.wait(_RETURN_SECONDS):
+                        self.end_job(error)
+                    return
+
+        with _watched(late):
+            yield
 
     def end_job(self, error: Exception) -> None:
         """For where nobody can catch it."""

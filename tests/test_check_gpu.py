@@ -1,0 +1,28 @@
+"""``scripts/check_gpu``, on processors: what it says of GPUs is tried on one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch import run
+
+
+@pytest.mark.long("a script for GPUs, of which there are none here")
+def test_the_table(tmp_path: Path) -> None:
+    out = tmp_path / "check.json"
+    finished = run([sys.executable, "scripts/check_gpu", "--anyway", "--json", str(out)], 280)
+    assert finished.code == 0, finished
+    found = json.loads(out.read_text())
+    for engine in ("host", "collectives"):
+        assert max(found["law"][engine].values()) < 1e-6, finished.output
+        assert found["step"][engine].keys() == {"session", "function", "fit"}, finished.output
+
+
+def test_without_a_gpu() -> None:
+    finished = run([sys.executable, "scripts/check_gpu"], 60, {"CUDA_VISIBLE_DEVICES": "-1"})
+    assert finished.code == 1
+    assert finished.errors.startswith("check_gpu: TensorFlow sees no GPU here; ")

@@ -1,0 +1,85 @@
+"""Addresses: where other ranks reach this one, and whether they do."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import socket
+import struct
+from collections.abc import Sequence
+
+_SIOCGIFADDR = 0x8915  # linux/sockios.h: a network interface's IPv4 address
+_LOOPBACK = "127.0.0.1"
+
+
+def own_address(others: Sequence[str], interface: str = "") -> str:
+    """The IPv4 address by which other hosts reach this one.
+
+    Args:
+      others: names of the other hosts; none: this machine alone.
+      interface: the network's, by its name (``eth0``); empty: the one on the way to the others.
+
+    Raises:
+      OSError: there is no such interface, or it has no address.
+    """
+    if not others:
+        return _LOOPBACK
+    if interface:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        return socket.inet_ntoa(answer[20:24])
+    for name in others:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            way.connect((name, 9))  # (nothing is sent)
+            found: str = way.getsockname()[0]
+            if not found.startswith("127."):
+                return found
+    return socket.gethostbyname(socket.gethostname())
+
+
+class Ports:
+    """Ports of this process, which no other takes before they are used.
+
+    Args:
+      address: where they are.
+      count: how many.
+      backlog: connections that may come before any is answered.
+
+    Attributes:
+      numbers: of the ports.
+    """
+
+    def __init__(self, address: str, count: int, backlog: int) -> None:
+        self._kept = [_bound(address, 0) for _ in range(count)]
+        self.numbers: list[int] = [one.getsockname()[1] for one in self._kept]
+        self._answering = [_bound(address, number) for number in self.numbers]
+        for one in self._answering:
+            one.listen(backlog)
+
+    def stop_answering(self) -> None:
+        """Others have tried the way; the ports stay this process's."""
+        for one in self._answering:
+            one.close()
+
+
+def _bound(address: str, number: int) -> socket.socket:
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    one.bind((address, number))
+    return one
+
+
+def unreachable(addresses: Sequence[str], seconds: float) -> str:
+    """What is wrong with the way to the first of these that does not answer, in words; empty if all do.
+
+    Args:
+      addresses: host:port of each.
+      seconds: that each may take.
+    """
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=seconds).close()
+        except OSError as error:
+            return f"{address}: {error}"
+    return ""
