@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import tfdist
-from tfdist.core.environment import launch
+from tfdist.core.environment import launch, variables
 from tfdist.core.settings import Settings, allowed
 from tfdist.engine import autotune
 from tfdist.start import process
@@ -29,13 +29,24 @@ def main() -> int:
     job = process().job
     wrong = _wrong_results(time.monotonic() + _TEST_SECONDS)
     measured = job.engines.measure() if job.world.size > 1 else None
-    everywhere = job.world.control.all_gather_object(wrong, "the report")
+    ranks = job.world.control.all_gather_object((wrong, _gpu()), "the report")
+    everywhere = [found for found, _ in ranks]
     if job.world.rank == 0:
-        print("\n".join(_report(everywhere, measured)), flush=True)
+        print("\n".join(_report(everywhere, [gpu for _, gpu in ranks], measured)), flush=True)
     return 1 if any(everywhere) else 0
 
 
-def _report(wrong: list[list[str]], measured: autotune.Measurement | None) -> Iterator[str]:
+def _gpu() -> str:
+    """The one that TensorFlow takes first on this rank, in words; empty if there is none."""
+    import tensorflow as tf
+
+    for device in tf.config.list_physical_devices("GPU"):
+        name = tf.config.experimental.get_device_details(device).get("device_name", device.name)
+        return f"{name} (CUDA_VISIBLE_DEVICES={variables().get('CUDA_VISIBLE_DEVICES', '')})"
+    return ""
+
+
+def _report(wrong: list[list[str]], gpus: list[str], measured: autotune.Measurement | None) -> Iterator[str]:
     import tensorflow as tf
 
     job = process().job
@@ -47,6 +58,9 @@ def _report(wrong: list[list[str]], measured: autotune.Measurement | None) -> It
     yield f"mpi         {world.description()}"
     yield f"launched    {'by a launcher' if launch() else 'without a launcher: one process'}"
     yield f"ranks       {world.topology}"
+    yield "GPUs        " + (
+        "; ".join(f"rank {r}: {gpu or 'none'}" for r, gpu in enumerate(gpus) if any(gpus)) or "none"
+    )
     yield f"processors  {len(os.sched_getaffinity(0))} for rank 0, of {os.cpu_count()}"
     yield ""
     yield "setting                       value      from                 meaning (allowed)"

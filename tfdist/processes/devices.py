@@ -34,12 +34,18 @@ def gpu_of(local_rank: int, local_size: int, visible: str | None, gpus: int) -> 
       gpus: GPUs of the machine.
 
     Returns:
-      One device; None to leave the variable alone: fewer devices are listed than there are ranks, which is a choice.
+      One device, which ranks share where there are more of them; None to leave the variable alone: one device is
+      listed, for this rank perhaps, or none.
     """
-    devices = [str(i) for i in range(gpus)] if visible is None else [d for d in visible.split(",") if d]
-    if local_size == 1 or len(devices) < local_size:
+    devices = listed(visible, gpus)
+    if local_size == 1 or not devices or (visible is not None and len(devices) == 1):
         return None
-    return devices[local_rank]
+    return devices[local_rank % len(devices)]
+
+
+def listed(visible: str | None, gpus: int) -> list[str]:
+    """The devices that CUDA_VISIBLE_DEVICES lists, by their numbers or names; all of the machine if it is unset."""
+    return [str(i) for i in range(gpus)] if visible is None else [d for d in visible.split(",") if d]
 
 
 def threads_of(own: frozenset[int], all_ranks: Sequence[frozenset[int]]) -> int:
@@ -58,6 +64,13 @@ def take_share(local_rank: int, local_size: int, affinities: Callable[[frozenset
       affinities: tells the machine's ranks the cores that this one may use, and this one theirs; collective.
     """
     gpus = gpus_of_machine()
+    if gpus and 0 < len(listed(environment.variables().get("CUDA_VISIBLE_DEVICES"), gpus)) < local_size:
+        # Else the first rank's TensorFlow takes all of the memory.
+        environment.set_default("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+        if gpus < local_size:
+            announce(
+                f"{local_size} ranks of a machine share {gpus} GPU{'s' * (gpus > 1)}, whose memory grows as needed"
+            )
 
     def own_gpu(visible: str | None) -> str | None:
         gpu = gpu_of(local_rank, local_size, visible, gpus)

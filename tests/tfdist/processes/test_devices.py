@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -19,6 +20,8 @@ class TestShareOfTheMachine:
             (1, 2, None, 4, "1"),
             (1, 2, "4,6", 8, "6"),
             (1, 2, "3", 8, None),  # the user's choice for each rank
+            (3, 4, None, 2, "1"),  # shared
+            (2, 4, "4,6", 8, "4"),
             (0, 1, None, 8, None),  # alone: all of them
             (1, 2, "", 8, None),  # no GPU, by choice
         ],
@@ -39,6 +42,22 @@ class TestShareOfTheMachine:
     )
     def test_threads(self, own: set[int], others: list[set[int]], expected: int) -> None:
         assert threads_of(frozenset(own), [frozenset(own), *map(frozenset, others)]) == expected
+
+    @pytest.mark.parametrize(("gpus", "ranks", "grows"), [(1, 2, True), (2, 2, False), (0, 2, False)])
+    def test_memory_of_shared_gpus_grows(
+        self, monkeypatch: pytest.MonkeyPatch, gpus: int, ranks: int, grows: bool
+    ) -> None:
+        said: list[str] = []
+        monkeypatch.setattr(devices, "announce", said.append)
+        monkeypatch.setattr(devices, "gpus_of_machine", lambda: gpus)
+        for variable in ("CUDA_VISIBLE_DEVICES", "TF_FORCE_GPU_ALLOW_GROWTH"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
+        devices.take_share(1, ranks, lambda own: [own] * ranks)
+        assert (os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH") == "true") is grows
+        assert said == ["2 ranks of a machine share 1 GPU, whose memory grows as needed"] * grows
+        for variable in ("CUDA_VISIBLE_DEVICES", "TF_FORCE_GPU_ALLOW_GROWTH"):
+            monkeypatch.delenv(variable, raising=False)
 
 
 class TestDevicesThatAreKnown:
