@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -239,6 +240,21 @@ def case_check_can_be_chosen() -> None:
                 break
         forget_trainings()
         assert counted == [3], counted
+
+
+def case_an_optimizer_that_one_rank_has_collected() -> None:
+    """Ranks collect garbage at different times: what trains is the same on all of them."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [8, 3])
+        w = v1.get_variable("w", [3], initializer=v1.ones_initializer())
+        optimizer = v1.train.MomentumOptimizer(0.05, 0.9)
+        optimizer.itself = optimizer
+        train = optimizer.minimize(loss_of(w, x))
+        del optimizer
+        if RANK:
+            gc.collect()
+        session.run(v1.global_variables_initializer())
+        assert noticed(lambda: lambda batch: session.run(train, {x: batch})) == ""
 
 
 def case_an_update_does_not_meet_a_fetch() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,12 +33,9 @@ class Gathered(extend.GraphExchange):
     def takes(self, bucket: extend.Bucket, group: Any) -> bool:
         return bucket.sizes is not None and bucket.dtype == np.float32
 
-    def build(self, tensors: Sequence[Any], bucket: extend.Bucket, group: Any, key: Any) -> list[Any]:
+    def build(self, tensor: Any, bucket: extend.Bucket, group: Any, key: Any) -> Any:
         self.built.append(bucket.what)
-        flat = tf.concat([tf.reshape(tensor, [1, -1]) for tensor in tensors], 1)
-        sums = tf.reduce_sum(tfdist.all_gather(flat), 0)
-        parts = tf.split(sums, [int(size) for size in bucket.sizes or ()])
-        return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+        return tf.reduce_sum(tfdist.all_gather(tensor[None]), 0)
 
 
 @contextlib.contextmanager

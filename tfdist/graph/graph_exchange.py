@@ -38,19 +38,19 @@ class GraphExchange(Protocol):
     def takes(self, bucket: Bucket, group: Group) -> bool:
         """Whether it combines such tensors, of these ranks; alike on all of them."""
 
-    def build(self, tensors: Sequence[tf.Tensor], bucket: Bucket, group: Group, key: tf.Tensor) -> list[tf.Tensor]:
-        """The tensors' sums over the ranks, built where TensorFlow is building now, or executed.
+    def build(self, tensor: tf.Tensor, bucket: Bucket, group: Group, key: tf.Tensor) -> tf.Tensor:
+        """A tensor's sum over the ranks, built where TensorFlow is building now, or executed.
 
         What is built runs after all ranks have arrived at it, and in the same order on all. Collective: the group.
 
         Args:
-          tensors: of the bucket's dtype, this rank's; each is multiplied by what the rank counts.
+          tensor: [elements], of the bucket's dtype: its tensors, one after the other.
           bucket: which tensors they are, and how large.
           group: the ranks.
           key: int32 scalar, the same on all ranks and in each step, and no other exchange's in this group.
 
         Returns:
-          As many, of the same dtypes and shapes.
+          [elements], of the same dtype.
         """
 
     def running(self, what: str) -> contextlib.AbstractContextManager[None]:
@@ -91,11 +91,20 @@ def _built(
     counts: tf.Tensor,
     key: tf.Tensor,
 ) -> list[tf.Tensor]:
-    own = [_weighted(tensor, counts) for tensor in tensors]
+    flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
+    own = _weighted(flat[0] if len(flat) == 1 else tf.concat(flat, 0), counts)
     with exchange.running(bucket.what) if tf.executing_eagerly() else contextlib.nullcontext():
-        return exchange.build(own, bucket, group, key)
+        sums = exchange.build(own, bucket, group, key)
+    parts = [sums] if len(flat) == 1 else tf.split(sums, bucket.sizes or [tf.size(one) for one in flat], num=len(flat))
+    return [_shaped(part, tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def _weighted(tensor: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     """Times what this rank counts; nothing, if that is nothing, whatever its values."""
     return tf.where(counts > 0, times(tensor, counts), tf.zeros_like(tensor))
+
+
+def _shaped(flat: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    result = tf.reshape(flat, like.shape if like.shape.is_fully_defined() else tf.shape(like))
+    result.set_shape(like.shape)
+    return result

@@ -74,7 +74,8 @@ class GraphState:
       warned_of_own: the script has been told that it gets this rank's own gradients.
       sessions: that have run it.
       trained: keys of the variables that gradients are applied to.
-      optimizers: that apply them, as far as they are there.
+      optimizers: that apply them. Kept as long as the graph: the ranks collect garbage at different times, and what
+        trains must be the same on all of them.
       kept_own: names of variables that the script has said to be each rank's own.
     """
 
@@ -98,7 +99,7 @@ class GraphState:
         self.warned_of_own = False
         self.sessions: weakref.WeakSet[Any] = weakref.WeakSet()
         self.trained: dict[Hashable, None] = {}
-        self.optimizers: list[weakref.ref[Any]] = []
+        self.optimizers: list[Any] = []
         self.kept_own: set[str] = set()
         self._averaged = 0  # of the markers
         self._by_op: dict[tf.Operation, Collective] = {}

@@ -137,13 +137,8 @@ class TensorFlowCollectives(GraphExchange):
         known = bucket.sizes is not None or (graph is not None and function_state.compiled_as(graph))
         return bool(known) and dtype in _DTYPES and bucket.format.wire is None
 
-    def build(self, tensors: Sequence[tf.Tensor], bucket: Bucket, group: Group, key: tf.Tensor) -> list[tf.Tensor]:
-        """One concatenation, one all-reduce, one split."""
-        flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
-        own = flat[0] if len(flat) == 1 else tf.concat(flat, 0)
-        sums = collective_ops.all_reduce(own, group.size, self._key(group), key, self._nccl)
-        parts = [sums] if len(flat) == 1 else tf.split(sums, bucket.sizes or [tf.size(one) for one in flat])
-        return [_like(tensor, part) for part, tensor in zip(parts, tensors, strict=True)]
+    def build(self, tensor: tf.Tensor, bucket: Bucket, group: Group, key: tf.Tensor) -> tf.Tensor:
+        return collective_ops.all_reduce(tensor, group.size, self._key(group), key, self._nccl)
 
     def _key(self, group: Group) -> int:
         """A number for these ranks, the same on all of them without a message."""
@@ -181,13 +176,6 @@ class TensorFlowCollectives(GraphExchange):
     def _abort(self, error: PeerError) -> None:
         self._lost = error
         collective_ops.abort(str(error))
-
-
-def _like(tensor: tf.Tensor, flat: tf.Tensor) -> tf.Tensor:
-    known = tensor.shape.is_fully_defined()
-    result = tf.reshape(flat, tensor.shape if known else tf.shape(tensor))
-    result.set_shape(tensor.shape)
-    return result
 
 
 def _gpu(machine: str) -> str:

@@ -204,13 +204,10 @@ def _kinds(graph: Any, state: GraphState) -> dict[Hashable | None, str]:
     """What each variable of a graph is for, by its key."""
     sources = [tensor for marker in state.markers.values() for tensor in marker.sources]
     found: dict[Hashable | None, str] = dict.fromkeys(loss_reads(sources), READ)
-    for reference in state.optimizers:
-        optimizer = reference()
-        if optimizer is not None:
-            with graph.as_default():
-                found.update(
-                    {variable_key(v): f"of {type(optimizer).__name__}" for v in optimizers.variables(optimizer)}
-                )
+    for optimizer in state.optimizers:
+        with graph.as_default():
+            own = optimizers.variables(optimizer)
+        found.update({variable_key(v): f"of {type(optimizer).__name__}" for v in own})
     found.update(dict.fromkeys(state.trained, TRAINED))
     return found
 

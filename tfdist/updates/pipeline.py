@@ -8,7 +8,6 @@ from it.
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -135,7 +134,7 @@ class Known(Stage):
         if function_state.in_session():
             state = make_state(tf.compat.v1.get_default_graph())
             state.trained.update(dict.fromkeys(map(variable_key, update.trained)))
-            state.optimizers.append(weakref.ref(update.optimizer))
+            state.optimizers.append(update.optimizer)
         else:
             self._variables.applied_by(update.optimizer)
         return result
