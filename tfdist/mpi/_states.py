@@ -74,6 +74,7 @@ class MpiStates:
         self._over = threading.Event()
         self._reading = threading.Lock()
         threading.Thread(target=self._look, name="tfdist states", daemon=True).start()
+        self._questions = _Questions(self._remote, self._known)
 
     def tell(self, kind: str, what: str) -> None:
         self._line.tell(kind, what)
@@ -108,8 +109,7 @@ class MpiStates:
                 self._known[rank] = dataclasses.replace(state, host=known.host, process=process, asked=asked)
             elif process != known.process:  # (a process that was ended while it wrote leaves a line that is not whole)
                 self._known[rank] = dataclasses.replace(known, process=process)
-        for machine in self._remote:
-            machine.read(self._known, _SOON_SECONDS if soon else _ASK_SECONDS)
+        self._questions.ask(_SOON_SECONDS if soon else _ASK_SECONDS)
 
     def _look(self) -> None:
         """Now and then say where the program is, and let MPI answer other machines."""
@@ -126,6 +126,7 @@ class MpiStates:
     def close(self) -> None:
         """This rank's program is over: there is no place in it to be told any more."""
         self._over.set()
+        self._questions.close()
 
     def free(self) -> None:
         """Nobody waits any more. Blocks until all ranks have come. Collective: all ranks."""
@@ -133,6 +134,51 @@ class MpiStates:
             self._window.Unlock_all()
             self._window.Free()
         self._lines, self._remote = {}, []
+
+
+class _Questions:
+    """Asks other machines, in a thread: a question may not return where nobody answers, as Open MPI's first one does.
+
+    Args:
+      machines: to ask.
+      known: of their ranks; what they answer is put there.
+    """
+
+    def __init__(self, machines: Sequence[_Machine], known: dict[int, State]) -> None:
+        self._machines, self._known = machines, known
+        self._wanted = threading.Event()
+        self._pause_seconds = _ASK_SECONDS
+        self._over = False
+        self._asking: tuple[_Machine, float] | None = None  # since when
+        self._thread = threading.Thread(target=self._work, name="tfdist questions", daemon=True)
+        if machines:
+            self._thread.start()
+
+    def ask(self, pause_seconds: float) -> None:
+        """Have all be asked that have not been for so long; does not wait for them."""
+        self._pause_seconds = pause_seconds
+        self._wanted.set()
+        asking = self._asking
+        if asking and time.monotonic() - asking[1] > _UNANSWERED_SECONDS:
+            asking[0].does_not_answer(self._known)
+
+    def _work(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._over:
+                return
+            for machine in self._machines:
+                self._asking = machine, time.monotonic()
+                machine.read(self._known, self._pause_seconds)
+                self._asking = None
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        self._over = True
+        self._wanted.set()
+        if self._thread.is_alive():
+            self._thread.join(_UNANSWERED_SECONDS)
 
 
 class _Machine:
@@ -159,10 +205,14 @@ class _Machine:
                     if state is not None:
                         known[rank] = self._by_our_clock(rank, dataclasses.replace(state, asked=since), known[rank])
         if self._unanswered_since and now - self._unanswered_since > _UNANSWERED_SECONDS:
-            for rank in self._ranks:
-                known[rank] = dataclasses.replace(known[rank], answers=False)
+            self.does_not_answer(known)
         if now > self._next:
             self._ask(now)
+
+    def does_not_answer(self, known: dict[int, State]) -> None:
+        """Put into ``known`` that none of its ranks has answered."""
+        for rank in self._ranks:
+            known[rank] = dataclasses.replace(known[rank], answers=False)
 
     @staticmethod
     def _answered(request: Any) -> bool:
