@@ -83,7 +83,7 @@ class MpiWorld(MpiGroup):
             starting.wait(meeting, _PLACE)
         except PeerError as error:
             starting.end_job(error)  # a program that went on from here to its end would wait there
-        with starting.inside(_PLACE):  # (where the cores are few, MPI's own part takes long, too)
+        with StallDetector(meeting, settings, end=self._abort).inside(_PLACE):
             comm = self._begin(settings)
         detector = StallDetector(self._states, settings, self.recorder, self._abort)
         self._launcher = LauncherWatch(comm.rank)
