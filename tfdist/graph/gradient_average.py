@@ -85,9 +85,11 @@ class Average:
         for of_bucket, averages in zip(members, built, strict=False):
             results.update({i: tf.cast(t, gradients[i].dtype) for i, t in zip(of_bucket, averages, strict=True)})
         for k, i in enumerate(sparse):
-            found_rows = (built[-1][k], results[i]) if rows else built[-1][2 * k : 2 * k + 2]
-            indices, values = map(_of_any_rows, found_rows)
-            indices = tf.cast(indices, gradients[i].indices.dtype)
+            if rows:
+                indices = _of_any_rows(tf.cast(built[-1][k], gradients[i].indices.dtype))
+                values = _of_any_rows(results[i])
+            else:
+                indices, values = built[-1][2 * k : 2 * k + 2]
             results[i] = tf.IndexedSlices(tf.cast(values, gradients[i].dtype), indices, gradients[i].dense_shape)
         return [results[i] for i in range(len(gradients))]
 
@@ -145,9 +147,7 @@ def _spread(slices: tf.IndexedSlices, group: Group) -> tuple[tf.Tensor, tf.Tenso
 
 
 def _of_any_rows(tensor: tf.Tensor) -> tf.Tensor:
-    """Where this rank's own stood, there may be fewer."""
-    if tf.executing_eagerly() or tensor.shape[0] is None:
-        return tensor
+    """Where this rank's own stood, of which there are fewer."""
     return tf.compat.v1.placeholder_with_default(tensor, [None, *tensor.shape[1:]])
 
 
