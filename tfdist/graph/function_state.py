@@ -128,19 +128,21 @@ def include(
 def owning_callbacks() -> Iterator[None]:
     """What ``tf.numpy_function`` is to call lives as long as the functions that it is built in.
 
-    TensorFlow gives it to the graph around all functions (tensorflow/python/ops/script_ops.py, ``_internal_py_func``),
-    which lives as long as the process, and so would all that it knows: the graph, the buffers, the thread.
+    TensorFlow gives it to the graph around all functions, and from 2.22 on to the function's own
+    (tensorflow/python/ops/script_ops.py, ``_internal_py_func``). The former lives as long as the process, the latter may
+    do so, and so would all that it knows: the graph, the buffers, the thread.
     """
     graph = outer = tf.compat.v1.get_default_graph()
     while is_of_function(outer):
         outer = outer.outer_graph
-    known = len(getattr(outer, _CALLBACKS, ()))
+    known = {holder: len(getattr(holder, _CALLBACKS, ())) for holder in (graph, outer)}
     yield
     if outer is not graph:
-        kept = getattr(outer, _CALLBACKS, [])
-        for state in around(graph):
-            state.callbacks += kept[known:]
-        del kept[known:]
+        for holder, number in known.items():
+            kept = getattr(holder, _CALLBACKS, [])
+            for state in around(graph):
+                state.callbacks += kept[number:]
+            del kept[number:]
 
 
 def apply_to(keys: Iterable[Hashable | None]) -> None:

@@ -50,6 +50,7 @@ class TestShareOfTheMachine:
         said: list[str] = []
         monkeypatch.setattr(devices, "announce", said.append)
         monkeypatch.setattr(devices, "gpus_of_machine", lambda: gpus)
+        monkeypatch.setattr(devices, "devices_are_known", lambda modules: False)
         for variable in ("CUDA_VISIBLE_DEVICES", "TF_FORCE_GPU_ALLOW_GROWTH"):
             monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
