@@ -82,6 +82,13 @@ def unconstrained(graph: tf.Graph, beside: tf.Operation | None = None) -> Iterat
         yield
 
 
+def callbacks(graph: Any) -> list[Any]:
+    """What ``tf.numpy_function`` calls, as a graph keeps it: the one around all functions, which lives as long as the
+    process; from 2.22 on the function's own (tensorflow/python/ops/script_ops.py, ``_internal_py_func``)."""
+    kept: list[Any] = getattr(graph, "_py_funcs_used_in_graph", [])
+    return kept
+
+
 def compiled() -> str | None:
     """The name of the function that is being traced with ``jit_compile=True``, if one is.
 

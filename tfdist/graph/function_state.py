@@ -14,13 +14,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat.graphs import compiled, is_of_function
+from tfdist.compat.graphs import callbacks, compiled, is_of_function
 from tfdist.engine.collective import Collective
 from tfdist.graph.markers import Marker, handle_key
 
 _ATTRIBUTE = "_tfdist_function"
 _COMPILED = "_tfdist_compiled"
-_CALLBACKS = "_py_funcs_used_in_graph"
 
 
 _states: weakref.WeakSet[FunctionState] = weakref.WeakSet()
@@ -128,18 +127,17 @@ def include(
 def owning_callbacks() -> Iterator[None]:
     """What ``tf.numpy_function`` is to call lives as long as the functions that it is built in.
 
-    TensorFlow gives it to the graph around all functions, and from 2.22 on to the function's own
-    (tensorflow/python/ops/script_ops.py, ``_internal_py_func``). The former lives as long as the process, the latter may
-    do so, and so would all that it knows: the graph, the buffers, the thread.
+    TensorFlow gives it to a graph that lives longer (see ``compat.graphs.callbacks``), and so would all that it knows:
+    the graph, the buffers, the thread.
     """
     graph = outer = tf.compat.v1.get_default_graph()
     while is_of_function(outer):
         outer = outer.outer_graph
-    known = {holder: len(getattr(holder, _CALLBACKS, ())) for holder in (graph, outer)}
+    known = {holder: len(callbacks(holder)) for holder in (graph, outer)}
     yield
     if outer is not graph:
         for holder, number in known.items():
-            kept = getattr(holder, _CALLBACKS, [])
+            kept = callbacks(holder)
             for state in around(graph):
                 state.callbacks += kept[number:]
             del kept[number:]

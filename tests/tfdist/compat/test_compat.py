@@ -106,6 +106,21 @@ class TestSessions:
         assert not graphs.is_open(session)
 
 
+def test_who_keeps_what_is_called() -> None:
+    seen: list[tf.Graph] = []
+
+    def call() -> np.float32:
+        return np.float32(1)
+
+    @tf.function
+    def outer() -> tf.Tensor:
+        seen.append(v1.get_default_graph())
+        return tf.numpy_function(call, [], tf.float32)
+
+    outer()
+    assert call in [f for graph in (seen[0], seen[0].outer_graph) for f in graphs.callbacks(graph)]
+
+
 def test_which_function_is_compiled() -> None:
     seen: list[str | None] = []
 
