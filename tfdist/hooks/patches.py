@@ -17,7 +17,7 @@ import tensorflow as tf
 import wrapt
 from tensorflow.python.autograph.impl import api
 
-TESTED = "2.16 to 2.21"
+TESTED = "2.16 to 2.22"
 
 
 class HookError(ImportError):
