@@ -12,7 +12,6 @@ import errno
 import functools
 import itertools
 import os
-import secrets
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -126,7 +125,7 @@ def obstacle(everyone: Any, neighbours: Sequence[int], rank: int) -> str:
       rank: this one.
     """
     place = "the trial of mapped memory"
-    secret = secrets.token_bytes(_SECRET_BYTES)
+    secret = os.urandom(_SECRET_BYTES)
     try:
         memory = Memory(_SECRET_BYTES)
         memory.array[:] = np.frombuffer(secret, np.uint8)
