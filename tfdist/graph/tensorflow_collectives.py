@@ -23,7 +23,8 @@ from tfdist.graph import function_state
 from tfdist.graph.graph_exchange import GraphExchange
 from tfdist.graph.job import Job
 from tfdist.processes.addresses import Ports, own_address, unreachable
-from tfdist.transport.interfaces import Group, PeerError
+from tfdist.processes.devices import gpus_of_machine
+from tfdist.transport.interfaces import Group, PeerError, World
 
 _DTYPES = {tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64}
 _PLACE = "the addresses of TensorFlow's servers"
@@ -94,7 +95,7 @@ class TensorFlowCollectives(GraphExchange):
         hosts = world.control.all_gather_object(socket.gethostname(), _PLACE)
         node = world.topology.node_of(world.rank)
         others = [hosts[ranks[0]] for ranks in world.topology.nodes if world.rank not in ranks]
-        gpu = _gpu(hosts[node[0]]) if self._nccl else ""
+        gpu = _gpu(hosts[node[0]], world) if self._nccl else ""
         try:
             address = own_address(others, interface)
             ports = Ports(address, 2, world.size)
@@ -178,10 +179,12 @@ class TensorFlowCollectives(GraphExchange):
         collective_ops.abort(str(error))
 
 
-def _gpu(machine: str) -> str:
+def _gpu(machine: str, world: World) -> str:
     """Which GPU TensorFlow takes first on this rank, in words; empty if there is none."""
     if not tf.config.list_physical_devices("GPU"):
         return ""
     visible = environment.variables().get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    if gpus_of_machine() >= world.local_size:
+        return f"GPU {visible} of rank {world.rank}"  # a batch system may show each rank its own as the first
     # (NCCL takes ranks with other numbers of hosts for ranks of other machines, which share no GPU.)
     return f"GPU {visible} of {environment.variables().get('NCCL_HOSTID', machine)}"
