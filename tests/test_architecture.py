@@ -23,7 +23,8 @@ ROOMS = {
     "collectives rank_ops basics _reduction, optimizers elastic timeline, mpi_ops, __init__, keras",
     "nmt": "core, text demo, model, reporting scoring, keeping translate, train, options, runs, "
     "nmt prepare phrasebook datasets shortlist tune_search",
-    "nmt.model": "architecture, parts, interface, lstm, registry, inference_model batch_input session",
+    "nmt.model": "architecture, parts, interface, lstm convs2s transformer, registry, "
+    "inference_model batch_input session",
 }
 PUBLIC = {f"tfdist.{module}" for module in ("__init__", "extend", "keras", "schedules")}
 ALLOWED_INSIDE = {"nmt.model.lstm.loop_kernel": {"tensorflow.python.util"}}

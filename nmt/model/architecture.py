@@ -113,6 +113,11 @@ class Architecture:
         return False
 
     @property
+    def longest(self) -> int | None:
+        """Words of the longest sentence that it reads or writes, the mark at its end counted; None: any number."""
+        return None
+
+    @property
     def ties_output(self) -> bool:
         """Whether the output layer has no variable of its own."""
         return self.tie_embeddings != "none"

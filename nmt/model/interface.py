@@ -19,17 +19,17 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from nmt.model.architecture import Architecture
-from nmt.model.parts.dropout import Dropout, EdgeDropout
+from nmt.model.parts.dropout import Dropout, OtherDropout
 from nmt.model.parts.embedding_tables import Lookup, make_embeddings
-from nmt.model.parts.initializers import Initializer
+from nmt.model.parts.initializers import Draw, Initializer
 from nmt.model.parts.placement import Placement
 from nmt.model.parts.r_drop import r_drop_loss_sum
 from nmt.model.parts.sampled_softmax import sampled_cross_entropy_sum
 from nmt.model.parts.softmax_cross_entropy import Losses, cross_entropy_sum
 
-_NOTHING = EdgeDropout()
-# Folded into the seed, where dropout of layers folds in small numbers: for the edges' dropout, the sampled softmax.
-_EDGES = 10_000
+_NOTHING = OtherDropout()
+# Folded into the seed, where dropout of layers folds in small numbers: for the other dropouts, the sampled softmax.
+_EDGES, _ATTENTION, _ACTIVATIONS = 10_000, 20_000, 30_000
 _SAMPLE = 2**31 - 1
 
 
@@ -117,7 +117,7 @@ class Translator(ABC):
         dropout_seed: int32 [2], wanted with dropout and with a sampled softmax; feed another one in each step.
             Equal seeds, equal masks and samples.
         num_gpus: over how many GPUs the layers are spread; 0 for the CPU.
-        edges: the probabilities to drop words and outputs.
+        other_dropout: the probabilities to drop whatever else is dropped.
         dropout_mask: "step": masks differ at all times, or "sentence": those of numbers (not of whole words) do not.
     """
 
@@ -128,15 +128,17 @@ class Translator(ABC):
         dropout: float = 0.0,
         dropout_seed: tf.Tensor | None = None,
         num_gpus: int = 0,
-        edges: EdgeDropout = _NOTHING,
+        other_dropout: OtherDropout = _NOTHING,
         dropout_mask: str = "step",
     ) -> None:
         self.architecture: Architecture = architecture
         self._seed = dropout_seed
         per_sentence = dropout_mask == "sentence"
-        self._drop_source = Dropout(edges.source_words, dropout_seed, _EDGES)
-        self._drop_target = Dropout(edges.target_words, dropout_seed, _EDGES + 1)
-        self._drop_outputs = Dropout(edges.outputs, dropout_seed, _EDGES + 2, per_sentence)
+        self._drop_source = Dropout(other_dropout.source_words, dropout_seed, _EDGES)
+        self._drop_target = Dropout(other_dropout.target_words, dropout_seed, _EDGES + 1)
+        self._drop_outputs = Dropout(other_dropout.outputs, dropout_seed, _EDGES + 2, per_sentence)
+        self._drop_attention = Dropout(other_dropout.attention, dropout_seed, _ATTENTION)
+        self._drop_activations = Dropout(other_dropout.activations, dropout_seed, _ACTIVATIONS, per_sentence)
         placement = Placement(num_gpus)
         self._output_device = placement.output(architecture.num_decoder_layers)
         v1 = tf.compat.v1
@@ -145,7 +147,8 @@ class Translator(ABC):
             custom_getter=initializer.getter,
             reuse=v1.AUTO_REUSE,
         ):
-            self._embed_source, self._embed_target = make_embeddings(architecture, placement)
+            start = self._embeddings_start(architecture)
+            self._embed_source, self._embed_target = make_embeddings(architecture, placement, start)
             with v1.variable_scope("dynamic_seq2seq"):
                 self._build(architecture, Dropout(dropout, dropout_seed, per_sentence=per_sentence), placement)
                 with tf.device(self._output_device), v1.variable_scope("decoder/output_projection"):
@@ -158,11 +161,20 @@ class Translator(ABC):
         words are as wide as the layers.
         """
         get, units = tf.compat.v1.get_variable, architecture.num_units
+        start = self._output_start(architecture)
         if not architecture.ties_output:
-            return None, tf.identity(get("kernel", [units, architecture.tgt_vocab_size]))
+            return None, tf.identity(get("kernel", [units, architecture.tgt_vocab_size], initializer=start))
         size = architecture.output_size
-        narrow = None if size == units else tf.identity(get("kernel", [units, size]))
+        narrow = None if size == units else tf.identity(get("kernel", [units, size], initializer=start))
         return narrow, tf.transpose(self._embed_target.table)
+
+    def _embeddings_start(self, architecture: Any) -> Draw | None:
+        """How words' vectors start, if the family says so; None: as the initializer has it."""
+        return None
+
+    def _output_start(self, architecture: Any) -> Draw | None:
+        """How the output layer starts, where it has a kernel: see `_embeddings_start`."""
+        return None
 
     def _decoding(self, memory: Memory) -> Decoding:
         """The family's, whose outputs have the width that the output layer reads."""

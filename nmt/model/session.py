@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from nmt.core.errors import InputError, reason_of
+from nmt.model.parts.positions import TOO_LONG
 from nmt.model.parts.softmax_cross_entropy import TOO_MANY
 
 v1 = tf.compat.v1
@@ -35,7 +36,7 @@ def session_config(inter_threads: int = 0, intra_threads: int = 0, log_device_pl
 
 @contextmanager
 def memory_for(work: str, source: np.ndarray, target: np.ndarray | None, options: str) -> Iterator[None]:
-    """In such a block TensorFlow's lack of memory, or of numbers for logits, becomes an error that names the batch.
+    """In such a block TensorFlow's lack of memory, of numbers for logits, or of positions becomes the user's error.
 
     Args:
         work: what is done with the batch.
@@ -44,12 +45,12 @@ def memory_for(work: str, source: np.ndarray, target: np.ndarray | None, options
         options: those that make batches smaller.
 
     Raises:
-        InputError: memory does not suffice, or there are too many logits.
+        InputError: memory does not suffice, there are too many logits, or a sentence is longer than the model's.
     """
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
-        if TOO_MANY not in str(error):
+        if TOO_MANY not in str(error) and TOO_LONG not in str(error):
             raise
         raise InputError(f"{work}: {reason_of(error)}") from error
     except tf.errors.ResourceExhaustedError as error:

@@ -118,7 +118,8 @@ class ReportOptions(ProcessorOptions):
             )
 
 
-PRESETS = ("", "small", "iwslt", "wmt")  # files in nmt/presets
+_OF_LSTMS = ("small", "iwslt", "wmt")
+PRESETS = ("", *_OF_LSTMS, "transformer_tiny", "transformer_base", "transformer_big", "convs2s_small")  # nmt/presets
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ class InferenceOptions(ConfigurationOptions):
         for name in ("use_char_encode", "language_model"):
             if self.shortlist and getattr(self, name):
                 yield f"--shortlist goes by the words of a source, which --{name} does not have: leave one out"
-        if self.coverage_penalty_weight and not self.attention:
+        if self.coverage_penalty_weight and not self.attends:
             yield "--coverage_penalty_weight needs --attention, whose weights it adds up"
         if self.tgt_max_len_infer and self.min_length >= self.tgt_max_len_infer:
             yield (

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from nmt.model.architecture import TIED, Architecture
+from nmt.model.convs2s.architecture import ConvS2SArchitecture
 from nmt.model.lstm.architecture import ATTENTION_ARCHITECTURES, ATTENTIONS, ENCODER_TYPES, UNIT_TYPES, LSTMArchitecture
 from nmt.model.parts.initializers import INIT_OPS, Initializer
 from nmt.model.registry import FAMILIES
+from nmt.model.transformer.architecture import NORMS, POSITIONS, TransformerArchitecture
 from nmt.options.data_options import DataOptions
 from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, Condition, option
 
@@ -21,7 +23,22 @@ _ATTENDS = Condition(
     "--attention, and --attention_architecture=standard",
     lambda config: config.attention and config.attention_architecture == "standard",
 )
-_UNIFORM = Condition("--init_op=uniform", lambda config: config.init_op == "uniform")
+_ODD = Condition("it must be odd, and 1 or more", lambda value: value > 0 and value % 2 == 1)
+_DRAWN = Condition("another --model_family", lambda config: FAMILIES[config.model_family].draws)
+_UNIFORM = Condition(
+    "--init_op=uniform, and a --model_family that draws so",
+    lambda config: config.init_op == "uniform" and FAMILIES[config.model_family].draws,
+)
+_RECURRENT = Condition("another --model_family", lambda config: of_family(config, LSTMArchitecture))
+_LEARNED = Condition(
+    "--positions=learned, or --model_family=convs2s",
+    lambda config: config.positions == "learned" or of_family(config, ConvS2SArchitecture),
+)
+
+
+def of_family(config: Any, kind: type[Architecture]) -> bool:
+    """Whether a configuration's family of models has an architecture of this kind."""
+    return issubclass(FAMILIES[config.model_family].architecture, kind)
 
 
 @dataclass(frozen=True)
@@ -47,7 +64,7 @@ class ModelOptions(DataOptions):
         None, "decoder depth", within=NOT_NEGATIVE, makes=[Architecture], fixed=True
     )
     encoder_type: str = option("uni", "encoder", allowed=ENCODER_TYPES, makes=[LSTMArchitecture], fixed=True)
-    residual: bool = option(False, "residual connections above the first layer", fixed=True)
+    residual: bool = option(False, "residual connections above the first layer", needs=_RECURRENT, fixed=True)
     attention: str = option(
         "", "attention score; empty: no attention", allowed=ATTENTIONS, makes=[LSTMArchitecture], fixed=True
     )
@@ -75,12 +92,52 @@ class ModelOptions(DataOptions):
     forget_bias: float = option(
         1.0, "added to the forget gate", within=FINITE, needs=_HAS_BIAS, makes=[LSTMArchitecture], fixed=True
     )
+    num_heads: int = option(8, "heads of each attention", within=POSITIVE, makes=[TransformerArchitecture], fixed=True)
+    feed_forward_size: int | None = option(
+        None,
+        "inner width of feed-forward layers; unset: four times num_units",
+        within=POSITIVE,
+        makes=[TransformerArchitecture],
+        fixed=True,
+    )
+    norm: str = option(
+        "post",
+        "where layers are normalised: behind the sum with what they read, or before they read it",
+        allowed=NORMS,
+        makes=[TransformerArchitecture],
+        fixed=True,
+    )
+    positions: str = option(
+        "sinusoidal", "vectors of positions", allowed=POSITIONS, makes=[TransformerArchitecture], fixed=True
+    )
+    max_positions: int = option(
+        1024,
+        "tokens of the longest sentence, its end counted, where positions are learned",
+        within=POSITIVE,
+        needs=_LEARNED,
+        makes=[TransformerArchitecture, ConvS2SArchitecture],
+        fixed=True,
+    )
+    kernel_width: int = option(
+        3, "tokens that a convolution reads at once; odd", within=_ODD, makes=[ConvS2SArchitecture], fixed=True
+    )
     time_major: bool = option(True, "no effect: the fast layout, time first, is always used")
     scope: str | None = option(None, "no effect, as in the original", saved=False)
-    init_op: str = option("uniform", "initialiser", allowed=INIT_OPS, makes=[Initializer])
+    init_op: str = option(
+        "uniform",
+        "initialiser; families of attention have their papers'",
+        allowed=INIT_OPS,
+        needs=_DRAWN,
+        makes=[Initializer],
+    )
     init_weight: float = option(
         0.1, "uniform draws lie within +-init_weight", within=FINITE, needs=_UNIFORM, makes=[Initializer]
     )
+
+    @property
+    def attends(self) -> bool:
+        """Whether the decoder looks at the source: recurrent ones if asked for, the others always."""
+        return bool(self.attention) if of_family(self, LSTMArchitecture) else not self.language_model
 
     @property
     def residual_layers(self) -> tuple[int, int]:
@@ -98,20 +155,14 @@ class ModelOptions(DataOptions):
 
     def model_contradictions(self) -> Iterator[str]:
         """What these options say against each other, and against the data's."""
-        encoder = self.num_encoder_layers or 0
-        if self.encoder_type == "bi" and encoder % 2:
-            yield f"--encoder_type=bi needs an even --num_encoder_layers, not {encoder}"
-        if self.encoder_type == "gnmt" and encoder < 2:
-            yield f"--encoder_type=gnmt needs 2 or more --num_encoder_layers, not {encoder}"
-        if self.attention_architecture != "standard" and not self.attention:
-            yield f"--attention_architecture={self.attention_architecture} needs --attention: give one"
-        if self.attention_architecture == "gnmt" and encoder < 2:
-            yield f"--attention_architecture=gnmt needs 2 or more --num_encoder_layers, not {encoder}"
-        if not (self.attention or self.pass_hidden_state or self.language_model):
+        yield from self._recurrent_contradictions() if of_family(self, LSTMArchitecture) else ()
+        if of_family(self, TransformerArchitecture) and self.num_units % self.num_heads:
             yield (
-                "without --pass_hidden_state (or with unequal --num_encoder_layers and --num_decoder_layers) the "
-                "decoder sees the source through --attention only: give one"
+                f"--num_heads={self.num_heads} cannot share --num_units={self.num_units} evenly: give another number "
+                "of heads, or a width that is a multiple of it"
             )
+        if _LEARNED.holds(self):
+            yield from self._position_contradictions()
         if self.init_op == "uniform" and self.init_weight <= 0:
             yield f"--init_op=uniform needs --init_weight more than 0, not {self.init_weight}"
         if self.embed_prefix and self.num_embeddings_partitions > 1:
@@ -127,3 +178,27 @@ class ModelOptions(DataOptions):
             )
         if self.use_char_encode and (self.share_vocab or self.embed_prefix):
             yield "--use_char_encode has no source vocabulary: leave --share_vocab and --embed_prefix out"
+
+    def _recurrent_contradictions(self) -> Iterator[str]:
+        encoder = self.num_encoder_layers or 0
+        if self.encoder_type == "bi" and encoder % 2:
+            yield f"--encoder_type=bi needs an even --num_encoder_layers, not {encoder}"
+        if self.encoder_type == "gnmt" and encoder < 2:
+            yield f"--encoder_type=gnmt needs 2 or more --num_encoder_layers, not {encoder}"
+        if self.attention_architecture != "standard" and not self.attention:
+            yield f"--attention_architecture={self.attention_architecture} needs --attention: give one"
+        if self.attention_architecture == "gnmt" and encoder < 2:
+            yield f"--attention_architecture=gnmt needs 2 or more --num_encoder_layers, not {encoder}"
+        if not (self.attention or self.pass_hidden_state or self.language_model):
+            yield (
+                "without --pass_hidden_state (or with unequal --num_encoder_layers and --num_decoder_layers) the "
+                "decoder sees the source through --attention only: give one"
+            )
+
+    def _position_contradictions(self) -> Iterator[str]:
+        for name, longest, end in (("src_max_len", self.src_max_len, 0), ("tgt_max_len", self.tgt_max_len, 1)):
+            if not longest or longest + end > self.max_positions:
+                yield (
+                    f"--{name}={longest} keeps sentences that are longer than --max_positions={self.max_positions} "
+                    f"(a target's end counts): give --{name}={self.max_positions - end} or less, or more positions"
+                )

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from nmt.model.parts.dropout import DROPOUT_MASKS
 from nmt.model.parts.initializers import Initializer
+from nmt.model.transformer.architecture import TransformerArchitecture
 from nmt.options.data_options import BY_SENTENCES
-from nmt.options.model_options import ModelOptions
+from nmt.options.model_options import ModelOptions, of_family
 from nmt.options.option import BELOW_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, POSITIVE, Condition, option
 from nmt.scoring.perplexity import LikelihoodSettings
 from nmt.train.divergence import ACTIONS
@@ -26,6 +27,7 @@ _ADAM = Condition("--optimizer=adam", lambda options: options.optimizer == "adam
 _DROPS = Condition("--dropout or --output_dropout", lambda options: options.dropout or options.output_dropout)
 _BLOCKS = Condition("--sync=average or --sync=bmuf", lambda options: options.sync != "gradients")
 _ALL_WORDS = Condition("--num_sampled_softmax=0", lambda options: options.num_sampled_softmax == 0)
+_TRANSFORMS = Condition("another --model_family", lambda options: of_family(options, TransformerArchitecture))
 _SOURCE = Condition("no --language_model", lambda options: not options.language_model)
 _WARMS_UP = Condition("--warmup_steps", lambda options: options.warmup_steps > 0)
 _FILTER = Condition("--sync=bmuf", lambda options: options.sync == "bmuf")
@@ -153,9 +155,23 @@ class TrainingOptions(ModelOptions):
         within=BELOW_ONE,
         makes=[Optimization],
     )
+    attention_dropout: float = option(
+        0.0,
+        "probability that a weight of attention is dropped",
+        within=BELOW_ONE,
+        needs=_TRANSFORMS,
+        makes=[Optimization],
+    )
+    activation_dropout: float = option(
+        0.0,
+        "probability that a number inside a feed-forward layer is dropped",
+        within=BELOW_ONE,
+        needs=_TRANSFORMS,
+        makes=[Optimization],
+    )
     dropout_mask: str = option(
         "step",
-        "how long a mask of these two lasts: a step, or a whole sentence",
+        "how long a mask of --dropout and --output_dropout lasts: a step, or a whole sentence",
         allowed=DROPOUT_MASKS,
         needs=_DROPS,
         makes=[Optimization],

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from nmt.model.architecture import Architecture
 from nmt.model.batch_input import BatchInput
-from nmt.model.parts.dropout import EdgeDropout
+from nmt.model.parts.dropout import OtherDropout
 from nmt.model.parts.initializers import Initializer
 from nmt.model.registry import make_translator
 from nmt.text.batches import Batch
@@ -87,6 +87,8 @@ class Optimization:
         dropout_mask: "step", or "sentence": these two drop the same numbers at all times of a sentence.
         src_word_dropout: probability that a source word is dropped as a whole.
         tgt_word_dropout: the same for a target word that the decoder reads.
+        attention_dropout: the same for a weight of attention, where the family has such a dropout.
+        activation_dropout: the same for a number inside a feed-forward layer; likewise.
         num_sampled_softmax: words that the softmax is taken over (`nmt.model.parts.sampled_softmax`); 0 for all. The
             loss, and the perplexity printed in training, are then those of the sample.
         label_smoothing: probability that is asked for of all words alike; the loss that is printed is without it.
@@ -112,6 +114,8 @@ class Optimization:
     dropout_mask: str = "step"
     src_word_dropout: float = 0.0
     tgt_word_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
     num_sampled_softmax: int = 0
     label_smoothing: float = 0.0
     r_drop: float = 0.0
@@ -181,9 +185,21 @@ class TrainStep:
                 raise ValueError(f"{name} is not trained: the initializer must be given its values")
         self._input = BatchInput(architecture)
         self._seed = v1.placeholder(tf.int32, [2], "dropout_seed")
-        edges = EdgeDropout(optimization.src_word_dropout, optimization.tgt_word_dropout, optimization.output_dropout)
+        other_dropout = OtherDropout(
+            optimization.src_word_dropout,
+            optimization.tgt_word_dropout,
+            optimization.output_dropout,
+            optimization.attention_dropout,
+            optimization.activation_dropout,
+        )
         translator = make_translator(
-            architecture, initializer, optimization.dropout, self._seed, num_gpus, edges, optimization.dropout_mask
+            architecture,
+            initializer,
+            optimization.dropout,
+            self._seed,
+            num_gpus,
+            other_dropout,
+            optimization.dropout_mask,
         )
         losses = self._input.losses(
             translator,

@@ -125,7 +125,7 @@ class TranslationModel(TrainedModel[SearchSettings]):
         self._lengths = v1.placeholder(tf.int32, [None], "source_lengths")
         self._max_steps = v1.placeholder(tf.int32, [None], "max_steps")
         self._draws = v1.placeholder(tf.float64, [None, None, None], "draws")
-        settings, vocabulary = self._settings, self._tgt_vocab
+        settings, vocabulary, self._longest = self._settings, self._tgt_vocab, translator.architecture.longest
         unk, sos, eos = vocabulary.unk_id, vocabulary.sos_id, vocabulary.eos_id
         writer: Any = translator
         self._shortlist: Shortlist | None = None
@@ -204,7 +204,8 @@ class TranslationModel(TrainedModel[SearchSettings]):
         # Not twice the longest source of the batch: a sentence's limit would depend on its neighbours.
         limit = self._settings.tgt_max_len
         limits = np.full_like(lengths, limit) if limit else 2 * lengths + _SLACK
-        return np.maximum(limits, self._settings.min_length + 1)  # and the end mark
+        limits = np.maximum(limits, self._settings.min_length + 1)  # and the end mark
+        return limits if self._longest is None else np.minimum(limits, self._longest)
 
     def _search(self, tokens: Sequence[Sequence[str]], numbers: Sequence[int]) -> np.ndarray:
         """Ids, int32 [batch, translations, time], of the translations of sentences that each have a token."""

@@ -14,19 +14,23 @@ DROPOUT_MASKS = ("step", "sentence")
 
 
 @dataclass(frozen=True)
-class EdgeDropout:
-    """Probabilities to drop what a model reads and gives, beside the inputs of its layers.
+class OtherDropout:
+    """Probabilities to drop, beside that of a layer's input.
 
     Attributes:
         source_words: of a source word as a whole, whose vector is then zero (Gal, Ghahramani 2016, section 4.2,
             but each occurrence by itself).
         target_words: of a target word that the decoder reads.
         outputs: of a number in the vectors that the output layer reads.
+        attention: of a weight of attention, where a family has such a dropout.
+        activations: of a number inside a feed-forward layer, behind its activation; likewise.
     """
 
     source_words: float = 0.0
     target_words: float = 0.0
     outputs: float = 0.0
+    attention: float = 0.0
+    activations: float = 0.0
 
 
 class Dropout:
@@ -56,6 +60,11 @@ class Dropout:
         self._seed = seed
         self._places = first_place
         self._per_sentence = per_sentence
+
+    @property
+    def keep(self) -> float:
+        """The probability to keep."""
+        return self._keep
 
     @property
     def active(self) -> bool:

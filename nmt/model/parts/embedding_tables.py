@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from nmt.model.architecture import Architecture
 from nmt.model.parts.character_convolution import CharacterEmbedding
+from nmt.model.parts.initializers import Draw
 from nmt.model.parts.placement import Placement
 
 # Ids, int32 [...] (of characters: [..., WORD_LENGTH]) -> vectors [..., size].
@@ -37,17 +38,27 @@ class Embedding:
         size: width of a vector.
         pretrained: whether the vectors are given: see `Initializer.given`.
         num_partitions: pieces; up to 1 for none. Does not apply to pretrained vectors.
+        start: how it starts, if the family says so.
     """
 
-    def __init__(self, name: str, rows: int, size: int, *, pretrained: bool = False, num_partitions: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        rows: int,
+        size: int,
+        *,
+        pretrained: bool = False,
+        num_partitions: int = 0,
+        start: Draw | None = None,
+    ) -> None:
         get = tf.compat.v1.get_variable
         self._given: tf.Variable | None = None
         if pretrained:
-            self._table = get(name, [NUM_TRAINED, size])
+            self._table = get(name, [NUM_TRAINED, size], initializer=start)
             self._given = get(f"{name}_pretrained", [rows - NUM_TRAINED, size], trainable=False)
             return
         partitioner = tf.compat.v1.fixed_size_partitioner(num_partitions) if num_partitions > 1 else None
-        self._table = get(name, [rows, size], partitioner=partitioner)
+        self._table = get(name, [rows, size], partitioner=partitioner, initializer=start)
 
     @property
     def table(self) -> tf.Tensor:
@@ -64,8 +75,16 @@ class Embedding:
         return tf.where((ids >= NUM_TRAINED)[..., None], given, trained)
 
 
-def make_embeddings(architecture: Architecture, placement: Placement) -> tuple[Lookup | None, Embedding]:
-    """The lookups of source and target words; the former is None if there is no source."""
+def make_embeddings(
+    architecture: Architecture, placement: Placement, start: Draw | None = None
+) -> tuple[Lookup | None, Embedding]:
+    """The lookups of source and target words; the former is None if there is no source.
+
+    Args:
+        architecture: the model.
+        placement: where they are.
+        start: how the tables start, if the family says so.
+    """
     partitions = architecture.num_embeddings_partitions
     source: Lookup | None = None
     with tf.device(placement.embedding(architecture.src_vocab_size)):
@@ -78,6 +97,7 @@ def make_embeddings(architecture: Architecture, placement: Placement) -> tuple[L
                 architecture.source_size,
                 pretrained=architecture.src_pretrained,
                 num_partitions=partitions,
+                start=start,
             )
     if architecture.share_embedding and isinstance(source, Embedding):
         return source, source
@@ -88,6 +108,7 @@ def make_embeddings(architecture: Architecture, placement: Placement) -> tuple[L
             architecture.target_size,
             pretrained=architecture.tgt_pretrained,
             num_partitions=partitions,
+            start=start,
         )
 
 

@@ -12,12 +12,24 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 INIT_OPS = ("uniform", "glorot_normal", "glorot_uniform")
+
+
+class Draw(NamedTuple):
+    """How one variable starts where its layer says so, whatever `init_op`: given to `get_variable` as initializer.
+
+    Attributes:
+        distribution: "normal", of mean 0; or "uniform".
+        width: the standard deviation; or the draws lie within +-width.
+    """
+
+    distribution: str
+    width: float
 
 
 @dataclass(frozen=True)
@@ -49,11 +61,21 @@ class Initializer:
         if self.init_op == "uniform" and not self.init_weight > 0:
             raise ValueError(f"init_weight is {self.init_weight}; init_op 'uniform' needs a positive one")
 
-    def for_variable(self, name: str) -> Any:
-        """The TensorFlow initialiser of the variable with this full name (without the ":0")."""
+    def for_variable(self, name: str, stated: Draw | None = None) -> Any:
+        """The TensorFlow initialiser of the variable with this full name (without the ":0").
+
+        Args:
+            name: of the variable.
+            stated: what its layer says; None: nothing.
+        """
         if name in self.given:
             return _given(self.given[name])
-        return self.draw(None if self.seed is None else zlib.crc32(f"{self.seed}/{name}".encode()) & 0x7FFFFFFF)
+        seed = None if self.seed is None else zlib.crc32(f"{self.seed}/{name}".encode()) & 0x7FFFFFFF
+        if stated is None:
+            return self.draw(seed)
+        if stated.distribution == "normal":
+            return tf.compat.v1.random_normal_initializer(0.0, stated.width, seed=seed)
+        return tf.compat.v1.random_uniform_initializer(-stated.width, stated.width, seed=seed)
 
     def draw(self, seed: int | None) -> Any:
         """The TensorFlow initialiser that draws by this operation seed."""
@@ -64,9 +86,10 @@ class Initializer:
         return tf.compat.v1.random_uniform_initializer(-self.init_weight, self.init_weight, seed=seed)
 
     def getter(self, getter: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -> Any:
-        """A `custom_getter` for a variable scope; variables that state an initialiser keep it."""
-        if kwargs.get("initializer") is None:
-            whole = self.for_variable(name)
+        """A `custom_getter` for a variable scope; variables that state an initialiser of TensorFlow's keep it."""
+        stated = kwargs.get("initializer")
+        if stated is None or isinstance(stated, Draw):
+            whole = self.for_variable(name, stated)
             kwargs["initializer"] = _cut(whole) if kwargs.get("partitioner") else whole
         return getter(name, *args, **kwargs)
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.lstm.architecture import LSTMArchitecture
+from nmt.model.architecture import Architecture
+from nmt.model.interface import Translator
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
+from nmt.model.registry import make_translator
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import EOS, SOS, v1
 from tests.nmt.model.slopes import assert_gradients_are_slopes
@@ -43,7 +45,7 @@ class Batch:
         return dict(zip(places, self.arrays, strict=True))
 
 
-def assert_loss_is_the_oracles(translator: LSTMTranslator, session: Any) -> None:
+def assert_loss_is_the_oracles(translator: Translator, session: Any) -> None:
     """The summed loss of a padded batch, to 1e-5."""
     batch = Batch(extra=2)
     places = batch.places()
@@ -54,7 +56,7 @@ def assert_loss_is_the_oracles(translator: LSTMTranslator, session: Any) -> None
     assert loss == pytest.approx(wanted, rel=1e-5)
 
 
-def assert_steps_are_the_oracles(translator: LSTMTranslator, session: Any) -> None:
+def assert_steps_are_the_oracles(translator: Translator, session: Any) -> None:
     """Logits and weights of the step that search uses, at each of three positions, to 1e-5."""
     batch = Batch()
     memory = translator.encode(tf.constant(batch.arrays[0]), tf.constant(batch.arrays[1]))
@@ -79,17 +81,17 @@ def assert_steps_are_the_oracles(translator: LSTMTranslator, session: Any) -> No
                 assert not weights[k, len(source) :].any(), (k, time)
 
 
-def assert_gradients_are_finite_differences(arch: LSTMArchitecture) -> None:
+def assert_gradients_are_finite_differences(arch: Architecture, **options: Any) -> None:
     """Every variable, in float64, along a random direction; dropout on, its masks fixed by the seed."""
 
     def loss() -> tf.Tensor:
-        translator = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), 0.3, tf.constant([4, 9]))
+        translator = make_translator(arch, initializer("uniform", 0.5, seed=5), 0.3, tf.constant([4, 9]), **options)
         return translator.losses(*[tf.constant(a) for a in Batch().arrays]).words
 
     assert_gradients_are_slopes(loss)
 
 
-def assert_control_flows_agree(arch: LSTMArchitecture) -> None:
+def assert_control_flows_agree(arch: Architecture) -> None:
     """TensorFlow's first and second control flow give the same loss and gradients."""
     batch, results = Batch(), []
     enabled = v1.control_flow_v2_enabled()
@@ -104,6 +106,52 @@ def assert_control_flows_agree(arch: LSTMArchitecture) -> None:
         (v1.enable_control_flow_v2 if enabled else v1.disable_control_flow_v2)()
     for number, (first, second) in enumerate(zip(*results, strict=True)):
         np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6, err_msg=f"the loss is 0: {number}")
+
+
+def assert_translations_step_together(arch: Architecture) -> None:
+    """As search asks: rows of a sentence one after the other, each as if it were alone."""
+    batch = Batch()
+    with graphs.model(arch) as (translator, session):
+        decoder = translator.decoder(translator.encode(tf.constant(batch.arrays[0]), tf.constant(batch.arrays[1])))
+        twice = tf.nest.map_structure(lambda value: tf.repeat(value, 2, axis=0), decoder.initial_state)
+        single, state = [], decoder.initial_state
+        for words in ([1, 1, 1, 1], [3, 4, 5, 6]):
+            logits, state, weights = decoder.step(state, tf.constant(words))
+            single.append((logits, weights))
+        both, state = [], twice
+        for words in ([1] * 8, [3, 7, 4, 7, 5, 7, 6, 7]):
+            logits, state, weights = decoder.step(state, tf.constant(words))
+            both.append((logits, weights))
+        for alone, together in session.run(list(zip(single, both, strict=True))):
+            for one, two in zip(alone, together, strict=True):
+                np.testing.assert_allclose(two[::2], one, rtol=1e-5, atol=1e-6)
+
+
+def assert_no_targets_make_no_gradient(arch: Architecture) -> None:
+    """What a rank without a sentence gets: zeros, and nothing that is not a number."""
+    batch = Batch()
+    batch.arrays[4] = np.zeros(4, np.int32)
+    batch.arrays[1] = np.array([5, 0, 0, 2], np.int32)
+    with graphs.model(arch) as (translator, session):
+        places = batch.places()
+        loss = translator.losses(*places).words
+        gradients = [tf.convert_to_tensor(g) for g in tf.gradients(loss, v1.trainable_variables())]
+        values = session.run([loss, *gradients], batch.feed(places))
+    assert all(not np.any(value) for value in values)
+
+
+def assert_padding_changes_nothing(arch: Architecture) -> None:
+    """Loss and gradients of the same sentences, seven positions longer."""
+    found = []
+    for extra in (0, 7):
+        batch = Batch(extra)
+        with graphs.model(arch) as (translator, session):
+            places = batch.places()
+            loss = translator.losses(*places).words
+            gradients = [tf.convert_to_tensor(g) for g in tf.gradients(loss, v1.trainable_variables())]
+            found.append(session.run([loss, *gradients], batch.feed(places)))
+    for short, long in zip(*found, strict=True):
+        np.testing.assert_allclose(short, long, rtol=1e-5, atol=1e-6)
 
 
 def names(**changes: Any) -> dict[str, list[int]]:

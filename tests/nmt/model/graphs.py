@@ -11,52 +11,67 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from nmt.model.architecture import Architecture
+from nmt.model.convs2s.architecture import ConvS2SArchitecture
+from nmt.model.interface import Translator
 from nmt.model.lstm.architecture import LSTMArchitecture
-from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
+from nmt.model.registry import make_translator
+from nmt.model.transformer.architecture import TransformerArchitecture
+from tests.nmt.model.oracle_convs2s import OracleConvS2S
 from tests.nmt.model.oracle_model import OracleModel
+from tests.nmt.model.oracle_transformer import OracleTransformer
 
 v1 = tf.compat.v1
 SOS, EOS = 1, 2
-DUMMY = LSTMArchitecture(11, 13, 6, 1, 1)
+DUMMIES: dict[str, Any] = {
+    "lstm": LSTMArchitecture(11, 13, 6, 1, 1),
+    "convs2s": ConvS2SArchitecture(11, 13, 6, 1, 1),
+    "transformer": TransformerArchitecture(11, 13, 6, 1, 1, num_heads=3, feed_forward_size=10),
+}
+ORACLES: dict[type, Any] = {
+    LSTMArchitecture: OracleModel,
+    ConvS2SArchitecture: OracleConvS2S,
+    TransformerArchitecture: OracleTransformer,
+}
 
 
-def architecture(**changes: Any) -> LSTMArchitecture:
+def architecture(family: Any = "lstm", **changes: Any) -> Any:
     """A small one with these values."""
-    return dataclasses.replace(DUMMY, **changes)
+    return dataclasses.replace(DUMMIES[family], **changes)
 
 
 @contextmanager
-def model(arch: LSTMArchitecture, weight: float = 0.8, **options: Any) -> Iterator[tuple[LSTMTranslator, Any]]:
+def model(arch: Architecture, weight: float = 0.8, **options: Any) -> Iterator[tuple[Translator, Any]]:
     """A translator in a graph of its own, and its session."""
     with tf.Graph().as_default():
-        translator = LSTMTranslator(arch, initializer("uniform", weight, seed=5), **options)
+        translator = make_translator(arch, initializer("uniform", weight, seed=5), **options)
         variables = v1.global_variables()
         values = [v1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
         fill = [v1.assign(v, value) for v, value in zip(variables, values, strict=True)]
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
-            # The variables that start at constants would hide mistakes.
-            rng = np.random.default_rng(8)
+            # The variables that start at constants would hide mistakes, and so would a family's own small starts.
+            rng, draws = np.random.default_rng(8), isinstance(arch, LSTMArchitecture)
             starts = session.run(variables)
             session.run(
                 fill,
                 {
-                    place: rng.uniform(-weight, weight, start.shape) if np.ptp(start) == 0 else start
+                    place: rng.uniform(-weight, weight, start.shape) if np.ptp(start) == 0 or not draws else start
                     for place, start in zip(values, starts, strict=True)
                 },
             )
             yield translator, session
 
 
-def oracle(arch: LSTMArchitecture, session: Any) -> OracleModel:
+def oracle(arch: Architecture, session: Any) -> Any:
     """The NumPy model with the same weights."""
     weights: dict[str, np.ndarray] = {}
     variables = v1.global_variables()
     for variable, value in zip(variables, session.run(variables), strict=True):
         name = re.sub(r"/part_\d+$", "", variable.op.name)  # rows of a partitioned variable
         weights[name] = np.concatenate([weights[name], value]) if name in weights else value
-    return OracleModel(arch, weights)
+    return ORACLES[type(arch)](arch, weights)
 
 
 def sentences(lengths: list[int], vocabulary: int, seed: int = 0) -> list[list[int]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nmt.model.lstm.architecture import LSTMArchitecture
+from nmt.model.architecture import Architecture
 
 Array = np.ndarray
 Weights = Mapping[str, Array]
@@ -19,7 +19,7 @@ def table(weights: Weights, name: str) -> Array:
     return np.concatenate(parts).astype(np.float64)
 
 
-def source_vectors(architecture: LSTMArchitecture, weights: Weights, source: Sequence[Any]) -> list[Array]:
+def source_vectors(architecture: Architecture, weights: Weights, source: Sequence[Any]) -> list[Array]:
     """A vector for each word of a sentence."""
     if architecture.character_source:
         return [character_vector(weights, word) for word in source]
@@ -29,7 +29,7 @@ def source_vectors(architecture: LSTMArchitecture, weights: Weights, source: Seq
     )
 
 
-def target_vector(architecture: LSTMArchitecture, weights: Weights, word: int) -> Array:
+def target_vector(architecture: Architecture, weights: Weights, word: int) -> Array:
     """The vector of a target word."""
     share = architecture.share_embedding
     return table(weights, "embeddings/embedding_share" if share else "embeddings/decoder/embedding_decoder")[word]

@@ -57,7 +57,7 @@ STATED: dict[str, tuple[dict[str, Any], Figures]] = {
 class OneSeed(Initializer):
     """Every variable starts from the same operation seed."""
 
-    def for_variable(self, name: str) -> Any:
+    def for_variable(self, name: str, stated: Any = None) -> Any:
         """The initialiser of the tutorial, whatever the name."""
         return self.draw(self.seed)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from nmt.model.lstm.architecture import ATTENTIONS
 from nmt.model.lstm.translator import LSTMTranslator
-from nmt.model.parts.dropout import EdgeDropout
+from nmt.model.parts.dropout import OtherDropout
 from nmt.model.parts.initializers import initializer
 from tests.nmt.model import graphs
 from tests.nmt.model.comparisons import (
@@ -160,7 +160,7 @@ def test_dropped_words_and_outputs(edge: str) -> None:
         alone = plain.losses(source, lengths, given, wanted, target_lengths, r_drop=5.0)  # two passes that are the same
         assert not [op for op in graph.get_operations() if "StatelessRandom" in op.type]
         for rate in (0.5, 0.5, 0.999):
-            dropping = LSTMTranslator(arch, initializer(), 0.0, seed, edges=EdgeDropout(**{edge: rate}))
+            dropping = LSTMTranslator(arch, initializer(), 0.0, seed, other_dropout=OtherDropout(**{edge: rate}))
             losses.append(dropping.losses(*tensors).words)
         session.run(v1.global_variables_initializer())
         np.testing.assert_allclose(session.run(alone), session.run([losses[0]] * 2), rtol=1e-5)
@@ -171,7 +171,7 @@ def test_dropped_words_and_outputs(edge: str) -> None:
         side = {"source_words": 0, "target_words": 2}.get(edge)
         if side is not None:
             ids = [tf.reverse(one, [0]) if place == side else one for place, one in enumerate(tensors)]
-            none = LSTMTranslator(arch, initializer(), 0.0, seed, edges=EdgeDropout(**{edge: 0.999999}))
+            none = LSTMTranslator(arch, initializer(), 0.0, seed, other_dropout=OtherDropout(**{edge: 0.999999}))
             either = [none.losses(*ids).words, none.losses(*tensors).words, plain.losses(*ids).words]
             changed, dropped, seen = session.run(either, {seed: [1, 0]})
             assert changed == pytest.approx(dropped, rel=1e-6) and seen != pytest.approx(found[0][0], rel=1e-4)

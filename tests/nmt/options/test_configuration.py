@@ -62,7 +62,8 @@ def test_all_flags_of_the_original_and_those_added() -> None:
     added |= {"adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
     added |= {"embedding_size", "dropout_mask", "r_drop", "preset", "bpe_codes", "src_bpe_dropout", "tgt_bpe_dropout"}
     added |= {"plateau_metric", "plateau_factor", "plateau_patience"}
-    added |= {"min_length", "ban_unk_token", "shortlist"}
+    added |= {"num_heads", "feed_forward_size", "norm", "positions", "max_positions", "kernel_width"}
+    added |= {"attention_dropout", "activation_dropout", "min_length", "ban_unk_token", "shortlist"}
     added |= {f"block_{name}" for name in ("steps", "momentum", "learning_rate", "nesterov", "state", "warmup")}
     assert added < set(FIELDS)
     assert len(FIELDS) == 75 + len(added)

@@ -99,6 +99,8 @@ def feed(**given: Any) -> Any:
     return make(FeedSettings, resolve(NEEDED | given))
 
 
+TRANSFORMER = {"model_family": "transformer", "num_units": 32}
+CONVS2S = {"model_family": "convs2s"}
 CODES = {"bpe_codes": "c", "subword_option": "bpe", "src_bpe_dropout": 0.5, "tgt_bpe_dropout": 0.5}
 BMUF = {"sync": "bmuf", "block_steps": 5}
 # (maker, its attribute, the option's value, what the attribute then is, other options needed)
@@ -136,6 +138,14 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "pass_hidden_state": (architecture, "pass_hidden_state", False, False, {"attention": "luong"}),
     "unit_type": (architecture, "unit_type", "nas", "nas", {}),
     "forget_bias": (architecture, "forget_bias", 0.5, 0.5, {}),
+    "num_heads": (architecture, "num_heads", 4, 4, TRANSFORMER),
+    "feed_forward_size": (architecture, "inner_size", 40, 40, TRANSFORMER),
+    "norm": (architecture, "norm", "pre", "pre", TRANSFORMER),
+    "positions": (architecture, "positions", "learned", "learned", TRANSFORMER),
+    "max_positions": (architecture, "max_positions", 70, 70, CONVS2S),
+    "kernel_width": (architecture, "kernel_width", 5, 5, CONVS2S),
+    "attention_dropout": (optimization, "attention_dropout", 0.1, 0.1, TRANSFORMER),
+    "activation_dropout": (optimization, "activation_dropout", 0.1, 0.1, TRANSFORMER),
     "optimizer": (optimization, "optimizer", "adam", "adam", {}),
     "adam_beta1": (optimization, "adam_beta1", 0.8, 0.8, {"optimizer": "adam"}),
     "adam_beta2": (optimization, "adam_beta2", 0.8, 0.8, {"optimizer": "adam"}),

@@ -114,6 +114,12 @@ def test_options_that_would_do_nothing_are_refused(toy: Any, capsys: pytest.Capt
         (["--sampling_temperature=1", "--beam_width=3"], "--infer_mode=sample"),
         (["--forget_bias=0", "--unit_type=gru"], "--unit_type=lstm"),
         (["--init_weight=0.2", "--init_op=glorot_normal"], "--init_op=uniform"),
+        (["--num_heads=2"], "another --model_family"),
+        (["--model_family=transformer", "--attention=luong"], "another --model_family"),
+        (["--model_family=transformer", "--attention=", "--max_positions=90"], "--positions=learned"),
+        (["--model_family=transformer", "--attention=", "--init_op=glorot_normal"], "another --model_family"),
+        (["--model_family=convs2s", "--attention=", "--residual"], "another --model_family"),
+        (["--model_family=convs2s", "--attention=", "--attention_dropout=0.1"], "another --model_family"),
         (["--nooutput_attention", "--attention_architecture=gnmt_v2"], "standard"),
     ):
         told = refused(toy.flags(*flags), capsys)

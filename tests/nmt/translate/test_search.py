@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from tests.nmt.translate.oracle_search import attention, beam, greedy, sample
 
 LENGTHS = [4, 1, 7, 2, 5, 3]
 # Random models do not know what an end is; with these words as eos, sentences end at different times.
-ENDS = {"plain": 12, "attention": 10, "gru": 8, "gnmt": 10}
+ENDS = {"plain": 12, "attention": 10, "gru": 8, "gnmt": 10, "transformer": 9, "convs2s": 3}
 EOS = ENDS["attention"]
-MODELS: dict[str, dict[str, Any]] = {
+RECURRENT: dict[str, dict[str, Any]] = {
     "plain": dict(num_encoder_layers=2, num_decoder_layers=2),
     "attention": dict(
         attention="scaled_luong",
@@ -35,6 +36,11 @@ MODELS: dict[str, dict[str, Any]] = {
         num_decoder_layers=2,
     ),
 }
+MODELS = RECURRENT | {
+    "transformer": dict(family="transformer", norm="pre", positions="learned", max_positions=16, num_decoder_layers=2),
+    "convs2s": dict(family="convs2s", num_decoder_layers=2),
+}
+ATTENTIVE = ["attention", "transformer", "convs2s"]
 
 
 def source(rows: list[list[int]], extra: int = 0) -> tuple[tf.Tensor, tf.Tensor]:
@@ -61,9 +67,10 @@ def test_greedy_is_the_plain_one(kind: str) -> None:
     assert ids.tolist() == [padded(words, ids.shape[1], eos) for words in wanted]
 
 
-@pytest.mark.parametrize("weight", [0.0, 1.0])
-@pytest.mark.parametrize("width", [1, 4])
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    ("kind", "width", "weight"),
+    [*itertools.product(RECURRENT, [1, 4], [0.0, 1.0]), *itertools.product(["transformer", "convs2s"], [4], [1.0])],
+)
 def test_beam_is_the_plain_one(kind: str, width: int, weight: float) -> None:
     """Same words and scores of every beam, best first."""
     rows, eos = graphs.sentences(LENGTHS, 11), ENDS[kind]
@@ -147,7 +154,7 @@ def test_coverage_needs_attention() -> None:
         beam_search(translator, *source([[3]]), tf.constant(4), SOS, EOS, 2, 0.0, 1.0)
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", RECURRENT)
 @pytest.mark.parametrize("temperature", [0.7, 2.0])
 def test_sampling_is_the_plain_one(kind: str, temperature: float) -> None:
     """The same draws give the same words."""
@@ -197,11 +204,19 @@ def test_draws_are_streams() -> None:
         assert not np.isin(uniform_draws(*other, 50), first).any(), other
 
 
-@pytest.mark.parametrize("score", ["luong", "normed_bahdanau"])
-def test_attention_is_the_plain_one(score: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("attention", dict(attention="luong")),
+        ("attention", dict(attention="normed_bahdanau")),
+        ("transformer", {}),
+        ("convs2s", {}),
+    ],
+)
+def test_attention_is_the_plain_one(kind: str, changes: dict[str, Any]) -> None:
     """Of the words that greedy search writes; 0 past the source's end, 1 in sum."""
     rows = graphs.sentences(LENGTHS, 11)
-    shape = architecture(**{**MODELS["attention"], "attention": score})
+    shape = architecture(**{**MODELS[kind], **changes})
     with graphs.model(shape, weight=2.0) as (translator, session):
         some = source(rows, 2)
         ids = greedy_search(translator, *some, tf.constant(9), SOS, EOS)
@@ -244,10 +259,11 @@ def test_a_wider_beam_than_the_vocabulary() -> None:
     "weights",
     [*(pytest.param(w, marks=pytest.mark.long("fewer penalties")) for w in ((0.0, 0.0), (1.0, 0.0))), (1.0, 0.5)],
 )
-def test_a_sentence_does_not_depend_on_its_batch(weights: tuple[float, float]) -> None:
+@pytest.mark.parametrize("kind", ATTENTIVE)
+def test_a_sentence_does_not_depend_on_its_batch(kind: str, weights: tuple[float, float]) -> None:
     """Alone, padded or among others, each with a limit of its own."""
     rows = graphs.sentences(LENGTHS, 11)
-    with graphs.model(architecture(**MODELS["attention"]), weight=2.0) as (translator, session):
+    with graphs.model(architecture(**MODELS[kind]), weight=2.0) as (translator, session):
         ids = v1.placeholder(tf.int32, [None, None])
         lengths = v1.placeholder(tf.int32, [None])
         searches = [

@@ -1,0 +1,1 @@
+"""ConvS2S: an encoder-decoder of convolutions."""

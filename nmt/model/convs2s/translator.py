@@ -1,0 +1,190 @@
+"""ConvS2S (Gehring et al. 2017, "Convolutional Sequence to Sequence Learning").
+
+    encoder   words and positions; gated convolutions over words around each word, each with a residual connection
+    decoder   the same over words before; behind each convolution attention to the source
+
+Kernels are normalised (`nmt.model.parts.dense`), and start as the paper has it (section 3.5). The gradient of the
+encoder's layers is divided by the number of attentions, each of which adds to it (section 3.4). Training computes all
+target positions at once; search takes one at a time, and keeps what the convolutions read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from nmt.model.convs2s.architecture import ConvS2SArchitecture
+from nmt.model.convs2s.layers import HALF, Attention, GatedConvolution
+from nmt.model.interface import Decoding, Memory, Translator
+from nmt.model.parts.dense import NormalizedDense
+from nmt.model.parts.dropout import Dropout
+from nmt.model.parts.initializers import Draw
+from nmt.model.parts.masks import outside
+from nmt.model.parts.placement import Placement
+from nmt.model.parts.positions import Learned
+
+_scope = tf.compat.v1.variable_scope
+_WORDS = Draw("normal", 0.1)
+
+
+class _Sources(NamedTuple):
+    """What steps read of the source: keys and values [batch, source time, size], the mask, the length's root."""
+
+    keys: tf.Tensor
+    values: tf.Tensor
+    mask: tf.Tensor
+    root: tf.Tensor
+
+
+class _Begin:
+    """Words with their positions, and what the lowest layer reads."""
+
+    def __init__(self, architecture: ConvS2SArchitecture, size: int, dropout: Dropout) -> None:
+        self._positions = Learned("positions", architecture.max_positions, size, _WORDS)
+        self._input = NormalizedDense("input", size, architecture.num_units, math.sqrt(dropout.keep / size))
+        self._dropout = dropout
+
+    def __call__(self, embedded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Of words [time, batch, size]: those with positions, and [time, batch, units]."""
+        placed = self._dropout(embedded + self._positions.first(tf.shape(embedded)[0])[:, None])
+        return placed, self._input(placed)
+
+    def step(self, embedded: tf.Tensor, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The same of words [rows, size] at one place; without dropout."""
+        placed = embedded + self._positions.at(place)
+        return placed, self._input(placed)
+
+
+class _Encoder:
+    def __init__(self, architecture: ConvS2SArchitecture, dropout: Dropout, placement: Placement) -> None:
+        units, size, width = architecture.num_units, architecture.source_size, architecture.kernel_width
+        self._dropout, self._before, self._placement = dropout, (width - 1) // 2, placement
+        self._begin = _Begin(architecture, size, dropout)
+        self._layers = [
+            GatedConvolution(f"layer_{number}", units, width, dropout.keep)
+            for number in range(architecture.num_encoder_layers)
+        ]
+        self._output = NormalizedDense("output", units, size, math.sqrt(dropout.keep / units))
+        self._share = 1 / architecture.num_decoder_layers
+
+    def __call__(self, embedded: tf.Tensor, lengths: tf.Tensor) -> Memory:
+        inside = tf.transpose(tf.sequence_mask(lengths, tf.shape(embedded)[0], embedded.dtype))[:, :, None]
+        placed, x = self._begin(embedded)
+        for number, layer in enumerate(self._layers):
+            with tf.device(self._placement.layer(number)):
+                # What is behind a sentence is zero, as what is before it.
+                x = (layer(self._dropout(x) * inside, self._before) + x) * HALF
+        outputs = _slowed(self._output(x), self._share) * inside
+        return Memory(outputs, lengths, tf.transpose((outputs + placed) * HALF, [1, 0, 2]))
+
+
+class _Decoder:
+    def __init__(self, architecture: ConvS2SArchitecture, dropout: Dropout, placement: Placement) -> None:
+        units, size = architecture.num_units, architecture.target_size
+        self.width, self.units, self.dropout, self.placement = architecture.kernel_width, units, dropout, placement
+        self.begin = _Begin(architecture, size, dropout)
+        self.layers: list[tuple[GatedConvolution, Attention | None]] = []
+        for number in range(architecture.num_decoder_layers):
+            with _scope(f"layer_{number}"):
+                convolution = GatedConvolution("convolution", units, self.width, dropout.keep)
+                attention = None if architecture.language_model else Attention(units, size, dropout.keep)
+                self.layers.append((convolution, attention))
+        self.output = NormalizedDense("output", units, units, math.sqrt(dropout.keep / units))
+
+
+class ConvS2STranslator(Translator):
+    """A convolutional model in the current default graph; arguments as for `Translator`."""
+
+    architecture: ConvS2SArchitecture
+
+    def _embeddings_start(self, architecture: ConvS2SArchitecture) -> Draw:
+        return _WORDS
+
+    def _output_start(self, architecture: ConvS2SArchitecture) -> Draw:
+        return Draw("normal", architecture.num_units**-0.5)
+
+    def _build(self, architecture: ConvS2SArchitecture, dropout: Dropout, placement: Placement) -> None:
+        with tf.device(placement.layer(0)):
+            if not architecture.language_model:
+                with _scope("encoder"):
+                    self._encoder = _Encoder(architecture, dropout, placement)
+            with _scope("decoder"):
+                self._decoder = _Decoder(architecture, dropout, placement)
+
+    def _read(self, embedded: tf.Tensor, lengths: tf.Tensor) -> Memory:
+        return self._encoder(embedded, lengths)
+
+    def _over(self, memory: Memory) -> Decoding:
+        return _Decoding(self._decoder, memory, self.architecture.language_model)
+
+
+class _Decoding(Decoding):
+    """A decoder with one memory."""
+
+    def __init__(self, decoder: _Decoder, memory: Memory, language_model: bool) -> None:
+        self._decoder = decoder
+        dtype, batch = memory.outputs.dtype, tf.shape(memory.lengths)[0]
+        before = tf.zeros(tf.stack([batch, decoder.width - 1, decoder.units]), dtype)
+        before.set_shape([None, decoder.width - 1, decoder.units])
+        # Of each layer, what its convolution reads of the words before; and how many words there have been.
+        self.initial_state = (tuple(before for _ in decoder.layers), tf.zeros(tf.stack([batch]), tf.int32))
+        if not language_model:
+            keys = tf.transpose(memory.outputs, [1, 0, 2])
+            mask = outside(memory.lengths, tf.shape(keys)[1], dtype)
+            self.sources = _Sources(keys, memory.state, mask, tf.sqrt(tf.cast(memory.lengths, dtype)))
+
+    def all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
+        """The outputs for given target words, with dropout."""
+        decoder = self._decoder
+        placed, x = decoder.begin(embedded)
+        words = tf.transpose(placed, [1, 0, 2])
+        for number, (convolution, attention) in enumerate(decoder.layers):
+            with tf.device(decoder.placement.layer(number)):
+                h = convolution(decoder.dropout(x), decoder.width - 1)
+                if attention is not None:
+                    found, _ = attention(tf.transpose(h, [1, 0, 2]), words, *self.sources)
+                    h = tf.transpose(found, [1, 0, 2])
+                x = (h + x) * HALF
+        return decoder.dropout(decoder.output(x))
+
+    def step(self, embedded: tf.Tensor, state: Any, sources: Any) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
+        """One step without dropout; the weights are the mean of the layers'."""
+        decoder, (kept, places) = self._decoder, state
+        placed, x = decoder.begin.step(embedded, tf.reduce_max(places))  # all are at one place
+        looked: list[tf.Tensor] = []
+        after: list[tf.Tensor] = []
+        for number, (convolution, attention) in enumerate(decoder.layers):
+            with tf.device(decoder.placement.layer(number)):
+                h, before = convolution.step(x, kept[number])
+                after.append(before)
+                if attention is not None:
+                    h, weights = self._of_sentences(attention, h, placed, sources)
+                    looked.append(weights)
+                x = (h + x) * HALF
+        weights = tf.add_n(looked) / len(looked) if looked else None
+        return decoder.output(x), (tuple(after), places + 1), weights
+
+    def _of_sentences(
+        self, attention: Attention, h: tf.Tensor, placed: tf.Tensor, sources: _Sources
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Attention of rows [rows, ...], of which each sentence has as many, one after the other."""
+        sentences = tf.shape(sources.keys)[0]
+
+        def grouped(rows: tf.Tensor) -> tf.Tensor:
+            return tf.reshape(rows, tf.stack([sentences, -1, rows.shape[1]]))
+
+        found, weights = attention(grouped(h), grouped(placed), *sources)
+        return tf.reshape(found, [-1, h.shape[1]]), tf.reshape(weights, tf.stack([-1, tf.shape(sources.keys)[1]]))
+
+
+def _slowed(values: tf.Tensor, share: float) -> tf.Tensor:
+    """The same values, of whose gradient a share is passed on."""
+
+    @tf.custom_gradient
+    def same(values: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        return tf.identity(values), lambda upstream: upstream * share
+
+    return same(values)

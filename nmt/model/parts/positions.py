@@ -1,0 +1,82 @@
+"""Positions: a vector for each place in a sentence, which is added to that of the word there."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import tensorflow as tf
+
+from nmt.model.parts.initializers import Draw
+
+TOO_LONG = (
+    "the model has vectors for fewer positions (--max_positions) than the longest sentence has words, its end counted: "
+    "cut sentences (in training --src_max_len, --tgt_max_len; else --src_max_len_infer, --tgt_max_len_infer), or train "
+    "with more positions; model and sentence have"
+)
+
+
+class Positions(Protocol):
+    """Vectors of places."""
+
+    def first(self, count: tf.Tensor) -> tf.Tensor:
+        """Those of so many, from the first: [count, width]."""
+
+    def at(self, place: tf.Tensor) -> tf.Tensor:
+        """That of one, counted from 0: [width]."""
+
+
+class Sinusoidal:
+    """Sines and cosines (Vaswani et al. 2017, section 3.5), of any number of positions:
+
+        p[t, 2i] = sin(t / 10000 ** (2i / width)),   p[t, 2i + 1] = cos(the same)
+
+    Args:
+        width: of a vector, even.
+        dtype: of the vectors.
+    """
+
+    def __init__(self, width: int, dtype: tf.DType) -> None:
+        self._width, self._dtype = width, dtype
+
+    def first(self, count: tf.Tensor) -> tf.Tensor:
+        """[count, width]."""
+        return self._of(tf.range(count))
+
+    def at(self, place: tf.Tensor) -> tf.Tensor:
+        """[width]."""
+        return self._of(place[None])[0]
+
+    def _of(self, places: tf.Tensor) -> tf.Tensor:
+        # In float64: float32 has a thousandth's error at an angle of some ten thousand.
+        pace = 10000.0 ** -(tf.range(0, self._width, 2, tf.float64) / self._width)
+        angles = tf.cast(places, tf.float64)[:, None] * pace
+        found = tf.reshape(tf.stack([tf.sin(angles), tf.cos(angles)], 2), [-1, self._width])
+        return tf.cast(found, self._dtype)
+
+
+class Learned:
+    """A table that is trained, of so many positions and no more. Creates `<name>` [rows, width].
+
+    Args:
+        name: of the variable.
+        rows: positions.
+        width: of a vector.
+        start: how it starts.
+    """
+
+    def __init__(self, name: str, rows: int, width: int, start: Draw) -> None:
+        self._rows = rows
+        self._table = tf.identity(tf.compat.v1.get_variable(name, [rows, width], initializer=start))
+
+    def first(self, count: tf.Tensor) -> tf.Tensor:
+        """[count, width]."""
+        with tf.control_dependencies([self._known(count)]):
+            return self._table[:count]
+
+    def at(self, place: tf.Tensor) -> tf.Tensor:
+        """[width]."""
+        with tf.control_dependencies([self._known(place + 1)]):
+            return tf.gather(self._table, place)
+
+    def _known(self, count: tf.Tensor) -> tf.Operation:
+        return tf.raw_ops.Assert(condition=count <= self._rows, data=[TOO_LONG, self._rows, count])

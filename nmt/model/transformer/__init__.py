@@ -1,0 +1,1 @@
+"""The Transformer: an encoder-decoder of attention alone."""

@@ -1,0 +1,75 @@
+"""The architecture (shape) of a Transformer: heads, widths, positions. Knows nothing of TensorFlow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nmt.model.architecture import Architecture
+
+NORMS = ("post", "pre")
+POSITIONS = ("sinusoidal", "learned")
+
+
+@dataclass(frozen=True)
+class TransformerArchitecture(Architecture):
+    """Sizes and choices of one Transformer, beside those of `Architecture`.
+
+    Attributes:
+        num_heads: of each attention; they share the width of the layers.
+        feed_forward_size: inner width of the feed-forward layers; None for four times the width of the layers.
+        norm: "post": layers are normalised behind the sum with their input, as in the paper; "pre": before they read
+            it, and once at the end (Xiong et al. 2020).
+        positions: "sinusoidal", or "learned".
+        max_positions: words of the longest sentence, its end counted, where positions are learned.
+
+    Raises:
+        ValueError: a value is outside what is allowed, or two values contradict each other.
+    """
+
+    num_heads: int = 8
+    feed_forward_size: int | None = None
+    norm: str = "post"
+    positions: str = "sinusoidal"
+    max_positions: int = 1024
+
+    def __post_init__(self) -> None:
+        """Refuse values that no model can be built from."""
+        super().__post_init__()
+        for name, allowed in (("norm", NORMS), ("positions", POSITIONS)):
+            if getattr(self, name) not in allowed:
+                choices = ", ".join(repr(choice) for choice in allowed)
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {choices}")
+        for name in ("num_heads", "inner_size", "max_positions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.num_units % self.num_heads:
+            raise ValueError(
+                f"num_units is {self.num_units}, which {self.num_heads} heads cannot share evenly: give another "
+                "num_heads, or a num_units that is a multiple of it"
+            )
+        if self.positions == "sinusoidal" and self.num_units % 2:
+            raise ValueError(
+                f"num_units is {self.num_units}; sinusoidal positions need an even number (or positions 'learned')"
+            )
+        sides = {"target": self.target_size} | ({} if self.language_model else {"source": self.source_size})
+        for side, size in sides.items():
+            if size != self.num_units:
+                raise ValueError(
+                    f"{side} words have vectors of {size} numbers, and num_units is {self.num_units}: a Transformer "
+                    "adds to them what its layers give, and they must be of one width (leave embedding_size out)"
+                )
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether a step of the decoder tells where in the source it looked."""
+        return not self.language_model
+
+    @property
+    def inner_size(self) -> int:
+        """Inner width of the feed-forward layers."""
+        return 4 * self.num_units if self.feed_forward_size is None else self.feed_forward_size
+
+    @property
+    def longest(self) -> int | None:
+        """Words of the longest sentence, its end counted; None: any number."""
+        return self.max_positions if self.positions == "learned" else None

@@ -1,0 +1,112 @@
+"""The layers of a Transformer's encoder and decoder (Vaswani et al. 2017, section 3.1): parts, each around a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from nmt.model.parts.dense import Dense
+from nmt.model.parts.dropout import Dropout
+from nmt.model.parts.layer_norm import LayerNorm
+from nmt.model.transformer.architecture import TransformerArchitecture
+from nmt.model.transformer.attention import Attention, Keys
+
+_scope = tf.compat.v1.variable_scope
+
+
+class Dropouts:
+    """What is dropped in training.
+
+    Args:
+        results: of a part, before the sum; and of words' vectors.
+        attention: its weights.
+        activations: of feed-forward layers.
+    """
+
+    def __init__(self, results: Dropout, attention: Dropout, activations: Dropout) -> None:
+        self.results, self.attention, self.activations = results, attention, activations
+
+
+class _Sum:
+    """x + part(norm(x)) or norm(x + part(x)), as the architecture has it."""
+
+    def __init__(self, architecture: TransformerArchitecture, dropout: Dropout) -> None:
+        self._before, self._dropout = architecture.norm == "pre", dropout
+        self._norm = LayerNorm("norm", architecture.num_units)
+
+    def __call__(self, x: tf.Tensor, part: Callable[[tf.Tensor], tf.Tensor], drop: bool = True) -> tf.Tensor:
+        result = part(self._norm(x) if self._before else x)
+        total = x + (self._dropout(result) if drop else result)
+        return total if self._before else self._norm(total)
+
+
+class FeedForward:
+    """max(0, x W_1 + b_1) W_2 + b_2, and its sum. Creates `feed_forward/...`."""
+
+    def __init__(self, architecture: TransformerArchitecture, dropouts: Dropouts) -> None:
+        with _scope("feed_forward"):
+            self._inner = Dense("inner", architecture.num_units, architecture.inner_size)
+            self._outer = Dense("outer", architecture.inner_size, architecture.num_units)
+            self._sum = _Sum(architecture, dropouts.results)
+        self._dropout = dropouts.activations
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """[time, batch, width], and the same."""
+        return self._sum(x, lambda x: self._outer(self._dropout(tf.nn.relu(self._inner(x)))))
+
+    def step(self, x: tf.Tensor) -> tf.Tensor:
+        """[rows, width], and the same, without dropout."""
+        return self._sum(x, lambda x: self._outer(tf.nn.relu(self._inner(x))), drop=False)
+
+
+class SelfAttention:
+    """A sentence's attention to itself, and its sum. Creates `self_attention/...`."""
+
+    def __init__(self, architecture: TransformerArchitecture, dropouts: Dropouts) -> None:
+        with _scope("self_attention"):
+            self._attention = Attention(architecture.num_units, architecture.num_heads, dropouts.attention)
+            self._sum = _Sum(architecture, dropouts.results)
+
+    def __call__(self, x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        """[time, batch, width], and the same; see `Attention` for the mask."""
+        return self._sum(x, lambda x: self._attention(x, self._attention.keys(x), mask))
+
+    def step(self, x: tf.Tensor, before: Keys) -> tuple[tf.Tensor, Keys]:
+        """One word each, [rows, width], behind those that are kept: the same of it, and what is to be kept now."""
+        kept: list[Keys] = []
+
+        def look(x: tf.Tensor) -> tf.Tensor:
+            own = self._attention.step_keys(x)
+            kept.append(Keys(*(tf.concat([old, new], 2) for old, new in zip(before, own, strict=True))))
+            return self._attention.step(x, kept[0], None)
+
+        return self._sum(x, look, drop=False), kept[0]
+
+
+class SourceAttention:
+    """Attention to the source, and its sum. Creates `source_attention/...`."""
+
+    def __init__(self, architecture: TransformerArchitecture, dropouts: Dropouts) -> None:
+        with _scope("source_attention"):
+            self._attention = Attention(architecture.num_units, architecture.num_heads, dropouts.attention)
+            self._sum = _Sum(architecture, dropouts.results)
+
+    def keys(self, outputs: tf.Tensor) -> Keys:
+        """Of the encoder's outputs [time, batch, width]."""
+        return self._attention.keys(outputs)
+
+    def __call__(self, x: tf.Tensor, read: Keys, mask: tf.Tensor) -> tf.Tensor:
+        """[time, batch, width], and the same; see `Attention` for the others."""
+        return self._sum(x, lambda x: self._attention(x, read, mask))
+
+    def step(self, x: tf.Tensor, read: Keys, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """One word each, [rows, width]: the same, and the weights [rows, source time]."""
+        weights: list[tf.Tensor] = []
+
+        def look(x: tf.Tensor) -> tf.Tensor:
+            result, found = self._attention.step_of_sentences(x, read, mask)
+            weights.append(found)
+            return result
+
+        return self._sum(x, look, drop=False), weights[0]

@@ -1,0 +1,111 @@
+"""The convolutional model again, in NumPy and float64: one sentence at a time, no batch, nothing kept of steps.
+
+Written from Gehring et al. 2017 (section 3) and Salimans, Kingma 2016 (equation 2), sharing no code with `nmt.model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nmt.model.convs2s.architecture import ConvS2SArchitecture
+from tests.nmt.model.oracle_embeddings import source_vectors, target_vector
+from tests.nmt.model.oracle_model import log_softmax, sigmoid
+
+Array = np.ndarray
+
+
+@dataclass
+class OracleConvS2S:
+    """A model with given weights, by their full names."""
+
+    architecture: ConvS2SArchitecture
+    weights: Mapping[str, Array]
+
+    def weight(self, name: str) -> Array:
+        return np.asarray(self.weights[f"dynamic_seq2seq/{name}"], np.float64)
+
+    def kernel(self, scope: str) -> Array:
+        direction = self.weight(f"{scope}/direction")
+        return np.stack(
+            [g * v / np.linalg.norm(v) for g, v in zip(self.weight(f"{scope}/gain"), direction.T, strict=True)], 1
+        )
+
+    def dense(self, scope: str, x: Array) -> Array:
+        return x @ self.kernel(scope) + self.weight(f"{scope}/bias")
+
+    def convolution(self, scope: str, x: Array, before: int) -> Array:
+        """Gated; word t reads those from t - before on."""
+        width, units = self.architecture.kernel_width, self.architecture.num_units
+        kernel, bias, rows = self.kernel(scope).reshape(width, units, 2 * units), self.weight(f"{scope}/bias"), []
+        for t in range(len(x)):
+            total = bias.copy()
+            for place in range(width):
+                other = t - before + place
+                if 0 <= other < len(x):
+                    total += x[other] @ kernel[place]
+            rows.append(total[:units] * sigmoid(total[units:]))
+        return np.array(rows)
+
+    def encode(self, source: Sequence[int]) -> tuple[Array, Array]:
+        """Keys and values."""
+        words = np.array(source_vectors(self.architecture, self.weights, source))
+        embedded = words + self.weight("encoder/positions")[: len(words)]
+        x = self.dense("encoder/input", embedded)
+        for number in range(self.architecture.num_encoder_layers):
+            gated = self.convolution(f"encoder/layer_{number}", x, self.architecture.kernel_width // 2)
+            x = (gated + x) / np.sqrt(2)
+        keys = self.dense("encoder/output", x)
+        return keys, (keys + embedded) / np.sqrt(2)
+
+    def decode(self, memory: tuple[Array, Array] | None, words: Sequence[int]) -> tuple[Array, Array | None]:
+        """Outputs [words, units], and where the last word looked, over the layers on average."""
+        vectors = np.array([target_vector(self.architecture, self.weights, word) for word in words])
+        embedded = vectors + self.weight("decoder/positions")[: len(words)]
+        x, looked = self.dense("decoder/input", embedded), []
+        for number in range(self.architecture.num_decoder_layers):
+            scope = f"decoder/layer_{number}"
+            h = self.convolution(f"{scope}/convolution", x, self.architecture.kernel_width - 1)
+            if memory is not None:
+                keys, values = memory
+                queries = (self.dense(f"{scope}/query", h) + embedded) / np.sqrt(2)
+                weights = np.array([np.exp(log_softmax(keys @ query)) for query in queries])
+                looked.append(weights[-1])
+                context = weights @ values * len(keys) * np.sqrt(1 / len(keys))
+                h = (self.dense(f"{scope}/context", context) + h) / np.sqrt(2)
+            x = (h + x) / np.sqrt(2)
+        return self.dense("decoder/output", x), np.mean(looked, 0) if looked else None
+
+    def output_layer(self) -> Array:
+        if self.architecture.tie_embeddings == "none":
+            return self.weight("decoder/output_projection/kernel")
+        table = self.weights[self.architecture.target_embedding].astype(np.float64).T
+        narrowed = self.architecture.target_size != self.architecture.num_units
+        return self.weight("decoder/output_projection/kernel") @ table if narrowed else table
+
+    def start(self, source: Sequence[int]) -> Decoding:
+        return Decoding(self, None if self.architecture.language_model else self.encode(source), [])
+
+    def loss(self, source: Sequence[int], target_in: Sequence[int], target_out: Sequence[int]) -> float:
+        """Cross-entropy of one sentence, in nats."""
+        memory = None if self.architecture.language_model else self.encode(source)
+        logits = self.decode(memory, target_in)[0] @ self.output_layer()
+        return -float(sum(log_softmax(row)[wanted] for row, wanted in zip(logits, target_out, strict=True)))
+
+
+@dataclass
+class Decoding:
+    """A decoder between two words."""
+
+    model: OracleConvS2S
+    memory: tuple[Array, Array] | None
+    words: list[int]
+    weights: Array | None = None
+
+    def step(self, word: int) -> tuple[Array, Decoding]:
+        """Logits of the next word after this one."""
+        words = [*self.words, word]
+        outputs, looked = self.model.decode(self.memory, words)
+        return outputs[-1] @ self.model.output_layer(), Decoding(self.model, self.memory, words, looked)

@@ -1,0 +1,121 @@
+"""The convolutional model against the NumPy one; gradients; what padding, batches and dummies must not change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from nmt.model.convs2s.architecture import ConvS2SArchitecture
+from nmt.model.parts.initializers import initializer
+from nmt.model.registry import make_translator
+from tests.nmt.model import graphs
+from tests.nmt.model.comparisons import (
+    Batch,
+    assert_control_flows_agree,
+    assert_gradients_are_finite_differences,
+    assert_loss_is_the_oracles,
+    assert_no_targets_make_no_gradient,
+    assert_padding_changes_nothing,
+    assert_steps_are_the_oracles,
+    assert_translations_step_together,
+)
+from tests.nmt.model.graphs import v1
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": dict(max_positions=12),
+    "wide": dict(kernel_width=5, num_encoder_layers=2),
+    "narrow": dict(kernel_width=1, num_decoder_layers=2),
+    "deep": dict(num_encoder_layers=3, num_decoder_layers=3, src_embedding_size=4, tgt_embedding_size=4),
+    "tied": dict(tie_embeddings="decoder", src_embedding_size=4, tgt_embedding_size=4),
+    "all tied": dict(src_vocab_size=13, share_embedding=True, tie_embeddings="all"),
+    "language model": dict(language_model=True, num_decoder_layers=2),
+}
+
+
+def architecture(**changes: Any) -> Any:
+    return graphs.architecture("convs2s", **changes)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_loss_is_that_of_the_numpy_model(variant: str) -> None:
+    """Of a padded batch, to 1e-5."""
+    with graphs.model(architecture(**VARIANTS[variant])) as (translator, session):
+        assert_loss_is_the_oracles(translator, session)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_steps_for_search_are_those_of_the_numpy_model(variant: str) -> None:
+    """Logits and weights of each step, which keeps what convolutions read, to 1e-5."""
+    with graphs.model(architecture(**VARIANTS[variant])) as (translator, session):
+        assert_steps_are_the_oracles(translator, session)
+
+
+@pytest.mark.parametrize("variant", ["plain", "wide", "tied", "language model"])
+def test_gradients_are_finite_differences(variant: str) -> None:
+    """Every variable, in float64, along a random direction; dropout on, its masks fixed by the seed."""
+    changes = VARIANTS[variant]
+    assert_gradients_are_finite_differences(architecture(**changes))
+
+
+def test_the_encoders_gradient_is_divided_by_the_number_of_attentions() -> None:
+    """That of its layers, not of the words' vectors (section 3.4): the values stay."""
+    found = []
+    for layers in (1, 2):
+        arch = architecture(num_decoder_layers=layers)
+        with graphs.model(arch) as (translator, session):
+            outputs = translator.encode(*map(tf.constant, Batch().arrays[:2])).outputs
+            weights = [v for v in v1.trainable_variables() if "encoder/layer_0/direction" in v.name]
+            found.append(session.run([outputs, *tf.gradients(tf.reduce_sum(outputs**2), weights)]))
+    (first, whole), (second, half) = found
+    np.testing.assert_allclose(first, second, rtol=1e-6)
+    np.testing.assert_allclose(half, whole / 2, rtol=1e-5)
+
+
+def test_both_control_flows_give_the_same() -> None:
+    """TensorFlow's first and second control flow."""
+    assert_control_flows_agree(architecture())
+
+
+@pytest.mark.parametrize("width", [3, 5])
+def test_neighbours_and_padding_change_nothing(width: int) -> None:
+    """Several translations of a sentence, sentences that do not count, seven positions more."""
+    arch = architecture(kernel_width=width, num_encoder_layers=2, num_decoder_layers=2)
+    assert_translations_step_together(arch)
+    assert_no_targets_make_no_gradient(arch)
+    assert_padding_changes_nothing(arch)
+
+
+def test_starts() -> None:
+    """The variances of section 3.5: kernels' with what dropout keeps, gates' four times as much; biases 0."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        arch = ConvS2SArchitecture(500, 500, 64, 2, 2, src_embedding_size=32, tgt_embedding_size=32)
+        make_translator(arch, initializer("uniform", 9.0, seed=3), 0.2, tf.constant([1, 2]))
+        session.run(v1.global_variables_initializer())
+        values = {v.op.name: session.run(v) for v in v1.trainable_variables()}
+    for name, value in values.items():
+        if name.endswith("bias"):
+            assert not value.any(), name
+        elif name.startswith("embeddings/") or name.endswith("positions"):
+            assert value.std() == pytest.approx(0.1, rel=0.05), name
+        elif name.endswith("direction"):
+            gated = value.shape == (3 * 64, 2 * 64)
+            wanted = np.sqrt((4 if gated else 1) * 0.8 / len(value))
+            assert value.std() == pytest.approx(wanted, rel=0.05), name
+            lengths = values[name.replace("direction", "gain")]
+            np.testing.assert_allclose(lengths, wanted * np.sqrt(len(value)), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (dict(kernel_width=4), "kernel_width is 4; it must be odd"),
+        (dict(max_positions=0), "max_positions is 0"),
+        (dict(tgt_embedding_size=5), "source words have vectors of 6 numbers, target words of 5"),
+    ],
+)
+def test_what_no_model_can_be_built_from(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        architecture(**changes)

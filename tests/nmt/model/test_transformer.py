@@ -1,0 +1,141 @@
+"""The Transformer against the NumPy one; gradients; what padding, batches and ranks' dummies must not change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from nmt.model.parts.dropout import OtherDropout
+from nmt.model.parts.initializers import initializer
+from nmt.model.registry import make_translator
+from nmt.model.transformer.architecture import TransformerArchitecture
+from tests.nmt.model import graphs
+from tests.nmt.model.comparisons import (
+    Batch,
+    assert_control_flows_agree,
+    assert_gradients_are_finite_differences,
+    assert_loss_is_the_oracles,
+    assert_no_targets_make_no_gradient,
+    assert_padding_changes_nothing,
+    assert_steps_are_the_oracles,
+    assert_translations_step_together,
+)
+from tests.nmt.model.graphs import v1
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "post": {},
+    "pre": dict(norm="pre"),
+    "learned": dict(positions="learned", max_positions=9),
+    "deep": dict(num_encoder_layers=2, num_decoder_layers=3, num_heads=1, norm="pre", positions="learned"),
+    "tied": dict(tie_embeddings="decoder", num_decoder_layers=2),
+    "all tied": dict(src_vocab_size=13, share_embedding=True, tie_embeddings="all"),
+    "language model": dict(language_model=True, num_decoder_layers=2),
+}
+
+
+def architecture(**changes: Any) -> Any:
+    return graphs.architecture("transformer", **changes)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_loss_is_that_of_the_numpy_model(variant: str) -> None:
+    """Of a padded batch, to 1e-5."""
+    with graphs.model(architecture(**VARIANTS[variant])) as (translator, session):
+        assert_loss_is_the_oracles(translator, session)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_steps_for_search_are_those_of_the_numpy_model(variant: str) -> None:
+    """Logits and weights of each step, whose keys and values are kept, to 1e-5."""
+    with graphs.model(architecture(**VARIANTS[variant])) as (translator, session):
+        assert_steps_are_the_oracles(translator, session)
+
+
+@pytest.mark.parametrize("variant", ["post", "deep", "all tied"])
+def test_gradients_are_finite_differences(variant: str) -> None:
+    """Every variable, in float64, along a random direction; all dropouts on, their masks fixed by the seed."""
+    drops = OtherDropout(0.1, 0.1, 0.1, attention=0.2, activations=0.2)
+    assert_gradients_are_finite_differences(architecture(**VARIANTS[variant]), other_dropout=drops)
+
+
+def test_both_control_flows_give_the_same() -> None:
+    """TensorFlow's first and second control flow."""
+    assert_control_flows_agree(architecture(num_decoder_layers=2))
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_neighbours_and_padding_change_nothing(norm: str) -> None:
+    """Several translations of a sentence, sentences that do not count, seven positions more."""
+    arch = architecture(norm=norm, num_decoder_layers=2)
+    assert_translations_step_together(arch)
+    assert_no_targets_make_no_gradient(arch)
+    assert_padding_changes_nothing(arch)
+
+
+@pytest.mark.parametrize("place", ["attention", "activations"])
+def test_inner_dropouts_follow_the_seed(place: str) -> None:
+    """Equal seeds give equal losses, other seeds other ones; without them nothing is drawn."""
+    tensors = Batch().arrays
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        seed = v1.placeholder(tf.int32, [2])
+        plain = make_translator(architecture(), initializer(), 0.0, seed).losses(*map(tf.constant, tensors)).words
+        assert not [op for op in graph.get_operations() if "StatelessRandom" in op.type]
+        dropping = make_translator(architecture(), initializer(), 0.0, seed, other_dropout=OtherDropout(**{place: 0.4}))
+        loss = dropping.losses(*map(tf.constant, tensors)).words
+        session.run(v1.global_variables_initializer())
+        losses = [session.run(loss, {seed: [1, k]}) for k in [*range(6), 0]]
+        assert losses[0] == losses[6] and len(set(losses)) == 6
+        assert np.mean(losses) == pytest.approx(session.run(plain), rel=0.1)
+
+
+def test_sentences_beyond_the_positions_are_told() -> None:
+    """Source or target, with the remedy; the longest that fit are read."""
+    batch = Batch()  # sources of up to 5 words; targets of up to 4, and their ends
+    with graphs.model(architecture(positions="learned", max_positions=5)) as (translator, session):
+        places = batch.places()
+        loss = translator.losses(*places).words
+        assert np.isfinite(session.run(loss, batch.feed(places)))
+        longer = Batch(extra=1)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="(?s)max_positions.*src_max_len.*5.*6"):
+            session.run(loss, longer.feed(places))
+
+
+def test_starts() -> None:
+    """Words' vectors with the width's root; gains 1, biases 0; equal shapes start apart."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        make_translator(TransformerArchitecture(500, 500, 64, 2, 2), initializer("uniform", 9.0, seed=3))
+        session.run(v1.global_variables_initializer())
+        values = {v.op.name: session.run(v) for v in v1.trainable_variables()}
+    for name, value in values.items():
+        if name.endswith("bias"):
+            assert not value.any(), name
+        elif name.endswith("gain"):
+            assert (value == 1).all(), name
+        elif name.startswith("embeddings/"):
+            assert value.std() == pytest.approx(1 / 8, rel=0.02), name
+        else:
+            inputs, outputs = value.shape
+            most = np.sqrt(6 / (4 * 64 if "query" in name or "key_value" in name else inputs + outputs))
+            assert np.abs(value).max() == pytest.approx(most, rel=0.02), name
+    kernels = [v for n, v in values.items() if n.endswith("feed_forward/inner/kernel")]
+    assert len({v.tobytes() for v in kernels}) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (dict(num_heads=4), "num_units is 6, which 4 heads cannot share evenly"),
+        (dict(num_heads=0), "num_heads is 0"),
+        (dict(num_units=7, num_heads=7), "sinusoidal positions need an even number"),
+        (dict(feed_forward_size=0), "inner_size is 0"),
+        (dict(norm="before"), "norm is 'before'; it must be one of 'post', 'pre'"),
+        (dict(positions="none"), "positions is 'none'"),
+        (dict(tgt_embedding_size=5), "target words have vectors of 5 numbers, and num_units is 6"),
+    ],
+)
+def test_what_no_model_can_be_built_from(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        architecture(**changes)
