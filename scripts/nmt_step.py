@@ -15,6 +15,7 @@ import numpy as np
 from mpi_jobs import ROOT
 
 if TYPE_CHECKING:
+    from nmt.model.architecture import Architecture
     from nmt.text.batches import Batch
     from nmt.train.step import TrainStep
 
@@ -26,14 +27,49 @@ _TRACED_STEPS = 5
 
 
 class Size(NamedTuple):
-    """A model: bidirectional encoder of one layer each way, decoder of two layers."""
+    """A model.
+
+    Attributes:
+        units: width of the layers.
+        source_words: of the vocabulary.
+        target_words: likewise.
+        layers: of each side of a Transformer; 0: a bidirectional LSTM of one layer each way, and a decoder of two.
+        heads: of a Transformer's attention.
+        inner: width of its feed-forward layers.
+    """
 
     units: int
     source_words: int
     target_words: int
+    layers: int = 0
+    heads: int = 0
+    inner: int = 0
+
+    def architecture(self) -> Architecture:
+        """As nmt has it."""
+        from nmt.model.lstm.architecture import LSTMArchitecture
+        from nmt.model.transformer.architecture import TransformerArchitecture
+
+        if not self.layers:
+            words = self.source_words, self.target_words
+            return LSTMArchitecture(*words, self.units, 2, 2, encoder_type="bi", attention="scaled_luong")
+        return TransformerArchitecture(
+            self.source_words,
+            self.target_words,
+            self.units,
+            self.layers,
+            self.layers,
+            num_heads=self.heads,
+            feed_forward_size=self.inner,
+        )
 
 
-SIZES = {"T": Size(256, 8000, 8000), "M": Size(512, 17191, 7709)}
+SIZES = {
+    "T": Size(256, 8000, 8000),
+    "M": Size(512, 17191, 7709),
+    "transformer-tiny": Size(128, 8000, 8000, 4, 4, 256),
+    "transformer-small": Size(256, 8000, 8000, 4, 8, 1024),
+}
 
 
 class Cost(NamedTuple):
@@ -46,13 +82,19 @@ class Cost(NamedTuple):
 
 def flop(size: Size, sentences: int, filled: float) -> float:
     """Operations of a step's products on the words of a batch, forward and backward (twice as much)."""
-    units = size.units
+    units, words = size.units, sentences * TIME * filled
+    output = units * size.target_words
+    if size.layers:
+        own, looked = 4 * units * units, 2 * TIME * filled * units
+        feed_forward = 2 * units * size.inner
+        encoder = size.layers * (own + looked + feed_forward)
+        decoder = size.layers * (2 * own + 2 * looked + feed_forward)
+        return 3 * 2 * words * (encoder + decoder + output)
     encoder = 2 * (2 * units) * 4 * units
     keys = 2 * units * units
     decoder = (3 * units + 2 * units) * 4 * units + 3 * units * units
     attention = TIME * filled * 3 * units
-    words = sentences * TIME * filled
-    return 3 * 2 * words * (encoder + keys + decoder + attention + units * size.target_words)
+    return 3 * 2 * words * (encoder + keys + decoder + attention + output)
 
 
 def train(size: Size, options: argparse.Namespace, wait: Callable[[], None]) -> dict[str, float]:
@@ -129,7 +171,6 @@ def _training(
     import tensorflow as tf
 
     import tfdist
-    from nmt.model.lstm.architecture import LSTMArchitecture
     from nmt.model.parts.initializers import initializer
     from nmt.model.session import session_config
     from nmt.train.schedule import Schedule
@@ -137,10 +178,6 @@ def _training(
 
     v1 = tf.compat.v1
     v1.disable_control_flow_v2()
-    units, source_words, target_words = size
-    architecture = LSTMArchitecture(
-        source_words, target_words, units, 2, 2, encoder_type="bi", attention="scaled_luong"
-    )
     optimization = Optimization("sgd", Schedule(0.1, 10**6), 5.0, dropout=options.dropout)
     random = [np.random.RandomState(100 * tfdist.rank() + k) for k in range(4)]
     batches = [random_batch(one, size, options.batch, options.shortest) for one in random]
@@ -149,7 +186,7 @@ def _training(
     tfdist.configure(mixed_precision="bf16" if in_bfloat16 else "none")
     with tf.Graph().as_default():
         num_gpus = int(bool(tf.config.list_physical_devices("GPU")))
-        step = TrainStep(architecture, initializer("uniform", 0.1, 1), optimization, num_gpus)
+        step = TrainStep(size.architecture(), initializer("uniform", 0.1, 1), optimization, num_gpus)
         kind = tf.bfloat16 if in_bfloat16 else tf.float32
         matrix = v1.get_variable("matrix", [_PRODUCT, _PRODUCT], kind, v1.ones_initializer(), trainable=False)
         product = tf.matmul(matrix, matrix).op

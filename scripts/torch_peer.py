@@ -1,8 +1,9 @@
 """The peer of scripts/bench_nmt: the same translator in plain PyTorch, trained data-parallel by DDP over gloo.
 
 Started by `bench_nmt --peer torch`, once a rank, in an environment of its own that has torch and NumPy. Bidirectional
-LSTM encoder, LSTM decoder with Luong's attention and input feeding, softmax over the vocabulary, gradients clipped to a
-norm of 5, SGD: sizes, batch, dropout and the counting of words are those of `bench_nmt`, which hands them in.
+LSTM encoder, LSTM decoder with Luong's attention and input feeding; or PyTorch's Transformer. Softmax over the
+vocabulary, gradients clipped to a norm of 5, SGD: sizes, batch, dropout and the counting of words are those of
+`bench_nmt`, which hands them in.
 """
 
 from __future__ import annotations
@@ -47,8 +48,7 @@ class Translator(nn.Module):
         time_steps, batch = source.shape
         outside = torch.arange(time_steps)[:, None] >= lengths
         embedded = self.drop(self.source_table(source))
-        full = int(lengths.min()) == time_steps
-        if full:
+        if int(lengths.min()) == time_steps:
             outputs, (h, c) = self.encoder(embedded)
         else:
             packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths, enforce_sorted=False)
@@ -69,18 +69,64 @@ class Translator(nn.Module):
             context = torch.bmm(weights, memory)[:, 0]
             attention = self.attention_layer(torch.cat([below, context], 1))
             vectors.append(attention)
+        return sentence_loss(torch.stack(vectors), target_out, outside, self.output_layer)
+
+
+class Transformer(nn.Module):
+    """Likewise, of attention alone: words times the root of their width, sines and cosines of positions."""
+
+    def __init__(self, sizes: list[int], longest: int, dropout: float) -> None:
+        super().__init__()
+        self.units, source_words, target_words, layers, heads, inner = sizes
+        self.source_table = nn.Embedding(source_words, self.units)
+        self.target_table = nn.Embedding(target_words, self.units)
+        self.transformer = nn.Transformer(self.units, heads, layers, layers, inner, dropout)
+        # (nn.Transformer normalises the last layer's sum once more, as the paper does not.)
+        self.transformer.encoder.norm = self.transformer.decoder.norm = None
+        self.output_layer = nn.Linear(self.units, target_words, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        pace = 10000.0 ** -(torch.arange(0, self.units, 2) / self.units)
+        angles = torch.arange(longest)[:, None] * pace
+        self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], 2).reshape(longest, 1, self.units))
+        later = nn.Transformer.generate_square_subsequent_mask(longest)
+        self.register_buffer("later", later)
+
+    def forward(
+        self, source: torch.Tensor, lengths: torch.Tensor, target_in: torch.Tensor, target_out: torch.Tensor
+    ) -> torch.Tensor:
+        """Ids [time, batch]; lengths [batch] count for both sides."""
+        outside = torch.arange(source.shape[0])[:, None] >= lengths
+        read, written = (
+            self.dropout(table(ids) * self.units**0.5 + self.positions)
+            for table, ids in ((self.source_table, source), (self.target_table, target_in))
+        )
+        padding = outside.T if bool(outside.any()) else None
+        found = self.transformer(
+            read,
+            written,
+            tgt_mask=self.later,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+            tgt_is_causal=True,
+        )
+        return sentence_loss(found, target_out, outside, self.output_layer)
+
+
+def sentence_loss(
+    vectors: torch.Tensor, labels: torch.Tensor, outside: torch.Tensor, output_layer: nn.Module
+) -> torch.Tensor:
+    """Of a sentence on average: vectors [time, batch, units], labels and what is padding [time, batch]."""
+    rows, words = vectors.reshape(-1, vectors.shape[2]), labels.reshape(-1)
+    if bool(outside.any()):
         real = ~outside.reshape(-1)
-        rows = torch.stack(vectors).reshape(-1, self.units)
-        labels = target_out.reshape(-1)
-        if not full:
-            rows, labels = rows[real], labels[real]
-        return functional.cross_entropy(self.output_layer(rows).float(), labels, reduction="sum") / batch
+        rows, words = rows[real], words[real]
+    return functional.cross_entropy(output_layer(rows).float(), words, reduction="sum") / labels.shape[1]
 
 
 def main() -> None:
     """One rank: trains on random words and writes its speed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs=3, required=True, help="units, source and target words")
+    parser.add_argument("--sizes", type=int, nargs=6, required=True, help="as nmt_step.Size has them")
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--lengths", type=int, nargs=2, required=True, help="of the shortest and longest sentence")
     parser.add_argument("--dropout", type=float, required=True)
@@ -94,7 +140,12 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     init_process_group("gloo")
-    model = DistributedDataParallel(Translator(*options.sizes, options.dropout))
+    own: nn.Module
+    if options.sizes[3]:
+        own = Transformer(options.sizes, options.lengths[1], options.dropout)
+    else:
+        own = Translator(*options.sizes[:3], options.dropout)
+    model = DistributedDataParallel(own)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(rank)
     batches = [random_batch(options) for _ in range(4)]
@@ -128,7 +179,7 @@ def random_batch(options: argparse.Namespace) -> tuple[torch.Tensor, ...]:
     lengths = torch.randint(shortest, longest + 1, [options.batch])
     lengths[0] = longest
     shape = [longest, options.batch]
-    source, target_in, target_out = (torch.randint(3, size, shape) for size in [*options.sizes[1:], options.sizes[2]])
+    source, target_in, target_out = (torch.randint(3, size, shape) for size in [*options.sizes[1:3], options.sizes[2]])
     return source, lengths, target_in, target_out
 
 
