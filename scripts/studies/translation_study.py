@@ -19,6 +19,11 @@ from mpi_jobs import ROOT, environment, finish, mpirun  # noqa: E402
 
 sys.path.insert(0, str(ROOT))
 SIDES = ("en", "de")
+FAMILIES = {
+    "lstm": ["--encoder_type=bi", "--attention=scaled_luong", "--num_layers=2", "--dropout=0.3"],
+    "transformer": ["--model_family=transformer", "--num_heads=4", "--num_layers=4", "--dropout=0.3", "--norm=pre"],
+    "convs2s": ["--model_family=convs2s", "--num_layers=4", "--dropout=0.3"],
+}
 TEXTS = {"train.tok": "train", "val.tok": "dev", "test_2016_flickr.tok": "test"}
 PROGRAM = ("-m", "nmt.nmt")
 Figures = dict[str, float]
@@ -36,6 +41,7 @@ def parser(description: str, ranks: int, epochs: int, names: Sequence[str]) -> a
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--data", type=Path, required=True, help="the folder of Multi30k")
     made.add_argument("--out", type=Path, help="keep models and logs here; what has ended there is not done again")
+    made.add_argument("--family", choices=list(FAMILIES), default="lstm", help="of the models")
     made.add_argument("--ranks", type=int, default=ranks)
     made.add_argument("--epochs", type=int, default=epochs)
     made.add_argument("--steps", type=int, help="instead of epochs")
@@ -107,9 +113,9 @@ def train(
         mpirun(), "-n", str(ranks or options.ranks), sys.executable, *program,
         "--src=en", "--tgt=de", f"--train_prefix={data}/train", f"--dev_prefix={data}/dev",
         f"--test_prefix={data}/test", f"--vocab_prefix={data}/vocab", f"--out_dir={folder}/{name}",
-        "--encoder_type=bi", "--attention=scaled_luong", f"--num_units={options.units}", "--num_layers=2",
+        *FAMILIES[options.family], f"--num_units={options.units}",
         "--optimizer=adam", f"--learning_rate={options.learning_rate}", "--warmup_steps=300", "--decay_scheme=luong5",
-        "--dropout=0.3", f"--batch_size={options.batch}", f"--num_train_steps={steps}", "--noevaluate_epochs",
+        f"--batch_size={options.batch}", f"--num_train_steps={steps}", "--noevaluate_epochs",
         f"--steps_per_external_eval={max(1, steps // 4)}", f"--steps_per_stats={max(1, steps // 40)}",
         "--subword_option=bpe", "--beam_width=5", "--length_penalty_weight=1.0", f"--random_seed={options.seed}",
         "--eval_mode=shared", *flags,
