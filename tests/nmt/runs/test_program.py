@@ -176,7 +176,7 @@ def test_a_half_that_works_after_a_divergence_in_the_beginning_is_quartered(
     toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run ends where one with that rate would, bit for bit; also where step 0's checkpoint is not left."""
-    monkeypatch.setattr("nmt.train.divergence._WINDOW_STEPS", 2)
+    monkeypatch.setattr("nmt.train.divergence.WINDOW_STEPS", 2)
     monkeypatch.setattr("nmt.train.divergence._TRIAL_STEPS", 3)
     flags = ["--num_train_steps=8", "--steps_per_external_eval=2", "--divergence=rewind"]
     for kept, back_to in ((5, 0), (1, 2)):
