@@ -301,6 +301,7 @@ SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/bench_step": _help,
     "scripts/bench_translate": _help,
     "scripts/check_gpu": _help,
+    "scripts/figures": _help,
     "scripts/conformance": _help,
     "scripts/studies/compare_bmuf": _help,
     "scripts/studies/compare_ingredients": _help,

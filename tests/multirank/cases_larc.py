@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfdist
@@ -60,6 +61,11 @@ def by_hand(settings: dict[str, Any], feeds: list[Feed]) -> tuple[Values, list[d
     return values, factors
 
 
+def around(optimizer: Any, settings: dict[str, Any]) -> Any:
+    """With no settings the optimizer stays as it is: what the job is configured with counts."""
+    return tfdist.larc(optimizer, **settings) if settings else optimizer
+
+
 def in_a_session(settings: dict[str, Any], feeds: list[Feed], in_hand: bool) -> Values:
     with tf.Graph().as_default() as graph:
         inputs = placeholders()
@@ -74,7 +80,7 @@ def in_a_session(settings: dict[str, Any], feeds: list[Feed], in_hand: bool) -> 
             scaled = tfdist.larc_gradients(tf.gradients(loss, given), given, RATE, **settings)
             step = optimizer.apply_gradients(zip(scaled, given, strict=True))
         else:
-            step = tfdist.larc(optimizer, **settings).minimize(loss, v1.train.get_or_create_global_step())
+            step = around(optimizer, settings).minimize(loss, v1.train.get_or_create_global_step())
         with v1.Session(graph=graph) as session:
             session.run(v1.global_variables_initializer())
             for feed in feeds:
@@ -101,7 +107,7 @@ class Regression(keras.Model):
 
 def in_fit(settings: dict[str, Any], feeds: list[Feed]) -> Values:
     model = Regression()
-    model.compile(tfdist.larc(keras.optimizers.SGD(RATE, MOMENTUM), **settings), "mse")
+    model.compile(around(keras.optimizers.SGD(RATE, MOMENTUM), settings), "mse")
     x, y, i = (np.concatenate([feed[name] for feed in feeds]) for name in "xyi")
     model.fit({"x": x, "i": i}, y, BATCH // tfdist.size(), shuffle=False, verbose=0)
     assert int(model.optimizer.iterations) == len(feeds)
@@ -111,7 +117,7 @@ def in_fit(settings: dict[str, Any], feeds: list[Feed]) -> Values:
 def in_a_function(settings: dict[str, Any], feeds: list[Feed], function: bool = True, in_hand: bool = False) -> Values:
     model, optimizer = Regression(), keras.optimizers.SGD(RATE, MOMENTUM)
     if not in_hand:
-        optimizer = tfdist.larc(optimizer, **settings)
+        optimizer = around(optimizer, settings)
 
     def step(feed: Any) -> None:
         with tf.GradientTape() as tape:
@@ -153,3 +159,25 @@ def case_larc_scales_averages() -> None:
             with turn(mode, way):
                 found = train(settings, [mine(feed) for feed in feeds])
                 assert_close({n: v.astype(np.float64) for n, v in found.items()}, expected, 1e-5)
+
+
+def case_larc_by_a_setting() -> None:
+    """Of a script that says nothing of it: sessions, fit, functions and eager steps, TensorFlow's and Keras's."""
+    feeds = data(steps=4)
+    own = [mine(feed) for feed in feeds]
+    ways = {name: train for name, train in WAYS.items() if "in hand" not in name}
+    try:
+        for mode, eta in (("clip", 0.1), ("scale", 0.2)):
+            expected, _ = by_hand({"eta": eta, "mode": mode}, feeds)
+            tfdist.configure(larc=mode, larc_eta=eta)
+            for way, train in ways.items() if mode == "clip" else list(ways.items())[:2]:
+                with turn(mode, way):
+                    found = train({}, own)
+                    assert_close({n: v.astype(np.float64) for n, v in found.items()}, expected, 1e-5)
+            for way, train in list(ways.items())[:2]:
+                with turn(mode, way, "twice"), pytest.raises(tfdist.SettingsError, match="has LARC already"):
+                    train({"eta": eta, "mode": mode}, own)
+    finally:
+        tfdist.configure(larc="off", larc_eta=0.001)
+    plain, _ = by_hand({"eta": 1e9, "mode": "clip"}, feeds)
+    assert_close({n: v.astype(np.float64) for n, v in in_fit({}, own).items()}, plain, 1e-5)

@@ -60,6 +60,25 @@ def trained_by(optimizer: Any) -> list[Any]:
     return list(getattr(optimizer, "_trainable_variables", None) or ())
 
 
+def of_keras_3(optimizer: Any) -> bool:
+    """Whether it is one of Keras 3 (keras/src/backend/tensorflow/optimizer.py), and not of tf_keras or TensorFlow 1."""
+    return hasattr(optimizer, "stateless_apply")
+
+
+def rate(optimizer: Any) -> Any:
+    """The learning rate of an optimizer of TensorFlow 1 or tf_keras, as it applies it now; None if it does not tell.
+
+    (tensorflow/python/training/*.py; tf_keras/src/optimizers/optimizer.py and .../legacy/optimizer_v2.py.)
+    """
+    inner = chain(optimizer)[-1]
+    if hasattr(inner, "_decayed_lr"):
+        return inner._decayed_lr(tf.float32)
+    found = getattr(inner, _RATES[0], getattr(inner, "_lr", None))
+    if not callable(found) or hasattr(found, "dtype"):
+        return found
+    return found(inner.iterations) if hasattr(inner, "iterations") else found()  # a schedule of tf_keras, a function
+
+
 def scales_the_loss(optimizer: Any) -> str:
     """The name of the class that scales the loss by itself, if this optimizer or one inside it is one; else empty."""
     kinds = (kind.__name__ for one in chain(optimizer) for kind in type(one).__mro__)
@@ -75,7 +94,7 @@ def track(optimizer: Any, name: str, variable: Any) -> None:
       name: in the checkpoint.
       variable: of TensorFlow.
     """
-    if hasattr(optimizer, "stateless_apply"):  # Keras 3, which knows variables of its own kind alone
+    if of_keras_3(optimizer):  # which knows variables of its own kind alone
         with tf.init_scope():
             of_keras = sys.modules["keras"].Variable(
                 variable.numpy(), dtype=variable.dtype.name, trainable=False, name=name

@@ -110,9 +110,10 @@ EXCHANGE_AND_JOIN = Exclusion(
 SCALED_AND_KERAS = Exclusion(
     "`loss_scale`", "Keras's `LossScaleOptimizer`", "the optimizer scales the loss by itself", _ONE_OF_THEM
 )
+LARC_TWICE = Exclusion("`larc`", "`tfdist.larc`", "the optimizer has LARC already", _ONE_OF_THEM)
 HOROVOD_AND_AUTOMATIC = Exclusion(
     "`tfdist.horovod`",
-    "`accumulate_steps`, `sync`, `loss_scale`, `divergence`",
+    "`accumulate_steps`, `sync`, `larc`, `loss_scale`, `divergence`",
     "they are about averages that are made without being asked for",
     "use Horovod's backward_passes_per_step, Keras's LossScaleOptimizer, or import tfdist alone",
 )
@@ -126,7 +127,7 @@ HOROVOD_AND_STAGE = Exclusion(
 TABLE = (
     *(LOCAL_AND_HELD, LOCAL_AND_SCALED, LOCAL_AND_WIRE, LOCAL_AND_EAGER, LOCAL_AND_OWN_BEGINNING, LOCAL_AND_JOIN),
     *(PLAIN_AND_FILTER, HELD_AND_EAGER, HELD_AND_ASSIGNED, HELD_AND_KERAS, HELD_AND_REDUCER, HELD_AND_JOIN),
-    *(EXCHANGE_AND_JOIN, SCALED_AND_KERAS, HOROVOD_AND_AUTOMATIC, HOROVOD_AND_STAGE),
+    *(EXCHANGE_AND_JOIN, SCALED_AND_KERAS, LARC_TWICE, HOROVOD_AND_AUTOMATIC, HOROVOD_AND_STAGE),
 )
 
 

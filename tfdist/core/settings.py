@@ -155,6 +155,8 @@ class Settings:
     block_nesterov: bool = _part("sync", "nesterov", False, _switch, "0 or 1")
     block_state: str = _part("sync", "state", "reset", _one_of(_STATES), _STATES)
     block_warmup: int = _part("sync", "warmup", 0, _count, "a whole number")
+    larc: str = _choice("off", ("off", "clip", "scale"), "a rate for each variable, by its norm and its gradient's")
+    larc_eta: float = _part("larc", "eta", 0.001, _positive, "a number above 0")
     mixed_precision: str = _choice("none", ("none", "bf16", "fp16"), "dtype in which products are computed")
     loss_scale: str = _setting(
         "none",
@@ -314,7 +316,7 @@ class Settings:
     @property
     def changes_updates(self) -> bool:
         """Whether one process updates its variables otherwise by them."""
-        return bool(self.not_each_step) or self.divergence != "off"
+        return bool(self.not_each_step) or self.divergence != "off" or self.larc != "off"
 
     @property
     def of_use_alone(self) -> bool:
@@ -334,6 +336,8 @@ class Settings:
                 f"{self._named('loss_scale')}, but {self._named('mixed_precision')}: of use where the script itself "
                 "computes in half precision, and else without effect"
             )
+        if self.larc == "off" and "larc_eta" in self.origins:
+            told.append(f"{self._named('larc_eta')}: without effect, as {self._named('larc')}")
         if self.loss_scale != "window" and "loss_scale_tolerance" in self.origins:
             told.append(f"{self._named('loss_scale_tolerance')}: without effect, as {self._named('loss_scale')}")
         return told
@@ -343,7 +347,7 @@ CONFIGURE = "tfdist.configure"  # an origin
 # What graphs are built by: the rest is read once, when tfdist is imported.
 CONFIGURABLE = (
     *("bucket_mb", "compression", "sparse", "accumulate_steps", "sync", "divergence"),
-    *("mixed_precision", "loss_scale", "loss_scale_tolerance"),
+    *("mixed_precision", "loss_scale", "loss_scale_tolerance", "larc", "larc_eta"),
     *("block_steps", "block_momentum", "block_learning_rate", "block_nesterov", "block_state", "block_warmup"),
 )
 # What each rank may have in its own way.

@@ -103,7 +103,7 @@ class State:
           SettingsError: settings that are about the automatic average.
         """
         settings = self.job.switches.settings
-        for name in ("accumulate_steps", "sync", "loss_scale", "divergence"):
+        for name in ("accumulate_steps", "sync", "larc", "loss_scale", "divergence"):
             value = getattr(settings, name)
             if value != settings.fields()[name].default:
                 here = f"TFDIST_{name.upper()}={value}"

@@ -7,6 +7,7 @@ Keras unscales, accumulates, clips and decays in an optimizer's ``apply``, and t
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -14,6 +15,30 @@ import keras
 from tfdist.updates.larc import Larc
 
 _UPDATE = "_backend_update_step"
+
+
+def scale_updates(optimizer: Any, larc: Callable[[], Larc | None]) -> None:
+    """Have an optimizer scale its gradients last, if it does not yet.
+
+    Args:
+      optimizer: of Keras 3, which hands its gradients on to no other one.
+      larc: how, asked where an update is built or executed; None: not.
+
+    Raises:
+      RuntimeError: this Keras has no place for it.
+    """
+    update = getattr(optimizer, _UPDATE, None)
+    if update is None:
+        raise RuntimeError(f"Keras {keras.__version__} has no {type(optimizer).__name__}.{_UPDATE}: LARC needs another")
+    if _UPDATE in vars(optimizer):
+        return
+
+    def scaled_update(grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
+        how = larc()
+        scaled = grads if how is None else how.gradients(grads, trainable_variables, learning_rate)
+        return update(scaled, trainable_variables, learning_rate)
+
+    setattr(optimizer, _UPDATE, scaled_update)
 
 
 @keras.saving.register_keras_serializable("tfdist", "Larc")
@@ -35,16 +60,9 @@ class LarcKerasOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
             raise ValueError(f"LARC goes around the optimizer inside {kind}, not around {kind}: exchange the two")
         if _UPDATE in vars(inner_optimizer):
             raise ValueError(f"this {kind} has LARC already")
-        if not hasattr(inner_optimizer, _UPDATE):
-            raise RuntimeError(f"Keras {keras.__version__} has no {kind}.{_UPDATE}: LARC needs a later Keras 3")
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer, self._larc = inner_optimizer, larc
-        update = getattr(inner_optimizer, _UPDATE)
-
-        def scaled_update(grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
-            return update(larc.gradients(grads, trainable_variables, learning_rate), trainable_variables, learning_rate)
-
-        setattr(inner_optimizer, _UPDATE, scaled_update)
+        scale_updates(inner_optimizer, lambda: larc)
 
     def build(self, variables: Any) -> None:
         """The optimizer's variables."""

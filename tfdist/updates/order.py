@@ -10,6 +10,7 @@ from tfdist.updates.blocks import OwnSteps, blocks_of
 from tfdist.updates.checkpointed import left_over_of
 from tfdist.updates.conditional import WhenDue
 from tfdist.updates.divergence import DivergenceGuard
+from tfdist.updates.larc_of_settings import LarcOfSettings
 from tfdist.updates.loss_scaling import loss_scaling_of
 from tfdist.updates.pipeline import Known, Pipeline, Reduce, SetAlike
 from tfdist.updates.wrapped import WrappedOptimizers
@@ -31,5 +32,6 @@ def pipeline_of(steps: Steps) -> Pipeline:
             loss_scaling_of(steps),  # by the averages: all ranks leave the same updates out
             WhenDue(job),
             DivergenceGuard(job),  # of updates that are applied
+            LarcOfSettings(job),  # by the norms of what is applied
         ]
     )

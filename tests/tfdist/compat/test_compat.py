@@ -257,6 +257,27 @@ class TestOptimizers:
             assert len(optimizers.own_variables(old)) == 4
 
 
+def test_the_rate_of_an_optimizer() -> None:
+    """As it is applied next, by number, tensor, function or schedule; of Keras 3 it is not asked."""
+    v1 = tf.compat.v1.train
+    told = [
+        v1.GradientDescentOptimizer(0.5),
+        v1.AdamOptimizer(lambda: 0.5),
+        v1.MomentumOptimizer(tf.constant(0.5), 0.9),
+    ]
+    assert [float(optimizers.rate(one)) for one in told] == [0.5] * 3
+    assert optimizers.of_keras_3(keras.optimizers.SGD()) and not optimizers.of_keras_3(told[0])
+    old = pytest.importorskip("tf_keras").optimizers
+    for kind in (old.SGD, old.legacy.SGD):
+        optimizer = kind(old.schedules.ExponentialDecay(0.5, 1, 0.5))
+        assert not optimizers.of_keras_3(optimizer) and float(optimizers.rate(kind(0.25))) == 0.25
+        variable, found = tf.Variable(1.0), []
+        for _ in range(3):
+            found.append(float(optimizers.rate(optimizer)))
+            optimizer.apply_gradients([(tf.constant(1.0), variable)])
+        assert found == [0.5, 0.25, 0.125]
+
+
 def test_what_an_optimizers_checkpoint_holds(tmp_path: Path) -> None:
     for value in (3.0, 0.0):
         optimizer, held, holder = keras.optimizers.SGD(), tf.Variable(value), tf.Module()
