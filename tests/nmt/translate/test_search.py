@@ -40,6 +40,10 @@ MODELS = RECURRENT | {
     "transformer": dict(family="transformer", norm="pre", positions="learned", max_positions=16, num_decoder_layers=2),
     "convs2s": dict(family="convs2s", num_decoder_layers=2),
 }
+BEAMS = [
+    *itertools.product(["transformer", "convs2s", "plain", "gnmt"], [4], [1.0]),
+    *(("attention", 1, 0.0), ("attention", 4, 1.0), ("gru", 4, 0.0)),
+]
 ATTENTIVE = ["attention", "transformer", "convs2s"]
 
 
@@ -69,7 +73,14 @@ def test_greedy_is_the_plain_one(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "width", "weight"),
-    [*itertools.product(RECURRENT, [1, 4], [0.0, 1.0]), *itertools.product(["transformer", "convs2s"], [4], [1.0])],
+    [
+        *BEAMS,
+        *(
+            pytest.param(*one, marks=pytest.mark.long("each width, weight and kind is there once"))
+            for one in itertools.product(RECURRENT, [1, 4], [0.0, 1.0])
+            if one not in BEAMS
+        ),
+    ],
 )
 def test_beam_is_the_plain_one(kind: str, width: int, weight: float) -> None:
     """Same words and scores of every beam, best first."""

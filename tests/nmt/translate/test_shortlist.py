@@ -62,7 +62,10 @@ def shortlist() -> Shortlist:
     return Shortlist((0, SOS, EOS), np.array(TO_ALL), {word: np.array(ids) for word, ids in CANDIDATES.items()})
 
 
-@pytest.mark.parametrize("kind", ["plain", "attention", "gnmt", "tied"])
+@pytest.mark.parametrize(
+    "kind",
+    ["attention", "tied", *(pytest.param(k, marks=pytest.mark.long("attention's")) for k in ("plain", "gnmt"))],
+)
 def test_search_is_that_over_the_words_of_each_sentence(kind: str) -> None:
     """Words and scores are those of a model in which a sentence's other words have no probability at all."""
     rows = graphs.sentences(LENGTHS, 11)
