@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import textwrap
 from pathlib import Path
@@ -52,9 +53,14 @@ STYLES = {
             step()
         """,
 }
+# What is done on rank 1, and what is said of it, by tfdist or by Open MPI's launcher, which may be first to end the job.
 ACTIONS = {
     "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "it is stopped"),
-    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 of 2", "was ended by SIGKILL"),
+    "killed": (
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        "rank 1 (of 2|with PID)",
+        r"was ended by SIGKILL|signal 9 \(Killed\)",
+    ),
     "fails": ("raise ValueError('its own error')", "its own error"),
 }
 IN_DEFAULT = {("function", "stopped"), ("session", "killed")}
@@ -98,7 +104,7 @@ def test_a_rank_in_the_midst_of_a_step(style: str, what: str, tmp_path: Path) ->
     assert finished.code not in (None, 0), finished
     assert finished.seconds < ABORT_SECONDS + 30, finished
     for words in said:
-        assert words in finished.errors, finished.errors
+        assert re.search(words, finished.errors), finished.errors
 
 
 def test_tensorflow_has_begun_on_one_rank(tmp_path: Path) -> None:
