@@ -53,7 +53,7 @@ STYLES = {
             step()
         """,
 }
-# What is done on rank 1, and what is said of it, by tfdist or by Open MPI's launcher, which may be first to end the job.
+# What is done on rank 1, and what is said of it: by tfdist, or by Open MPI's launcher, which may be the first.
 ACTIONS = {
     "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "it is stopped"),
     "killed": (
