@@ -19,10 +19,12 @@ import tensorflow as tf
 import tfdist
 from nmt import nmt
 from nmt.keeping.checkpoint import Checkpoints, latest, restore
+from nmt.model.convs2s.architecture import ConvS2SArchitecture
 from nmt.model.inference_model import TrainedWeights
 from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer, initializer
+from nmt.model.transformer.architecture import TransformerArchitecture
 from nmt.reporting.outputs import NoOutputs
 from nmt.runs.tfdist_ranks import Processes
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
@@ -80,7 +82,9 @@ def trained(
 ) -> dict[str, np.ndarray]:
     batches = feed(rank, size, parts, normalization)
     with tf.Graph().as_default(), v1.Session() as session:
-        shape = LSTMArchitecture(63, 63, 20, 2, 2, encoder_type="bi", attention=attention, **changes)
+        kind = changes.pop("kind", LSTMArchitecture)
+        recurrent = dict(encoder_type="bi", attention=attention) if kind is LSTMArchitecture else {}
+        shape = kind(63, 63, 20, 2, 2, **recurrent, **changes)
         rate = {"sgd": 0.3, "adam": 0.001}[optimizer]  # greater rates multiply float32 rounding: 1 and 0.01 give 2e-5
         schedule = Schedule(rate, num_train_steps=STEPS, decay_scheme="luong5")
         vectors = np.random.RandomState(seed).randn(60, 20).astype(np.float32)
@@ -131,6 +135,15 @@ def case_nmt_with_variations() -> None:
 
 def case_nmt_with_adam() -> None:
     compare("adam", "scaled_luong")
+
+
+def case_nmt_with_other_families() -> None:
+    """The gradient of the Transformer's one table is that of two lookups and of the output layer."""
+    tied = dict(share_embedding=True, tie_embeddings="all")
+    with turn("transformer"):
+        compare("sgd", "", kind=TransformerArchitecture, num_heads=4, feed_forward_size=30, norm="pre", **tied)
+    with turn("convs2s"):
+        compare("sgd", "", kind=ConvS2SArchitecture)
 
 
 def case_nmt_with_one_embedding_in_pieces() -> None:

@@ -150,6 +150,14 @@ def in_subwords(directory: Path) -> list[str]:
             id="blocks",
             marks=pytest.mark.long("cases_blocks goes on from a checkpoint, cases_nmt saves at a block's end"),
         ),
+        *(
+            pytest.param(
+                ["--attention=", f"--model_family={family}", "--num_units=16", "--avg_ckpts", *more],
+                id=family,
+                marks=pytest.mark.long("what is kept and drawn does not depend on the family"),
+            )
+            for family, more in (("transformer", ["--num_heads=2", "--attention_dropout=0.1"]), ("convs2s", []))
+        ),
         pytest.param(
             ["TFDIST_COMPRESSION=int8", "TFDIST_NODE_SIZE=1", "TFDIST_ENGINE=mpi", "--num_units=64"],
             id="int8",
