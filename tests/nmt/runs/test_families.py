@@ -32,9 +32,9 @@ def told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_trains_and_translates(toy: Any, family: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(flags(toy, family, *ADAM, "--num_train_steps=120", "--steps_per_external_eval=60", "--avg_ckpts")) == 0
+    assert main(flags(toy, family, *ADAM, "--num_train_steps=80", "--steps_per_external_eval=40", "--avg_ckpts")) == 0
     perplexities = [float(value) for value in re.findall(r"step \d+ lr .* ppl ([\d.]+) gN", capsys.readouterr().out)]
-    assert perplexities[-1] < 0.6 * perplexities[0]
+    assert perplexities[-1] < 0.7 * perplexities[0]
     out, text = toy.directory / "out", toy.directory / "dev.en"
     assert json.loads((out / "hparams").read_text())["model_family"] == family
     several = ",".join(str(path).removesuffix(".index") for path in sorted(out.glob("translate.ckpt-*.index"))[-2:])
@@ -61,8 +61,8 @@ def test_a_family_trains_and_translates(toy: Any, family: str, capsys: pytest.Ca
     assert main([*arguments, "--src_max_len_infer=50"]) == 0
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_another_family_does_not_go_on(toy: Any, family: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_family_does_not_go_on(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    family = "transformer"
     assert main(flags(toy, family, "--num_train_steps=1", "--noevaluate_epochs")) == 0
     for other in {*FAMILIES, "lstm"} - {family}:
         message = told([*flags(toy, family), f"--model_family={other}"], capsys)

@@ -88,6 +88,7 @@ def test_search_is_that_over_the_words_of_each_sentence(kind: str) -> None:
     assert best.shape != free.shape or (words[best] != free).any()
 
 
+@pytest.mark.long("test_ensemble.py, and the search above")
 def test_an_ensemble_is_the_mean_over_the_words_of_each_sentence() -> None:
     """Whatever the others of the batch may have: the members' probabilities are of the sentence's own words."""
     rows, shape = graphs.sentences(LENGTHS, 11), graphs.architecture(**MODELS["attention"])
