@@ -81,6 +81,11 @@ class Transformer(nn.Module):
         self.source_table = nn.Embedding(source_words, self.units)
         self.target_table = nn.Embedding(target_words, self.units)
         self.transformer = nn.Transformer(self.units, heads, layers, layers, inner, dropout)
+        for layer in [*self.transformer.encoder.layers, *self.transformer.decoder.layers]:
+            layer.dropout = nn.Identity()  # bench_nmt drops neither activations nor weights of attention
+            layer.self_attn.dropout = 0.0
+            if hasattr(layer, "multihead_attn"):
+                layer.multihead_attn.dropout = 0.0
         # (nn.Transformer normalises the last layer's sum once more, as the paper does not.)
         self.transformer.encoder.norm = self.transformer.decoder.norm = None
         self.output_layer = nn.Linear(self.units, target_words, bias=False)

@@ -85,7 +85,8 @@ class Config(InferenceOptions):
             if isinstance(made, type) and issubclass(made, Architecture)
         ]
         if kinds and not any(issubclass(family, kind) for kind in kinds):
-            yield "another --model_family"
+            fitting = [n for n, one in FAMILIES.items() if any(issubclass(one.architecture, kind) for kind in kinds)]
+            yield f"another --model_family: {' or '.join(fitting)}"
 
     def to_json(self, **more: Any) -> str:
         """The `hparams` file: the options worth keeping, and `more`, sorted, indented by 4."""

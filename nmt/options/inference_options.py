@@ -141,7 +141,18 @@ class InferenceOptions(ConfigurationOptions):
             if self.shortlist and getattr(self, name):
                 yield f"--shortlist goes by the words of a source, which --{name} does not have: leave one out"
         if self.coverage_penalty_weight and not self.attends:
-            yield "--coverage_penalty_weight needs --attention, whose weights it adds up"
+            needed = "a source, which --language_model has not" if self.language_model else "--attention"
+            yield f"--coverage_penalty_weight needs {needed}, whose weights it adds up"
+        if self.most_positions is not None:
+            for name, tokens in (
+                ("tgt_max_len_infer", self.tgt_max_len_infer or 0),
+                ("min_length", self.min_length + 1),
+            ):
+                if tokens > self.most_positions:
+                    yield (
+                        f"--{name}={getattr(self, name)} asks for longer translations than --max_positions="
+                        f"{self.most_positions} allows (the end counts): give less"
+                    )
         if self.tgt_max_len_infer and self.min_length >= self.tgt_max_len_infer:
             yield (
                 f"--min_length={self.min_length} does not fit --tgt_max_len_infer={self.tgt_max_len_infer}, which "

@@ -24,16 +24,21 @@ _ATTENDS = Condition(
     lambda config: config.attention and config.attention_architecture == "standard",
 )
 _ODD = Condition("it must be odd, and 1 or more", lambda value: value > 0 and value % 2 == 1)
-_DRAWN = Condition("another --model_family", lambda config: FAMILIES[config.model_family].draws)
+_DRAWN = Condition("another --model_family", lambda config: _draws(config))
 _UNIFORM = Condition(
     "--init_op=uniform, and a --model_family that draws so",
-    lambda config: config.init_op == "uniform" and FAMILIES[config.model_family].draws,
+    lambda config: config.init_op == "uniform" and _draws(config),
 )
 _RECURRENT = Condition("another --model_family", lambda config: of_family(config, LSTMArchitecture))
 _LEARNED = Condition(
     "--positions=learned, or --model_family=convs2s",
     lambda config: config.positions == "learned" or of_family(config, ConvS2SArchitecture),
 )
+
+
+def _draws(config: Any) -> bool:
+    """Whether weights start as the options say: of families with starts of their own, characters' alone do."""
+    return FAMILIES[config.model_family].draws or config.use_char_encode
 
 
 def of_family(config: Any, kind: type[Architecture]) -> bool:
@@ -135,6 +140,11 @@ class ModelOptions(DataOptions):
     )
 
     @property
+    def most_positions(self) -> int | None:
+        """Tokens of the longest sentence that the model has positions for, its end counted; None: any number."""
+        return self.max_positions if _LEARNED.holds(self) else None
+
+    @property
     def attends(self) -> bool:
         """Whether the decoder looks at the source: recurrent ones if asked for, the others always."""
         return bool(self.attention) if of_family(self, LSTMArchitecture) else not self.language_model
@@ -161,8 +171,7 @@ class ModelOptions(DataOptions):
                 f"--num_heads={self.num_heads} cannot share --num_units={self.num_units} evenly: give another number "
                 "of heads, or a width that is a multiple of it"
             )
-        if _LEARNED.holds(self):
-            yield from self._position_contradictions()
+        yield from self._position_contradictions()
         if self.init_op == "uniform" and self.init_weight <= 0:
             yield f"--init_op=uniform needs --init_weight more than 0, not {self.init_weight}"
         if self.embed_prefix and self.num_embeddings_partitions > 1:
@@ -196,7 +205,10 @@ class ModelOptions(DataOptions):
             )
 
     def _position_contradictions(self) -> Iterator[str]:
-        for name, longest, end in (("src_max_len", self.src_max_len, 0), ("tgt_max_len", self.tgt_max_len, 1)):
+        if self.most_positions is None:
+            return
+        source = [] if self.language_model else [("src_max_len", self.src_max_len, 0)]
+        for name, longest, end in (*source, ("tgt_max_len", self.tgt_max_len, 1)):
             if not longest or longest + end > self.max_positions:
                 yield (
                     f"--{name}={longest} keeps sentences that are longer than --max_positions={self.max_positions} "

@@ -24,7 +24,10 @@ from nmt.translate.translation_model import SearchSettings
 
 _PLATEAU = Condition("--decay_scheme=plateau", lambda options: options.decay_scheme == PLATEAU)
 _ADAM = Condition("--optimizer=adam", lambda options: options.optimizer == "adam")
-_DROPS = Condition("--dropout or --output_dropout", lambda options: options.dropout or options.output_dropout)
+_DROPS = Condition(
+    "--dropout or --output_dropout",
+    lambda options: options.dropout or options.output_dropout or options.activation_dropout,
+)
 _BLOCKS = Condition("--sync=average or --sync=bmuf", lambda options: options.sync != "gradients")
 _ALL_WORDS = Condition("--num_sampled_softmax=0", lambda options: options.num_sampled_softmax == 0)
 _TRANSFORMS = Condition("another --model_family", lambda options: of_family(options, TransformerArchitecture))
@@ -147,7 +150,10 @@ class TrainingOptions(ModelOptions):
         makes=[FeedSettings, LikelihoodSettings],
     )
     dropout: float = option(
-        0.2, "probability that an input of a cell is dropped", within=BELOW_ONE, makes=[Optimization]
+        0.2,
+        "probability that a number of what a layer reads is dropped; transformer: of what its parts give",
+        within=BELOW_ONE,
+        makes=[Optimization],
     )
     output_dropout: float = option(
         0.0,
@@ -171,7 +177,7 @@ class TrainingOptions(ModelOptions):
     )
     dropout_mask: str = option(
         "step",
-        "how long a mask of --dropout and --output_dropout lasts: a step, or a whole sentence",
+        "how long a mask of --dropout, --output_dropout and --activation_dropout lasts: a step, or a whole sentence",
         allowed=DROPOUT_MASKS,
         needs=_DROPS,
         makes=[Optimization],
@@ -277,7 +283,8 @@ class TrainingOptions(ModelOptions):
 
     def pass_contradictions(self) -> Iterator[str]:
         """Two passes that would be the same."""
-        drops = (self.dropout, self.output_dropout, self.src_word_dropout, self.tgt_word_dropout)
+        drops = [self.dropout, self.output_dropout, self.src_word_dropout, self.tgt_word_dropout]
+        drops += [self.attention_dropout, self.activation_dropout]
         if self.r_drop and not any(drops):
             yield (
                 f"--r_drop={self.r_drop} compares two passes, which are the same without dropout: give --dropout, "

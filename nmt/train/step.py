@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from nmt.model.architecture import Architecture
 from nmt.model.batch_input import BatchInput
+from nmt.model.parts.dense import DIRECTION, LENGTH
 from nmt.model.parts.dropout import OtherDropout
 from nmt.model.parts.initializers import Initializer
 from nmt.model.registry import make_translator
@@ -32,9 +33,10 @@ def with_weight_decay(optimizer: Any, decay: float) -> Any:
 
         w_t = w_{t-1} - a_t (m_t / (sqrt(v_t) + epsilon) + d w_{t-1})
 
-    Matrices shrink: kernels and embeddings, these as a whole where a step has gradients of some rows alone. Biases,
-    gains and an attention's vectors do not. It is done where a gradient is applied, and so as often: a library that
-    applies them after several batches, or leaves one out that is not finite, need not know of it.
+    Matrices shrink: kernels and embeddings, these as a whole where a step has gradients of some rows alone; of a
+    normalised kernel the length. Biases, gains and an attention's vectors do not. It is done where a gradient is
+    applied, and so as often: a library that applies them after several batches, or leaves one out that is not finite,
+    need not know of it.
 
     Args:
         optimizer: a class of TensorFlow 1 optimizers, whose first argument is the learning rate, a scalar.
@@ -54,7 +56,8 @@ def with_weight_decay(optimizer: Any, decay: float) -> Any:
             self._part = rate * decay
 
         def _shrunk(self, gradient: tf.Tensor, weights: Any) -> list[Any]:
-            if weights.shape.rank < 2:
+            kind = weights.name.rpartition("/")[2].partition(":")[0]
+            if kind == DIRECTION or (weights.shape.rank < 2 and kind != LENGTH):
                 return []
             with tf.control_dependencies([gradient]):  # which all that reads the weights has led to
                 return [weights.assign_sub(self._part * weights.read_value(), read_value=False)]
@@ -82,9 +85,10 @@ class Optimization:
         schedule: the learning rate of each step.
         plateau: when evaluations lower it; None: never.
         max_gradient_norm: gradients are clipped to this global norm.
-        dropout: probability that an input of a cell is dropped.
+        dropout: probability that a number of what a layer reads is dropped; in a Transformer, of what its parts give.
         output_dropout: probability that a number of what the output layer reads is dropped.
-        dropout_mask: "step", or "sentence": these two drop the same numbers at all times of a sentence.
+        dropout_mask: "step", or "sentence": these two, and `activation_dropout`, drop the same numbers at all times of
+            a sentence.
         src_word_dropout: probability that a source word is dropped as a whole.
         tgt_word_dropout: the same for a target word that the decoder reads.
         attention_dropout: the same for a weight of attention, where the family has such a dropout.

@@ -67,6 +67,13 @@ class Cluster:
         return (ranks - 1) * size * self.seconds_a_byte(ranks) + math.ceil(math.log2(ranks)) * self.latency
 
 
+# IBM's DDL on the NMT tutorial: 717 MB of gradients, 4 GPUs a node, 150 GB/s in it and 100 Gbit/s between nodes.
+ARTICLE = Cluster(ranks_per_node=4, local_bandwidth=150e9, network_bandwidth=100e9 / 8)
+ARTICLE_BYTES = 717e6
+ARTICLE_MS = {1: 360.0, 2: 450.0, 4: 560.0, 8: 680.0, 12: 690.0, 16: 700.0}  # a step, by GPUs
+ARTICLE_FITTED = (1, 2, 8)
+
+
 @dataclass(frozen=True)
 class Job:
     """What a rank computes and sends in a step.

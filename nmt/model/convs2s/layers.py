@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from nmt.model.parts.dense import NormalizedDense
 
-HALF = math.sqrt(0.5)
+ROOT_HALF = math.sqrt(0.5)
 
 
 class GatedConvolution:
@@ -61,12 +61,11 @@ class Attention:
     Args:
         units: width of the layers.
         size: of words' vectors.
-        keep: probability that a number of what layers read is kept.
     """
 
-    def __init__(self, units: int, size: int, keep: float) -> None:
-        self._query = NormalizedDense("query", units, size, math.sqrt(keep / units))
-        self._context = NormalizedDense("context", size, units, math.sqrt(keep / size))
+    def __init__(self, units: int, size: int) -> None:
+        self._query = NormalizedDense("query", units, size, math.sqrt(1 / units))
+        self._context = NormalizedDense("context", size, units, math.sqrt(1 / size))
 
     def __call__(
         self, h: tf.Tensor, embedded: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor, root: tf.Tensor
@@ -84,7 +83,7 @@ class Attention:
         Returns:
             the sum with what it has found, [batch, time, units], and the weights [batch, time, source time].
         """
-        queries = (self._query(h) + embedded) * HALF
+        queries = (self._query(h) + embedded) * ROOT_HALF
         weights = tf.nn.softmax(tf.matmul(queries, keys, transpose_b=True) + mask[:, None])
         found = tf.matmul(weights, values) * root[:, None, None]
-        return (self._context(found) + h) * HALF, weights
+        return (self._context(found) + h) * ROOT_HALF, weights

@@ -3,9 +3,9 @@
     encoder   words and positions; gated convolutions over words around each word, each with a residual connection
     decoder   the same over words before; behind each convolution attention to the source
 
-Kernels are normalised (`nmt.model.parts.dense`), and start as the paper has it (section 3.5). The gradient of the
-encoder's layers is divided by the number of attentions, each of which adds to it (section 3.4). Training computes all
-target positions at once; search takes one at a time, and keeps what the convolutions read.
+Kernels but the output layer's are normalised (`nmt.model.parts.dense`), and all start as the paper has it (section
+3.5). The gradient of the encoder's layers is divided by the number of attentions, each of which adds to it (section
+3.4). Training computes all target positions at once; search takes one at a time, and keeps what the convolutions read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from nmt.model.convs2s.architecture import ConvS2SArchitecture
-from nmt.model.convs2s.layers import HALF, Attention, GatedConvolution
+from nmt.model.convs2s.layers import ROOT_HALF, Attention, GatedConvolution
 from nmt.model.interface import Decoding, Memory, Translator
 from nmt.model.parts.dense import NormalizedDense
 from nmt.model.parts.dropout import Dropout
@@ -63,11 +63,11 @@ class _Encoder:
         units, size, width = architecture.num_units, architecture.source_size, architecture.kernel_width
         self._dropout, self._before, self._placement = dropout, (width - 1) // 2, placement
         self._begin = _Begin(architecture, size, dropout)
-        self._layers = [
-            GatedConvolution(f"layer_{number}", units, width, dropout.keep)
-            for number in range(architecture.num_encoder_layers)
-        ]
-        self._output = NormalizedDense("output", units, size, math.sqrt(dropout.keep / units))
+        self._layers = []
+        for number in range(architecture.num_encoder_layers):
+            with tf.device(placement.layer(number)):
+                self._layers.append(GatedConvolution(f"layer_{number}", units, width, dropout.keep))
+        self._output = NormalizedDense("output", units, size, math.sqrt(1 / units))
         self._share = 1 / architecture.num_decoder_layers
 
     def __call__(self, embedded: tf.Tensor, lengths: tf.Tensor) -> Memory:
@@ -76,9 +76,9 @@ class _Encoder:
         for number, layer in enumerate(self._layers):
             with tf.device(self._placement.layer(number)):
                 # What is behind a sentence is zero, as what is before it.
-                x = (layer(self._dropout(x) * inside, self._before) + x) * HALF
+                x = (layer(self._dropout(x) * inside, self._before) + x) * ROOT_HALF
         outputs = _slowed(self._output(x), self._share) * inside
-        return Memory(outputs, lengths, tf.transpose((outputs + placed) * HALF, [1, 0, 2]))
+        return Memory(outputs, lengths, tf.transpose((outputs + placed) * ROOT_HALF, [1, 0, 2]))
 
 
 class _Decoder:
@@ -88,11 +88,11 @@ class _Decoder:
         self.begin = _Begin(architecture, size, dropout)
         self.layers: list[tuple[GatedConvolution, Attention | None]] = []
         for number in range(architecture.num_decoder_layers):
-            with _scope(f"layer_{number}"):
+            with _scope(f"layer_{number}"), tf.device(placement.layer(number)):
                 convolution = GatedConvolution("convolution", units, self.width, dropout.keep)
-                attention = None if architecture.language_model else Attention(units, size, dropout.keep)
+                attention = None if architecture.language_model else Attention(units, size)
                 self.layers.append((convolution, attention))
-        self.output = NormalizedDense("output", units, units, math.sqrt(dropout.keep / units))
+        self.output = NormalizedDense("output", units, units, math.sqrt(1 / units))
 
 
 class ConvS2STranslator(Translator):
@@ -104,9 +104,10 @@ class ConvS2STranslator(Translator):
         return _WORDS
 
     def _output_start(self, architecture: ConvS2SArchitecture) -> Draw:
-        return Draw("normal", architecture.num_units**-0.5)
+        return Draw("normal", math.sqrt(self._keep / architecture.num_units))
 
     def _build(self, architecture: ConvS2SArchitecture, dropout: Dropout, placement: Placement) -> None:
+        self._keep = dropout.keep
         with tf.device(placement.layer(0)):
             if not architecture.language_model:
                 with _scope("encoder"):
@@ -147,7 +148,7 @@ class _Decoding(Decoding):
                 if attention is not None:
                     found, _ = attention(tf.transpose(h, [1, 0, 2]), words, *self.sources)
                     h = tf.transpose(found, [1, 0, 2])
-                x = (h + x) * HALF
+                x = (h + x) * ROOT_HALF
         return decoder.dropout(decoder.output(x))
 
     def step(self, embedded: tf.Tensor, state: Any, sources: Any) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
@@ -163,7 +164,7 @@ class _Decoding(Decoding):
                 if attention is not None:
                     h, weights = self._of_sentences(attention, h, placed, sources)
                     looked.append(weights)
-                x = (h + x) * HALF
+                x = (h + x) * ROOT_HALF
         weights = tf.add_n(looked) / len(looked) if looked else None
         return decoder.output(x), (tuple(after), places + 1), weights
 

@@ -12,6 +12,9 @@ import tensorflow as tf
 
 from nmt.model.parts.initializers import Draw
 
+# The two variables of a normalised kernel. Weight decay makes the length smaller: the direction has none.
+DIRECTION, LENGTH = "direction", "length"
+
 
 def glorot(inputs: int, outputs: int) -> Draw:
     """Uniform, as Glorot and Bengio 2010 have it (equation 16)."""
@@ -41,7 +44,7 @@ class Dense:
 
 
 class NormalizedDense:
-    """Creates `<name>/direction` [inputs, outputs], `<name>/gain` and `<name>/bias` [outputs].
+    """Creates `<name>/direction` [inputs, outputs], `<name>/length` and `<name>/bias` [outputs].
 
     Args:
         name: of the layer, below the current variable scope.
@@ -54,11 +57,11 @@ class NormalizedDense:
         v1 = tf.compat.v1
         with v1.variable_scope(name):
             start = Draw("normal", deviation)
-            direction = tf.identity(v1.get_variable("direction", [inputs, outputs], initializer=start))
-            length = v1.constant_initializer(deviation * math.sqrt(inputs))  # the direction's, on average
-            gain = tf.identity(v1.get_variable("gain", [outputs], initializer=length))
+            direction = tf.identity(v1.get_variable(DIRECTION, [inputs, outputs], initializer=start))
+            whole = v1.constant_initializer(deviation * math.sqrt(inputs))  # the direction's, on average
+            length = tf.identity(v1.get_variable(LENGTH, [outputs], initializer=whole))
             self._bias = tf.identity(v1.get_variable("bias", [outputs], initializer=v1.zeros_initializer()))
-            self._kernel = direction * (gain * tf.math.rsqrt(tf.reduce_sum(tf.square(direction), 0)))
+            self._kernel = direction * (length * tf.math.rsqrt(tf.reduce_sum(tf.square(direction), 0)))
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """[..., inputs] -> [..., outputs]."""

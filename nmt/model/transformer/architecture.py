@@ -56,7 +56,8 @@ class TransformerArchitecture(Architecture):
             if size != self.num_units:
                 raise ValueError(
                     f"{side} words have vectors of {size} numbers, and num_units is {self.num_units}: a Transformer "
-                    "adds to them what its layers give, and they must be of one width (leave embedding_size out)"
+                    f"adds to them what its layers give, and they must be of one width: give num_units "
+                    f"{size}, or vectors of {self.num_units} (leave embedding_size out)"
                 )
 
     @property

@@ -141,7 +141,11 @@ class _Decoding(Decoding):
         nothing = tf.compat.v1.placeholder_with_default(nothing, [None, heads, None, size])
         self.initial_state = tuple(Keys(nothing, nothing) for _ in layers)
         mask = outside(memory.lengths, tf.shape(memory.outputs)[0], memory.outputs.dtype)[:, None, None]
-        keys = [one.source_attention.keys(memory.outputs) for one in layers if one.source_attention is not None]
+        keys = []
+        for number, layer in enumerate(layers):
+            if layer.source_attention is not None:
+                with tf.device(devices.layer(number)):
+                    keys.append(layer.source_attention.keys(memory.outputs))
         self.sources = _Sources(mask, keys) if keys else ()
 
     def all_steps(self, embedded: tf.Tensor) -> tf.Tensor:

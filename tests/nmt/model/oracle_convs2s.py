@@ -30,7 +30,7 @@ class OracleConvS2S:
     def kernel(self, scope: str) -> Array:
         direction = self.weight(f"{scope}/direction")
         return np.stack(
-            [g * v / np.linalg.norm(v) for g, v in zip(self.weight(f"{scope}/gain"), direction.T, strict=True)], 1
+            [g * v / np.linalg.norm(v) for g, v in zip(self.weight(f"{scope}/length"), direction.T, strict=True)], 1
         )
 
     def dense(self, scope: str, x: Array) -> Array:

@@ -96,13 +96,16 @@ def test_starts() -> None:
     for name, value in values.items():
         if name.endswith("bias"):
             assert not value.any(), name
+        elif name.endswith("output_projection/kernel"):
+            assert value.std() == pytest.approx(np.sqrt(0.8 / 64), rel=0.05)
         elif name.startswith("embeddings/") or name.endswith("positions"):
             assert value.std() == pytest.approx(0.1, rel=0.05), name
         elif name.endswith("direction"):
             gated = value.shape == (3 * 64, 2 * 64)
-            wanted = np.sqrt((4 if gated else 1) * 0.8 / len(value))
+            keep = 0.8 if gated or "/input/" in name else 1.0  # of what reads values that are dropped
+            wanted = np.sqrt((4 if gated else 1) * keep / len(value))
             assert value.std() == pytest.approx(wanted, rel=0.05), name
-            lengths = values[name.replace("direction", "gain")]
+            lengths = values[name.replace("direction", "length")]
             np.testing.assert_allclose(lengths, wanted * np.sqrt(len(value)), rtol=1e-5)
 
 

@@ -409,3 +409,23 @@ def test_what_a_run_keeps_may_contradict_what_is_asked_of_it_now() -> None:
 def test_vectors_of_ones_own_take_the_place_of_a_presets_width() -> None:
     config = resolve(NEEDED | {"preset": "wmt", "embed_prefix": "e", "tie_embeddings": "none"})
     assert preset("wmt")["embedding_size"] and config.embedding_size is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"model_family": "transformer", "dropout": 0.0, "attention_dropout": 0.1, "r_drop": 5.0},
+        {"model_family": "transformer", "dropout": 0.0, "activation_dropout": 0.1, "dropout_mask": "sentence"},
+        {"model_family": "transformer", "use_char_encode": True, "init_weight": 0.05},
+        {"model_family": "convs2s", "language_model": True, "max_positions": 40, "tgt_max_len": 39},
+        {"model_family": "convs2s", "beam_width": 5, "coverage_penalty_weight": 0.2},
+    ],
+)
+def test_what_families_make_of_options(given: dict[str, object]) -> None:
+    resolve(NEEDED | given)
+
+
+def test_a_language_model_has_no_coverage() -> None:
+    given = {"model_family": "transformer", "language_model": True, "beam_width": 5, "coverage_penalty_weight": 0.2}
+    with pytest.raises(InputError, match="needs a source, which --language_model has not"):
+        resolve(NEEDED | given)
