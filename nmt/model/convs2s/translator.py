@@ -22,7 +22,7 @@ from nmt.model.interface import Decoding, Memory, Translator
 from nmt.model.parts.dense import NormalizedDense
 from nmt.model.parts.dropout import Dropout
 from nmt.model.parts.initializers import Draw
-from nmt.model.parts.masks import outside
+from nmt.model.parts.masks import inside, outside
 from nmt.model.parts.placement import Placement
 from nmt.model.parts.positions import Learned
 
@@ -71,13 +71,13 @@ class _Encoder:
         self._share = 1 / architecture.num_decoder_layers
 
     def __call__(self, embedded: tf.Tensor, lengths: tf.Tensor) -> Memory:
-        inside = tf.transpose(tf.sequence_mask(lengths, tf.shape(embedded)[0], embedded.dtype))[:, :, None]
+        words = inside(lengths, tf.shape(embedded)[0], embedded.dtype)
         placed, x = self._begin(embedded)
         for number, layer in enumerate(self._layers):
             with tf.device(self._placement.layer(number)):
                 # What is behind a sentence is zero, as what is before it.
-                x = (layer(self._dropout(x) * inside, self._before) + x) * ROOT_HALF
-        outputs = _slowed(self._output(x), self._share) * inside
+                x = (layer(self._dropout(x) * words, self._before) + x) * ROOT_HALF
+        outputs = _slowed(self._output(x), self._share) * words
         return Memory(outputs, lengths, tf.transpose((outputs + placed) * ROOT_HALF, [1, 0, 2]))
 
 

@@ -20,7 +20,7 @@ from nmt.model.parts.dense import glorot
 from nmt.model.parts.dropout import Dropout
 from nmt.model.parts.initializers import Draw
 from nmt.model.parts.layer_norm import LayerNorm
-from nmt.model.parts.masks import later, outside
+from nmt.model.parts.masks import inside, later, outside
 from nmt.model.parts.placement import Placement
 from nmt.model.parts.positions import Learned, Positions, Sinusoidal
 from nmt.model.transformer.architecture import TransformerArchitecture
@@ -121,8 +121,7 @@ class TransformerTranslator(Translator):
             with tf.device(self._devices.layer(number)):
                 x = layer.feed_forward(layer.self_attention(x, mask))
         x = self._encoder.end(x)
-        inside = tf.transpose(tf.sequence_mask(lengths, tf.shape(embedded)[0], x.dtype))
-        return Memory(x * inside[:, :, None], lengths, ())
+        return Memory(x * inside(lengths, tf.shape(embedded)[0], x.dtype), lengths, ())
 
     def _over(self, memory: Memory) -> Decoding:
         return _Decoding(self._decoder, self._decoder_layers, memory, self._devices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,12 @@ from nmt.model.registry import make_translator
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import EOS, SOS, v1
 from tests.nmt.model.slopes import assert_gradients_are_slopes
+
+
+def some(variants: Iterable[str], *chosen: str) -> list[Any]:
+    """The chosen variants, and the others among the long tests."""
+    seen = pytest.mark.long("each part is in another variant")
+    return [one if one in chosen else pytest.param(one, marks=seen) for one in variants]
 
 
 class Batch:

@@ -5,27 +5,22 @@ Written from Gehring et al. 2017 (section 3) and Salimans, Kingma 2016 (equation
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
 from nmt.model.convs2s.architecture import ConvS2SArchitecture
 from tests.nmt.model.oracle_embeddings import source_vectors, target_vector
 from tests.nmt.model.oracle_model import log_softmax, sigmoid
+from tests.nmt.model.oracle_prefix import PrefixOracle
 
 Array = np.ndarray
 
 
-@dataclass
-class OracleConvS2S:
+class OracleConvS2S(PrefixOracle):
     """A model with given weights, by their full names."""
 
     architecture: ConvS2SArchitecture
-    weights: Mapping[str, Array]
-
-    def weight(self, name: str) -> Array:
-        return np.asarray(self.weights[f"dynamic_seq2seq/{name}"], np.float64)
 
     def kernel(self, scope: str) -> Array:
         direction = self.weight(f"{scope}/direction")
@@ -77,35 +72,3 @@ class OracleConvS2S:
                 h = (self.dense(f"{scope}/context", context) + h) / np.sqrt(2)
             x = (h + x) / np.sqrt(2)
         return self.dense("decoder/output", x), np.mean(looked, 0) if looked else None
-
-    def output_layer(self) -> Array:
-        if self.architecture.tie_embeddings == "none":
-            return self.weight("decoder/output_projection/kernel")
-        table = self.weights[self.architecture.target_embedding].astype(np.float64).T
-        narrowed = self.architecture.target_size != self.architecture.num_units
-        return self.weight("decoder/output_projection/kernel") @ table if narrowed else table
-
-    def start(self, source: Sequence[int]) -> Decoding:
-        return Decoding(self, None if self.architecture.language_model else self.encode(source), [])
-
-    def loss(self, source: Sequence[int], target_in: Sequence[int], target_out: Sequence[int]) -> float:
-        """Cross-entropy of one sentence, in nats."""
-        memory = None if self.architecture.language_model else self.encode(source)
-        logits = self.decode(memory, target_in)[0] @ self.output_layer()
-        return -float(sum(log_softmax(row)[wanted] for row, wanted in zip(logits, target_out, strict=True)))
-
-
-@dataclass
-class Decoding:
-    """A decoder between two words."""
-
-    model: OracleConvS2S
-    memory: tuple[Array, Array] | None
-    words: list[int]
-    weights: Array | None = None
-
-    def step(self, word: int) -> tuple[Array, Decoding]:
-        """Logits of the next word after this one."""
-        words = [*self.words, word]
-        outputs, looked = self.model.decode(self.memory, words)
-        return outputs[-1] @ self.model.output_layer(), Decoding(self.model, self.memory, words, looked)

@@ -6,27 +6,22 @@ Written from Vaswani et al. 2017 (sections 3.1 to 3.5) and Xiong et al. 2020 (fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from nmt.model.transformer.architecture import TransformerArchitecture
 from tests.nmt.model.oracle_embeddings import source_vectors, target_vector
 from tests.nmt.model.oracle_model import log_softmax
+from tests.nmt.model.oracle_prefix import PrefixOracle
 
 Array = np.ndarray
 
 
-@dataclass
-class OracleTransformer:
+class OracleTransformer(PrefixOracle):
     """A model with given weights, by their full names."""
 
     architecture: TransformerArchitecture
-    weights: Mapping[str, Array]
-
-    def weight(self, name: str) -> Array:
-        return np.asarray(self.weights[f"dynamic_seq2seq/{name}"], np.float64)
 
     def dense(self, scope: str, x: Array) -> Array:
         return x @ self.weight(f"{scope}/kernel") + self.weight(f"{scope}/bias")
@@ -104,33 +99,3 @@ class OracleTransformer:
                 (looked,) = found
             x = self.feed_forward(scope, x)
         return self.end("decoder", x), looked
-
-    def output_layer(self) -> Array:
-        if self.architecture.tie_embeddings == "none":
-            return self.weight("decoder/output_projection/kernel")
-        return self.weights[self.architecture.target_embedding].astype(np.float64).T
-
-    def start(self, source: Sequence[int]) -> Decoding:
-        return Decoding(self, None if self.architecture.language_model else self.encode(source), [])
-
-    def loss(self, source: Sequence[int], target_in: Sequence[int], target_out: Sequence[int]) -> float:
-        """Cross-entropy of one sentence, in nats."""
-        memory = None if self.architecture.language_model else self.encode(source)
-        logits = self.decode(memory, target_in)[0] @ self.output_layer()
-        return -float(sum(log_softmax(row)[wanted] for row, wanted in zip(logits, target_out, strict=True)))
-
-
-@dataclass
-class Decoding:
-    """A decoder between two words."""
-
-    model: OracleTransformer
-    memory: Array | None
-    words: list[int]
-    weights: Array | None = field(default=None)
-
-    def step(self, word: int) -> tuple[Array, Decoding]:
-        """Logits of the next word after this one."""
-        words = [*self.words, word]
-        outputs, looked = self.model.decode(self.memory, words)
-        return outputs[-1] @ self.model.output_layer(), Decoding(self.model, self.memory, words, looked)

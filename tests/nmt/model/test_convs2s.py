@@ -20,6 +20,7 @@ from tests.nmt.model.comparisons import (
     assert_padding_changes_nothing,
     assert_steps_are_the_oracles,
     assert_translations_step_together,
+    some,
 )
 from tests.nmt.model.graphs import v1
 
@@ -34,12 +35,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def some(*variants: str) -> list[Any]:
-    """These, and the others among the long tests."""
-    seen = pytest.mark.long("each part is in another variant")
-    return [one if one in variants else pytest.param(one, marks=seen) for one in VARIANTS]
-
-
 def architecture(**changes: Any) -> Any:
     return graphs.architecture("convs2s", **changes)
 
@@ -51,7 +46,7 @@ def test_loss_is_that_of_the_numpy_model(variant: str) -> None:
         assert_loss_is_the_oracles(translator, session)
 
 
-@pytest.mark.parametrize("variant", some("plain", "tied", "language model"))
+@pytest.mark.parametrize("variant", some(VARIANTS, "plain", "tied", "language model"))
 def test_steps_for_search_are_those_of_the_numpy_model(variant: str) -> None:
     """Logits and weights of each step, which keeps what convolutions read, to 1e-5."""
     with graphs.model(architecture(**VARIANTS[variant])) as (translator, session):
