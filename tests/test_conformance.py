@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.launch import ROOT, Finished, run
-from tests.named import turn
+from tests.named import subtest
 
 CHOSEN = ("tape_and_assign_sub", "clipped_by_hand", "best_weights_kept")
 SELF_CHECKS = {
@@ -44,11 +44,11 @@ def test_verdicts(finished: tuple[Finished, dict[str, Any]]) -> None:
     rows = {row["program"]: row for row in found["programs"]}
     assert rows.keys() == {*CHOSEN, *SELF_CHECKS, "self_check_after"}, done.errors
     for name in (*CHOSEN, "self_check_after"):
-        with turn(name):
+        with subtest(name):
             assert rows[name]["verdict"] == "equal", rows[name]
             assert rows[name]["difference"] <= 1e-5 and rows[name]["between_ranks"] <= 1e-6
     for name, (verdict, reason) in SELF_CHECKS.items():
-        with turn(name):
+        with subtest(name):
             assert rows[name]["verdict"] == verdict, rows[name]
             assert reason in rows[name]["reason"], rows[name]
     assert found["ranks"] == 2 and found["versions"].keys() >= {"tensorflow", "keras", "tfdist"}
@@ -85,12 +85,12 @@ def test_there_are_enough_programs_and_each_says_what_it_is() -> None:
 
 def test_what_cannot_be_run_is_told() -> None:
     for arguments, told in ((("--only", "no_such"), "there is no such program"), (("--ranks", "5"), "--ranks 5")):
-        with turn(*arguments):
+        with subtest(*arguments):
             finished = conformance(*arguments)
             assert finished.code == 2 and told in finished.errors
 
 
 def test_modules_are_small() -> None:
     for path in (ROOT / "scripts").glob("conformance*/*.py"):
-        with turn(path.name):
+        with subtest(path.name):
             assert len(path.read_text().splitlines()) <= 300

@@ -76,7 +76,7 @@ else:
                 if name in found:
                     globals()[name] = found[name]
                     return found[name]
-        from tfdist.core.near_names import no_attribute
+        from tfdist.core.suggestions import no_attribute
 
         raise AttributeError(no_attribute(name, __all__), name=name)
 

@@ -80,7 +80,7 @@ def _report(wrong: list[list[str]], gpus: list[str], measured: autotune.Measurem
         for name, times in (("MPI", measured.base), ("chosen", measured.chosen)):
             yield f"{name:<16}" + "".join(f"{seconds * 1e3:>13.3f}" for seconds in times)
         payload = autotune.size_in_words(measured.sizes_bytes[-1])
-        for way, seconds in (*measured.tried, *measured.paces):
+        for way, seconds in (*measured.tried, *measured.chunkings):
             yield f"{way}: {payload} in {seconds * 1e3:.1f} ms"
         chosen = measured.choice
         yield f"chosen          MPI below {chosen.crossover_bytes / 1024:g} KiB, else {chosen.engine}"

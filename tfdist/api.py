@@ -15,7 +15,7 @@ from tfdist.training import data_shard
 from tfdist.training.data_shard import Remainder
 
 if TYPE_CHECKING:
-    from tfdist.engine.sparse_rows import Way
+    from tfdist.engine.sparse_rows import SparseMode
 
 _process = process()
 _job = _process.job
@@ -92,7 +92,7 @@ def shard(data: Any, remainder: Remainder = "drop") -> Any:
 
 
 def configure(
-    sparse_as_dense: bool | None = None, sparse_ways: Mapping[str, Way] | None = None, **settings: Any
+    sparse_as_dense: bool | None = None, sparse_ways: Mapping[str, SparseMode] | None = None, **settings: Any
 ) -> None:
     """Change settings for the graphs built from now on; the same on all ranks.
 

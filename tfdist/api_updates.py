@@ -52,10 +52,10 @@ def end_block() -> None:
     Collective: all ranks, between two steps.
     """
     if _world.size > 1:
-        from tfdist.updates.blocks import blocks_of
         from tfdist.updates.checkpointed import left_over_of
+        from tfdist.updates.local_sgd import local_sgd_of
 
-        blocks_of(_process.steps).end()
+        local_sgd_of(_process.steps).end()
         left_over_of(_process.steps).keep()
 
 

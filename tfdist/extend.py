@@ -27,7 +27,7 @@ from tfdist.core import exclusions
 from tfdist.core.log import announce
 from tfdist.core.windows import STEPS as WINDOW_STEPS
 from tfdist.core.windows import Windows
-from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Candidates, Engine, register
+from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Candidates, Engine, register
 from tfdist.graph.gradient_average import Average
 from tfdist.graph.graph_exchange import GraphExchange
 from tfdist.graph.job import Reducer
@@ -37,7 +37,7 @@ from tfdist.updates.pipeline import GoOn, Stage, Update
 
 __all__ = [
     "WINDOW_STEPS",
-    "AllReduceTurn",
+    "AllReduceContext",
     "Bucket",
     "BucketAllReduce",
     "Engine",

@@ -18,7 +18,7 @@ from tfdist.core.settings import IN_THE_GRAPH, Settings, SettingsError
 from tfdist.engine.autotune import Engines
 from tfdist.graph.job import Job, Switches
 from tfdist.mpi.connect import connect
-from tfdist.processes import devices, exit_code, keeper
+from tfdist.processes import devices, exit_code, watchdog
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import SetupError
 
@@ -138,7 +138,7 @@ def _refuse(error: Exception, started: Launch | None) -> NoReturn:
     """End this rank, as all do: those of a machine are in the same case, and there may be no MPI to agree through."""
     if started is None or not started.local_rank:  # the first speaks
         last_words(f"tfdist on {platform.node()}: {error}", forwarded=started is not None)
-        keeper.end_job()  # others may wait for this rank in MPI's start
+        watchdog.end_job()  # others may wait for this rank in MPI's start
     else:
         time.sleep(_FIRST_SPEAKS_SECONDS)  # Open MPI's launcher ends all ranks when one has ended so
     raise SystemExit(1) from None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from nmt.keeping.run_directory import NoStore
+from nmt.checkpoints.run_directory import NoStore
 from nmt.model.session import session_config
 from nmt.options.option import NOT_NEGATIVE, POSITIVE, Condition, option
 from nmt.options.training_options import TrainingOptions

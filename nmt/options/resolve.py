@@ -13,8 +13,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nmt.checkpoints.checkpoint import check_model
 from nmt.core.errors import InputError
-from nmt.keeping.checkpoint import check_model
 from nmt.options.config import FIELDS, Config
 from nmt.options.flags import parse
 from nmt.options.hparams_file import HPARAMS, read_file, read_saved

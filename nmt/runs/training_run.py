@@ -10,13 +10,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from nmt.checkpoints import checkpoint
+from nmt.checkpoints.checkpoint import Checkpoints
+from nmt.checkpoints.run_directory import NoStore, Store
 from nmt.core.errors import InputError
 from nmt.core.files import replace_atomically
 from nmt.core.lock import hold_for_all
 from nmt.core.ranks import OneProcess, Ranks, check_equal, from_root, together
-from nmt.keeping import checkpoint
-from nmt.keeping.checkpoint import Checkpoints
-from nmt.keeping.run_directory import NoStore, Store
 from nmt.model.architecture import Architecture
 from nmt.model.inference_model import TrainedWeights
 from nmt.model.parts.embedding_tables import given_vectors
@@ -31,11 +31,11 @@ from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
 from nmt.runs import inputs
 from nmt.scoring.perplexity import LikelihoodModel
 from nmt.text.corpus import ParallelCorpus
-from nmt.train.ahead import Ahead
 from nmt.train.divergence import Guard, LossGuard, NoGuard, RateTooHighError
 from nmt.train.evaluation import Evaluation, Evaluator, NoEvaluation
 from nmt.train.feed import Feed
 from nmt.train.loop import train
+from nmt.train.prefetch import Ahead
 from nmt.train.step import TrainStep
 from nmt.train.stopping import StopBySignal
 from nmt.translate.translation_model import TranslationModel
@@ -231,12 +231,12 @@ def evaluators(
     if ranks.rank and not shared:
         return NoOutputs(), NoEvaluation()
     out_dir = str(config.out_dir)
-    keeping: dict[str, Any] = {"out_dir": out_dir, "metrics": config.metric_names}
+    kept: dict[str, Any] = {"out_dir": out_dir, "metrics": config.metric_names}
     outputs: RunOutputs = NoOutputs()
-    store = make(NoStore, config, **keeping)
+    store = make(NoStore, config, **kept)
     hparams = config.to_json(**record)
     if not ranks.rank:
-        store = make(Store, config, **keeping, hparams=hparams, saver=saver)  # may refuse: before the logs
+        store = make(Store, config, **kept, hparams=hparams, saver=saver)  # may refuse: before the logs
         outputs = Outputs(out_dir, first_step, config.num_train_steps, config.metric_names)
     weights = TrainedWeights(shape, settings.session, settings.gpus)
     evaluator = Evaluator(

@@ -8,9 +8,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from nmt.checkpoints import checkpoint
 from nmt.core.errors import InputError
 from nmt.core.ranks import Ranks, check_equal, from_root, together
-from nmt.keeping import checkpoint
 from nmt.model.inference_model import TrainedWeights
 from nmt.options import derived_settings
 from nmt.options.config import Config

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from nmt.checkpoints import checkpoint
+from nmt.checkpoints.best import BestScore
+from nmt.checkpoints.run_directory import AVERAGE, Storing, best_name
 from nmt.core.ranks import Ranks
-from nmt.keeping import checkpoint
-from nmt.keeping.best import BestScore
-from nmt.keeping.run_directory import AVERAGE, Storing, best_name
 from nmt.model.inference_model import TrainedWeights
 from nmt.reporting.heatmap import heatmap
 from nmt.reporting.outputs import RunOutputs, Stats

@@ -19,9 +19,9 @@ from nmt.core.ranks import Ranks
 from nmt.model.session import memory_for
 from nmt.reporting.outputs import RunOutputs, Stats
 from nmt.scoring.perplexity import perplexity
-from nmt.train.ahead import Batches
 from nmt.train.divergence import CAUSES, DivergedError, Guard
 from nmt.train.evaluation import Evaluation
+from nmt.train.prefetch import Batches
 from nmt.train.step import StepResult, TrainStep, dropout_seed
 from nmt.train.stopping import Stop
 

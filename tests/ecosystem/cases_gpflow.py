@@ -16,7 +16,7 @@ import tfdist
 from tests.ecosystem.programs import STEPS, assert_law, values
 from tests.multirank.cases_programs import assert_equal_everywhere
 from tests.multirank.oracle import BATCH, Feed, assert_close, data, mine, one_process
-from tests.named import turn
+from tests.named import subtest
 
 DATA = data("float64", STEPS)
 assert_law = functools.partial(assert_law, feeds=DATA)
@@ -62,7 +62,7 @@ def case_minibatches_and_adam() -> None:
         return values(model.trainable_variables)
 
     for make in (tk.optimizers.Adam, tk.optimizers.legacy.Adam):
-        with turn(make):
+        with subtest(make):
             assert_law(functools.partial(train, make=make), set_seed=set_seed)
 
 
@@ -83,7 +83,7 @@ def case_a_tape_that_clips() -> None:
         return values(model.trainable_variables)
 
     for function in (True, False):
-        with turn("in a function" if function else "eagerly"):
+        with subtest("in a function" if function else "eagerly"):
             assert_law(functools.partial(train, function=function), set_seed=set_seed)
 
 
@@ -107,7 +107,7 @@ def case_natural_gradients_and_adam() -> None:
         return values(parameter.unconstrained_variable for parameter in model.parameters)
 
     for function in (True, False):
-        with turn("in a function" if function else "eagerly"):
+        with subtest("in a function" if function else "eagerly"):
             assert_law(functools.partial(train, function=function), set_seed=set_seed)
 
 
@@ -132,7 +132,7 @@ def case_scipy_with_the_mean_of_losses() -> None:
     """SciPy reads the variables before anything is trained, so that ranks that begin with other values need
     ``broadcast_variables``; and its line search goes by the loss, each rank's own without ``all_reduce``."""
     for compiled in (True, False):
-        with turn("compiled" if compiled else "eagerly"):
+        with subtest("compiled" if compiled else "eagerly"):
             expected, alone = one_process(functools.partial(whole_and_share, compiled))
             assert any(np.abs(alone[n] - v).max() > 1e-2 * np.abs(v).max() for n, v in expected.items())
             model = sparse(tfdist.rank())

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tests.ecosystem.programs import assert_law, values
 from tests.multirank.oracle import Feed
-from tests.named import turn
+from tests.named import subtest
 
 
 class Regression(snt.Module):  # type: ignore[misc]
@@ -50,5 +50,5 @@ def case_optimizers() -> None:
         "sgd": lambda: snt.optimizers.SGD(0.1),
     }.items():
         for function in (True, False):
-            with turn(name, "in a function" if function else "eagerly"):
+            with subtest(name, "in a function" if function else "eagerly"):
                 assert_law(functools.partial(train, make=make, function=function))

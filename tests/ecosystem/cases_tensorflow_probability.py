@@ -13,7 +13,7 @@ import tf_keras as tk
 
 from tests.ecosystem.programs import STEPS, assert_law, trained, values
 from tests.multirank.oracle import Feed
-from tests.named import turn
+from tests.named import subtest
 
 tfd, tfb, tfpl = tfp.distributions, tfp.bijectors, tfp.layers
 
@@ -39,7 +39,7 @@ def case_fit_of_a_distribution_that_a_network_gives() -> None:
         return trained(model)
 
     for make in (tk.optimizers.Adam, tk.optimizers.legacy.Adam):
-        with turn(make):
+        with subtest(make):
             assert_law(functools.partial(train, make=make), set_seed=tk.utils.set_random_seed)
 
 
@@ -112,7 +112,7 @@ def case_a_tape_of_variables_that_are_transformed() -> None:
         return values(mixture.trainable_variables)
 
     for function in (True, False):
-        with turn("in a function" if function else "eagerly"):
+        with subtest("in a function" if function else "eagerly"):
             assert_law(functools.partial(train, function=function))
 
 

@@ -14,7 +14,7 @@ import tf_keras as tk
 import tfdist
 from tests.ecosystem.programs import STEPS, assert_law, trained
 from tests.multirank.oracle import Feed, data
-from tests.named import turn
+from tests.named import subtest
 
 layers = tk.layers
 
@@ -59,7 +59,7 @@ def case_ranking() -> None:
         return fitted(Ranking(), feeds, make(0.1))
 
     for make in (tk.optimizers.Adagrad, tk.optimizers.legacy.Adam):
-        with turn(make):
+        with subtest(make):
             assert_law(functools.partial(train, make=make), set_seed=tk.utils.set_random_seed)
 
 

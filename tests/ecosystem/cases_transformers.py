@@ -15,7 +15,7 @@ import tfdist
 from tests.ecosystem.programs import STEPS, assert_law, trained, values
 from tests.multirank.inside import settings
 from tests.multirank.oracle import BATCH, Feed
-from tests.named import turn
+from tests.named import subtest
 
 WORDS, LENGTH = 50, 6
 
@@ -88,9 +88,9 @@ def case_fit_with_its_own_loss() -> None:
         return trained(model)
 
     for options in ({}, {"weight_decay_rate": 0.1}):
-        with turn(options):
+        with subtest(options):
             law(functools.partial(train, options=options))
-    with turn("clipping"), settings():
+    with subtest("clipping"), settings():
         # One process takes the norm over rows as they come: a word's twice if it occurs twice in a batch. But a
         # position's once, as its row is looked up for the whole batch at once.
         tfdist.configure(
@@ -119,7 +119,7 @@ def case_a_language_model_in_a_loop_that_clips() -> None:
         return values(model.trainable_variables)
 
     for function in (True, False):
-        with turn("in a function" if function else "eagerly"):
+        with subtest("in a function" if function else "eagerly"):
             law(functools.partial(train, function=function))
 
 
@@ -149,5 +149,5 @@ def case_gradient_accumulator() -> None:
         return values(model.trainable_variables)
 
     for functions in (True, False):
-        with turn("in functions" if functions else "eagerly"):
+        with subtest("in functions" if functions else "eagerly"):
             law(functools.partial(train, functions=functions))

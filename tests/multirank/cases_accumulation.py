@@ -29,7 +29,7 @@ from tests.multirank.oracle import (
     train,
     v1,
 )
-from tests.named import turn
+from tests.named import subtest
 
 STEPS = 3
 UPDATES = 4
@@ -133,7 +133,7 @@ def case_steps_inside_a_condition() -> None:
 
     with accumulating():
         for inside in (True, False):
-            with turn(inside):
+            with subtest(inside):
                 assert_steps_are_one(session(functools.partial(build, inside)))
 
 
@@ -221,7 +221,7 @@ MORE_FUNCTION_OPTIMIZERS: dict[str, Callable[[], Any]] = {
 def case_functions() -> None:
     with accumulating():
         for name, make in FUNCTION_OPTIMIZERS.items():
-            with turn(name):
+            with subtest(name):
                 assert_steps_are_one(in_functions(make))
 
 
@@ -285,7 +285,7 @@ def case_the_last_step_of_a_script() -> None:
     updates = [{n: v[part] for n, v in feed.items()} for part in (slice(0, 36), slice(36, 60), slice(60, 72))]
     steps = [mine({n: v[k : k + 12] for n, v in feed.items()}) for k in range(0, 72, 12)]
     for run in (trained_in_session, trained_in_function):
-        with turn(run):
+        with subtest(run):
             expected = one_process(functools.partial(run, updates))
             with accumulating():
                 assert_close(run(steps, last=(4, 5)), expected, 1e-5)
@@ -350,7 +350,7 @@ def case_variations_of_accumulated_steps() -> None:
     assert_fits(7, known=False, steps_per_execution=2)
     with accumulating():
         for name, make in MORE_FUNCTION_OPTIMIZERS.items():
-            with turn(name):
+            with subtest(name):
                 assert_steps_are_one(in_functions(make))
         assert_steps_are_one(session(functools.partial(clipped, SESSION_OPTIMIZERS["adam"])))
 
@@ -400,7 +400,7 @@ def case_what_cannot_be_accumulated_is_refused() -> None:
     }
     with accumulating():
         for name, (call, words) in refused.items():
-            with turn(name):
+            with subtest(name):
                 told = refusal(call)
                 assert all(word in told for word in words), told
         traced = tf.function(of_argument)

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.inside import forget_trainings
 from tests.multirank.oracle import v1
-from tests.named import turn
+from tests.named import subtest
 
 RANK, SIZE = tfdist.rank(), tfdist.size()
 LAST = SIZE - 1
@@ -217,7 +217,7 @@ _SAID = ("the ranks are apart", "other variables", "in different initialisers", 
 def each(ways: dict[str, Way], said: Callable[[Way], str]) -> None:
     assert said(Way()) == ""
     for name, way in ways.items():
-        with turn(name):
+        with subtest(name):
             found = said(way)
             assert any(word in found for word in _SAID), found
 

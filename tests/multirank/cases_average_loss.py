@@ -11,7 +11,7 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.inside import everywhere
 from tests.multirank.oracle import assert_close, one_process, v1
-from tests.named import turn
+from tests.named import subtest
 
 Loss = Callable[[Any, Any], Any]
 ROWS, STEPS = 6, 3
@@ -75,7 +75,7 @@ def by_own_count(total: Any, count: Any) -> Any:
 def case_uneven_counts() -> None:
     """Weights, and the mean of what the ranks get for the loss."""
     for name, run in (("eager", in_tape(False)), ("function", in_tape(True)), ("session", in_session)):
-        with turn(name):
+        with subtest(name):
             expected = one_process(lambda run=run: run(whole(), by_own_count))  # type: ignore[misc]
             apart = run(batches(tfdist.rank()), by_own_count)
             assert np.abs(apart["w"] - expected["w"]).max() > 1e-3, "no negative"

@@ -14,7 +14,7 @@ import tfdist
 from tests.multirank.cases_keras import arrays, fit, train_on_batch, trained
 from tests.multirank.inside import everywhere
 from tests.multirank.oracle import BATCH, assert_close, one_process
-from tests.named import turn
+from tests.named import subtest
 
 
 def dense(synchronized: bool) -> Any:
@@ -38,7 +38,7 @@ def sgd() -> Any:
     return keras.optimizers.SGD(0.1, momentum=0.9)
 
 
-Turn = tuple[Callable[[bool], Any], Any, dict[str, Any]]
+Program = tuple[Callable[[bool], Any], Any, dict[str, Any]]
 
 
 def case_fit() -> None:
@@ -53,10 +53,10 @@ def case_variations_of_fit() -> None:
     )
 
 
-def assert_fits(*turns: Turn) -> None:
+def assert_fits(*turns: Program) -> None:
     """Weights and moving statistics are those of one process; and not so without it."""
     for build, run, options in turns:
-        with turn(build, run, options):
+        with subtest(build, run, options):
             plain, own = functools.partial(build, False), functools.partial(build, True)
             expected = one_process(functools.partial(trained, plain, sgd, run, False, 0, **options))
             apart = trained(plain, sgd, run, True, tfdist.rank(), **options)
@@ -105,7 +105,7 @@ def case_uneven_batches_and_masks() -> None:
     own = slice(sum(rows[: tfdist.rank()]), sum(rows[: tfdist.rank() + 1]))
     for masked in (False, True):
         for function in (False, True):
-            with turn("masked", masked, "function", function):
+            with subtest("masked", masked, "function", function):
                 whole = functools.partial(step, x, mask if masked else None, False, x.size, function)
                 found = step(x[own], mask[own] if masked else None, True, x.size, function)
                 assert_close(found, one_process(whole), 1e-5)

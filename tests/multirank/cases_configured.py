@@ -13,7 +13,7 @@ import tfdist
 from tests.multirank.cases_programs import refusal
 from tests.multirank.inside import settings
 from tests.multirank.oracle import v1
-from tests.named import turn
+from tests.named import subtest
 
 RANK, SIZE = tfdist.rank(), tfdist.size()
 
@@ -55,7 +55,7 @@ def case_a_model_with_a_larger_table_has_exchanges_of_its_own() -> None:
                     (SIZE + 90, "int32"),
                     (SIZE + 2, "int64"),
                 ):
-                    with turn(way, function, rows, dtype):
+                    with subtest(way, function, rows, dtype):
                         found = embedding_step(rows, dtype)(function)
                         np.testing.assert_allclose(found, after_a_step(rows), rtol=1e-6)
 
@@ -84,7 +84,7 @@ def case_configuring_takes_effect_or_is_refused() -> None:
         {"loss_scale_tolerance": 0.5},
     )
     for change in changes:
-        with turn(change):
+        with subtest(change):
             run(True)
             with settings():
                 tfdist.configure(**change)
@@ -99,7 +99,7 @@ def case_configuring_takes_effect_or_is_refused() -> None:
 
 def case_tables_that_differ_are_told() -> None:
     for function in (True, False):
-        with turn(function), settings(sparse="dense"):
+        with subtest(function), settings(sparse="dense"):
             run = embedding_step(SIZE + 3 + RANK, name=f"table{function}")
             told = refusal(functools.partial(run, function))
             assert told.startswith("DisagreementError") and f"table{function}" in told, told
@@ -109,7 +109,7 @@ def case_tables_that_differ_are_told() -> None:
 
 def case_ways_that_differ_are_told() -> None:
     for where in ("session", "function", "eager"):
-        with turn(where), settings():
+        with subtest(where), settings():
             tfdist.configure(sparse_ways={f"way{where}": "gather" if RANK else "dense"})
             if where == "session":
                 told = refusal(session_step)

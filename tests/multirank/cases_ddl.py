@@ -17,7 +17,7 @@ from tests.multirank.cases_keras import arrays, functional
 from tests.multirank.cases_programs import assert_program_law, clip
 from tests.multirank.inside import everywhere
 from tests.multirank.oracle import Feed, assert_law, data, mine, model, train, v1
-from tests.named import turn
+from tests.named import subtest
 
 RANK, SIZE = ddl.rank(), ddl.size()
 Pairs = Sequence[tuple[Any, Any]]
@@ -101,7 +101,7 @@ def case_allreduce_n_of_values() -> None:
             for _ in range(2):
                 found["session"] = session.run([t for t in made if t is not None])
         for name, results in found.items():
-            with turn(name, op):
+            with subtest(name, op):
                 assert (results[4] is None) if name != "session" else len(results) == len(expected)
                 for result, value in zip([r for r in results if r is not None], expected, strict=True):
                     np.testing.assert_allclose(result, value, rtol=1e-6)
@@ -114,7 +114,7 @@ def case_what_cannot_be_reduced_is_refused() -> None:
         ([np.array([1])], "avg", "the mean of int64 is not one"),
         ([np.array(["a"])], "sum", "strings"),
     ):
-        with turn(op, values), pytest.raises(ValueError, match=said):
+        with subtest(op, values), pytest.raises(ValueError, match=said):
             ddl.allreduce_n(values, op)  # type: ignore[arg-type]
 
 
@@ -126,7 +126,7 @@ def case_nothing_is_reduced_alone() -> None:
 def case_gradients_in_a_session() -> None:
     """They are the average, which is applied as it is, after one exchange; and clipping sees it."""
     for reduce, op in ways():
-        with turn(reduce, op), tf.Graph().as_default() as graph, v1.Session() as session, no_warnings():
+        with subtest(reduce, op), tf.Graph().as_default() as graph, v1.Session() as session, no_warnings():
             shapes = ((2, 3), (4,))
             variables = [v1.get_variable(f"v{n}", s, initializer=v1.zeros_initializer()) for n, s in enumerate(shapes)]
             unused = v1.get_variable("unused", [2])
@@ -151,7 +151,7 @@ def case_weighted_gradients_in_a_session() -> None:
     """What a script makes of gradients on each rank in its own way, before they are reduced, is reduced so."""
     weights = np.array([1.0 + 2 * rank for rank in range(SIZE)], np.float32)
     for reduce, op in ways():
-        with turn(reduce, op), tf.Graph().as_default(), v1.Session() as session, no_warnings():
+        with subtest(reduce, op), tf.Graph().as_default(), v1.Session() as session, no_warnings():
             w = v1.get_variable("w", [3], initializer=v1.random_normal_initializer(seed=RANK))
             gradient = tf.gradients(tf.reduce_sum(w * own_values((3,), RANK)), w)[0]
             clipped = tf.clip_by_norm(gradient, 2.0)
@@ -233,7 +233,7 @@ def case_gradients_of_a_tape() -> None:
 
         for name, run in (("function", tf.function(step)), ("eager", step)):
             w = tf.Variable(np.zeros((2, 3), np.float32))
-            with turn(reduce, op, name), no_warnings():
+            with subtest(reduce, op, name), no_warnings():
                 np.testing.assert_allclose(run(w), expected, rtol=1e-6)
                 np.testing.assert_allclose(w, -5 * expected / np.linalg.norm(expected), rtol=1e-5)
 
@@ -251,7 +251,7 @@ def case_weighted_gradients_in_a_function() -> None:
             return tf.norm(gradient)
 
         w = tf.Variable(np.zeros(3, np.float32))
-        with turn(reduce, op), no_warnings():
+        with subtest(reduce, op), no_warnings():
             np.testing.assert_allclose(step(w, tf.constant(RANK + 1.0)), np.linalg.norm(own_values((3,), RANK)))
             weighted = [(rank + 1) * value for rank, value in enumerate(ranks_values((3,)))]
             np.testing.assert_allclose(w, -combined(weighted, op), rtol=1e-6)
@@ -268,7 +268,7 @@ def case_gradients_for_keras() -> None:
     for reduce, op in ways():
         for name, run in (("function", tf.function(step)), ("eager", step)):
             w, optimizer = tf.Variable(np.zeros(3, np.float32)), keras.optimizers.SGD(1.0)
-            with turn(reduce, op, name), no_warnings():
+            with subtest(reduce, op, name), no_warnings():
                 run(w, optimizer, reduce, op)
                 np.testing.assert_allclose(w, -combined(ranks_values((3,)), op), rtol=1e-6)
 
@@ -282,7 +282,7 @@ def case_rows_of_embeddings() -> None:
         brought[rank, [rank, rank + 1]] = own_values((2, 2), rank)
     for reduce, op in ways():
         expected = combined(list(brought), op)
-        with turn(reduce, op), tf.Graph().as_default(), v1.Session() as session, no_warnings():
+        with subtest(reduce, op), tf.Graph().as_default(), v1.Session() as session, no_warnings():
             table = v1.get_variable("table", [SIZE + 1, 2], initializer=v1.zeros_initializer())
             optimizer = v1.train.GradientDescentOptimizer(1.0)
             pairs = reduce(optimizer.compute_gradients(gradient_of(table)), op)
@@ -291,7 +291,7 @@ def case_rows_of_embeddings() -> None:
             session.run(v1.global_variables_initializer())
             session.run(step)
             np.testing.assert_allclose(session.run(table), -expected)
-        with turn(reduce, op, "eager"):
+        with subtest(reduce, op, "eager"):
             table = tf.Variable(np.zeros((SIZE + 1, 2), np.float32))
             with tf.GradientTape() as tape:
                 loss = gradient_of(table)
@@ -308,7 +308,7 @@ def case_the_law_of_sessions() -> None:
             pairs = reduce(optimizer.compute_gradients(loss, variables), "avg")
             return optimizer.apply_gradients(zip(clip([g for g, _ in pairs]), variables, strict=True))
 
-        with turn(reduce):
+        with subtest(reduce):
             assert_law(build, "float64")
 
 
@@ -356,7 +356,7 @@ def case_reduced_gradients_in_other_settings() -> None:
             for reduce in (by_pairs, by_list):
                 found = train(build(reduce), [mine(f) for f in feeds], seed=RANK)
                 for name, value in expected.items():
-                    with turn(settings, reduce, name):
+                    with subtest(settings, reduce, name):
                         np.testing.assert_allclose(found[name], value, rtol=1e-12)
 
 
@@ -383,7 +383,7 @@ def case_bcast() -> None:
 def case_initial_values_of_a_training_graph() -> None:
     """One that comes from another rank is that one's; the others are rank 0's, or each rank's own."""
     for enabled in (True, False):
-        with tf.Graph().as_default(), v1.Session() as session, no_warnings(), turn(enabled):
+        with tf.Graph().as_default(), v1.Session() as session, no_warnings(), subtest(enabled):
             with ddl.enable_bcast() if enabled else ddl.disable_bcast():
                 w = v1.get_variable("w", initializer=ddl.bcast(tf.constant(own_values((3,), RANK)), SIZE - 1))
                 u = v1.get_variable("u", initializer=tf.constant(own_values((3,), RANK)))
@@ -436,7 +436,7 @@ def case_global_variables_in_fit() -> None:
             keras_model.optimizer.build(keras_model.trainable_variables)
             keras_model.optimizer.iterations.assign(7)
         expected = ddl.broadcast(keras_model.get_weights())
-        with turn(disabled), ddl.disable_bcast() if disabled else ddl.enable_bcast():
+        with subtest(disabled), ddl.disable_bcast() if disabled else ddl.enable_bcast():
             keras_model.fit(*arrays(), 30, verbose=0, callbacks=[ddl.DDLGlobalVariablesCallback()])
         steps = int(keras_model.optimizer.iterations) - 7
         assert steps > 0 and everywhere(steps) == [steps] * SIZE

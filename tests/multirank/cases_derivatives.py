@@ -12,7 +12,7 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.cases_programs import clip, refusal
 from tests.multirank.oracle import Feed, assert_close, data, mine, one_process, v1
-from tests.named import turn
+from tests.named import subtest
 
 Array = np.ndarray
 
@@ -100,7 +100,7 @@ def case_derivatives() -> None:
 
         expected = one_process(reference)[tfdist.rank()]
         for differentiate in (in_tape, in_function, in_session):
-            with turn(name, differentiate):
+            with subtest(name, differentiate):
 
                 def compute(x: Any, even: bool = even, collective: Any = collective) -> Any:
                     return loss_of(collective(tf.identity(x), even), tfdist.rank())
@@ -113,7 +113,7 @@ def case_what_has_no_derivative_is_refused() -> None:
         return tf.reduce_sum(tfdist.all_reduce(x, "max"))
 
     for differentiate in (in_tape, in_function, in_session):
-        with turn(differentiate):
+        with subtest(differentiate):
             told = refusal(functools.partial(differentiate, greatest, value(0, True)))
             assert "all_reduce of 'max' has no derivative" in told and "stop_gradient" in told, told
 
@@ -143,7 +143,7 @@ def case_contrastive_losses() -> None:
     own = [mine(feed) for feed in feeds]
     first = tfdist.rank() * len(own[0]["x"])
     for function in (False, True):
-        with turn(function):
+        with subtest(function):
             expected = one_process(functools.partial(contrastive, function, tf.identity, 0, feeds))
             assert_close(contrastive(function, tfdist.all_gather, first, own), expected, 1e-5)
             constant = contrastive(function, lambda x: tfdist.all_gather(tf.stop_gradient(x)), first, own)

@@ -12,7 +12,7 @@ import tfdist
 from tests.multirank.cases_programs import refusal
 from tests.multirank.inside import said_in_fit, settings
 from tests.multirank.oracle import v1
-from tests.named import turn
+from tests.named import subtest
 
 RANK, SIZE = tfdist.rank(), tfdist.size()
 STEPS = 200
@@ -78,7 +78,7 @@ def case_a_training_that_diverges_stops_together() -> None:
     for run in (in_a_session, in_a_function, eagerly):
         with settings():
             tfdist.configure(divergence="stop")
-            with turn(run):
+            with subtest(run):
                 assert run(slopes(STEPS, 1.0)) == STEPS
                 assert run(slopes(30, float("nan"))) == 30
                 assert run(slopes(45, float("inf"))) == 45

@@ -41,14 +41,14 @@ from tests.multirank.inside import (
     through_mpi,
 )
 from tests.multirank.oracle import assert_law, v1
-from tests.named import turn
+from tests.named import subtest
 from tfdist.core import reduce_ops
 from tfdist.core.topology import Topology
 from tfdist.engine import sparse_rows
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Choice
 from tfdist.engine.sparse_rows import Rows, Table
-from tfdist.transport.interfaces import NodeMemory, Pace
+from tfdist.transport.interfaces import Chunking, NodeMemory
 
 SIZE, RANK = tfdist.size(), tfdist.rank()
 
@@ -110,7 +110,7 @@ def case_every_dtype_and_operation_on_every_way() -> None:
                 for contributions in zip(*arrays, strict=True)
             ]
             for way in WAYS:
-                with turn(numpy_dtype, op, way):
+                with subtest(numpy_dtype, op, way):
                     with settings(way):
                         exchange = all_reduce("x", op, numpy_dtype, [a.size for a in arrays[0]])  # type: ignore[arg-type]
                         found = reduce(opened(exchange), 0, arrays[RANK])
@@ -121,7 +121,7 @@ def case_every_dtype_and_operation_on_every_way() -> None:
 def case_non_finite_values_pass_through_on_all_ranks_alike() -> None:
     own = np.array([1.0, np.nan if RANK == 0 else 2.0, np.inf if RANK == SIZE - 1 else 3.0], np.float32)
     for way in WAYS:
-        with turn(way), settings(way):
+        with subtest(way), settings(way):
             (found,) = reduce(opened(all_reduce("x", "mean", own.dtype, [3])), 0, [own])
             assert found[0] == 1 and np.isnan(found[1]) and np.isposinf(found[2])
             assert same_everywhere(found)
@@ -133,7 +133,7 @@ def case_many_tensors_in_many_blocks() -> None:
         shapes = [(1,)] * 3000 + [(100_003,), (2, 5)]
         every = [[brought(r, s, "float32") + n % 7 for n, s in enumerate(shapes)] for r in range(SIZE)]
         for way in WAYS:
-            with turn(way), settings(way):
+            with subtest(way), settings(way):
                 sizes = [int(np.prod(s)) for s in shapes]
                 exchange = all_reduce("x", "mean", np.dtype(np.float32), sizes)
                 collective = opened(exchange)
@@ -145,21 +145,21 @@ def case_many_tensors_in_many_blocks() -> None:
 
 
 def case_pieces_of_lanes_that_nodes_share() -> None:
-    """Nodes of 1, 1 and 2 ranks on four: the first two have both lanes in common, of more pieces than are numbered."""
+    """Nodes of 1, 1 and 2 ranks on four: the first two have both shards in common, of more pieces than are numbered."""
     topology = Topology(((0,), (1,), (2, 3)) if SIZE == 4 else tuple((rank,) for rank in range(SIZE)))
     kinds = (np.bool_, np.int8, np.int64, np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.complex64)
-    with reductions(topology, Pace(64, 16)) as between:
+    with reductions(topology, Chunking(64, 16)) as between:
         for dtype, elements in [*((dtype, 3001) for dtype in kinds), (np.float32, 0), (np.float32, 150_000)]:
-            with turn(dtype, elements):
+            with subtest(dtype, elements):
                 every = [np.random.RandomState(rank).randint(0, 5, elements).astype(dtype) for rank in range(SIZE)]
                 op: reduce_ops.Op = "max" if dtype is np.bool_ else "sum"
                 own = every[RANK].copy()
                 finished = list(between.begin(own, op, "a test").finish())
-                lanes = topology.lanes_of(RANK)
-                mine = [reduce_ops.stretch(elements, lane.start, lane.stop, own.itemsize) for lane in lanes]
+                shards = topology.shards_of(RANK)
+                mine = [reduce_ops.stretch(elements, shard.start, shard.stop, own.itemsize) for shard in shards]
                 assert sum(part.stop - part.start for part in finished) == sum(p.stop - p.start for p in mine)
-                for lane, part in zip(lanes, mine, strict=True):
-                    theirs = [every[rank][part] for rank in lane.ranks]
+                for shard, part in zip(shards, mine, strict=True):
+                    theirs = [every[rank][part] for rank in shard.ranks]
                     expected = np.logical_or.reduce(theirs) if dtype is np.bool_ else sum(theirs[1:], theirs[0])
                     np.testing.assert_array_equal(own[part], expected)
 
@@ -184,7 +184,7 @@ def case_a_rank_that_is_slow_to_read_small_buckets() -> None:
 
 def case_a_static_shape_that_is_not_true() -> None:
     for way in WAYS:
-        with turn(way), settings(way):
+        with subtest(way), settings(way):
             collective = opened(all_reduce("bucket 0 (w)", "mean", np.dtype(np.float32), [1000]))
             try:
                 reduce(collective, 0, [np.zeros(10, np.float32)])
@@ -200,7 +200,7 @@ def case_random_sizes_threads_and_delays() -> None:
     for way in (*WAYS, *(dataclasses.replace(w, crossover_bytes=1 << 12) for w in WAYS[2:])):
         for threads in (1, 2, 4):
             sizes = [int(shared_seed.randint(1, 4000)) for _ in range(int(shared_seed.randint(1, 9)))]
-            with turn(way, threads), settings(way, bucket_mb=0.004), tf.Graph().as_default():
+            with subtest(way, threads), settings(way, bucket_mb=0.004), tf.Graph().as_default():
                 step, variables, factor = _delayed_step(sizes, own)
                 config = v1.ConfigProto(
                     intra_op_parallelism_threads=threads, inter_op_parallelism_threads=int(own.choice([1, 2, 3]))
@@ -238,7 +238,7 @@ def _delayed_step(sizes: Sequence[int], random: np.random.RandomState) -> tuple[
 
 def case_law_with_small_buckets_and_one_thread() -> None:
     for way in WAYS:
-        with turn(way), settings(way, bucket_mb=1e-5):
+        with subtest(way), settings(way, bucket_mb=1e-5):
             assert_law(functools.partial(clipped_model, OPTIMIZERS["momentum" if way == STAGED else "adam"]))
 
 
@@ -249,7 +249,7 @@ def case_compressed_gradients_are_added_in_float32() -> None:
             wire = [g.astype(dtype).astype(np.float32) for g in gradients]
             expected = (functools.reduce(np.add, wire) / np.float32(SIZE)).astype(dtype).astype(np.float32)
             with (
-                turn(compression, way),
+                subtest(compression, way),
                 settings(way, compression=compression),
                 tf.Graph().as_default(),
                 v1.Session() as session,
@@ -276,13 +276,13 @@ def case_large_values_are_divided_before_they_are_narrowed() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for way in WAYS:
-            with turn(way), settings(way):
+            with subtest(way), settings(way):
                 for op, expected in (("mean", mean), ("max", 40_000 + 512 * (SIZE - 1)), ("sum", np.inf)):
                     exchange = all_reduce("x", op, np.dtype(np.float16), [70_001])
                     (found,) = reduce(opened(exchange), 0, [np.full(70_001, own, np.float16)])
                     np.testing.assert_allclose(found.astype(np.float64), expected, atol=tolerance)
             for sparse in ("gather", "dense"):
-                with turn(way, sparse), settings(way, compression="fp16", sparse=sparse, bucket_mb=1e-5):
+                with subtest(way, sparse), settings(way, compression="fp16", sparse=sparse, bucket_mb=1e-5):
                     np.testing.assert_allclose(_step_with_gradient(own), -mean, atol=tolerance)
 
 
@@ -302,7 +302,7 @@ def _step_with_gradient(value: np.float32) -> np.ndarray:
 
 def case_rows_are_the_same_whichever_way_they_travel() -> None:
     for choice in WAYS:
-        with turn(choice), settings(choice), blocks_of(50):
+        with subtest(choice), settings(choice), blocks_of(50):
             assert_rows()
 
 
@@ -345,7 +345,7 @@ def case_rows_of_several_tables_step_after_step() -> None:
     widths, held = (3, 1, 64), []
     tables = [Table(f"e{w}", None, "gather", np.dtype(np.int32), np.dtype(np.float32), (w,)) for w in widths]
     for choice in WAYS:
-        with turn(choice), settings(choice), blocks_of(1 << 9):
+        with subtest(choice), settings(choice), blocks_of(1 << 9):
             collective = opened(Rows("rows", tables))
             for step in range(6):
                 brought_by = [
@@ -373,7 +373,7 @@ def case_rows_that_stay_unmerged() -> None:
             for r in range(SIZE)
         ]
         table = Table("e", 23, "unmerged", np.dtype(np.int32), np.dtype(dtype), (2,))
-        with turn(np.dtype(dtype)):
+        with subtest(np.dtype(dtype)):
             indices, values = reduce(opened(Rows("rows", [table])), 0, brought_by[RANK])
             np.testing.assert_array_equal(indices, np.concatenate([i for i, _ in brought_by]))
             every = np.concatenate([v for _, v in brought_by]).astype(np.float32)
@@ -382,7 +382,7 @@ def case_rows_that_stay_unmerged() -> None:
 
 def case_sparse_settings_keep_the_law() -> None:
     for way in ("dense", "gather"):
-        with turn(way), settings(sparse=way):
+        with subtest(way), settings(sparse=way):
             assert_law(functools.partial(clipped_model, OPTIMIZERS["momentum"]))
     with settings():
         tfdist.configure(sparse_ways={"e": "dense"})
@@ -511,7 +511,7 @@ def case_groups() -> None:
 
 def case_join() -> None:
     for way in WAYS:
-        with turn(way):
+        with subtest(way):
             _join(way)
 
 
@@ -571,7 +571,7 @@ def resident_bytes() -> int:
 def case_memory_is_bounded_and_does_not_grow() -> None:
     """At most three times the gradients at the default settings, and the same after 1,000 steps."""
     for way in WAYS:
-        with turn(way):
+        with subtest(way):
             memory_of(way)
 
 

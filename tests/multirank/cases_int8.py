@@ -14,7 +14,7 @@ import tfdist
 from tests.multirank.cases_programs import refusal
 from tests.multirank.inside import direct, everywhere, nodes, settings, staged, through_mpi
 from tests.multirank.oracle import v1
-from tests.named import turn
+from tests.named import subtest
 
 RANK, SIZE = tfdist.rank(), tfdist.size()
 SHAPES = ([300, 70], [5], [7000])  # more than travels with the ranks' arrival
@@ -66,7 +66,7 @@ def case_the_sum_of_all_steps_is_that_of_the_gradients() -> None:
     ]
     for choice in (direct(), staged(), through_mpi()):
         for run in (in_a_session, in_a_function):
-            with turn(choice.engine.name, run), settings(choice):
+            with subtest(choice.engine.name, run), settings(choice):
                 tfdist.configure(compression="int8", bucket_mb=64)
                 found = run()
                 assert all(
@@ -96,7 +96,7 @@ def case_what_is_not_finite_is_gone_with_its_step() -> None:
         return gradients
 
     for choice in (direct(), staged(), through_mpi()):
-        with turn(choice.engine.name), settings(choice):
+        with subtest(choice.engine.name), settings(choice):
             tfdist.configure(compression="int8", bucket_mb=64)
             for value in (1.0, np.inf if RANK == SIZE - 1 else 1.0, 1.0, 1.0):
                 found = step(tf.constant(value, tf.float32))[1].numpy()
@@ -142,7 +142,7 @@ def case_a_checkpoint_has_what_is_left_over_of_all_ranks() -> None:
     first, then = range(5), range(5, 9)
     true = [np.sum([np.mean([gradient(s, r)[n] for r in range(SIZE)], 0) for s in first], 0) for n in range(3)]
     for choice in (direct(), staged(), through_mpi()):
-        with turn(choice.engine.name), settings(choice), tempfile.TemporaryDirectory() as folder:
+        with subtest(choice.engine.name), settings(choice), tempfile.TemporaryDirectory() as folder:
             tfdist.configure(compression="int8", bucket_mb=0.1)
             path = str(Path(folder) / "c")
             program, again = Program(), Program()

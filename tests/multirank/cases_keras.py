@@ -18,7 +18,7 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.inside import everywhere, nothing_told_of_data, said_in_fit, settings
 from tests.multirank.oracle import BATCH, assert_close, data, merged, one_process
-from tests.named import turn
+from tests.named import subtest
 
 STEPS = 4
 Run = Callable[[Any, np.ndarray, np.ndarray, int], Any]
@@ -152,25 +152,25 @@ MORE_OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 def case_optimizers() -> None:
     for name, make in OPTIMIZERS.items():
-        with turn(name):
+        with subtest(name):
             assert_fit_law(optimizer=make)
 
 
 def case_models() -> None:
     for build in (unbuilt, Subclassed):
-        with turn(build):
+        with subtest(build):
             assert_fit_law(build)
 
 
 def case_ways_to_feed() -> None:
     for run in (fit_endless, fit_batches, train_on_batch):
-        with turn(run):
+        with subtest(run):
             assert_fit_law(run=run)
 
 
 def case_eagerly_and_compiled_and_several_steps_at_once() -> None:
     for options in ({"jit_compile": True}, {"steps_per_execution": 2}):
-        with turn(options):
+        with subtest(options):
             assert_fit_law(**options)
     assert_fit_law(unbuilt, run_eagerly=True)
 
@@ -178,10 +178,10 @@ def case_eagerly_and_compiled_and_several_steps_at_once() -> None:
 def case_variations_of_fit() -> None:
     """Others of the same mechanisms."""
     for name, make in MORE_OPTIMIZERS.items():
-        with turn(name):
+        with subtest(name):
             assert_fit_law(optimizer=make)
     for run in (fit, fit_dataset, fit_generator):
-        with turn(run):
+        with subtest(run):
             assert_fit_law(run=run)
     assert_fit_law(run_eagerly=True)
 
@@ -225,7 +225,7 @@ def assert_unmerged_is_one_process(optimizers: dict[str, Callable[[], Any]], **o
     with settings():
         tfdist.configure(sparse="unmerged")
         for name, make in optimizers.items():
-            with turn(name, options):
+            with subtest(name, options):
                 assert_fit_law(embedding, make, **options)
 
 
@@ -250,7 +250,7 @@ def merging(make: Callable[[], Any]) -> Any:
 
 def assert_merged_is_one_process(optimizers: dict[str, Callable[[], Any]]) -> None:
     for name, make in optimizers.items():
-        with turn(name):
+        with subtest(name):
             expected = one_process(
                 functools.partial(trained, embedding, functools.partial(merging, make), fit, False, 0)
             )
@@ -452,7 +452,7 @@ def case_equal_data_are_told_and_sharded_on_demand() -> None:
     x, y = arrays(share=False)
     for autoshard, runs in ((False, (fit, shuffled, fit_dataset, fit_generator)), (True, (fit, shuffled, fit_dataset))):
         for run in runs:
-            with turn("autoshard", autoshard, run), settings(autoshard=autoshard), nothing_told_of_data():
+            with subtest("autoshard", autoshard, run), settings(autoshard=autoshard), nothing_told_of_data():
                 model = functional()
                 model.compile(keras.optimizers.SGD(0.1), "mse")
                 with said_in_fit() as lines:

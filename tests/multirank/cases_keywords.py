@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.multirank.oracle import v1
-from tests.named import turn
+from tests.named import subtest
 
 RANK, SIZE = tfdist.rank(), tfdist.size()
 MEAN = float(np.mean(np.arange(SIZE) + 1))  # of the ranks' gradients, rank + 1
@@ -19,7 +19,7 @@ MEAN = float(np.mean(np.arange(SIZE) + 1))  # of the ranks' gradients, rank + 1
 
 def case_tf1_optimizers_by_keyword() -> None:
     for name in ("compute_gradients", "apply_gradients", "minimize"):
-        with turn(name), tf.Graph().as_default(), v1.Session() as session:
+        with subtest(name), tf.Graph().as_default(), v1.Session() as session:
             w = v1.get_variable("w", [3], initializer=v1.zeros_initializer())
             loss = tf.reduce_sum(w) * (RANK + 1)
             optimizer = v1.train.GradientDescentOptimizer(learning_rate=1.0)
@@ -41,7 +41,7 @@ def eager_and_traced(assign: Callable[[Any], Any]) -> None:
 
     for name, run in (("eager", step), ("function", tf.function(step))):
         w = tf.Variable(np.zeros([4, 2], np.float32))
-        with turn(name):
+        with subtest(name):
             run(w)
             np.testing.assert_allclose(w.numpy(), -MEAN, rtol=1e-6)
 
@@ -73,7 +73,7 @@ def case_keras_optimizers_by_keyword() -> None:
         "apply": lambda w: keras.optimizers.SGD(1.0).apply(trainable_variables=[w], grads=[gradient(w)]),
     }.items():
         w = tf.Variable(np.zeros(3, np.float32))
-        with turn(name):
+        with subtest(name):
             call(w)
             np.testing.assert_allclose(w.numpy(), -MEAN, rtol=1e-6)
 
@@ -88,7 +88,7 @@ def case_tf_keras_optimizers_by_keyword() -> None:
         for part in name.split("."):
             optimizer = getattr(optimizer, part)
         w = tf.Variable(np.zeros(3, np.float32))
-        with turn(name):
+        with subtest(name):
             optimizer(learning_rate=1.0).apply_gradients(grads_and_vars=[(gradient(w), w)])
             np.testing.assert_allclose(w.numpy(), -MEAN, rtol=1e-6)
 

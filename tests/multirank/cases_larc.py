@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.multirank.oracle import BATCH, Feed, assert_close, data, mine, placeholders, v1
-from tests.named import turn
+from tests.named import subtest
 
 Values = dict[str, np.ndarray]
 RATE, MOMENTUM = 0.5, 0.9
@@ -156,7 +156,7 @@ def case_larc_scales_averages() -> None:
         assert tfdist.size() == 1 or max(alone.values()) > 1e-2, "no negative"
         every = list(WAYS.items())
         for way, train in every if mode == "clip" else every[::2]:  # the mode does not depend on the way
-            with turn(mode, way):
+            with subtest(mode, way):
                 found = train(settings, [mine(feed) for feed in feeds])
                 assert_close({n: v.astype(np.float64) for n, v in found.items()}, expected, 1e-5)
 
@@ -171,11 +171,11 @@ def case_larc_by_a_setting() -> None:
             expected, _ = by_hand({"eta": eta, "mode": mode}, feeds)
             tfdist.configure(larc=mode, larc_eta=eta)
             for way, train in ways.items() if mode == "clip" else list(ways.items())[:2]:
-                with turn(mode, way):
+                with subtest(mode, way):
                     found = train({}, own)
                     assert_close({n: v.astype(np.float64) for n, v in found.items()}, expected, 1e-5)
             for way, train in list(ways.items())[:2]:
-                with turn(mode, way, "twice"), pytest.raises(tfdist.SettingsError, match="has LARC already"):
+                with subtest(mode, way, "twice"), pytest.raises(tfdist.SettingsError, match="has LARC already"):
                     train({"eta": eta, "mode": mode}, own)
     finally:
         tfdist.configure(larc="off", larc_eta=0.001)

@@ -23,7 +23,7 @@ from tests.multirank.oracle import (
     v1,
     without_tfdist,
 )
-from tests.named import turn
+from tests.named import subtest
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: v1.train.GradientDescentOptimizer(0.3),
@@ -51,14 +51,14 @@ def clipped(optimizer: v1.train.Optimizer, loss: Any, variables: list[Any], limi
 def case_minimize() -> None:
     for name, make in OPTIMIZERS.items():
         for dtype in ("float32", "float64"):
-            with turn(name, dtype):
+            with subtest(name, dtype):
                 assert_law(functools.partial(minimized, make, dtype), dtype)
 
 
 def case_clipped_before_apply() -> None:
     for name, make in OPTIMIZERS.items():
         for dtype in ("float32", "float64"):
-            with turn(name, dtype):
+            with subtest(name, dtype):
                 assert_law(functools.partial(clipped_model, make, dtype), dtype)
 
 
@@ -75,7 +75,7 @@ def case_reference_and_resource_and_partitioned_variables() -> None:
     partitioner = v1.fixed_size_partitioner(2)
     for options in (dict[str, Any](use_resource=False), dict[str, Any](use_resource=True)):
         for name in ("momentum", "adam"):
-            with turn(name, options):
+            with subtest(name, options):
                 assert_law(functools.partial(clipped_model, OPTIMIZERS[name], **options))
 
     def partitioned() -> Any:

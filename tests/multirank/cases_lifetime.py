@@ -13,7 +13,7 @@ import tensorflow as tf
 import tfdist
 from tests.multirank import inside
 from tests.multirank.oracle import v1
-from tests.named import turn
+from tests.named import subtest
 
 ROUNDS = 12
 
@@ -58,7 +58,7 @@ def case_what_is_gone_is_used_again() -> None:
     gc.freeze()  # the garbage of each round is looked for in what is new
     try:
         for build in (graph, function, keras):
-            with turn(build):
+            with subtest(build):
                 assert_flat(build, mean)
     finally:
         gc.unfreeze()
@@ -94,7 +94,7 @@ def case_groups_are_given_back() -> None:
     gc.freeze()
     try:
         for closed in (False, True):
-            with turn("closed" if closed else "dropped"):
+            with subtest("closed" if closed else "dropped"):
                 last = tfdist.new_group(range(tfdist.size()))
                 counts = []
                 for number in range(ROUNDS):

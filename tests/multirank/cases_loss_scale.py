@@ -30,9 +30,9 @@ from tests.multirank.cases_accumulation import (
 )
 from tests.multirank.cases_keras import functional
 from tests.multirank.cases_programs import refusal, through_checkpoint
-from tests.multirank.inside import everywhere, nobody_has_told_of_products, products_computed, said_in_fit, settings
+from tests.multirank.inside import autocast_computes, everywhere, nobody_has_told_of_products, said_in_fit, settings
 from tests.multirank.oracle import BATCH, Feed, assert_close, data, mine, one_process, v1
-from tests.named import turn
+from tests.named import subtest
 
 RANK, SIZE = tfdist.rank(), tfdist.size()
 UPDATES, BAD = 6, (1, 4)  # batches that overflow
@@ -55,7 +55,7 @@ def assert_left_out(run: Run, scale: str = "backoff", accumulated: int = 1) -> N
     with settings():
         tfdist.configure(loss_scale=scale, accumulate_steps=accumulated)
         found = run(spoiled(feeds))
-        with turn(scale, run):
+        with subtest(scale, run):
             kept = {n: v for n, v in found.items() if "loss_scale" not in n}
             assert_close(kept, expected, 1e-5)
             assert any(np.abs(with_them[n] - v).max() > 1e-3 for n, v in expected.items())
@@ -140,7 +140,7 @@ def case_an_overflow_that_is_clipped_is_left_out() -> None:
     with settings():
         tfdist.configure(loss_scale="backoff")
         for run in (in_session, in_function):
-            with turn(run):
+            with subtest(run):
                 found = run([0.5, np.inf if RANK == SIZE - 1 else 0.5, 0.5])
                 np.testing.assert_allclose(found, np.full(3, 0.9), rtol=1e-6)
 
@@ -256,10 +256,10 @@ def case_products_are_in_half_precision() -> None:
         assert np.abs(expected - exact).max() > 1e-5
         # Of devices that compute such products, and of others; the former may round otherwise.
         for computed, tolerance in ((False, 3e-6), (True, 0.02 * np.abs(expected).max())):
-            with settings(), products_computed(computed):
+            with settings(), autocast_computes(computed):
                 tfdist.configure(mixed_precision=dtype)
                 for run in (in_session, in_function, eagerly):
-                    with turn(dtype, computed, run):
+                    with subtest(dtype, computed, run):
                         np.testing.assert_allclose(run(mine(feed)), expected, rtol=0, atol=tolerance)
 
 
@@ -269,7 +269,7 @@ def case_processors_that_differ_are_told() -> None:
 
     def trained(computed: bool) -> list[str]:
         nobody_has_told_of_products()
-        with settings(), products_computed(computed), said_in_fit() as lines:
+        with settings(), autocast_computes(computed), said_in_fit() as lines:
             tfdist.configure(mixed_precision="bf16")
             for width in (13, 14):  # two exchanges, of which no other case has opened one
                 layer = tf.Variable(np.ones([5, width], np.float32))
@@ -344,7 +344,7 @@ def case_a_checkpoint_has_the_scale() -> None:
     with settings():
         tfdist.configure(loss_scale="backoff")
         for run in (in_session, in_keras, in_a_checkpoint):
-            with turn(run):
+            with subtest(run):
                 with said_in_fit() as lines:
                     saved = run(str(folder / run.__name__), True)
                 told = [line for line in lines if "update 1 overflowed" in line and "8192 now" in line]

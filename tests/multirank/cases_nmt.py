@@ -18,7 +18,7 @@ import tensorflow as tf
 
 import tfdist
 from nmt import nmt
-from nmt.keeping.checkpoint import Checkpoints, latest, restore
+from nmt.checkpoints.checkpoint import Checkpoints, latest, restore
 from nmt.model.convs2s.architecture import ConvS2SArchitecture
 from nmt.model.inference_model import TrainedWeights
 from nmt.model.lstm.architecture import LSTMArchitecture
@@ -42,7 +42,7 @@ from tests.multirank import inside
 from tests.multirank.cases_programs import refusal
 from tests.multirank.inside import everywhere, through_mpi
 from tests.multirank.oracle import assert_close, one_process, v1
-from tests.named import turn
+from tests.named import subtest
 
 GLOBAL_BATCH = 64
 STEPS = 10
@@ -140,9 +140,9 @@ def case_nmt_with_adam() -> None:
 def case_nmt_with_other_families() -> None:
     """The gradient of the Transformer's one table is that of two lookups and of the output layer."""
     tied = dict(share_embedding=True, tie_embeddings="all")
-    with turn("transformer"):
+    with subtest("transformer"):
         compare("sgd", "", kind=TransformerArchitecture, num_heads=4, feed_forward_size=30, norm="pre", **tied)
-    with turn("convs2s"):
+    with subtest("convs2s"):
         compare("sgd", "", kind=ConvS2SArchitecture)
 
 
@@ -232,7 +232,7 @@ def case_nmt_evaluates_and_translates_without_communication() -> None:
 
 
 def case_nmt_evaluates_and_saves_at_the_end_of_a_block() -> None:
-    """Blocks of 4 steps: evaluated after 3, 6 …, and asked to stop in the middle of one."""
+    """LocalSGD of 4 steps: evaluated after 3, 6 …, and asked to stop in the middle of one."""
     seen: list[tuple[int, np.ndarray]] = []
 
     class Looking(NoEvaluation):
@@ -298,7 +298,7 @@ def case_nmt_shares_translation_and_perplexity() -> None:
         value = random.uniform(-1, 1, variable.shape)
         weights.session.run(variable.initializer, {variable.initializer.inputs[1]: value})
     for model, settings in zip(models, searches, strict=True):
-        with turn(settings):
+        with subtest(settings):
             assert translate_file(model, str(directory / "in"), str(directory / "out"), ranks) == len(lines)
             written = ranks.broadcast((directory / "out").read_text() if ranks.rank == 0 else "")
             assert written == "".join(found + "\n" for all_found in model.translate(lines) for found in all_found)

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.inside import everywhere, settings
 from tests.multirank.oracle import Feed, assert_close, data, merged, mine, one_process, v1
-from tests.named import turn
+from tests.named import subtest
 
 Train = Callable[[list[Feed]], dict[str, np.ndarray]]
 Loss = Callable[[Feed], Any]
@@ -129,19 +129,19 @@ def assert_equal_everywhere(values: dict[str, np.ndarray]) -> None:
 
 def case_tapes_in_functions() -> None:
     for name, make in OPTIMIZERS.items():
-        with turn(name):
+        with subtest(name):
             assert_program_law(loop(make, function=True))
 
 
 def case_eager_loops() -> None:
     for name, make in OPTIMIZERS.items():
-        with turn(name):
+        with subtest(name):
             assert_program_law(loop(make, function=False))
 
 
 def case_variables_made_in_the_first_step() -> None:
     for function in (True, False):
-        with turn("in a function" if function else "eagerly"):
+        with subtest("in a function" if function else "eagerly"):
             assert_program_law(loop(OPTIMIZERS["keras adam"], function, lazily=not function))
 
 
@@ -338,7 +338,7 @@ def case_one_function_for_several_variables() -> None:
         return run
 
     for inside in (True, False):
-        with turn(inside), warnings.catch_warnings():
+        with subtest(inside), warnings.catch_warnings():
             warnings.simplefilter("error")
             assert_program_law(train(inside))
 
@@ -368,7 +368,7 @@ def case_gradients_that_leave_a_function() -> None:
         return run
 
     for inside in (True, False):
-        with turn(inside), warnings.catch_warnings():
+        with subtest(inside), warnings.catch_warnings():
             warnings.simplefilter("error")
             assert_program_law(train(inside))
 

@@ -15,7 +15,7 @@ from tests.multirank.cases_apart import LAST, RANK, SIZE, WAYS, Step, batches, i
 from tests.multirank.cases_saves import shared_folder
 from tests.multirank.inside import everywhere, forget_trainings, said_in_fit, settings
 from tests.multirank.oracle import v1
-from tests.named import turn
+from tests.named import subtest
 
 
 def loss_of(w: Any, x: tf.Tensor) -> tf.Tensor:
@@ -67,7 +67,7 @@ def case_inputs_that_a_script_sets() -> None:
             session.run(train, {x: batch})  # noqa: B023
             session.run(assign, {x: batch})  # noqa: B023
 
-        with turn(own, rows), said_in_fit() as lines:
+        with subtest(own, rows), said_in_fit() as lines:
             said = noticed(lambda step=step: step)  # type: ignore[misc]
             if own:
                 assert said == "" and (RANK or any("taken for each rank's input" in line for line in lines)), lines
@@ -137,7 +137,7 @@ def case_what_one_rank_assigns_in_a_session_that_trains() -> None:
     with said_in_fit() as lines:
         for which in ([0], [LAST], range(SIZE)):
             own = {3: {"assign": 1.0}} if RANK in which else {}
-            with turn(which):
+            with subtest(which):
                 step = in_a_session(lambda step, own=own: own.get(step, {}))  # type: ignore[misc]
                 assert noticed(lambda step=step: step, steps=30) == ""  # type: ignore[misc]
     assert RANK or sum("on some ranks, between two steps" in line for line in lines) == 1, lines
@@ -210,7 +210,7 @@ def case_statistics_of_a_scripts_own() -> None:
                 train = v1.train.AdamOptimizer(0.05).minimize(loss)
             session = v1.Session()
             session.run(v1.global_variables_initializer())
-        with turn(names):
+        with subtest(names):
             assert noticed(lambda session=session, train=train, x=x: lambda b: session.run(train, {x: b})) == ""  # type: ignore[misc]
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.inside import everywhere
 from tests.multirank.oracle import Feed, assert_close, data, mine, one_process
-from tests.named import turn
+from tests.named import subtest
 
 STEPS = 3
 
@@ -72,7 +72,7 @@ def case_a_model_that_is_built_in_its_first_step() -> None:
     """Weights and slots are those of one process that has restored them."""
     feeds = data(steps=2 * STEPS)
     for build in (Module, Whole, sequential):
-        with turn(build), tempfile.TemporaryDirectory() as directory:
+        with subtest(build), tempfile.TemporaryDirectory() as directory:
 
             def expected(build: Callable[[], Any] = build, directory: str = directory) -> Any:
                 model, optimizer = fresh(build, 50)
@@ -126,7 +126,7 @@ def case_an_optimizer_that_each_rank_sets_in_its_own_way() -> None:
                 loss = tf.reduce_sum((w - x) ** 2)
             optimizer.apply_gradients([(tape.gradient(loss, w), w)])
 
-        with turn(wrap):
+        with subtest(wrap):
             step_ = wrap(step)
             for number in range(STEPS):
                 step_(tf.constant(float(tfdist.rank() + number)))

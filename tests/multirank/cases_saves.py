@@ -25,7 +25,7 @@ import tfdist
 from tests.multirank import inside
 from tests.multirank.inside import everywhere
 from tests.multirank.oracle import v1
-from tests.named import turn
+from tests.named import subtest
 
 RANK, SIZE = tfdist.rank(), tfdist.size()
 TIMES = 4
@@ -75,7 +75,7 @@ def save_often(
 ) -> None:
     """Save at the same moment, at any moment, and in a row, with the same results on all ranks."""
     for number in range(TIMES):
-        with turn(kind, number):
+        with subtest(kind, number):
             path = f"{folder}/{kind}-{number}"
             set_value(number)
             if number % 2:

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.multirank.inside import everywhere, job, settings
-from tests.named import turn
+from tests.named import subtest
 from tfdist import extend
 from tfdist.compat import collective_ops
 from tfdist.graph import function_state
@@ -91,7 +91,7 @@ def _assert_trained(w: Any, b: Any, steps: int) -> None:
 def case_the_law_in_a_compiled_function() -> None:
     with as_for_xla():
         for bucket_mb in (64, 1e-5):
-            with turn(bucket_mb), settings(bucket_mb=bucket_mb):
+            with subtest(bucket_mb), settings(bucket_mb=bucket_mb):
                 w, b = tf.Variable(tf.zeros([3, 2])), tf.Variable(tf.zeros([2]))
 
                 @tf.function
@@ -177,7 +177,7 @@ def case_rows_of_an_embedding() -> None:
 
     with as_for_xla():
         for rows in (4, None):
-            with turn(rows):
+            with subtest(rows):
                 np.testing.assert_allclose(train([rows]).numpy(), expected, rtol=1e-6)
 
 
@@ -226,7 +226,7 @@ def case_an_average_over_some_ranks() -> None:
     """Of all ranks in another group, too: its exchanges are no others'."""
     everyone = list(range(tfdist.size()))
     for ranks in (everyone[tfdist.rank() % 2 :: 2], everyone, everyone):
-        with turn(ranks):
+        with subtest(ranks):
             reducer = _OfSome(ranks)
             w = tf.Variable(tf.zeros([3]))
 

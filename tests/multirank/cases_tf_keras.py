@@ -19,7 +19,7 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.cases_programs import Train, assert_program_law
 from tests.multirank.oracle import Feed, data, without_tfdist
-from tests.named import turn
+from tests.named import subtest
 
 STEPS = 4
 
@@ -116,7 +116,7 @@ legacy_momentum = functools.partial(legacy, "SGD", 0.1, momentum=0.9)
 
 def case_fit_functional_and_embeddings() -> None:
     for make in (momentum, adam, legacy_momentum, legacy_adam):
-        with turn(make.args, make.func):
+        with subtest(make.args, make.func):
             law(fit(functional, make()))
 
 
@@ -128,7 +128,7 @@ def case_fit_sequential_with_clipping_and_decay() -> None:
         (legacy_momentum, {"clipnorm": 0.05}),
         (legacy_adam, {"global_clipnorm": 0.05}),
     ):
-        with turn(make.args, make.func, options):
+        with subtest(make.args, make.func, options):
             law(fit(dense, make(**options)))
 
 
@@ -145,7 +145,7 @@ def case_synchronised_batch_normalization() -> None:
 
 def case_fit_a_subclass_that_is_not_built() -> None:
     for make in (momentum, legacy_adam):
-        with turn(make.args, make.func):
+        with subtest(make.args, make.func):
             law(fit(unbuilt, make()))
 
 
@@ -188,7 +188,7 @@ def case_loops_that_clip() -> None:
 
     for make in (momentum, legacy_adam):
         for function in (True, False):
-            with turn(make.args, make.func, "in a function" if function else "eagerly"):
+            with subtest(make.args, make.func, "in a function" if function else "eagerly"):
                 law(functools.partial(train, optimizer=make(), function=function))
 
 
@@ -202,7 +202,7 @@ def case_minimize_of_a_loss() -> None:
         return remembered(model, applies)
 
     for make, options in ((adam, {"global_clipnorm": 0.05}), (legacy_momentum, {"clipnorm": 0.05})):
-        with turn(make.args, make.func):
+        with subtest(make.args, make.func):
             law(functools.partial(train, optimizer=make(**options)))
 
 
@@ -223,7 +223,7 @@ def case_mixed_precision() -> None:
 
     law(fit(functools.partial(functional, **half), scaled(adam()), weights_and_scale), tolerance=1e-3)
     for make, options in ((momentum, {"global_clipnorm": 0.05}), (legacy_momentum, {"clipnorm": 0.05})):
-        with turn(make.args, make.func):
+        with subtest(make.args, make.func):
             law(train(scaled(make(**options))), tolerance=1e-3, feeds=overflowing())
 
 

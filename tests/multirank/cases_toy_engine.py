@@ -49,10 +49,10 @@ class _AllGather:
     def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
         pass
 
-    def run(self, turn: Any, sources: Any, whole: np.ndarray, targets: Any, divisor: int) -> None:
+    def run(self, context: Any, sources: Any, whole: np.ndarray, targets: Any, divisor: int) -> None:
         for source, target in zip(sources, targets, strict=True):
             every = self._channel.all_gather(source.view(np.uint8))
-            target[:] = np.sum([every[rank].view(self._bucket.dtype) for rank in turn.present], axis=0) / divisor
+            target[:] = np.sum([every[rank].view(self._bucket.dtype) for rank in context.present], axis=0) / divisor
 
 
 extend.add_engine("everything", lambda world, settings: [Everything()])

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.inside import everywhere
 from tests.multirank.oracle import v1
-from tests.named import turn
+from tests.named import subtest
 
 
 def ranks_values(shape: tuple[int, ...], dtype: str = "float32") -> list[np.ndarray]:
@@ -22,7 +22,7 @@ def ranks_values(shape: tuple[int, ...], dtype: str = "float32") -> list[np.ndar
 def case_all_reduce_of_values_at_once() -> None:
     for shape in ((), (3,), (5, 7), (0, 2)):
         for dtype in ("float32", "float64", "int32", "complex64", "float16"):
-            with turn(shape, dtype):
+            with subtest(shape, dtype):
                 brought = ranks_values(shape, dtype)
                 total = np.sum(brought, axis=0)
                 found = tfdist.all_reduce(brought[tfdist.rank()], "sum")
@@ -39,7 +39,7 @@ def case_all_reduce_of_values_at_once() -> None:
 def case_all_reduce_and_broadcast_in_a_graph() -> None:
     for dtype in ("float32", "int64", "bfloat16"):
         brought = ranks_values((4, 3), "float32")
-        with turn(dtype), tf.Graph().as_default(), v1.Session() as session:
+        with subtest(dtype), tf.Graph().as_default(), v1.Session() as session:
             tensor = tf.cast(brought[tfdist.rank()], dtype)
             total = tfdist.all_reduce(tensor, "sum")
             first = tfdist.broadcast(tensor * 2)
@@ -100,7 +100,7 @@ def case_what_cannot_be_combined_is_refused() -> None:
         (np.array([1.0]), "median", "op='median'"),
     ):
         for collective in (tfdist.all_reduce, tfdist.reduce_scatter):
-            with turn(value, op, collective), pytest.raises(ValueError, match=said):
+            with subtest(value, op, collective), pytest.raises(ValueError, match=said):
                 collective(value, op)  # type: ignore[arg-type]
 
 

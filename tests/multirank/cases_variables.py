@@ -15,7 +15,7 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.inside import broadcasts, everywhere, state_of
 from tests.multirank.oracle import data, mine, model, v1, without_tfdist
-from tests.named import turn
+from tests.named import subtest
 
 
 def graph_with_model(seed: int, **options: Any) -> tuple[tf.Graph, Any]:
@@ -145,7 +145,7 @@ def case_only_rank_0_initialises() -> None:
             if tfdist.rank() == 0:
                 session.run([v.initializer for v in v1.global_variables()])
 
-        with turn("use_resource", use_resource):
+        with subtest("use_resource", use_resource):
             starts_alike(initialise, use_resource=use_resource)
 
 

@@ -16,7 +16,7 @@ import tfdist
 from tests.multirank.cases_programs import Model, assert_equal_everywhere, assert_program_law, clip, refusal
 from tests.multirank.inside import everywhere
 from tests.multirank.oracle import Feed, assert_close, data, merged, mine, one_process, placeholders, train, v1
-from tests.named import turn
+from tests.named import subtest
 
 STEPS = 5
 Update = Callable[[Any, list[Any], list[Any]], Any]
@@ -103,7 +103,7 @@ def case_graphs_that_assign() -> None:
     feeds = data(steps=STEPS)
     for update in (adam_by_hand, clipped_sgd, raw_operations, scattered, one_at_a_time, accumulated):
         for resource in (True,) if update in (raw_operations, accumulated) else (True, False):
-            with turn(update, "resource" if resource else "reference"):
+            with subtest(update, "resource" if resource else "reference"):
                 build = in_graph(update, resource)
                 expected = one_process(functools.partial(train, build, feeds))
                 found = train(build, [mine(f) for f in feeds], tfdist.rank())
@@ -120,7 +120,7 @@ def case_one_message_for_what_is_assigned() -> None:
     from tfdist.graph.graph_state import make_state
 
     for update, messages in ((adam_by_hand, 1), (one_at_a_time, 1), (accumulated, 1)):
-        with turn(update), tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
+        with subtest(update), tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
             in_graph(update)()
             session.run(v1.global_variables_initializer())
             assert len(make_state(graph).collectives) == messages
@@ -216,7 +216,7 @@ def case_gradients_that_leave_a_function_and_are_assigned() -> None:
 
     for apply in (assign, through_numpy):
         for clipped in (True, False):
-            with turn(apply, clipped):
+            with subtest(apply, clipped):
                 assert_program_law(by_function(apply, clipped), steps=STEPS)
 
 
@@ -264,7 +264,7 @@ def case_newtons_method() -> None:
         w.assign_sub(update)
 
     for function, apply in ((True, by_optimizer), (True, by_hand), (False, by_optimizer)):
-        with turn("function" if function else "eager", apply):
+        with subtest("function" if function else "eager", apply):
             assert_program_law(newton(function, apply), steps=STEPS, tolerance=1e-4)
     told = refusal(lambda: newton(False, by_hand)([mine(f) for f in data(steps=2)]))
     assert "each rank's own: another tape records" in told and "tf.function" in told, told
@@ -302,7 +302,7 @@ def by_example(where: str) -> Any:
 
 def case_gradients_of_each_example() -> None:
     for where in ("in a function", "leaving one", "eagerly"):
-        with turn(where):
+        with subtest(where):
             assert_program_law(by_example(where), steps=STEPS)
     told = refusal(lambda: by_example("leaving one to be assigned")([mine(f) for f in data(steps=2)]))
     assert "w:0 were set" in told and "tfdist.all_reduce" in told, told
@@ -341,7 +341,7 @@ def case_gradients_out_of_loops() -> None:
         w.assign_sub(0.1 * update)
 
     for inside in (True, False):
-        with turn("inside" if inside else "outside"):
+        with subtest("inside" if inside else "outside"):
             assert_program_law(program(by_optimizer, inside), steps=STEPS)
             told = refusal(functools.partial(program(by_hand, inside), [mine(f) for f in data(steps=2)]))
             assert "loop" in told and "all_reduce" in told, told
@@ -350,7 +350,7 @@ def case_gradients_out_of_loops() -> None:
 def case_gradients_that_a_session_hands_out_are_warned_of() -> None:
     """Once, and only where they are not averaged anyway."""
     for applied in ("", "others", "these"):
-        with turn(applied), tf.Graph().as_default(), v1.Session() as session:
+        with subtest(applied), tf.Graph().as_default(), v1.Session() as session:
             loss, variables = graph_loss()
             gradients = tf.gradients(loss, variables)
             if applied == "others":
@@ -405,7 +405,7 @@ def case_values_set_between_steps() -> None:
                 call({n: tf.constant(v) for n, v in feed.items()})
             return model.values()
 
-        with turn("function" if function else "eager", "restored" if restored else "assigned"):
+        with subtest("function" if function else "eager", "restored" if restored else "assigned"):
             assert_program_law(run, steps=STEPS)
 
 
@@ -622,7 +622,7 @@ def case_a_penalty_in_a_function_of_its_own() -> None:
                 call(tf.constant(feed["x"]), tf.constant(feed["y"]))
             return {"w": w.numpy()}
 
-        with turn("function" if function else "eager"):
+        with subtest("function" if function else "eager"):
             assert_program_law(run, steps=STEPS)
 
 

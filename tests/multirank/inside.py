@@ -30,11 +30,11 @@ from tfdist.engine.autotune import BASE
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket, Choice, Engine
 from tfdist.graph.job import Job, Reducer
-from tfdist.mpi._reduction import Reductions
+from tfdist.mpi._reduction import InterNodeReductions
 from tfdist.start import process
-from tfdist.transport.interfaces import Pace
+from tfdist.transport.interfaces import Chunking
 from tfdist.transport.stall_detection import StallDetector
-from tfdist.transport.state_line import State
+from tfdist.transport.state_line import RankState
 
 Value = TypeVar("Value")
 
@@ -148,15 +148,15 @@ def blocks_of(size_bytes: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reductions(topology: Topology, pace: Pace) -> Iterator[Reductions]:
+def reductions(topology: Topology, chunking: Chunking) -> Iterator[InterNodeReductions]:
     """Between nodes as they are said to be. Collective: all ranks."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD.Dup()
-    own = topology.lanes_of(comm.rank)
+    own = topology.shards_of(comm.rank)
     detector = StallDetector(_Unknown(), process().job.switches.settings)
-    found = Reductions(comm, detector, own, topology.lanes[: own[0].number], range(comm.size))
-    found.pace = pace
+    found = InterNodeReductions(comm, detector, own, topology.shards[: own[0].number], range(comm.size))
+    found.chunking = chunking
     yield found
     comm.Free()
 
@@ -182,7 +182,7 @@ class _Unknown:
     def enter(self, line: int, number: int, position: int) -> None:
         pass
 
-    def read(self, soon: bool = False) -> Mapping[int, State]:
+    def read(self, soon: bool = False) -> Mapping[int, RankState]:
         return {}
 
 
@@ -241,14 +241,14 @@ def said_in_fit() -> Iterator[list[str]]:
 
 def job_blocks() -> Any:
     """What this process knows of blocks of local steps."""
-    from tfdist.updates.blocks import blocks_of
+    from tfdist.updates.local_sgd import local_sgd_of
 
-    return blocks_of(process().steps)
+    return local_sgd_of(process().steps)
 
 
-def products_computed(so: bool) -> Any:
+def autocast_computes(so: bool) -> Any:
     """Whether devices are taken to compute products in half precision, in a ``with``."""
-    return mock.patch("tfdist.hooks.products._computes", return_value=so)
+    return mock.patch("tfdist.hooks.autocast._computes", return_value=so)
 
 
 def nobody_has_told_of_products() -> None:

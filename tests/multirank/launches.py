@@ -175,7 +175,7 @@ _LAUNCHES = (
         settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT),
         more=_SPARSE,
     ),
-    # Some ranks have two lanes: four in all.
+    # Some ranks have two shards: four in all.
     Launch(
         "nodes of three and two",
         5,

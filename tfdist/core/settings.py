@@ -9,7 +9,7 @@ from typing import Any
 
 from tfdist.core import exclusions
 from tfdist.core.environment import variables
-from tfdist.core.near_names import letters, meant
+from tfdist.core.suggestions import meant, normalised
 from tfdist.core.wires.table import FORMATS
 
 _PREFIX = "TFDIST_"
@@ -221,7 +221,7 @@ class Settings:
             if variable in names:
                 found.pop(names[variable], None)  # its parts come before those of an entry, too
                 found[names[variable]] = (text, variable, variable)
-            elif variable != _OPTIONS and letters(variable).startswith(letters(_PREFIX)):
+            elif variable != _OPTIONS and normalised(variable).startswith(normalised(_PREFIX)):
                 if (near := meant(variable, [*names, *parts, _OPTIONS])) in parts:
                     raise SettingsError(f"{variable}={text} is a part of another setting: {parts[near]}{text}")
                 if near:

@@ -1,4 +1,4 @@
-"""Topology: which ranks share a machine's memory, nodes and the lanes between them."""
+"""Topology: which ranks share a machine's memory, nodes and the shards between them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from itertools import pairwise
 
 
 @dataclasses.dataclass(frozen=True)
-class Lane:
+class Shard:
     """A stretch of what is added, which one rank of each node adds there and exchanges with the others'.
 
     Attributes:
       start: where it begins, of 1.
       stop: where it ends.
       ranks: the one of each node, in the order of the nodes.
-      number: among the lanes.
+      number: among the shards.
     """
 
     start: Fraction
@@ -37,11 +37,11 @@ class Topology:
     nodes: tuple[tuple[int, ...], ...]
 
     @functools.cached_property
-    def lanes(self) -> tuple[Lane, ...]:
+    def shards(self) -> tuple[Shard, ...]:
         """Each node divides its sums evenly between its ranks: the stretches that no node divides, in their order."""
         bounds = sorted({Fraction(i, len(node)) for node in self.nodes for i in range(len(node) + 1)})
         return tuple(
-            Lane(start, stop, tuple(node[int(start * len(node))] for node in self.nodes), number)
+            Shard(start, stop, tuple(node[int(start * len(node))] for node in self.nodes), number)
             for number, (start, stop) in enumerate(pairwise(bounds))
         )
 
@@ -49,9 +49,9 @@ class Topology:
         """The ranks of the node that a rank belongs to."""
         return next(node for node in self.nodes if rank in node)
 
-    def lanes_of(self, rank: int) -> tuple[Lane, ...]:
+    def shards_of(self, rank: int) -> tuple[Shard, ...]:
         """What a rank adds for its node: one stretch where all nodes have as many ranks."""
-        return tuple(lane for lane in self.lanes if rank in lane.ranks)
+        return tuple(shard for shard in self.shards if rank in shard.ranks)
 
     def __str__(self) -> str:
         sizes = [len(node) for node in self.nodes]

@@ -12,7 +12,7 @@ import numpy as np
 from tfdist.core import reduce_ops
 from tfdist.engine import _node_sum
 from tfdist.engine._buffers import Buffers
-from tfdist.engine.engines import AllReduceTurn
+from tfdist.engine.engines import AllReduceContext
 from tfdist.processes.process_memory import ProcessMemory, address
 from tfdist.transport.interfaces import Node
 
@@ -48,12 +48,12 @@ class DirectRows:
         self._indices = self._values = ()
 
     def merge(
-        self, turn: AllReduceTurn, chosen: Sequence[int], counts: np.ndarray, divisor: int
+        self, context: AllReduceContext, chosen: Sequence[int], counts: np.ndarray, divisor: int
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """After all have arrived: the ranks' rows added in the order of the ranks, and divided. Collective: all ranks.
 
         Args:
-          turn: the exchange's.
+          context: the exchange's.
           chosen: tables.
           counts: rows that count of each rank (of the channel) and table, int64 [ranks, tables].
           divisor: of the sums.
@@ -62,24 +62,24 @@ class DirectRows:
           Of each chosen table the union of the ranks' indices, ascending, and its values [distinct rows, width] in
           memory that is not used again while anybody holds it.
         """
-        with turn.span("reduce", self._what):
-            brought = [self._all_indices(turn, table, counts[:, table]) for table in chosen]
+        with context.span("reduce", self._what):
+            brought = [self._all_indices(context, table, counts[:, table]) for table in chosen]
             unions = [union_of(indices) for indices in brought]
             totals = [self._total(table, len(union)) for table, union in zip(chosen, unions, strict=True)]
             # (Others are reading the indices: what is published of these stays the same.)
             self._memory.publish([*self._indices, *self._values, *totals])
-        self._meet(turn, "counted")
-        with turn.span("reduce", self._what):
+        self._meet(context, "counted")
+        with context.span("reduce", self._what):
             for number, (table, union, indices) in enumerate(zip(chosen, unions, brought, strict=True)):
-                self._add(turn, table, 2 * self._tables + number, union, indices, totals[number], divisor)
-        self._meet(turn, "added")
+                self._add(context, table, 2 * self._tables + number, union, indices, totals[number], divisor)
+        self._meet(context, "added")
         self.withdraw()
         return list(zip(unions, totals, strict=True))
 
-    def _meet(self, turn: AllReduceTurn, what: str) -> None:
-        with turn.span("wait for rows", self._what):
+    def _meet(self, context: AllReduceContext, what: str) -> None:
+        with context.span("wait for rows", self._what):
             self._node.copied.enter()
-            self._node.copied.wait(turn.place(f"{self._what}, {what}"))
+            self._node.copied.wait(context.place(f"{self._what}, {what}"))
 
     def _total(self, table: int, rows: int) -> np.ndarray:
         width, dtype = self._values[table].shape[1], self._values[table].dtype
@@ -88,27 +88,27 @@ class DirectRows:
         whole, _ = self._buffers[table].take([self._capacities[table]], dtype)
         return whole[: rows * width].reshape(rows, width)
 
-    def _all_indices(self, turn: AllReduceTurn, table: int, counts: np.ndarray) -> list[np.ndarray]:
+    def _all_indices(self, context: AllReduceContext, table: int, counts: np.ndarray) -> list[np.ndarray]:
         found = []
         for i, rank in enumerate(self._node.ranks):
             own = self._indices[table][: counts[rank]]
             if i != self._node.index:
                 own = np.empty(counts[rank], own.dtype)
-                self._read(turn, i, table, 0, own)
+                self._read(context, i, table, 0, own)
             found.append(own)
         return found
 
-    def _read(self, turn: AllReduceTurn, index: int, number: int, start_bytes: int, out: np.ndarray) -> None:
+    def _read(self, context: AllReduceContext, index: int, number: int, start_bytes: int, out: np.ndarray) -> None:
         """A stretch of one of the arrays that a rank has published."""
         if out.nbytes:
             there = int(self._memory.addresses(index)[number]) + start_bytes
-            with _node_sum.reaching(turn, self._what, self._node.ranks[index]):
+            with _node_sum.reaching(context, self._what, self._node.ranks[index]):
                 vectors = np.array([[there, out.nbytes]]), np.array([[address(out), out.nbytes]])
                 self._memory.read(index, *vectors, out.nbytes)
 
     def _add(
         self,
-        turn: AllReduceTurn,
+        context: AllReduceContext,
         table: int,
         number: int,
         union: np.ndarray,
@@ -134,7 +134,7 @@ class DirectRows:
                 values = self._values[table][first:last]
                 if i != self._node.index:
                     values = landing[: last - first]
-                    self._read(turn, i, self._tables + table, first * width * dtype.itemsize, values)
+                    self._read(context, i, self._tables + table, first * width * dtype.itemsize, values)
                 places = np.searchsorted(words, theirs[first:last])
                 if fresh:
                     sums[places] = values
@@ -144,12 +144,12 @@ class DirectRows:
             reduce_ops.scale(sums, divisor)
             if sums is not result:
                 result[:] = sums
-            self._hand_out(turn, number, total, start, start + len(words))
+            self._hand_out(context, number, total, start, start + len(words))
 
-    def _hand_out(self, turn: AllReduceTurn, number: int, total: np.ndarray, start: int, stop: int) -> None:
+    def _hand_out(self, context: AllReduceContext, number: int, total: np.ndarray, start: int, stop: int) -> None:
         for i, rank in enumerate(self._node.ranks):
             if i != self._node.index:
-                with _node_sum.reaching(turn, self._what, rank):
+                with _node_sum.reaching(context, self._what, rank):
                     there = int(self._memory.addresses(i)[number])
                     self._memory.write(i, total[start:stop], there + total[:start].nbytes)
 

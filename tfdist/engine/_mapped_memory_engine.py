@@ -16,7 +16,7 @@ from tfdist.core.log import announce
 from tfdist.core.settings import Settings
 from tfdist.engine import _layout, _node_sum, _shared_memory_engine
 from tfdist.engine._node_sum import STAGING, Block, NodeSum, reaching, together
-from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine
+from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Engine
 from tfdist.processes.mapped_memory import MappedMemory
 from tfdist.transport.interfaces import Channel, Node, NodeMemory, World
 
@@ -103,14 +103,14 @@ class _Reader:
         together(copy, len(self._shares))
         self._memory.publish(STAGING, staging)
 
-    def begin(self, turn: AllReduceTurn, others: Sequence[int], whole: np.ndarray) -> None:
+    def begin(self, context: AllReduceContext, others: Sequence[int], whole: np.ndarray) -> None:
         # All, whoever contributes: once they have been mapped nobody finds them any more.
         for other, rank in enumerate(self._node.ranks):
             if other != self._node.index:
-                with reaching(turn, self._what, rank):
+                with reaching(context, self._what, rank):
                     self._theirs[other] = self._memory.staged(other, STAGING)[: whole.nbytes].view(self._dtype)
 
-    def read(self, turn: AllReduceTurn, other: int, share: int, block: Block, area: np.ndarray) -> np.ndarray:
+    def read(self, context: AllReduceContext, other: int, share: int, block: Block, area: np.ndarray) -> np.ndarray:
         return self._theirs[other][block.whole]
 
     def done(self) -> None:

@@ -12,7 +12,7 @@ from tfdist.core import reduce_ops
 from tfdist.core.alignment import padded
 from tfdist.core.settings import Settings
 from tfdist.engine import _layout
-from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine, Lost
+from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Engine, Lost
 from tfdist.transport.interfaces import Channel, NodeMemory, World
 
 
@@ -56,7 +56,7 @@ class _InOneBuffer:
 
     def run(
         self,
-        turn: AllReduceTurn,
+        context: AllReduceContext,
         sources: Sequence[np.ndarray],
         whole: np.ndarray,
         targets: Sequence[np.ndarray],
@@ -66,8 +66,8 @@ class _InOneBuffer:
         # Dividing before the sum saves a pass, but costs narrow dtypes a rounding.
         before, after = (1, divisor) if reduce_ops.is_narrow(bucket.dtype) else (divisor, 1)
         sums = self._channel.begin(whole, bucket.op, after, self._wire)
-        with turn.span("copy in", bucket.what):
-            if turn.contributes:
+        with context.span("copy in", bucket.what):
+            if context.contributes:
                 stop = 0
                 for source, target in zip(sources, targets, strict=True):
                     reduce_ops.copy(source, target, before)
@@ -75,6 +75,6 @@ class _InOneBuffer:
                     sums.offer(stop)
             else:
                 whole[:] = reduce_ops.identity(bucket.op, bucket.dtype)
-        with turn.span("reduce", bucket.what):
+        with context.span("reduce", bucket.what):
             for _ in sums.finish():
                 pass

@@ -21,7 +21,7 @@ from tfdist.core import reduce_ops
 from tfdist.core.settings import Settings
 from tfdist.engine import _layout
 from tfdist.engine._buffers import BUFFERS
-from tfdist.engine.engines import AllReduceTurn, Bucket, Lost
+from tfdist.engine.engines import AllReduceContext, Bucket, Lost
 from tfdist.processes import mapped_memory
 from tfdist.processes.devices import threads_of
 from tfdist.processes.mapped_memory import MappedMemory, Memory
@@ -70,14 +70,14 @@ class Reader(Protocol):
     def prepare(self, sources: Sequence[np.ndarray]) -> None:
         """Before this rank arrives: these are its tensors, flat."""
 
-    def begin(self, turn: AllReduceTurn, others: Sequence[int], whole: np.ndarray) -> None:
+    def begin(self, context: AllReduceContext, others: Sequence[int], whole: np.ndarray) -> None:
         """After all have arrived: these contribute, numbers in the node, and ``whole`` is the buffer for the sums."""
 
-    def read(self, turn: AllReduceTurn, other: int, share: int, block: Block, area: np.ndarray) -> np.ndarray:
+    def read(self, context: AllReduceContext, other: int, share: int, block: Block, area: np.ndarray) -> np.ndarray:
         """A block of another rank's tensors, laid out as in the buffer.
 
         Args:
-          turn: the exchange's.
+          context: the exchange's.
           other: its number in the node.
           share: which of the threads asks.
           block: what of them.
@@ -121,28 +121,28 @@ class NodeSum:
 
     def run(
         self,
-        turn: AllReduceTurn,
+        context: AllReduceContext,
         sources: Sequence[np.ndarray],
         whole: np.ndarray,
         targets: Sequence[np.ndarray],
         divisor: int,
     ) -> None:
-        with turn.span("reduce", self._what):
-            self._add(turn, sources, whole, divisor)
+        with context.span("reduce", self._what):
+            self._add(context, sources, whole, divisor)
             self._node.copied.enter()
-        with turn.span("wait for copies", self._what):
-            self._node.copied.wait(turn.place(f"{self._what}, copied"))
+        with context.span("wait for copies", self._what):
+            self._node.copied.wait(context.place(f"{self._what}, copied"))
         self._reader.done()
         self._results.withdraw()
 
-    def _add(self, turn: AllReduceTurn, sources: Sequence[np.ndarray], whole: np.ndarray, divisor: int) -> None:
+    def _add(self, context: AllReduceContext, sources: Sequence[np.ndarray], whole: np.ndarray, divisor: int) -> None:
         node, reader = self._node, self._reader
-        present = set(turn.present)
+        present = set(context.present)
         contributing = [i for i, rank in enumerate(node.ranks) if rank in present]
         others = [i for i in contributing if i != node.index]
-        sums = node.begin(whole, self._op, turn.place(f"{self._what}, nodes"), self._wire)
-        reader.begin(turn, others, whole)
-        theirs = self._results.of_others(turn, whole)
+        sums = node.begin(whole, self._op, context.place(f"{self._what}, nodes"), self._wire)
+        reader.begin(context, others, whole)
+        theirs = self._results.of_others(context, whole)
         alone = len(self._shares) > 1  # what goes on to other machines is offered in order, by one thread
 
         def hand_out(part: slice) -> None:
@@ -152,7 +152,7 @@ class NodeSum:
         def add(share: int) -> None:
             for block in self._shares[share]:
                 area = whole[block.whole]
-                read = {i: reader.read(turn, i, share, block, area) for i in others}
+                read = {i: reader.read(context, i, share, block, area) for i in others}
                 for tensor, part, here in block.parts:
                     added = [sources[tensor][part] if i == node.index else read[i][here] for i in contributing]
                     reduce_ops.combine(self._op, added, area[here], divisor)
@@ -184,13 +184,13 @@ class _Results:
         """This rank's, of this step."""
         self._memory.publish(RESULTS, next(m for m in self._own if address(m.array) == address(whole)))
 
-    def of_others(self, turn: AllReduceTurn, whole: np.ndarray) -> list[np.ndarray]:
+    def of_others(self, context: AllReduceContext, whole: np.ndarray) -> list[np.ndarray]:
         """Theirs, of this step, as long as this rank's."""
         found = []
         for other, known in self._theirs.items():
             number = self._memory.number(other, RESULTS)
             if number not in known:
-                with reaching(turn, self._what, self._node.ranks[other]):
+                with reaching(context, self._what, self._node.ranks[other]):
                     known[number] = self._memory.map(other, RESULTS)
             known[number] = known.pop(number)  # the last that was used
             for earlier in list(known)[:-BUFFERS]:
@@ -204,7 +204,7 @@ class _Results:
 
 
 @contextlib.contextmanager
-def reaching(turn: AllReduceTurn, what: str, rank: int) -> Iterator[None]:
+def reaching(context: AllReduceContext, what: str, rank: int) -> Iterator[None]:
     """While another rank's memory is read, written or mapped.
 
     Raises:
@@ -214,7 +214,7 @@ def reaching(turn: AllReduceTurn, what: str, rank: int) -> Iterator[None]:
         yield
     except OSError as error:
         raise PeerError(
-            f"{turn.place(what)}: the memory of rank {rank} cannot be reached ({error}): it has ended, or "
+            f"{context.place(what)}: the memory of rank {rank} cannot be reached ({error}): it has ended, or "
             "else TFDIST_ENGINE=shared avoids this"
         ) from error
 

@@ -12,7 +12,7 @@ from tfdist.core.log import announce
 from tfdist.core.settings import Settings
 from tfdist.engine import _layout, _node_sum, _shared_memory_engine
 from tfdist.engine._node_sum import Block, NodeSum, reaching
-from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine
+from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Engine
 from tfdist.processes.process_memory import ProcessMemory, address
 from tfdist.transport.interfaces import Channel, Node, NodeMemory, World
 
@@ -83,7 +83,7 @@ class _Reader:
     def prepare(self, sources: Sequence[np.ndarray]) -> None:
         self._memory.publish(sources)
 
-    def begin(self, turn: AllReduceTurn, others: Sequence[int], whole: np.ndarray) -> None:
+    def begin(self, context: AllReduceContext, others: Sequence[int], whole: np.ndarray) -> None:
         vectors = self._vectors
         self._theirs = {i: vectors.sources(self._memory.addresses(i)) for i in others}
         # The first of the others lands where the sum will be: it is among the first two that are added.
@@ -91,10 +91,10 @@ class _Reader:
         self._ours = [[first, *map(vectors.landings, areas)] for areas in self._landings]
         self._order = {other: place for place, other in enumerate(others)}
 
-    def read(self, turn: AllReduceTurn, other: int, share: int, block: Block, area: np.ndarray) -> np.ndarray:
+    def read(self, context: AllReduceContext, other: int, share: int, block: Block, area: np.ndarray) -> np.ndarray:
         place = self._order[other]
         targets = self._ours[share][place][block.vectors]
-        with reaching(turn, self._what, self._node.ranks[other]):
+        with reaching(context, self._what, self._node.ranks[other]):
             self._memory.read(other, self._theirs[other][block.vectors], targets, block.size_bytes)
         landed: np.ndarray = self._landings[share][place - 1] if place else area
         return landed

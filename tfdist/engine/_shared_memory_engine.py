@@ -12,7 +12,7 @@ from tfdist.core import reduce_ops
 from tfdist.core.alignment import aligned
 from tfdist.core.settings import Settings
 from tfdist.engine import _layout
-from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine
+from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Engine
 from tfdist.transport.interfaces import Channel, Node, NodeMemory, World
 
 PIECES_BYTES = (1 << 18, 1 << 20, 1 << 22, 1 << 24)
@@ -77,7 +77,7 @@ class _Staged:
 
     def run(
         self,
-        turn: AllReduceTurn,
+        context: AllReduceContext,
         sources: Sequence[np.ndarray],
         whole: np.ndarray,
         targets: Sequence[np.ndarray],
@@ -87,40 +87,42 @@ class _Staged:
         pieces = self._pieces
         for number, piece in enumerate(pieces):
             if number == 0:
-                self._copy_in(turn, number, piece, sources, before)
-            self._add(turn, number, piece[-1][2].stop, after)
+                self._copy_in(context, number, piece, sources, before)
+            self._add(context, number, piece[-1][2].stop, after)
             # In between two meetings there is always something to copy: a little delay of one rank holds nobody up.
             if number + 1 < len(pieces):
-                self._copy_in(turn, number + 1, pieces[number + 1], sources, before)
-            self._copy_out(turn, number, piece, targets)
+                self._copy_in(context, number + 1, pieces[number + 1], sources, before)
+            self._copy_out(context, number, piece, targets)
 
     def _copy_in(
-        self, turn: AllReduceTurn, number: int, piece: _layout.Piece, sources: Sequence[np.ndarray], divisor: int
+        self, context: AllReduceContext, number: int, piece: _layout.Piece, sources: Sequence[np.ndarray], divisor: int
     ) -> None:
         own = self._inputs[number % 2][self._node.index]
-        with turn.span("copy in", self._what):
+        with context.span("copy in", self._what):
             for tensor, part, staged in piece:
                 reduce_ops.copy(sources[tensor][part], own[staged], divisor)
             self._node.copied.enter()
 
-    def _add(self, turn: AllReduceTurn, number: int, elements: int, divisor: int) -> None:
+    def _add(self, context: AllReduceContext, number: int, elements: int, divisor: int) -> None:
         node, sums = self._node, self._sums[number % 2]
-        with turn.span("wait for copies", self._what):
-            node.copied.wait(turn.place(f"{self._what}, copied"))
-        with turn.span("reduce", self._what):
+        with context.span("wait for copies", self._what):
+            node.copied.wait(context.place(f"{self._what}, copied"))
+        with context.span("reduce", self._what):
             own = node.own(elements, sums.itemsize)
-            present = set(turn.present)
+            present = set(context.present)
             contributions = [self._inputs[number % 2][i][own] for i, rank in enumerate(node.ranks) if rank in present]
             reduce_ops.combine(self._op, contributions, sums[own], divisor)
-            place = turn.place(f"{self._what}, nodes")
+            place = context.place(f"{self._what}, nodes")
             for _ in node.begin(sums[:elements], self._op, place, self._wires[number]).finish():
                 pass
             node.added.enter()
 
-    def _copy_out(self, turn: AllReduceTurn, number: int, piece: _layout.Piece, targets: Sequence[np.ndarray]) -> None:
+    def _copy_out(
+        self, context: AllReduceContext, number: int, piece: _layout.Piece, targets: Sequence[np.ndarray]
+    ) -> None:
         sums = self._sums[number % 2]
-        with turn.span("wait for sums", self._what):
-            self._node.added.wait(turn.place(f"{self._what}, added"))
-        with turn.span("copy out", self._what):
+        with context.span("wait for sums", self._what):
+            self._node.added.wait(context.place(f"{self._what}, added"))
+        with context.span("copy out", self._what):
             for tensor, part, staged in piece:
                 np.copyto(targets[tensor][part], sums[staged])

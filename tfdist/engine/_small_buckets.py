@@ -11,12 +11,12 @@ import numpy as np
 from tfdist.core import reduce_ops
 from tfdist.core.alignment import ALIGNMENT_BYTES
 from tfdist.engine import _layout
-from tfdist.engine.engines import AllReduceTurn, Bucket, BucketAllReduce, Engine, Lost
+from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Engine, Lost
 from tfdist.transport.interfaces import Channel, NodeMemory
 
 # Of all ranks together.
 _SHARED_BYTES = 1 << 18
-_LETTERS_BYTES = 1 << 17
+_ATTACHMENT_BYTES = 1 << 17
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class AtOnceEngine:
             return None
         offsets = _layout.offsets(bucket.sizes, bucket.dtype)
         size_bytes = offsets[-1] * bucket.dtype.itemsize
-        way = _Letters(channel) if self.between_machines else _SharedMemory(channel)
+        way = _Attachments(channel) if self.between_machines else _SharedMemory(channel)
         return _AtOnce(bucket, way, offsets) if size_bytes <= min(self.largest_bytes, way.capacity_bytes) else None
 
     def settings(self) -> str:
@@ -55,7 +55,7 @@ class AtOnceEngine:
 
 def for_small_buckets(ranks: int, between_machines: bool) -> Engine:
     """Of so many ranks in all."""
-    largest = (_LETTERS_BYTES if between_machines else _SHARED_BYTES) // ranks
+    largest = (_ATTACHMENT_BYTES if between_machines else _SHARED_BYTES) // ranks
     return AtOnceEngine(largest // ALIGNMENT_BYTES * ALIGNMENT_BYTES, between_machines)
 
 
@@ -64,7 +64,7 @@ class _AtOnce:
 
     lost: Sequence[Lost] = ()
 
-    def __init__(self, bucket: Bucket, way: _SharedMemory | _Letters, offsets: Sequence[int]) -> None:
+    def __init__(self, bucket: Bucket, way: _SharedMemory | _Attachments, offsets: Sequence[int]) -> None:
         self._what, self._op, self._way = bucket.what, bucket.op, way
         self._places = [slice(at, at + size) for at, size in zip(offsets, bucket.sizes or (), strict=False)]
 
@@ -76,14 +76,14 @@ class _AtOnce:
 
     def run(
         self,
-        turn: AllReduceTurn,
+        context: AllReduceContext,
         sources: Sequence[np.ndarray],
         whole: np.ndarray,
         targets: Sequence[np.ndarray],
         divisor: int,
     ) -> None:
-        with turn.span("reduce", self._what):
-            reduce_ops.combine(self._op, self._way.arrays(turn.present, whole), whole, divisor)
+        with context.span("reduce", self._what):
+            reduce_ops.combine(self._op, self._way.arrays(context.present, whole), whole, divisor)
 
 
 class _SharedMemory:
@@ -114,12 +114,12 @@ class _SharedMemory:
         return [area.view(whole.dtype)[: whole.size] for area in areas]
 
 
-class _Letters:
+class _Attachments:
     """What comes with the ranks' arrival: one way through the network in all."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self.capacity_bytes = _LETTERS_BYTES if channel.takes_letters else -1
+        self.capacity_bytes = _ATTACHMENT_BYTES if channel.takes_attachments else -1
 
     def own(self, whole: np.ndarray) -> np.ndarray:
         """Where this rank's tensors are to be copied."""
@@ -127,9 +127,9 @@ class _Letters:
 
     def hand_over(self, own: np.ndarray) -> None:
         """They are to be taken along."""
-        self._channel.enclose(own.view(np.uint8))
+        self._channel.attach(own.view(np.uint8))
 
     def arrays(self, ranks: Sequence[int], whole: np.ndarray) -> list[np.ndarray]:
         """Of these ranks, after all have arrived."""
-        letters = self._channel.letters()
-        return [letters[rank].view(whole.dtype) for rank in ranks]
+        attachments = self._channel.attachments()
+        return [attachments[rank].view(whole.dtype) for rank in ranks]

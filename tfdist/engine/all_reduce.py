@@ -9,7 +9,7 @@ import numpy as np
 from tfdist.engine import _layout
 from tfdist.engine._buffers import Buffers
 from tfdist.engine.engines import Bucket, BucketAllReduce, Engine, PlacesBuffers
-from tfdist.engine.exchange import Turn
+from tfdist.engine.exchange import ExchangeContext
 
 
 class AllReduce:
@@ -46,9 +46,9 @@ class AllReduce:
         self._arrays: Sequence[np.ndarray] = ()
         self._parts: list[np.ndarray] = []
 
-    def open(self, turn: Turn) -> None:
+    def open(self, context: ExchangeContext) -> None:
         """Choose the engine."""
-        self.engine, self._opened = turn.choice.open(self._bucket, turn.channel, self._tuned)
+        self.engine, self._opened = context.choice.open(self._bucket, context.channel, self._tuned)
         if isinstance(self._opened, PlacesBuffers):
             self._buffers = Buffers(self._opened.allocate)
 
@@ -84,7 +84,7 @@ class AllReduce:
             )
         self.load([np.zeros(size, self._bucket.dtype) for size in self._bucket.sizes])
 
-    def communicate(self, turn: Turn) -> None:
+    def communicate(self, context: ExchangeContext) -> None:
         """Arrive and combine."""
         assert self._opened is not None
         arrays, self._arrays = self._arrays, ()
@@ -97,10 +97,10 @@ class AllReduce:
         for gap in self._gaps:  # its neighbours' block: one that was not finite has left a NaN there
             whole[gap] = 0
         self._opened.prepare(sources, whole)
-        with turn.span("wait", self.what):
-            turn.arrive(what, sum(s.nbytes for s in sources))
-        divisor = max(1, len(turn.present)) if self._bucket.op == "mean" else 1
-        self._opened.run(turn, sources, whole, parts, divisor)
+        with context.span("wait", self.what):
+            context.arrive(what, sum(s.nbytes for s in sources))
+        divisor = max(1, len(context.present)) if self._bucket.op == "mean" else 1
+        self._opened.run(context, sources, whole, parts, divisor)
         if self.pending is not None:
             pending, self.pending = self.pending, None
             for part, more in zip(parts, np.split(pending, np.cumsum(self._bucket.sizes or ())[:-1]), strict=True):

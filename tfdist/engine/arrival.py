@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfdist.engine.engines import Bucket
-from tfdist.engine.exchange import Turn
+from tfdist.engine.exchange import ExchangeContext
 
 
 class Arrival:
@@ -36,9 +36,9 @@ class Arrival:
         self.lines: Sequence[str] = [*lines, f"{bucket.what}: {bucket.op} of {bucket.dtype.name} by {by}"]
         self._counts, self._key = np.float64(0), np.int32(0)
 
-    def open(self, turn: Turn) -> None:
+    def open(self, context: ExchangeContext) -> None:
         """All ranks have come to it."""
-        self._key = np.int32(turn.key)
+        self._key = np.int32(context.key)
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
         """There are none here."""
@@ -47,12 +47,12 @@ class Arrival:
         """Impossible: this rank would have to run the operations, too (``join.check`` says so before)."""
         raise RuntimeError(f"{self.what} is combined by {self.by}, which a rank without data does not run")
 
-    def communicate(self, turn: Turn) -> None:
+    def communicate(self, context: ExchangeContext) -> None:
         """Arrive."""
-        with turn.span("wait", self.what):
-            turn.arrive(self.what, self.size_bytes)
-        divisor = len(turn.present) if self._bucket.op == "mean" else 1
-        self._counts = np.float64(1 / divisor if turn.contributes else 0)
+        with context.span("wait", self.what):
+            context.arrive(self.what, self.size_bytes)
+        divisor = len(context.present) if self._bucket.op == "mean" else 1
+        self._counts = np.float64(1 / divisor if context.contributes else 0)
 
     def results(self) -> list[np.ndarray]:
         """What this rank counts, and the number."""

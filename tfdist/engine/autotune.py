@@ -25,7 +25,7 @@ from tfdist.engine import (
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket, Choice, Engine
-from tfdist.transport.interfaces import Pace, World
+from tfdist.transport.interfaces import Chunking, World
 
 # The table of engines; the first is taken unless a later one is clearly faster.
 _MPI = "mpi"
@@ -37,8 +37,8 @@ ENGINES.extend(IN_THE_GRAPH)  # which are none of them: see ``tfdist.graph.tenso
 
 BASE: Engine = _mpi_engine.MpiEngine()
 SIZES_BYTES = (1 << 12, 1 << 15, 1 << 18, 1 << 21, 1 << 23, 1 << 25)
-_PACES = (Pace(), Pace(1 << 16, 8), Pace(1 << 18, 4), Pace(1 << 18, 16), Pace(1 << 20, 4))
-_FASTER = 0.95  # than the first pace: else noise would choose
+_CHUNKINGS = (Chunking(), Chunking(1 << 16, 8), Chunking(1 << 18, 4), Chunking(1 << 18, 16), Chunking(1 << 20, 4))
+_FASTER = 0.95  # than the first chunking: else noise would choose
 # Between machines, where networks differ by a factor of a hundred.
 _LONGEST_SECONDS = 0.15
 _PROBE_BYTES = 1 << 21
@@ -59,36 +59,36 @@ class Measurement:
     """Rank 0's medians in seconds.
 
     Attributes:
-      sizes_bytes: ascending; the last is the payload with which engines and paces are compared.
+      sizes_bytes: ascending; the last is the payload with which engines and chunkings are compared.
       tried: the engines beside the base; empty if there is none.
-      paces: between machines; empty if there are none.
+      chunkings: between machines; empty if there are none.
       base: through MPI, for each size; empty if that has not been measured.
       chosen: by the one of the engines that is chosen, likewise.
     """
 
     sizes_bytes: tuple[int, ...]
     tried: tuple[tuple[Engine, float], ...]
-    paces: tuple[tuple[Pace, float], ...]
+    chunkings: tuple[tuple[Chunking, float], ...]
     base: tuple[float, ...]
     chosen: tuple[float, ...]
 
     @property
     def choice(self) -> Choice:
-        """What follows: the fastest engine, the size from which on it is faster than MPI, and the fastest pace."""
-        pace = self._pace()
+        """What follows: the fastest engine, the size from which on it is faster than MPI, and the fastest chunking."""
+        chunking = self._chunking()
         if not self.tried:
-            return dataclasses.replace(_BASE_ALONE, pace=pace)
-        return Choice(_preferred(self.tried), self._crossover_bytes(), BASE, pace=pace)
+            return dataclasses.replace(_BASE_ALONE, chunking=chunking)
+        return Choice(_preferred(self.tried), self._crossover_bytes(), BASE, chunking=chunking)
 
-    def _pace(self) -> Pace:
-        if not self.paces:
-            return Pace()
-        (first, first_seconds), *_ = self.paces
-        fastest, seconds = min(self.paces, key=lambda tried: tried[1])
+    def _chunking(self) -> Chunking:
+        if not self.chunkings:
+            return Chunking()
+        (first, first_seconds), *_ = self.chunkings
+        fastest, seconds = min(self.chunkings, key=lambda tried: tried[1])
         return fastest if seconds < _FASTER * first_seconds else first
 
     def _crossover_bytes(self) -> float:
-        if self.paces:
+        if self.chunkings:
             return _CROSSOVER_BETWEEN_MACHINES_BYTES
         rows = list(zip(self.sizes_bytes, self.base, self.chosen, strict=True))
         # The choice that loses least over all sizes: a single measurement may be off.
@@ -99,7 +99,7 @@ class Measurement:
         return min(losses, key=losses.__getitem__)
 
     def __str__(self) -> str:
-        return ", ".join(f"{way} {seconds * 1e3:.1f} ms" for way, seconds in [*self.tried, *self.paces])
+        return ", ".join(f"{way} {seconds * 1e3:.1f} ms" for way, seconds in [*self.tried, *self.chunkings])
 
 
 def _preferred(tried: Sequence[tuple[Engine, float]]) -> Engine:
@@ -162,9 +162,9 @@ class Engines:
         settings = self._settings()
         if not candidates and not self._spread:
             return _BASE_ALONE
-        if settings.engine != "auto" and len(candidates) <= 1 and len(self._paces()) <= 1:
-            engine, pace = (*candidates, BASE)[0], (*self._paces(), Pace())[0]
-            return self._with_small(Choice(engine, self._crossover_bytes(0.0), BASE, pace=pace))
+        if settings.engine != "auto" and len(candidates) <= 1 and len(self._chunkings()) <= 1:
+            engine, chunking = (*candidates, BASE)[0], (*self._chunkings(), Chunking())[0]
+            return self._with_small(Choice(engine, self._crossover_bytes(0.0), BASE, chunking=chunking))
         measurement = self._measured(candidates, each_size=not self._spread)
         found = measurement.choice
         default = found.crossover_bytes if settings.engine == "auto" else 0.0
@@ -176,27 +176,27 @@ class Engines:
         announce(f"{self._world.size} ranks; the engine was measured ({size}: {measurement}){pin}")
         return self._with_small(choice)
 
-    def _paces(self) -> Sequence[Pace]:
+    def _chunkings(self) -> Sequence[Chunking]:
         """Those to choose from; none on one machine."""
         if not self._spread:
             return ()
         settings = self._settings()
         message_kb, pieces = settings.message_kb, settings.in_flight
-        paces = [
+        chunkings = [
             dataclasses.replace(
-                pace,
-                message_bytes=aligned(int(float(message_kb) * 1024)) if message_kb else pace.message_bytes,
-                pieces=int(float(pieces)) if pieces else pace.pieces,
+                chunking,
+                message_bytes=aligned(int(float(message_kb) * 1024)) if message_kb else chunking.message_bytes,
+                pieces=int(float(pieces)) if pieces else chunking.pieces,
             )
-            for pace in _PACES
+            for chunking in _CHUNKINGS
         ]
-        return list(dict.fromkeys(paces))
+        return list(dict.fromkeys(chunkings))
 
     def _with_small(self, choice: Choice) -> Choice:
         # Not measured: they wait for the others, or for the network, once, which is the least there is.
         shares = choice.engine.needs(1) is not None  # where memory can be shared, so can small buckets'
-        letters = self._spread and choice.engine == BASE and self._settings().engine != _MPI
-        if not (shares or letters):
+        attachments = self._spread and choice.engine == BASE and self._settings().engine != _MPI
+        if not (shares or attachments):
             return choice
         return dataclasses.replace(choice, small=_small_buckets.for_small_buckets(self._world.size, self._spread))
 
@@ -214,7 +214,9 @@ class Engines:
         trials = [_Trial(self._world, Choice(engine, 0, BASE), payload) for engine in candidates]
         tried = self._timed([trial for trial in trials if trial.usable])
         best = Choice(_preferred([(c.engine, s) for c, s in tried]), 0, BASE) if tried else _BASE_ALONE
-        paces = self._timed([_Trial(self._world, dataclasses.replace(best, pace=p), payload) for p in self._paces()])
+        chunkings = self._timed(
+            [_Trial(self._world, dataclasses.replace(best, chunking=p), payload) for p in self._chunkings()]
+        )
         choices = [_BASE_ALONE, *([best] if tried else [])]
         # (Between machines the crossover is not chosen by it.)
         compared = [_Trial(self._world, choice, sizes) for choice in choices] if each_size else []
@@ -222,7 +224,7 @@ class Engines:
         found = Measurement(
             tuple(sizes),
             tuple((choice.engine, seconds) for choice, seconds in tried),
-            tuple((choice.pace, seconds) for choice, seconds in paces),
+            tuple((choice.chunking, seconds) for choice, seconds in chunkings),
             base,
             chosen,
         )
@@ -283,7 +285,11 @@ def _pinned(choice: Choice, spread: bool) -> str:
     alone = math.isinf(choice.crossover_bytes)
     pin = [(choice.base if alone else choice.engine).settings()]
     pin += [] if alone else [f"shared_from_kb={choice.crossover_bytes / 1024:g}"]
-    pin += [f"message_kb={choice.pace.message_bytes / 1024:g}", f"in_flight={choice.pace.pieces}"] if spread else []
+    pin += (
+        [f"message_kb={choice.chunking.message_bytes / 1024:g}", f"in_flight={choice.chunking.pieces}"]
+        if spread
+        else []
+    )
     return ":".join(pin)
 
 

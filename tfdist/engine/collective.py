@@ -19,7 +19,7 @@ from tfdist.transport.interfaces import Channel, DisagreementError, Group, PeerE
 _OVERWRITTEN = 1
 _ABSENT = 2
 _STOPS = 4
-_LOOKS = 8
+_EVALUATES = 8
 _ENDS_EPOCH = 16
 _ASKS = 32
 _SET_AT, _SET_COUNTS = 64, 8  # behind these flags: how often the script has set what is trained
@@ -66,7 +66,7 @@ class Collective:
       present: the ranks whose tensors count in this step.
       stop: what is told and heard with each step.
       ends_epoch: the same of an epoch.
-      looks: what is about to run evaluates it, and updates nothing by it.
+      evaluates: what is about to run evaluates it, and updates nothing by it.
       note: a number from 1 to 2^54 - 1 that goes with the next step, once; 0: nothing.
       times_set: how often the script has set what is trained, between two steps.
       set_apart: not all ranks have done so equally often since the last step; that is as if it was overwritten.
@@ -103,7 +103,7 @@ class Collective:
         self.present: list[int] = []
         self.stop = StopRequest()
         self.ends_epoch = StopRequest()
-        self.looks = False
+        self.evaluates = False
         self.note = 0
         self.times_set = 0
         self.asks = self.asked = self.set_apart = False
@@ -116,7 +116,7 @@ class Collective:
         self._everybody = list(range(group.size))
         self._failure: BaseException | None = None
         self._broken = threading.Event()
-        self._turns: list[_Turn] = []
+        self._contexts: list[_ExchangeContext] = []
 
     @property
     def tuned(self) -> bool:
@@ -128,14 +128,14 @@ class Collective:
         tensors = max((e.tuned_tensors for e in self.exchanges), default=0)
         addresses = max((e.addresses for e in self.exchanges), default=0)
         self.channel = self.group.channel(self.name, choice.needs(tensors, addresses))
-        self.channel.pace = choice.pace
+        self.channel.chunking = choice.chunking
         ranks = tuple(self.group.ranks)
         self.number = _OPENED[ranks] = _OPENED.get(ranks, 0) + 1
         # With the graph or the model that it is of.
         weakref.finalize(self, _close, self.channel, self.worker, self._broken).atexit = False
-        self._turns = [_Turn(self, number, choice, self.channel) for number in range(len(self.exchanges))]
-        for exchange, turn in zip(self.exchanges, self._turns, strict=True):
-            exchange.open(turn)
+        self._contexts = [_ExchangeContext(self, number, choice, self.channel) for number in range(len(self.exchanges))]
+        for exchange, context in zip(self.exchanges, self._contexts, strict=True):
+            exchange.open(context)
 
     def arrive(self, number: int, what: str, size_bytes: int = 0) -> None:
         """Wait for all ranks at one exchange."""
@@ -143,7 +143,7 @@ class Collective:
         if number == 0:
             self.step += 1
         own = (_OVERWRITTEN if self.overwritten else 0) | (_ABSENT if self.absent else 0)
-        own |= (_STOPS if self.stop.mine else 0) | (_LOOKS if self.looks else 0)
+        own |= (_STOPS if self.stop.mine else 0) | (_EVALUATES if self.evaluates else 0)
         own |= (_ENDS_EPOCH if self.ends_epoch.mine else 0) | (_ASKS if self.asks else 0)
         own |= self.times_set % _SET_COUNTS * _SET_AT
         own |= 0 if number else self.note << _FLAG_BITS
@@ -155,11 +155,11 @@ class Collective:
         said = {own} if flags.count(own) == len(flags) else set(flags)  # there may be thousands
         absent = any(flag & _ABSENT for flag in said)
         self.present = [r for r, flag in enumerate(flags) if not flag & _ABSENT] if absent else self._everybody
-        if len({flag & _LOOKS for flag in said if not flag & _ABSENT}) > 1:
-            looking = next(r for r in self.present if flags[r] & _LOOKS)
-            applying = next(r for r in self.present if not flags[r] & _LOOKS)
+        if len({flag & _EVALUATES for flag in said if not flag & _ABSENT}) > 1:
+            evaluating = next(r for r in self.present if flags[r] & _EVALUATES)
+            applying = next(r for r in self.present if not flags[r] & _EVALUATES)
             ranks = self.group.ranks
-            raise DisagreementError(_LOOKED_AT.format(ranks[looking], self.name, ranks[applying]))
+            raise DisagreementError(_LOOKED_AT.format(ranks[evaluating], self.name, ranks[applying]))
         sets = {flag // _SET_AT % _SET_COUNTS for flag in said if not flag & _ABSENT}
         self.set_apart = len(sets) > 1
         self.root_only = self.set_apart or any(flag & _OVERWRITTEN for flag in said)
@@ -179,7 +179,7 @@ class Collective:
             raise self._failure
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # infinities are values, as TensorFlow has it
-                self.exchanges[number].communicate(self._turns[number])
+                self.exchanges[number].communicate(self._contexts[number])
             assert self.channel is not None
             self.channel.done()
         except BaseException as error:
@@ -196,8 +196,8 @@ def _close(channel: Channel, worker: Worker, broken: threading.Event) -> None:
         channel.give_back()
 
 
-class _Turn:
-    """See ``exchange.Turn``."""
+class _ExchangeContext:
+    """See ``exchange.ExchangeContext``."""
 
     def __init__(self, collective: Collective, number: int, choice: Choice, channel: Channel) -> None:
         self._collective = collective

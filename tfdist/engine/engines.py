@@ -21,11 +21,11 @@ from tfdist.core.wires import float32
 from tfdist.core.wires.format import Format, Wire
 from tfdist.engine._buffers import Allocate
 from tfdist.engine._layout import Piece
-from tfdist.transport.interfaces import Channel, NodeMemory, Pace, World
+from tfdist.transport.interfaces import Channel, Chunking, NodeMemory, World
 
 
-class AllReduceTurn(Protocol):
-    """What an engine must know of the exchange that it carries out; more of it: ``exchange.Turn``.
+class AllReduceContext(Protocol):
+    """What an engine must know of the exchange that it carries out; more of it: ``exchange.ExchangeContext``.
 
     Attributes:
       span: for the timeline.
@@ -88,7 +88,7 @@ class BucketAllReduce(Protocol):
 
     def run(
         self,
-        turn: AllReduceTurn,
+        context: AllReduceContext,
         sources: Sequence[np.ndarray],
         whole: np.ndarray,
         targets: Sequence[np.ndarray],
@@ -146,14 +146,14 @@ class Choice:
       crossover_bytes: smaller ones go through ``base``.
       base: takes the rest, and what ``engine`` cannot.
       small: comes before both, if there is one, and takes what it finds small.
-      pace: between machines.
+      chunking: between machines.
     """
 
     engine: Engine
     crossover_bytes: float
     base: Engine
     small: Engine | None = None
-    pace: Pace = Pace()
+    chunking: Chunking = Chunking()
 
     def needs(self, tensors: int, addresses: int = 0) -> NodeMemory | None:
         """What a channel must have.

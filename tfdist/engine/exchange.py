@@ -7,11 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-from tfdist.engine.engines import AllReduceTurn, Choice
+from tfdist.engine.engines import AllReduceContext, Choice
 from tfdist.transport.interfaces import Channel
 
 
-class Turn(AllReduceTurn, Protocol):
+class ExchangeContext(AllReduceContext, Protocol):
     """One exchange's place in its collective: how it meets the other ranks.
 
     Attributes:
@@ -49,7 +49,7 @@ class Exchange(Protocol):
     tuned_tensors: int
     addresses: int
 
-    def open(self, turn: Turn) -> None:
+    def open(self, context: ExchangeContext) -> None:
         """The ranks have agreed, and there is a channel. Collective."""
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
@@ -58,7 +58,7 @@ class Exchange(Protocol):
     def load_nothing(self) -> None:
         """This rank has no arguments any more."""
 
-    def communicate(self, turn: Turn) -> None:
+    def communicate(self, context: ExchangeContext) -> None:
         """Collective."""
 
     def results(self) -> list[np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
-from tfdist.engine.exchange import Turn
+from tfdist.engine.exchange import ExchangeContext
 from tfdist.transport.interfaces import Channel
 
 
@@ -48,7 +48,7 @@ class CollectiveCall:
         self._function = function
         self._same_size = same_size
 
-    def open(self, turn: Turn) -> None:
+    def open(self, context: ExchangeContext) -> None:
         """Nothing to prepare."""
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
@@ -59,13 +59,13 @@ class CollectiveCall:
         """Impossible."""
         raise RuntimeError(f"{self.what}: tfdist.join cannot stand in for this rank; give all ranks equal data")
 
-    def communicate(self, turn: Turn) -> None:
+    def communicate(self, context: ExchangeContext) -> None:
         """Arrive and call."""
-        with turn.span("wait", self.what):
+        with context.span("wait", self.what):
             sized = self._same_size and not holds_objects(self._arrays[0].dtype)
-            turn.arrive(self.what, self._arrays[0].nbytes if sized else 0)
-        with turn.span("reduce", self.what):
-            self._arrays = self._function(turn.channel, self._arrays)
+            context.arrive(self.what, self._arrays[0].nbytes if sized else 0)
+        with context.span("reduce", self.what):
+            self._arrays = self._function(context.channel, self._arrays)
 
     def results(self) -> list[np.ndarray]:
         """The function's."""

@@ -15,9 +15,9 @@ import numpy as np
 
 from tfdist.core import reduce_ops
 from tfdist.engine._direct_rows import ADDRESSES, DirectRows, union_of
-from tfdist.engine.exchange import Turn
+from tfdist.engine.exchange import ExchangeContext
 
-Way = Literal["auto", "dense", "gather", "unmerged"]
+SparseMode = Literal["auto", "dense", "gather", "unmerged"]
 
 
 def gathered_bytes(rows: int, width: int, value_bytes: int = 4, index_bytes: int = 8) -> int:
@@ -43,7 +43,9 @@ def dense_bytes(vocabulary: int, width: int, value_bytes: int = 4) -> int:
     return vocabulary * (width + 1) * value_bytes
 
 
-def choose(way: Way, rows: int, vocabulary: int | None, width: int, value_bytes: int, index_bytes: int) -> Way:
+def choose(
+    way: SparseMode, rows: int, vocabulary: int | None, width: int, value_bytes: int, index_bytes: int
+) -> SparseMode:
     """How rows travel in one step: as they are, unless a dense sum is less work.
 
     An all-reduce moves every byte twice, to be added and as the sum.
@@ -73,7 +75,7 @@ class Table:
 
     name: str
     vocabulary: int | None
-    way: Way
+    way: SparseMode
     index_dtype: np.dtype
     dtype: np.dtype
     row_shape: tuple[int, ...]
@@ -111,12 +113,12 @@ class Rows:
         self.lines: Sequence[str] = [*lines, *map(str, tables)]
         self.tables = tables
         self.exchanged_bytes: list[int] = []
-        self.ways: list[Way] = []
+        self.ways: list[SparseMode] = []
         self._direct: DirectRows | None = None
 
-    def open(self, turn: Turn) -> None:
+    def open(self, context: ExchangeContext) -> None:
         """See whether the ranks reach each other's memory."""
-        node = turn.channel.node
+        node = context.channel.node
         if node and node.alone and node.process_memory:
             self._direct = DirectRows(self.what, node, node.process_memory, len(self.tables))
 
@@ -136,26 +138,26 @@ class Rows:
         self._indices = [np.empty(0, t.index_dtype) for t in self.tables]
         self._values = [np.empty((0, t.width), t.dtype) for t in self.tables]
 
-    def communicate(self, turn: Turn) -> None:
+    def communicate(self, context: ExchangeContext) -> None:
         """Arrive, count, choose, exchange."""
         if self._direct:
             self._direct.publish(self._indices, self._values)
-        with turn.span("wait", self.what):
-            turn.arrive(self.what)
-        if not turn.contributes:
+        with context.span("wait", self.what):
+            context.arrive(self.what)
+        if not context.contributes:
             self.load_nothing()
-        with turn.span("reduce", self.what):
-            counts = self._counts(turn)
+        with context.span("reduce", self.what):
+            counts = self._counts(context)
         rows = counts.sum(0).tolist()
         self.ways = list(map(self._way, self.tables, rows))
         self.exchanged_bytes = list(map(_exchanged_bytes, self.tables, self.ways, rows))
         numbers = {way: [i for i, chosen in enumerate(self.ways) if chosen == way] for way in self.ways}
         if self._direct:
-            self._merge_directly(turn, self._direct, numbers.pop("gather", []), counts)
-        with turn.span("reduce", self.what):
-            self._gather(turn, [*numbers.get("gather", []), *numbers.get("unmerged", [])], counts)
+            self._merge_directly(context, self._direct, numbers.pop("gather", []), counts)
+        with context.span("reduce", self.what):
+            self._gather(context, [*numbers.get("gather", []), *numbers.get("unmerged", [])], counts)
             for i in numbers.get("dense", []):
-                self._reduce(turn, i)
+                self._reduce(context, i)
 
     def results(self) -> list[np.ndarray]:
         """(indices, values) of each table: ascending rows, each once; unmerged, as all ranks have brought them."""
@@ -164,34 +166,36 @@ class Rows:
             results += [indices, values.reshape(len(indices), *table.row_shape)]
         return results
 
-    def _way(self, table: Table, rows: int) -> Way:
+    def _way(self, table: Table, rows: int) -> SparseMode:
         if self._direct and table.way == "auto":
             return "gather"  # which moves no more than the union there
         value_bytes, index_bytes = table.dtype.itemsize, table.index_dtype.itemsize
         return choose(table.way, rows, table.vocabulary, table.width, value_bytes, index_bytes)
 
-    def _counts(self, turn: Turn) -> np.ndarray:
+    def _counts(self, context: ExchangeContext) -> np.ndarray:
         own = np.array([len(i) for i in self._indices], np.int64)
-        return np.stack([part.view(np.int64) for part in turn.channel.all_gather(own.view(np.uint8))])
+        return np.stack([part.view(np.int64) for part in context.channel.all_gather(own.view(np.uint8))])
 
-    def _merge_directly(self, turn: Turn, direct: DirectRows, chosen: Sequence[int], counts: np.ndarray) -> None:
+    def _merge_directly(
+        self, context: ExchangeContext, direct: DirectRows, chosen: Sequence[int], counts: np.ndarray
+    ) -> None:
         if not chosen:
             direct.withdraw()
             return
-        found = direct.merge(turn, chosen, counts, len(turn.present))
+        found = direct.merge(context, chosen, counts, len(context.present))
         for i, (indices, values) in zip(chosen, found, strict=True):
             self._indices[i], self._values[i] = indices, values
 
-    def _gather(self, turn: Turn, chosen: Sequence[int], counts: np.ndarray) -> None:
+    def _gather(self, context: ExchangeContext, chosen: Sequence[int], counts: np.ndarray) -> None:
         if not chosen:
             return
         own = [self._indices[i] for i in chosen] + [self._values[i] for i in chosen]
-        parts = turn.channel.all_gather(np.concatenate([a.reshape(-1).view(np.uint8) for a in own]))
+        parts = context.channel.all_gather(np.concatenate([a.reshape(-1).view(np.uint8) for a in own]))
         unpacked = [self._unpacked(part, chosen, rows) for part, rows in zip(parts, counts, strict=True)]
         for i in chosen:
             contributions = [by_table[i] for by_table in unpacked]
             combine = merged if self.ways[i] == "gather" else unmerged
-            self._indices[i], self._values[i] = combine(contributions, len(turn.present))
+            self._indices[i], self._values[i] = combine(contributions, len(context.present))
 
     def _unpacked(
         self, part: np.ndarray, chosen: Sequence[int], rows: np.ndarray
@@ -211,20 +215,20 @@ class Rows:
             i: (a, b.reshape(len(a), self.tables[i].width)) for i, a, b in zip(chosen, indices, values, strict=True)
         }
 
-    def _reduce(self, turn: Turn, i: int) -> None:
+    def _reduce(self, context: ExchangeContext, i: int) -> None:
         table, indices = self.tables[i], self._indices[i]
         rows = table.vocabulary or 0
         whole = np.zeros(rows * (table.width + 1), table.dtype)
         marks, values = whole[:rows], whole[rows:].reshape(rows, table.width)
         marks[indices] = 1
         values[indices] = self._values[i]
-        turn.channel.all_reduce(whole, "mean", len(turn.present))
+        context.channel.all_reduce(whole, "mean", len(context.present))
         touched = np.flatnonzero(marks != 0)
         self._indices[i] = touched.astype(table.index_dtype)
         self._values[i] = values[touched]
 
 
-def _exchanged_bytes(table: Table, way: Way, rows: int) -> int:
+def _exchanged_bytes(table: Table, way: SparseMode, rows: int) -> int:
     if way == "dense":
         return dense_bytes(table.vocabulary or 0, table.width, table.dtype.itemsize)
     return gathered_bytes(rows, table.width, table.dtype.itemsize, table.index_dtype.itemsize)

@@ -23,7 +23,7 @@ from tfdist.core.wires.table import FORMATS
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket
-from tfdist.engine.sparse_rows import Rows, Table, Way
+from tfdist.engine.sparse_rows import Rows, SparseMode, Table
 from tfdist.graph import function_state
 from tfdist.graph.graph_exchange import part_of
 from tfdist.graph.graph_state import make_state
@@ -237,7 +237,7 @@ def _to_wire(tensor: tf.Tensor, job: Job) -> tf.Tensor:
     return tf.cast(tensor, dtype) if tensor.dtype == tf.float32 else tensor
 
 
-def _table(name: str, way: Way, slices: tf.IndexedSlices, values: tf.Tensor) -> Table:
+def _table(name: str, way: SparseMode, slices: tf.IndexedSlices, values: tf.Tensor) -> Table:
     shape = None if slices.dense_shape is None else tf.get_static_value(slices.dense_shape)
     return Table(
         name,
@@ -258,9 +258,9 @@ def _made_by(job: Job, tables: Sequence[str], made_dense: bool) -> dict[str, obj
     return made | {"sparse_as_dense": switches.sparse_as_dense} if tables or made_dense else made
 
 
-def _way(name: str, job: Job) -> Way:
+def _way(name: str, job: Job) -> SparseMode:
     switches = job.switches
-    return switches.sparse_ways.get(name.removesuffix(":0"), cast("Way", switches.settings.sparse))
+    return switches.sparse_ways.get(name.removesuffix(":0"), cast("SparseMode", switches.settings.sparse))
 
 
 def _spec(tensor: tf.Tensor) -> tf.TensorSpec:

@@ -14,7 +14,7 @@ from tfdist.core.flight_recorder import Recorder
 from tfdist.core.settings import CONFIGURE, Settings
 from tfdist.engine.autotune import Engines
 from tfdist.engine.collective import Collective, StopRequest
-from tfdist.engine.sparse_rows import Way
+from tfdist.engine.sparse_rows import SparseMode
 from tfdist.graph.data_comparison import DataComparison
 from tfdist.graph.failures import Failures
 from tfdist.transport import agreement
@@ -83,7 +83,7 @@ class Switches:
     exchange: Any = None
     broadcasts: bool = True
     sparse_as_dense: bool = False
-    sparse_ways: dict[str, Way] = dataclasses.field(default_factory=dict)
+    sparse_ways: dict[str, SparseMode] = dataclasses.field(default_factory=dict)
     last_steps: LastSteps | None = None
     automatic: bool = True
     wrapped: bool = False
@@ -162,7 +162,7 @@ class FunctionCollectives:
                 del group.kept[key]
 
 
-class Turn:
+class ThreadGuard:
     """One thread trains at a time: the ranks would meet in another order if two did.
 
     Args:
@@ -175,7 +175,7 @@ class Turn:
         self._inside: tuple[int, str, str] | None = None
 
     @contextlib.contextmanager
-    def of(self, what: str) -> Iterator[None]:
+    def running(self, what: str) -> Iterator[None]:
         """This thread is about to run something that all ranks run together.
 
         Raises:
@@ -224,9 +224,9 @@ class Job:
     data_comparison: DataComparison = dataclasses.field(default_factory=DataComparison)
 
     @functools.cached_property
-    def turn(self) -> Turn:
+    def thread_guard(self) -> ThreadGuard:
         """Whose it is to train, of this process's threads."""
-        return Turn(self.world, self.switches)
+        return ThreadGuard(self.world, self.switches)
 
     @property
     def recorder(self) -> Recorder:

@@ -15,9 +15,9 @@ from tfdist.graph.graph_state import state_of
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
-from tfdist.updates.blocks import blocks_of
 from tfdist.updates.checkpointed import left_over_of
-from tfdist.updates.loss_scale import State, named
+from tfdist.updates.local_sgd import local_sgd_of
+from tfdist.updates.loss_scale import LossScaleState, named
 
 # Variables that a setting adds to graphs.
 _MADE_BY = {
@@ -35,7 +35,7 @@ _LEFT_OUT = "%s was written with TFDIST_%s %r, which is %r now: what it has of t
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """tensorflow/python/training/saver.py, …/checkpoint/checkpoint.py, keras/src/saving/saving_lib.py."""
-    blocks, left_over = blocks_of(steps), left_over_of(steps)
+    blocks, left_over = local_sgd_of(steps), left_over_of(steps)
 
     def save(original: Callable[..., Any], self: Any, sess: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(sess, session.BaseSession):
@@ -90,5 +90,5 @@ def _written_with(path: Any) -> dict[str, str]:
     if "int8_feedback" in names:
         found["compression"] = "int8"
     if "loss_scale_state" in names:
-        found["loss_scale"] = named(State(*reader.get_tensor("loss_scale_state")).kind)
+        found["loss_scale"] = named(LossScaleState(*reader.get_tensor("loss_scale_state")).kind)
     return found

@@ -37,7 +37,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         raise _Exit(status)
 
     def leave_at_once(original: Callable[..., Any], status: int) -> Any:
-        # One that has failed is told of by its keeper, and ends the job at once. Children are no ranks.
+        # One that has failed is told of by its watchdog, and ends the job at once. Children are no ranks.
         if os.getpid() == pid and status == 0:
             over()
         return original(status)

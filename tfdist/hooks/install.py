@@ -6,6 +6,7 @@ from types import ModuleType
 
 from tfdist.graph.job import Job
 from tfdist.hooks import (
+    autocast,
     batch_normalization,
     checkpoints,
     exceptions,
@@ -15,14 +16,13 @@ from tfdist.hooks import (
     keras_fit,
     moving_averages,
     optimizers,
-    products,
     sessions,
 )
 from tfdist.hooks.patches import Patches
 from tfdist.hooks.saved import saves
 from tfdist.training.steps import Steps
 
-_TRAINING = (gradients, functions, optimizers, moving_averages, keras_fit, batch_normalization, sessions, products)
+_TRAINING = (gradients, functions, optimizers, moving_averages, keras_fit, batch_normalization, sessions, autocast)
 _TABLE = (*_TRAINING, saves, checkpoints, exceptions, exit_code)
 Hooks = tuple[ModuleType, ...]
 
@@ -37,7 +37,7 @@ def needed_hooks(job: Job) -> Hooks:
     settings = job.switches.settings
     if job.world.size > 1 or not job.switches.automatic or settings.changes_updates:
         return every_hook(job)
-    return (products,) if settings.of_use_alone else ()
+    return (autocast,) if settings.of_use_alone else ()
 
 
 def install(hooks: Hooks, job: Job, steps: Steps) -> Patches:

@@ -10,16 +10,16 @@ from tfdist.graph.job import BroadcastSwitch, Job
 from tfdist.hooks.patches import Patches
 from tfdist.training.fit import FitSteps
 from tfdist.training.steps import Steps
-from tfdist.updates.blocks import Blocks, blocks_of
+from tfdist.updates.local_sgd import LocalSGD, local_sgd_of
 from tfdist.variables.adapted_layers import AdaptedLayers
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """See the module."""
-    steps.moments.pauses.append(blocks_of(steps).end)
+    steps.moments.pauses.append(local_sgd_of(steps).end)
     _keras(patches, steps.fit)
     _adapted(patches, steps.variables.adapted)
-    _tf_keras(patches, job, steps.fit, blocks_of(steps))
+    _tf_keras(patches, job, steps.fit, local_sgd_of(steps))
 
 
 def _keras(patches: Patches, fit: FitSteps) -> None:
@@ -59,7 +59,7 @@ def _adapted(patches: Patches, layers: AdaptedLayers) -> None:
     )
 
 
-def _tf_keras(patches: Patches, job: Job, fit_steps: FitSteps, blocks: Blocks) -> None:
+def _tf_keras(patches: Patches, job: Job, fit_steps: FitSteps, blocks: LocalSGD) -> None:
     """How models of tf_keras train: tf_keras/src/engine/training.py; in a session: tf_keras/src/backend.py."""
 
     def make_train_function(original: Callable[..., Any], self: Any, force: bool = False) -> Any:

@@ -16,13 +16,13 @@ from tfdist.hooks.patches import Patches
 from tfdist.training.initial_broadcast import broadcast_behind
 from tfdist.training.session_step import SessionSteps
 from tfdist.training.steps import Steps
-from tfdist.updates.blocks import Blocks, blocks_of
+from tfdist.updates.local_sgd import LocalSGD, local_sgd_of
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """See the module."""
     _initializers(patches, job)
-    _sessions(patches, steps.sessions, blocks_of(steps))
+    _sessions(patches, steps.sessions, local_sgd_of(steps))
     _targets(patches, job)
 
 
@@ -48,7 +48,7 @@ def _targets(patches: Patches, job: Job) -> None:
     patches.replace(tf_session.BaseSession, "__init__", begin, ("self", "target", "graph", "config"))
 
 
-def _sessions(patches: Patches, sessions: SessionSteps, blocks: Blocks) -> None:
+def _sessions(patches: Patches, sessions: SessionSteps, blocks: LocalSGD) -> None:
     """Sessions, plain and monitored: tensorflow/python/client/session.py, …/training/monitored_session.py."""
     base = tf_session.BaseSession
 

@@ -1,4 +1,4 @@
-"""Reduction: what becomes of the gradients of a wrapped optimizer or tape, and how often.
+"""GradientReduction: what becomes of the gradients of a wrapped optimizer or tape, and how often.
 
 They have the static order of the automatic average, and its engine: see ``graph.gradient_average``.
 """
@@ -31,7 +31,7 @@ from tfdist.updates.conditional import update_if
 Pairs = Sequence[tuple[Any, Any]]
 
 
-class Reduction:
+class GradientReduction:
     """How one optimizer's or tape's gradients are reduced. Arguments: see ``DistributedOptimizer``.
 
     Attributes:

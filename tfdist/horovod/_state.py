@@ -1,4 +1,4 @@
-"""State: what ``init`` begins and ``shutdown`` ends; the process sets, by their numbers."""
+"""HorovodState: what ``init`` begins and ``shutdown`` ends; the process sets, by their numbers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Members:
         self.negotiation = None if group is None else Negotiation(group, words, *limits, count)
 
     def run_begins(self) -> None:
-        """See ``State``."""
+        """See ``HorovodState``."""
         if self.negotiation is not None:
             self.failures = self.negotiation.failures
 
@@ -75,7 +75,7 @@ class Members:
             self._position.count_anew()
 
 
-class State:
+class HorovodState:
     """Of this process.
 
     Attributes:
@@ -181,4 +181,4 @@ class State:
         return members, members.negotiation
 
 
-state = State()
+state = HorovodState()

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.horovod._reduction import Pairs, Reduction
+from tfdist.horovod._reduction import GradientReduction, Pairs
 from tfdist.horovod.compression import Compression
 from tfdist.horovod.ops import Adasum, Average
 from tfdist.horovod.process_sets import global_process_set
@@ -20,7 +20,7 @@ _V1 = tf.compat.v1.train.Optimizer
 class _Wrapped(_V1):  # type: ignore[misc,valid-type]
     """An optimizer of TensorFlow 1, around another one."""
 
-    def __init__(self, optimizer: Any, reduction: Reduction, name: str | None, use_locking: bool) -> None:
+    def __init__(self, optimizer: Any, reduction: GradientReduction, name: str | None, use_locking: bool) -> None:
         super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
         self._optimizer = optimizer
         self._reduction = reduction
@@ -138,7 +138,7 @@ def DistributedOptimizer(
         optimizer, or one that is wrapped already.
       tf.errors.InvalidArgumentError: an unknown process set.
     """
-    reduction = Reduction(
+    reduction = GradientReduction(
         compression, sparse_as_dense, op, gradient_predivide_factor, backward_passes_per_step,
         average_aggregated_gradients, groups, num_groups, process_set, scale_local_gradients,
     )  # fmt: skip
@@ -201,7 +201,7 @@ class _Tape(tf.GradientTape):  # type: ignore[misc]
 
     __slots__ = ("_tfdist_reduction",)  # its own: the rest is shared
 
-    def __init__(self, tape: Any, reduction: Reduction) -> None:
+    def __init__(self, tape: Any, reduction: GradientReduction) -> None:
         # It records where that one does, and knows what that one has recorded.
         self.__dict__ = tape.__dict__  # type: ignore[misc]
         self._tfdist_reduction = reduction
@@ -235,7 +235,7 @@ def DistributedGradientTape(
     scale_local_gradients: bool = True,
 ) -> Any:
     """A tape whose ``gradient`` is reduced over the ranks. Arguments and errors: see ``DistributedOptimizer``."""
-    reduction = Reduction(
+    reduction = GradientReduction(
         compression, sparse_as_dense, op, gradient_predivide_factor, 1, False, groups, num_groups, process_set,
         scale_local_gradients,
     )  # fmt: skip

@@ -15,13 +15,13 @@ import numpy as np
 from mpi4py import MPI
 
 from tfdist.core.reduce_ops import Op
-from tfdist.core.topology import Lane
+from tfdist.core.topology import Shard
 from tfdist.core.wires.format import Wire
 from tfdist.mpi._messages import Messages
 from tfdist.mpi._node import MpiNode
-from tfdist.mpi._reduction import Reductions
+from tfdist.mpi._reduction import InterNodeReductions
 from tfdist.transport.calls import line_number
-from tfdist.transport.interfaces import DisagreementError, Node, Pace, Sums
+from tfdist.transport.interfaces import Chunking, DisagreementError, Node, Sums
 from tfdist.transport.stall_detection import Request, StallDetector
 
 _GATHERED_RANKS = 64  # so many bring 1.5 KB in all, which takes less time than finding out that they are equal
@@ -71,28 +71,28 @@ class MpiChannel:
         self._entry = 0
         self._place = line
         self._messages = Messages(comm, self._wait)
-        everything = Lane(Fraction(0), Fraction(1), tuple(range(comm.size)), 0)
-        self._reductions = Reductions(comm, detector, [everything], [], ranks)
-        self._enclosed = _NOTHING
-        self._letters = np.empty((comm.size, 0), np.int64)
+        everything = Shard(Fraction(0), Fraction(1), tuple(range(comm.size)), 0)
+        self._reductions = InterNodeReductions(comm, detector, [everything], [], ranks)
+        self._attached = _NOTHING
+        self._attachments = np.empty((comm.size, 0), np.int64)
         self._spread = spread
         self._node = node
         self.node: Node | None = node
         self.rank = comm.rank
         self.size = comm.size
-        self.aside = self.patient = False
-        self.takes_letters = spread and comm.size <= _GATHERED_RANKS
+        self.background = self.patient = False
+        self.takes_attachments = spread and comm.size <= _GATHERED_RANKS
 
     @property
-    def pace(self) -> Pace:
+    def chunking(self) -> Chunking:
         """See ``interfaces.Channel``."""
-        return self._reductions.pace
+        return self._reductions.chunking
 
-    @pace.setter
-    def pace(self, pace: Pace) -> None:
-        self._reductions.pace = pace
+    @chunking.setter
+    def chunking(self, chunking: Chunking) -> None:
+        self._reductions.chunking = chunking
         if self._node is not None:
-            self._node.set_pace(pace)
+            self._node.set_chunking(chunking)
 
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
         if self._closed:
@@ -106,7 +106,7 @@ class MpiChannel:
 
     def _arrive(self, place: str, flags: int, size_bytes: int) -> list[int]:
         self._arrivals += 1
-        self._detector.enter(self._number, self._arrivals, self._awaited is None and not self.aside)
+        self._detector.enter(self._number, self._arrivals, self._awaited is None and not self.background)
         self._place = place
         self._entry = self._recorder.enter(self._line, self._arrivals, place, size_bytes)
         found = self._bring(place, flags, size_bytes)
@@ -129,24 +129,24 @@ class MpiChannel:
     def _wait_for_all(self, request: Request) -> None:
         entered = self._number, self._arrivals
         self._detector.wait(
-            request, self._place, self._awaited, aside=self.aside, patient=self.patient, entered=entered
+            request, self._place, self._awaited, background=self.background, patient=self.patient, entered=entered
         )
 
     def _gather(self, own: Sequence[int]) -> list[list[int]]:
-        """What each rank brings, and what it has enclosed."""
-        letter = self._enclosed
-        brought = np.empty((self.size, 3 + letter.size), np.int64)
-        request = self._comm.Iallgather(np.concatenate([np.array(own, np.int64), letter]), brought)
+        """What each rank brings, and what it has attached."""
+        attachment = self._attached
+        brought = np.empty((self.size, 3 + attachment.size), np.int64)
+        request = self._comm.Iallgather(np.concatenate([np.array(own, np.int64), attachment]), brought)
         self._wait_for_all(request)
-        self._enclosed, self._letters = _NOTHING, brought[:, 3:]
+        self._attached, self._attachments = _NOTHING, brought[:, 3:]
         rows: list[list[int]] = brought[:, :3].tolist()
         return rows
 
-    def enclose(self, array: np.ndarray) -> None:
-        self._enclosed = array.view(np.int64)
+    def attach(self, array: np.ndarray) -> None:
+        self._attached = array.view(np.int64)
 
-    def letters(self) -> list[np.ndarray]:
-        return [letter.view(np.uint8) for letter in self._letters]
+    def attachments(self) -> list[np.ndarray]:
+        return [attachment.view(np.uint8) for attachment in self._attachments]
 
     def _equal(self, own: Sequence[int]) -> bool:
         """Whether all ranks bring the same: the greatest is the least. It takes no more bytes with more ranks."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfdist.transport.calls import Call
-from tfdist.transport.state_line import State
+from tfdist.transport.state_line import RankState
 
 _TAG = 31_999  # of a communicator that is the script's too; every MPI has 32,767
 
@@ -61,9 +61,9 @@ class FirstMeeting:
     def enter(self, line: int, number: int, position: int) -> None:
         """Likewise."""
 
-    def read(self, soon: bool = False) -> Mapping[int, State]:
+    def read(self, soon: bool = False) -> Mapping[int, RankState]:
         """What this rank knows of the others."""
-        here = State("unknown") if self._over else State("waiting", self._place)
-        missing = State("absent" if self.rank == 0 else "gathering")
+        here = RankState("unknown") if self._over else RankState("waiting", self._place)
+        missing = RankState("absent" if self.rank == 0 else "gathering")
         others = (rank for rank in range(self.size) if rank != self.rank)
         return {rank: missing if rank in self._awaited else here for rank in others}

@@ -15,7 +15,7 @@ from tfdist.core.topology import Topology
 from tfdist.mpi._channel import MpiChannel
 from tfdist.mpi._node import MpiNode
 from tfdist.mpi._pool import Pool
-from tfdist.mpi._reduction import Reductions
+from tfdist.mpi._reduction import InterNodeReductions
 from tfdist.mpi._shared_memory import LINE_BYTES
 from tfdist.mpi._windows import Windows
 from tfdist.transport.interfaces import Channel, DisagreementError, NodeMemory
@@ -73,11 +73,11 @@ class Communicators:
         if segments is None:
             return None
         ranks = self.topology.node_of(comm.rank)
-        lanes = self.topology.lanes_of(comm.rank)
-        earlier = self.topology.lanes[: lanes[0].number]
-        reductions = Reductions(comm, self._detector, lanes, earlier, self.ranks) if self._spread else None
+        shards = self.topology.shards_of(comm.rank)
+        earlier = self.topology.shards[: shards[0].number]
+        reductions = InterNodeReductions(comm, self._detector, shards, earlier, self.ranks) if self._spread else None
         pids = self._windows.pids if self._windows else []
-        return MpiNode(segments, self._detector, ranks, lanes, reductions, sharing, pids)
+        return MpiNode(segments, self._detector, ranks, shards, reductions, sharing, pids)
 
     def close(self) -> None:
         """Nothing of it is used any more. Collective: these ranks."""

@@ -8,14 +8,14 @@ import numpy as np
 
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
-from tfdist.core.topology import Lane
+from tfdist.core.topology import Shard
 from tfdist.core.wires.format import Wire
 from tfdist.mpi._messages import Wait
-from tfdist.mpi._reduction import Reductions
+from tfdist.mpi._reduction import InterNodeReductions
 from tfdist.mpi._shared_memory import Segments
 from tfdist.processes.mapped_memory import MappedMemory
 from tfdist.processes.process_memory import ProcessMemory
-from tfdist.transport.interfaces import NodeMemory, Pace, SplitBarrier, Sums
+from tfdist.transport.interfaces import Chunking, NodeMemory, SplitBarrier, Sums
 from tfdist.transport.one_process import Final
 from tfdist.transport.stall_detection import StallDetector
 
@@ -43,8 +43,8 @@ class MpiNode:
       segments: the memory.
       detector: this rank's knowledge of the others.
       ranks: of this node.
-      lanes: what this rank adds, side by side.
-      reductions: of the lanes, over all nodes; None if there is one.
+      shards: what this rank adds, side by side.
+      reductions: of the shards, over all nodes; None if there is one.
       sharing: what the channel uses.
       pids: of this node's ranks.
     """
@@ -54,8 +54,8 @@ class MpiNode:
         segments: Segments,
         detector: StallDetector,
         ranks: Sequence[int],
-        lanes: Sequence[Lane],
-        reductions: Reductions | None,
+        shards: Sequence[Shard],
+        reductions: InterNodeReductions | None,
         sharing: NodeMemory,
         pids: Sequence[int],
     ) -> None:
@@ -63,7 +63,7 @@ class MpiNode:
         self._scratch = np.empty(0, np.uint8)
         self._area = 0
         self._reductions = reductions
-        self._start, self._stop = lanes[0].start, lanes[-1].stop
+        self._start, self._stop = shards[0].start, shards[-1].stop
         self.ranks = ranks
         self.index = segments.index
         self.alone = reductions is None
@@ -78,10 +78,10 @@ class MpiNode:
         self.inputs: Sequence[Sequence[np.ndarray]] = [segments.each(piece) for _ in range(2)]
         self.sums: Sequence[np.ndarray] = [segments.each(piece)[0] for _ in range(2)]
 
-    def set_pace(self, pace: Pace) -> None:
+    def set_chunking(self, chunking: Chunking) -> None:
         """Of what is exchanged with other machines from now on."""
         if self._reductions is not None:
-            self._reductions.pace = pace
+            self._reductions.chunking = chunking
 
     def scratch(self, size_bytes: int) -> np.ndarray:
         if self._scratch.size < size_bytes:

@@ -1,4 +1,4 @@
-"""Reduction: an array of some ranks combined piece by piece, over a network, as its pieces become ready.
+"""InterNodeReduction: an array of some ranks combined piece by piece, over a network, as its pieces become ready.
 
 A piece is divided between the ranks. Each sends the others theirs, combines what comes for its own part, and sends that
 back: reduce-scatter and all-gather, by which least bytes pass each link (Thakur, Rabenseifner, Gropp 2005), in direct
@@ -17,10 +17,10 @@ from mpi4py import MPI
 
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
-from tfdist.core.topology import Lane
+from tfdist.core.topology import Shard
 from tfdist.core.wires.format import Wire
-from tfdist.transport.array_messages import AsItIs, Encoded, Way, nothing
-from tfdist.transport.interfaces import Pace
+from tfdist.transport.array_messages import Encoded, Encoding, Unencoded, nothing
+from tfdist.transport.interfaces import Chunking
 from tfdist.transport.stall_detection import StallDetector, broken
 
 _LANDING_BYTES = 1 << 24  # of all pieces under way: there may be hundreds of ranks
@@ -28,39 +28,41 @@ _SMALLEST_PART_BYTES = 1 << 14
 _TAGS = 1 << 14  # every MPI has twice as many
 
 
-class Reductions:
-    """Reductions of one communicator, one at a time.
+class InterNodeReductions:
+    """InterNodeReductions of one communicator, one at a time.
 
     Args:
-      comm: its ranks are those of the lanes.
+      comm: its ranks are those of the shards.
       detector: this rank's knowledge of the others.
-      lanes: what this rank takes part in, ascending.
-      earlier: the lanes before those.
+      shards: what this rank takes part in, ascending.
+      earlier: the shards before those.
       ranks: of the communicator, in the job.
 
     Attributes:
-      pace: of those that begin from now on; the same on all ranks.
+      chunking: of those that begin from now on; the same on all ranks.
     """
 
     def __init__(
         self,
         comm: Any,
         detector: StallDetector,
-        lanes: Sequence[Lane],
-        earlier: Sequence[Lane],
+        shards: Sequence[Shard],
+        earlier: Sequence[Shard],
         ranks: Sequence[int],
     ) -> None:
         self.comm = comm
         self.detector = detector
-        self.lanes = lanes
+        self.shards = shards
         self.earlier = earlier
-        self.pace = Pace()
-        self.awaited = sorted({ranks[rank] for lane in lanes for rank in lane.ranks})
+        self.chunking = Chunking()
+        self.awaited = sorted({ranks[rank] for shard in shards for rank in shard.ranks})
         self._landings: list[np.ndarray] = []
-        self._last: Reduction | None = None
+        self._last: InterNodeReduction | None = None
 
-    def begin(self, array: np.ndarray, op: Op, place: str, divisor: int = 1, wire: Wire | None = None) -> Reduction:
-        """Of this rank's lanes of an array, in place. Collective: the lanes' ranks.
+    def begin(
+        self, array: np.ndarray, op: Op, place: str, divisor: int = 1, wire: Wire | None = None
+    ) -> InterNodeReduction:
+        """Of this rank's shards of an array, in place. Collective: the shards' ranks.
 
         Args:
           array: [n], contiguous.
@@ -70,8 +72,8 @@ class Reductions:
           wire: how the array travels; None: as it is.
         """
         # Kept until it is finished: if this rank gives up, MPI may yet write to its memory.
-        way = AsItIs(array) if wire is None else Encoded(array, wire)
-        self._last = Reduction(self, way, op, place, divisor)
+        encoding = Unencoded(array) if wire is None else Encoded(array, wire)
+        self._last = InterNodeReduction(self, encoding, op, place, divisor)
         return self._last
 
     def forget(self) -> None:
@@ -92,21 +94,21 @@ class Reductions:
 
 
 class _Piece:
-    """Some elements of a lane.
+    """Some elements of a shard.
 
     Attributes:
-      ranks: of the lane.
+      ranks: of the shard.
       parts: of the array, one of each rank.
       whole: of the array.
       tag: of its messages, and the next.
     """
 
-    def __init__(self, lane: Lane, tag: int, whole: slice, itemsize: int) -> None:
-        self.ranks = lane.ranks
+    def __init__(self, shard: Shard, tag: int, whole: slice, itemsize: int) -> None:
+        self.ranks = shard.ranks
         self.whole = whole
         self.parts = [
             slice(whole.start + part.start, whole.start + part.stop)
-            for part in reduce_ops.slices(whole.stop - whole.start, len(lane.ranks), itemsize)
+            for part in reduce_ops.slices(whole.stop - whole.start, len(shard.ranks), itemsize)
         ]
         self.tag = tag
         self.outstanding = 0
@@ -120,19 +122,19 @@ def _and_keep(then: Callable[[], None], message: np.ndarray) -> None:
     then()
 
 
-class Reduction:
+class InterNodeReduction:
     """One of them; a ``stall_detection.Request`` that is complete whenever something has come or gone."""
 
-    def __init__(self, owner: Reductions, way: Way, op: Op, place: str, divisor: int) -> None:
+    def __init__(self, owner: InterNodeReductions, encoding: Encoding, op: Op, place: str, divisor: int) -> None:
         self._owner = owner
         self._comm = owner.comm
-        self._way = way
-        self._array = array = way.array
+        self._encoding = encoding
+        self._array = array = encoding.array
         self._op: Op = op
         self._divisor = divisor
         self._place = place
-        self._pieces = owner.pace.pieces
-        self._left = _pieces(owner, array.size, array.itemsize, way.sent_itemsize)
+        self._pieces = owner.chunking.pieces
+        self._left = _pieces(owner, array.size, array.itemsize, encoding.sent_itemsize)
         self._next = next(self._left, None)
         self._ready = 0
         self._open = 0
@@ -188,7 +190,7 @@ class Reduction:
         own = piece.parts[piece.ranks.index(rank)]
         others = [(other, part) for other, part in zip(piece.ranks, piece.parts, strict=True) if other != rank]
         if own.stop > own.start:
-            size_bytes = self._way.size_bytes(own.stop - own.start)
+            size_bytes = self._encoding.size_bytes(own.stop - own.start)
             piece.awaited = len(others)
             piece.landing = self._owner.landing(size_bytes * len(others))
             for number, (other, _) in enumerate(others):
@@ -199,7 +201,7 @@ class Reduction:
         for other, part in others:
             if part.stop > part.start:
                 gone = functools.partial(self._gone, piece, other, part)
-                self._send(self._way.outgoing(part), other, piece.tag, piece, gone)
+                self._send(self._encoding.outgoing(part), other, piece.tag, piece, gone)
         self._one_less(piece)
 
     def _arrived(self, piece: _Piece, own: slice, others: Sequence[tuple[int, slice]]) -> None:
@@ -207,7 +209,7 @@ class Reduction:
         if piece.awaited:
             return
         sums = self._array[own]
-        contributions = [self._way.contribution(area, sums.size) for area in piece.landed]
+        contributions = [self._encoding.contribution(area, sums.size) for area in piece.landed]
         contributions.insert(piece.ranks.index(self._comm.rank), sums)
         # In the order of the ranks, whoever does it: the bits are the same however the array is cut.
         result = contributions[0] if sums is not contributions[1] else sums
@@ -217,13 +219,13 @@ class Reduction:
         assert piece.landing is not None
         self._owner.give_back(piece.landing)
         piece.landed, piece.landing = [], None
-        message = self._way.settled(own)
+        message = self._encoding.settled(own)
         for other, _ in others:
             self._send(message, other, piece.tag + 1, piece, nothing)
 
     def _gone(self, piece: _Piece, other: int, part: slice) -> None:
         """This rank's contribution is with the other, which sends the sum to where it was."""
-        area, then = self._way.incoming(part)
+        area, then = self._encoding.incoming(part)
         self._add(self._comm.Irecv([area, MPI.BYTE], other, piece.tag + 1), piece, then)
 
     def _send(self, message: np.ndarray, other: int, tag: int, piece: _Piece, then: Callable[[], None]) -> None:
@@ -246,15 +248,17 @@ class Reduction:
             self._finished.append(piece.whole)
 
 
-def _pieces(owner: Reductions, elements: int, itemsize: int, sent_itemsize: int) -> Iterator[_Piece]:
-    nodes, pace = len(owner.lanes[0].ranks), owner.pace
-    part_bytes = min(pace.message_bytes, max(_SMALLEST_PART_BYTES, _LANDING_BYTES // (pace.pieces * max(1, nodes - 1))))
+def _pieces(owner: InterNodeReductions, elements: int, itemsize: int, sent_itemsize: int) -> Iterator[_Piece]:
+    nodes, chunking = len(owner.shards[0].ranks), owner.chunking
+    part_bytes = min(
+        chunking.message_bytes, max(_SMALLEST_PART_BYTES, _LANDING_BYTES // (chunking.pieces * max(1, nodes - 1)))
+    )
     room = part_bytes // sent_itemsize * nodes
-    stretches = [reduce_ops.stretch(elements, lane.start, lane.stop, itemsize) for lane in owner.earlier]
+    stretches = [reduce_ops.stretch(elements, shard.start, shard.stop, itemsize) for shard in owner.earlier]
     number = sum(len(range(whole.start, whole.stop, room)) for whole in stretches)
-    for lane in owner.lanes:
-        whole = reduce_ops.stretch(elements, lane.start, lane.stop, itemsize)
+    for shard in owner.shards:
+        whole = reduce_ops.stretch(elements, shard.start, shard.stop, itemsize)
         for start in range(whole.start, whole.stop, room):
-            # Among the pieces of all lanes: two ranks may have several lanes in common.
-            yield _Piece(lane, 2 * (number % _TAGS), slice(start, min(start + room, whole.stop)), itemsize)
+            # Among the pieces of all shards: two ranks may have several shards in common.
+            yield _Piece(shard, 2 * (number % _TAGS), slice(start, min(start + room, whole.stop)), itemsize)
             number += 1

@@ -19,7 +19,7 @@ from tfdist.mpi._windows import SHARED_MEMORY, shared_memory
 from tfdist.processes.process_state import GONE, Process
 from tfdist.transport.calls import Call
 from tfdist.transport.interfaces import SetupError
-from tfdist.transport.state_line import LINE_BYTES, State, StateLine
+from tfdist.transport.state_line import LINE_BYTES, RankState, StateLine
 
 _LOOK_SECONDS = 1.0  # how old a line of the script may be
 _ANSWER_SECONDS = 0.25  # another machine's question waits so long for this process to call MPI
@@ -64,7 +64,7 @@ class MpiStates:
         # (Those of another namespace, or that Linux hides, cannot be seen.)
         self._processes = {rank: processes[rank] for rank in lines if processes[rank].state() != GONE}
         machine.Barrier()
-        self._known = {rank: State(host=names[rank]) for rank in range(comm.size) if rank != comm.rank}
+        self._known = {rank: RankState(host=names[rank]) for rank in range(comm.size) if rank != comm.rank}
         others = sorted({tuple(ranks) for ranks in machines} - {tuple(machines[comm.rank])})
         self._window = MPI.Win.Create(memory, 1, MPI.INFO_NULL, comm) if others else None
         if self._window is not None:
@@ -91,7 +91,7 @@ class MpiStates:
     def enter(self, line: int, number: int, position: int) -> None:
         self._line.enter(line, number, position)
 
-    def read(self, soon: bool = False) -> Mapping[int, State]:
+    def read(self, soon: bool = False) -> Mapping[int, RankState]:
         if self._reading.acquire(blocking=False):  # else another thread of this rank is at it
             try:
                 self._read(soon)
@@ -129,7 +129,7 @@ class MpiStates:
         self._questions.close()
 
     def free(self) -> None:
-        """Nobody waits any more. Blocks until all ranks have come. Collective: all ranks."""
+        """Nobody waits any more. LocalSGD until all ranks have come. Collective: all ranks."""
         if self._window is not None:
             self._window.Unlock_all()
             self._window.Free()
@@ -144,7 +144,7 @@ class _Questions:
       known: of their ranks; what they answer is put there.
     """
 
-    def __init__(self, machines: Sequence[_Machine], known: dict[int, State]) -> None:
+    def __init__(self, machines: Sequence[_Machine], known: dict[int, RankState]) -> None:
         self._machines, self._known = machines, known
         self._wanted = threading.Event()
         self._pause_seconds = _ASK_SECONDS
@@ -193,7 +193,7 @@ class _Machine:
         self._unanswered_since: float | None = None
         self._looked: dict[int, float] = {}  # by its own clock, which may differ from ours
 
-    def read(self, known: dict[int, State], pause_seconds: float) -> None:
+    def read(self, known: dict[int, RankState], pause_seconds: float) -> None:
         """Put into ``known`` what has come since, of its ranks; the next question comes after a pause."""
         now = time.monotonic()
         for asked, (request, block, since) in list(self._questions.items()):
@@ -209,7 +209,7 @@ class _Machine:
         if now > self._next:
             self._ask(now)
 
-    def does_not_answer(self, known: dict[int, State]) -> None:
+    def does_not_answer(self, known: dict[int, RankState]) -> None:
         """Put into ``known`` that none of its ranks has answered."""
         for rank in self._ranks:
             known[rank] = dataclasses.replace(known[rank], answers=False)
@@ -221,7 +221,7 @@ class _Machine:
         except MPI.Exception:  # the way there is broken
             return False
 
-    def _by_our_clock(self, rank: int, state: State, before: State) -> State:
+    def _by_our_clock(self, rank: int, state: RankState, before: RankState) -> RankState:
         news = self._looked.get(rank) != state.looked
         self._looked[rank] = state.looked
         return dataclasses.replace(state, host=before.host, looked=time.time() if news else before.looked)

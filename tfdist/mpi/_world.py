@@ -25,11 +25,11 @@ from tfdist.mpi._states import MpiStates
 from tfdist.mpi._windows import Windows
 from tfdist.processes import mapped_memory
 from tfdist.processes.deadline import END_SECONDS, START_SECONDS, end_by_alarm, process_deadline
-from tfdist.processes.keeper import Keeper
 from tfdist.processes.launcher_watch import LauncherWatch
+from tfdist.processes.watchdog import Watchdog
 from tfdist.transport.awake import AwakeSeconds
 from tfdist.transport.interfaces import Group, PeerError, SetupError
-from tfdist.transport.saves import SaveTurn
+from tfdist.transport.saves import PendingSave
 from tfdist.transport.saving import Saving
 from tfdist.transport.stall_detection import StallDetector
 
@@ -75,7 +75,7 @@ class MpiWorld(MpiGroup):
     """All ranks of an MPI job; see ``interfaces.World``. Collective: all ranks."""
 
     def __init__(self, settings: Settings) -> None:
-        self._keeper = Keeper(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
+        self._watchdog = Watchdog(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
         meeting = FirstMeeting(MPI.COMM_WORLD, _PLACE)
         seconds = settings.stall_abort_seconds + START_SECONDS
         starting = StallDetector(meeting, dataclasses.replace(settings, stall_abort_seconds=seconds), end=self._abort)
@@ -102,7 +102,7 @@ class MpiWorld(MpiGroup):
         self.position = detector.position
         self._saving = Saving(detector, self._states, self._states.near, settings)
         self._groups = Groups(comm, detector, topology)
-        self._keeper.begun()
+        self._watchdog.begun()
 
     def _begin(self, settings: Settings) -> MPI.Intracomm:
         """Find out who shares a machine, and let the ranks see each other's states."""
@@ -153,7 +153,7 @@ class MpiWorld(MpiGroup):
     def called(self) -> None:
         self._detector.callers.called()
 
-    def save(self, path: str, site: str, follows: bool = False) -> SaveTurn:
+    def save(self, path: str, site: str, follows: bool = False) -> PendingSave:
         return self._saving.begin(path, site, follows)
 
     def together(self, what: str, give_up: Callable[[PeerError], None]) -> contextlib.AbstractContextManager[None]:
@@ -184,7 +184,7 @@ class MpiWorld(MpiGroup):
         return self._meet("has ended", note)
 
     def finish(self) -> None:
-        self._keeper.ended()
+        self._watchdog.ended()
         if self._meet("has finished", 1):
             self._states.close()
             with process_deadline(2 * self._stall_abort_seconds + END_SECONDS):  # no thread of Python's runs any more
@@ -237,7 +237,7 @@ class MpiWorld(MpiGroup):
         self.abort(1)
 
     def _abort(self, exit_code: int) -> None:
-        self._keeper.aborts()
+        self._watchdog.aborts()
         end_by_alarm(2 * _ABORT_SECONDS)  # what it says may have no reader: a launcher that is cut off
         with process_deadline(_ABORT_SECONDS):
             MPI.COMM_WORLD.Abort(exit_code)

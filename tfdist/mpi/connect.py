@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfdist.core.environment import Launch
 from tfdist.core.settings import Settings
 from tfdist.processes.deadline import START_SECONDS
-from tfdist.processes.keeper import others_expected
+from tfdist.processes.watchdog import others_expected
 from tfdist.transport.interfaces import SetupError, World
 from tfdist.transport.one_process import OneProcess
 

@@ -1,1 +1,1 @@
-"""Processes: a rank as the machine sees it: its launcher, its keeper, its children, its state and its end."""
+"""Processes: a rank as the machine sees it: its launcher, its watchdog, its children, its state and its end."""

@@ -23,8 +23,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-LOOKS = 3  # one after the other that have seen it: at MPI's end the last may be a moment behind
-_LOOKS_OF_A_RANK = 6  # tfdist-run, if it is there, is first
+SIGHTINGS = 3  # one after the other that have seen it: at MPI's end the last may be a moment behind
+_SIGHTINGS_OF_A_RANK = 6  # tfdist-run, if it is there, is first
 _LOOK_SECONDS = 1.0
 _OUTPUT_SECONDS = 0.2  # for the launcher to hand words on
 _PROXY = "hydra_pmi_proxy\n"
@@ -38,20 +38,20 @@ class AbsentRanks:
 
     Args:
       launcher: its process.
-      looks: one after the other that have seen it, until it is told.
+      sightings: one after the other that have seen it, until it is told.
     """
 
-    def __init__(self, launcher: int, looks: int = LOOKS) -> None:
+    def __init__(self, launcher: int, sightings: int = SIGHTINGS) -> None:
         self._launcher = launcher
-        self._wanted = looks
+        self._wanted = sightings
         self._machines = 0
-        self._looks = 0
+        self._sightings = 0
 
     def look(self) -> str:
         """Who waits for whom in vain, in words; empty if nobody does, or not yet for long."""
         found = self._look()
-        self._looks = self._looks + 1 if found else 0
-        return found if self._looks >= self._wanted else ""
+        self._sightings = self._sightings + 1 if found else 0
+        return found if self._sightings >= self._wanted else ""
 
     def _look(self) -> str:
         children = _children(self._launcher)  # a proxy here, and the ways to the other machines
@@ -116,7 +116,7 @@ def main(rank: str, connection: int, seconds: float) -> None:
     pid = proxy = os.getppid()
     while proxy > 1 and _text(proxy, "comm") != _PROXY:
         proxy = _parent(proxy)
-    absent = AbsentRanks(_parent(proxy), _LOOKS_OF_A_RANK) if proxy > 1 else None  # else it is another launcher's
+    absent = AbsentRanks(_parent(proxy), _SIGHTINGS_OF_A_RANK) if proxy > 1 else None  # else it is another launcher's
     words, waited, last = "", 0.0, time.monotonic()
     while not words:
         if select.select([0], [], [], _LOOK_SECONDS)[0]:

@@ -27,7 +27,7 @@ from tfdist.training._held import HeldOutside
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport import agreement
-from tfdist.variables import first_step
+from tfdist.variables import initial_sync
 from tfdist.variables.eager_variables import described
 
 _TAPE = "a GradientTape that is opened eagerly (what one rank does for itself belongs in tfdist.alone)"
@@ -221,10 +221,10 @@ class EagerSteps:
             place + self._job.switches.configured, 4 * same + 2 * new + self._variables.unknown(known)
         )
         if any(number & 2 for number in said):
-            agreement.check_order(control, [variable_name(sources[i]) for i in chosen], first_step.NAMES)
+            agreement.check_order(control, [variable_name(sources[i]) for i in chosen], initial_sync.NAMES)
         if any(number & 1 for number in said):
-            agreement.agree(control, [described(v) for v in known], first_step.PLACE)
-            if not self._variables.same_values(known, first_step.PLACE):
+            agreement.agree(control, [described(v) for v in known], initial_sync.PLACE)
+            if not self._variables.same_values(known, initial_sync.PLACE):
                 self._variables.take(known)
                 self._say_first()
                 factor = 0 if self._job.world.rank else self._job.world.size

@@ -29,7 +29,7 @@ from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.training.variable_writes import Returned
 from tfdist.transport import agreement
-from tfdist.variables import first_step
+from tfdist.variables import initial_sync
 from tfdist.variables.earlier_graphs import earlier_graphs
 from tfdist.variables.loss_reads import loss_reads
 
@@ -80,7 +80,11 @@ class FunctionSteps:
             return call()
         if not tf.executing_eagerly():
             return self._call_inside(graph, state, inputs, call)
-        with self._job.turn.of(f"the function {graph.name}") if state.collectives else contextlib.nullcontext():
+        with (
+            self._job.thread_guard.running(f"the function {graph.name}")
+            if state.collectives
+            else contextlib.nullcontext()
+        ):
             return self._call_eagerly(graph, state, inputs, call)
 
     def _call_eagerly(
@@ -100,7 +104,7 @@ class FunctionSteps:
         self._variables.share_set(_SET)
         carrier = self._replicas.before(state.collectives, self._held[graph][given]) if state.collectives else None
         for collective in state.collectives:
-            collective.looks = not state.applied
+            collective.evaluates = not state.applied
         for meet in state.meetings:
             meet(sum(t.shape.num_elements() * t.dtype.size for t in inputs if t.dtype != tf.resource))
         result = self.failing_plainly(call)
@@ -157,7 +161,7 @@ class FunctionSteps:
             self._variables.adapted.compare(self._job.world.control)
             self._variables.trained |= trained
             for names in state.collectives.values():
-                agreement.check_order(self._job.world.control, names, first_step.NAMES)
+                agreement.check_order(self._job.world.control, names, initial_sync.NAMES)
         if new and self._job.switches.shares:
             used = [*_captured(graph), *arguments]
             self._variables.take([v for v in used if tf_variables.key(v) in trained])

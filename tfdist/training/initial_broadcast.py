@@ -13,7 +13,7 @@ from tfdist.compat.graphs import unconstrained
 from tfdist.graph.graph_state import state_of
 from tfdist.graph.job import Job
 from tfdist.transport.interfaces import DisagreementError
-from tfdist.variables.first_step import INITIALISER, Values, Visitor, meet
+from tfdist.variables.initial_sync import INITIALISER, Values, Visitor, meet
 from tfdist.variables.session_variables import array
 
 _one_at_a_time = threading.Lock()

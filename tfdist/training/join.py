@@ -12,7 +12,7 @@ from tfdist.engine.collective import Collective
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
 from tfdist.training.session_step import SessionSteps
-from tfdist.variables import first_step
+from tfdist.variables import initial_sync
 
 
 def join(job: Job, sessions: SessionSteps) -> int:
@@ -36,7 +36,7 @@ def join(job: Job, sessions: SessionSteps) -> int:
     job.world.announce("running")
     steps: list[int] = job.world.control.all_gather_object(trained, "the end of tfdist.join")
     last = steps.index(max(steps))
-    first_step.begin(job.world.control, first_step.Visitor("join", [], root=last), sessions.variables(session))
+    initial_sync.begin(job.world.control, initial_sync.Visitor("join", [], root=last), sessions.variables(session))
     return last
 
 

@@ -22,7 +22,7 @@ from tfdist.training import variable_writes
 from tfdist.training._held import HeldInSession
 from tfdist.training.moments import Moments
 from tfdist.training.replica_check import ReplicaCheck
-from tfdist.variables import first_step
+from tfdist.variables import initial_sync
 from tfdist.variables.earlier_graphs import earlier_graphs
 from tfdist.variables.session_variables import SessionVariables, settable
 
@@ -85,9 +85,9 @@ class SessionSteps:
         plan = [f"{line} in {c.name}" for c in state.world_collectives for line in c.plan]
         trained = {v.op.name for v in graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)}
         own = tuple(sorted(state.own.get(session, set()) - trained))
-        first_step.begin(
+        initial_sync.begin(
             self._job.world.control,
-            first_step.Visitor(first_step.STEP, plan, state.broadcasts, own),
+            initial_sync.Visitor(initial_sync.STEP, plan, state.broadcasts, own),
             self.variables(session),
         )
         self._job.open(state.world_collectives)
@@ -146,9 +146,9 @@ class SessionSteps:
             self._held[session] = HeldInSession(session, self._run)
         holder = self._held[session]
         for collective in reach.collectives:
-            collective.looks = not reach.updates
+            collective.evaluates = not reach.updates
         in_any_order = self._job.world.unordered() if reach.unordered else contextlib.nullcontext()
-        with self._job.turn.of("a session"), in_any_order:
+        with self._job.thread_guard.running("a session"), in_any_order:
             carrier = self._replicas.before(reach.collectives, holder) if state.broadcasts else None
             times_set = state.set_since.pop(session, 0)
             if carrier is not None and times_set:

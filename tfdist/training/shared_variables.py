@@ -16,7 +16,7 @@ from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_name
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import DisagreementError
-from tfdist.variables import first_step
+from tfdist.variables import initial_sync
 from tfdist.variables.adapted_layers import AdaptedLayers
 from tfdist.variables.eager_variables import described, random_state, take_values
 
@@ -162,12 +162,12 @@ class SharedVariables:
         by_name = {tf_variables.name(v): v for v in self._by_handle.values()}
         known = {self._same[name]: v for name, v in by_name.items() if name in self._same}
         ranks: list[tuple[dict[int, str | None], list[int]]] = gather(
-            ({number: one.reason for number, one in again.items()}, list(known)), first_step.PLACE
+            ({number: one.reason for number, one in again.items()}, list(known)), initial_sync.PLACE
         )
         numbers = set().union(*(given for given, _ in ranks)).intersection(*(there for _, there in ranks))
         with self.setting():
             own = {n: checksum([known[n].numpy()]) for n in sorted(numbers)}
-        digests: list[dict[int, int]] = gather(own, first_step.PLACE)
+        digests: list[dict[int, int]] = gather(own, initial_sync.PLACE)
         wanted = [n for n in own if len({other[n] for other in digests}) > 1]
         names = ", ".join(variable_name(known[n]) for n in wanted[:3])
         reasons = [reason for given, _ in ranks for n in wanted if (reason := given.get(n))]
@@ -215,7 +215,7 @@ class SharedVariables:
         wanted = [v for v in candidates if tf_variables.name(v) not in self._same and not random_state(v)]
         wanted = [v for v in wanted if v.is_initialized()]
         names = [(variable_name(v), described(v)) for v in wanted]
-        order = agreement.paired(self._job.world.control, names, first_step.PLACE)
+        order = agreement.paired(self._job.world.control, names, initial_sync.PLACE)
         self._take([wanted[n] for n in order])
 
     def take(self, wanted: Sequence[Any], root: int = 0) -> None:
@@ -226,7 +226,7 @@ class SharedVariables:
         Raises:
           DisagreementError: the ranks have different variables.
         """
-        order = agreement.order(self._job.world.control, list(map(variable_name, wanted)), first_step.PLACE)
+        order = agreement.order(self._job.world.control, list(map(variable_name, wanted)), initial_sync.PLACE)
         self._take([wanted[n] for n in order], root)
 
     def same_values(self, variables: Sequence[Any], place: str) -> bool:

@@ -14,7 +14,7 @@ from tfdist.core.settings import Settings
 from tfdist.processes.process_state import GONE, STOPPED
 from tfdist.transport.calls import Call, Report, circle
 from tfdist.transport.interfaces import PeerError
-from tfdist.transport.state_line import State, clipped
+from tfdist.transport.state_line import RankState, clipped
 from tfdist.transport.whereabouts import NOBODY, ranks_in_words, silent_seconds, whereabouts
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Ranks(Protocol):
 
     rank: int
 
-    def read(self) -> Mapping[int, State]:
+    def read(self) -> Mapping[int, RankState]:
         """Of all other ranks, as far as it is known; does not wait for anybody."""
 
 
@@ -62,7 +62,7 @@ class Manner(NamedTuple):
     place: str
     ranks: Sequence[int] | None = None
     moving: bool = False
-    aside: bool = False
+    background: bool = False
     patient: bool = False
     entered: tuple[int, int] | None = None
     news: bool = False
@@ -103,9 +103,9 @@ class LongWait:
         self._excused_seconds = 0.0  # the deadline runs from when the last one that is excused came back
         self._alone_since: float | None = None
         self._trace_place = own.recorder.place  # until it has been told
-        self._before: Mapping[int, State] = {}
+        self._before: Mapping[int, RankState] = {}
         self._before_read = float("inf")
-        kind = "moving" if manner.moving else "aside" if manner.aside else "waiting"
+        kind = "moving" if manner.moving else "background" if manner.background else "waiting"
         own.begin_wait(self, kind, manner.place, self._call)
 
     def look(self, waited: float) -> None:
@@ -124,7 +124,7 @@ class LongWait:
         self._judge(states, waited)
         self._next_look_seconds = waited + max(_LOOK_SECONDS, (time.monotonic() - start) / _LOOK_SHARE)
 
-    def _judge(self, states: Mapping[int, State], waited: float) -> None:
+    def _judge(self, states: Mapping[int, RankState], waited: float) -> None:
         others = {r: s for r, s in states.items() if r in self._ranks} if self._ranks is not None else states
         self._look_for_the_ended(others)
         self._look_for_a_circle(states)
@@ -142,7 +142,7 @@ class LongWait:
             remedy = self._remedy(others, missing)
             raise PeerError(f"rank {self._rank} has waited {waited:.0f} s in {self._place} for {who}. {remedy}")
 
-    def _remedy(self, others: Mapping[int, State], missing: Sequence[int]) -> str:
+    def _remedy(self, others: Mapping[int, RankState], missing: Sequence[int]) -> str:
         if any(others[r].kind == "alone" for r in missing):
             return "If its work alone takes so long, raise TFDIST_STALL_ALONE_SECONDS."
         return (
@@ -150,7 +150,7 @@ class LongWait:
             "comes here, keep this call out of `if tfdist.rank() == 0:`"
         )
 
-    def _excuse(self, others: Mapping[int, State], missing: Sequence[int], waited: float) -> None:
+    def _excuse(self, others: Mapping[int, RankState], missing: Sequence[int], waited: float) -> None:
         """The deadline does not run while somebody has a reason; work alone has a deadline of its own."""
         alone = any(others[r].kind == "alone" and others[r].answers for r in missing)
         self._alone_since = (waited if self._alone_since is None else self._alone_since) if alone else None
@@ -161,7 +161,7 @@ class LongWait:
         if self._manner.patient and all(s.answers and not silent_seconds(s) for s in others.values()):
             self._excused_seconds = waited
 
-    def _look_for_the_ended(self, others: Mapping[int, State]) -> None:
+    def _look_for_the_ended(self, others: Mapping[int, RankState]) -> None:
         """One that has ended, or whose process is gone, and that has not been here, does not come."""
         if self._manner.news:
             return  # that it has ended is news, too
@@ -188,14 +188,14 @@ class LongWait:
             )
         raise PeerError(f"{ranks_in_words(ended)} ended while rank {self._rank} waits in {self._place}. {_ALIKE}")
 
-    def _may_be_missed(self, state: State) -> bool:
+    def _may_be_missed(self, state: RankState) -> bool:
         """While messages are on the way, one that has ended well was here before."""
         return bool(state.what) or not self._manner.moving or state.kind != "ended"
 
-    def _look_for_a_circle(self, states: Mapping[int, State]) -> None:
+    def _look_for_a_circle(self, states: Mapping[int, RankState]) -> None:
         """See ``calls``: what was read before, and what has been read since."""
         call = self._call
-        if call is None or self._manner.aside or self._manner.moving:
+        if call is None or self._manner.background or self._manner.moving:
             return
         fresh = {r: s for r, s in states.items() if s.asked > self._before_read and s.answers}
         before = {r: s for r, s in self._before.items() if r in fresh}
@@ -216,7 +216,7 @@ class LongWait:
         if len(fresh) == len(states) or not self._before:
             self._before, self._before_read = states, time.monotonic()
 
-    def _tell_the_circle(self, states: Mapping[int, State], elsewhere: Sequence[int]) -> None:
+    def _tell_the_circle(self, states: Mapping[int, RankState], elsewhere: Sequence[int]) -> None:
         if self._request.Test():  # (by what is written there cannot be; but then all is well)
             return
         raise PeerError(
@@ -225,11 +225,11 @@ class LongWait:
             "step or an early stop that depends on the rank."
         )
 
-    def _missing(self, others: Mapping[int, State]) -> list[int]:
+    def _missing(self, others: Mapping[int, RankState]) -> list[int]:
         # One that was here, too, may have been stopped since, or cut off.
         return [r for r, s in others.items() if self._absent(s) or not s.answers or silent_seconds(s)]
 
-    def _absent(self, state: State) -> bool:
+    def _absent(self, state: RankState) -> bool:
         call = self._call
         if state.process in (GONE, STOPPED):
             return True
@@ -238,7 +238,7 @@ class LongWait:
         return state.what != self._place
 
     def _report(
-        self, others: Mapping[int, State], missing: Sequence[int], beside: Sequence[int], waited: float
+        self, others: Mapping[int, RankState], missing: Sequence[int], beside: Sequence[int], waited: float
     ) -> None:
         present = [self._rank, *(others.keys() - set(missing)), *beside]
         if self._rank == min(present):
@@ -258,5 +258,5 @@ class LongWait:
         return False
 
 
-def _over(state: State) -> bool:
+def _over(state: RankState) -> bool:
     return state.kind == "ended" or state.process == GONE

@@ -11,7 +11,7 @@ import numpy as np
 from tfdist.core.wires.format import Wire
 
 
-class Way(Protocol):
+class Encoding(Protocol):
     """How the parts of an array become messages.
 
     Attributes:
@@ -38,8 +38,8 @@ class Way(Protocol):
         """Where what is combined of a part may come, uint8; and what is to be done when it has."""
 
 
-class AsItIs:
-    """See ``Way``: views of the array."""
+class Unencoded:
+    """See ``Encoding``: views of the array."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -63,7 +63,7 @@ class AsItIs:
 
 
 class Encoded:
-    """See ``Way``: messages by a wire."""
+    """See ``Encoding``: messages by a wire."""
 
     sent_itemsize = 1
 

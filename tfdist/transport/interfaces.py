@@ -19,7 +19,7 @@ from tfdist.core.topology import Topology
 from tfdist.core.wires.format import Wire
 from tfdist.processes.mapped_memory import MappedMemory
 from tfdist.processes.process_memory import ProcessMemory
-from tfdist.transport.saves import Position, SaveTurn
+from tfdist.transport.saves import PendingSave, Position
 
 
 class SetupError(RuntimeError):
@@ -62,7 +62,7 @@ class NodeMemory:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pace:
+class Chunking:
     """How arrays travel between machines.
 
     Attributes:
@@ -123,7 +123,7 @@ class Node(Protocol):
         """Of an array of so many elements those that this rank adds."""
 
     def begin(self, array: np.ndarray, op: Op, place: str, wire: Wire | None = None) -> Sums:
-        """Combine what this rank adds of the array with the other nodes', in place, at the channel's pace.
+        """Combine what this rank adds of the array with the other nodes', in place, at the channel's chunking.
 
         Collective: all ranks.
 
@@ -159,19 +159,19 @@ class Channel(Protocol):
       rank: of this process in the group.
       size: of the group.
       node: shared memory, if it was asked for and is to be had.
-      pace: between machines; whoever uses the channel may set another one, alike on all ranks.
-      aside: its arrivals are waited for beside what computes, so that the ranks may wait in other places meanwhile.
+      chunking: between machines; whoever uses the channel may set another one, alike on all ranks.
+      background: a thread that does not train waits for its arrivals; the training thread may wait elsewhere.
       patient: they are waited for as long as the others run.
-      takes_letters: with an arrival, where it passes a network: a little more takes it no longer.
+      takes_attachments: an arrival passes a network, where some hundred bytes more cost no time.
     """
 
     rank: int
     size: int
     node: Node | None
-    pace: Pace
-    aside: bool
+    chunking: Chunking
+    background: bool
     patient: bool
-    takes_letters: bool
+    takes_attachments: bool
 
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
         """Wait for all ranks; the flags of each.
@@ -181,15 +181,15 @@ class Channel(Protocol):
           PeerError: a rank is missing; or this rank has given up before, for whatever reason.
         """
 
-    def enclose(self, array: np.ndarray) -> None:
+    def attach(self, array: np.ndarray) -> None:
         """Not collective: have some bytes brought to all ranks with the next arrival.
 
         Args:
           array: uint8 [a multiple of 8], as many on all ranks.
         """
 
-    def letters(self) -> list[np.ndarray]:
-        """Not collective: what each rank had enclosed in the last arrival, in the order of the ranks."""
+    def attachments(self) -> list[np.ndarray]:
+        """Not collective: what each rank had attached in the last arrival, in the order of the ranks."""
 
     def done(self) -> None:
         """Not collective: what was arrived for is complete here; for the flight recorder."""
@@ -286,7 +286,7 @@ class World(Group, Protocol):
     def called(self) -> None:
         """A thread of the script's begins something that needs the others."""
 
-    def save(self, path: str, site: str, follows: bool = False) -> SaveTurn:
+    def save(self, path: str, site: str, follows: bool = False) -> PendingSave:
         """Not collective: begin to save what other ranks may save here, too; wait for the one that writes it.
 
         Args:

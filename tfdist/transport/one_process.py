@@ -13,8 +13,8 @@ from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
 from tfdist.core.wires.format import Wire
-from tfdist.transport.interfaces import Channel, Group, Node, NodeMemory, Pace, PeerError, Sums
-from tfdist.transport.saves import Position, SaveTurn
+from tfdist.transport.interfaces import Channel, Chunking, Group, Node, NodeMemory, PeerError, Sums
+from tfdist.transport.saves import PendingSave, Position
 
 
 class OneProcess:
@@ -27,9 +27,9 @@ class OneProcess:
     local_size = 1
     topology = Topology(((0,),))
     node: Node | None = None
-    pace = Pace()
-    takes_letters = False
-    aside = patient = False
+    chunking = Chunking()
+    takes_attachments = False
+    background = patient = False
 
     def __init__(self) -> None:
         self.recorder: Recorder = SILENT
@@ -40,10 +40,10 @@ class OneProcess:
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
         return [flags]
 
-    def enclose(self, array: np.ndarray) -> None:
+    def attach(self, array: np.ndarray) -> None:
         pass
 
-    def letters(self) -> list[np.ndarray]:
+    def attachments(self) -> list[np.ndarray]:
         return []
 
     def done(self) -> None:
@@ -100,7 +100,7 @@ class OneProcess:
     def called(self) -> None:
         pass
 
-    def save(self, path: str, site: str, follows: bool = False) -> SaveTurn:
+    def save(self, path: str, site: str, follows: bool = False) -> PendingSave:
         return _Writes()
 
     def together(self, what: str, give_up: Callable[[PeerError], None]) -> contextlib.AbstractContextManager[None]:
@@ -132,7 +132,7 @@ class OneProcess:
 
 
 class _Writes:
-    """See ``saves.SaveTurn``: there is nobody else who could."""
+    """See ``saves.PendingSave``: there is nobody else who could."""
 
     writes = True
 

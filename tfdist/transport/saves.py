@@ -77,7 +77,7 @@ class Position:
         self._tell(PASSED_ALL)
 
 
-class SaveTurn(Protocol):
+class PendingSave(Protocol):
     """A save of this rank: whether it ``writes``, or another has."""
 
     writes: bool
@@ -107,9 +107,9 @@ class Save(NamedTuple):
       site: likewise, for the lines of the program that led to it.
       position: where it was begun; by another thread than the main one, where that was started.
       number: how often the thread has saved the path at this position, with this time.
-      turn: likewise, how often it has saved anything by these lines.
+      visit: likewise, how often it has saved anything by these lines.
       phase: what has become of it.
-      aside: by another thread than the main one.
+      background: by another thread than the main one.
       stamp: of what this rank has last written under the path (see ``saving.stamp``); 0: nothing.
     """
 
@@ -117,9 +117,9 @@ class Save(NamedTuple):
     site: int
     position: int
     number: int = 1
-    turn: int = 1
+    visit: int = 1
     phase: Phase = Phase.DECIDES
-    aside: bool = False
+    background: bool = False
     stamp: int = 0
 
     @property
@@ -155,7 +155,7 @@ FAILURE_BYTES = _FAILURES_BYTES - _FAILURE.size
 def encoded(saves: Saves) -> bytes:
     """As it is told: the last ``MOST_SAVES``, and as many of the last failures as there is room for."""
     latest = saves.latest[-MOST_SAVES:]
-    rows = (_ROW.pack(s.path, s.site, s.position, s.stamp, s.number, s.turn, s.phase, s.aside) for s in latest)
+    rows = (_ROW.pack(s.path, s.site, s.position, s.stamp, s.number, s.visit, s.phase, s.background) for s in latest)
     failures: list[bytes] = []
     for path, failure in reversed(saves.failures):
         told = _FAILURE.pack(path, len(failure)) + failure
@@ -172,8 +172,8 @@ def decoded(told: bytes) -> Saves:
     (rows,) = _COUNT.unpack_from(told)
     at = _COUNT.size + rows * _ROW.size
     found = [
-        Save(path, site, position, number, turn, Phase(phase), bool(aside), stamp)
-        for path, site, position, stamp, number, turn, phase, aside in _ROW.iter_unpack(told[_COUNT.size : at])
+        Save(path, site, position, number, visit, Phase(phase), bool(background), stamp)
+        for path, site, position, stamp, number, visit, phase, background in _ROW.iter_unpack(told[_COUNT.size : at])
     ]
     failures = []
     while at < len(told):
@@ -230,7 +230,7 @@ def in_the_way(own: Save, others: Mapping[int, Reading], near: Sequence[int]) ->
 
 def _goes_on(save: Save, other: Reading) -> bool:
     """Whether a save that is not done will be: in the midst of it a rank may have come to a call of all ranks."""
-    return not other.over and (save.aside or other.position <= save.position)
+    return not other.over and (save.background or other.position <= save.position)
 
 
 def outcome(own: Save, other: Reading) -> Outcome:
@@ -249,7 +249,7 @@ def outcome(own: Save, other: Reading) -> Outcome:
     if other.position > own.position or other.over or other.silent:
         return Outcome.AWAY
     by_these_lines = (s for s in other.saves.latest if (s.site, s.position) == (own.site, own.position))
-    return Outcome.AWAY if any(s.turn >= own.turn for s in by_these_lines) else Outcome.OPEN
+    return Outcome.AWAY if any(s.visit >= own.visit for s in by_these_lines) else Outcome.OPEN
 
 
 def decide(

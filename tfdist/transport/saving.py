@@ -31,7 +31,7 @@ from tfdist.transport.saves import (
     writing,
 )
 from tfdist.transport.stall_detection import StallDetector
-from tfdist.transport.state_line import State, States
+from tfdist.transport.state_line import RankState, States
 
 _LOOK_SECONDS = 2e-3  # between two looks at the others
 _LOOK_SHARE = 0.05  # of the time, at most: there may be thousands
@@ -43,8 +43,8 @@ _WITNESSES = ("", ".index", "/saved_model.pb", "/saved_model.pbtxt", "/metadata.
 _WORDS = 300  # of an exception whose own are too many, or which cannot be sent
 
 
-class Turn:
-    """A save of this rank, from its beginning to its end; see ``saves.SaveTurn``.
+class OwnSave:
+    """A save of this rank, from its beginning to its end; see ``saves.PendingSave``.
 
     Args:
       writes: whether this rank writes.
@@ -83,26 +83,26 @@ class Saving:
         self._telling = threading.Lock()
         self._shared: dict[int, bool] = {}  # devices, whether another machine sees what they hold
 
-    def begin(self, path: str, site: str, follows: bool = False) -> Turn:
+    def begin(self, path: str, site: str, follows: bool = False) -> OwnSave:
         """See ``interfaces.World.save``."""
         if self._detector.apart:
-            return Turn(writes=True)
+            return OwnSave(writes=True)
         own = self._next(line_number(path), line_number(site))
-        silent_seconds, aside = self._settings.stall_seconds, own.position if own.aside else None
-        looks = _Looks(self._states, silent_seconds, aside, lambda: self._detector.report)
+        silent_seconds, background = self._settings.stall_seconds, own.position if own.background else None
+        observer = _Observer(self._states, silent_seconds, background, lambda: self._detector.report)
         self._tell(own)
         try:
-            found, rank = self._decided(own, path, looks, follows)
+            found, rank = self._decided(own, path, observer, follows)
         except BaseException:
             self._withdraw(own)
             raise
         if found is Outcome.FAILED and rank is not None:
-            error = _failure(looks.of(rank).saves, own, rank, path)
+            error = _failure(observer.of(rank).saves, own, rank, path)
             self._fail(own, error)
             raise error
         if found is not Outcome.AWAY or follows:
             self._tell(own._replace(phase=Phase.LEFT))
-            return Turn(writes=False)
+            return OwnSave(writes=False)
 
         def end(error: BaseException | None) -> None:
             if error is None:
@@ -110,39 +110,39 @@ class Saving:
             else:
                 self._fail(own, error)
 
-        return Turn(True, end)
+        return OwnSave(True, end)
 
     def _next(self, path: int, site: int) -> Save:
         position = self._detector.position.of_thread
-        number, turn = self._counts.next(position, path, site)
-        aside = threading.current_thread() is not threading.main_thread()
+        number, visit = self._counts.next(position, path, site)
+        background = threading.current_thread() is not threading.main_thread()
         before = self._told.get(path)
-        return Save(path, site, position, number, turn, aside=aside, stamp=before.stamp if before else 0)
+        return Save(path, site, position, number, visit, background=background, stamp=before.stamp if before else 0)
 
-    def _decided(self, own: Save, path: str, looks: _Looks, follows: bool) -> tuple[Outcome, int | None]:
+    def _decided(self, own: Save, path: str, observer: _Observer, follows: bool) -> tuple[Outcome, int | None]:
         """What is to be done, when nobody is to be waited for any more; that this rank writes, it has told."""
         near, far = ([r for r in ranks if r < self._rank] for ranks in (self._near, self._far))
-        looks.look()
+        observer.look()
         while True:
-            looks.look()
+            observer.look()
             if own.position < PASSED_ALL:  # else there is no lower rank that this one is in step with
-                found, rank = decide(own, looks.readings, near, far, lambda other: self._here(path, looks, other))
+                found, rank = decide(own, observer.readings, near, far, lambda other: self._here(path, observer, other))
                 if rank is not None and found.waits:
-                    self._wait(looks, path, rank, lambda of: outcome(own, of).waits)
+                    self._wait(observer, path, rank, lambda of: outcome(own, of).waits)
                     continue
                 if rank is not None or follows:
                     return found, rank
             self._tell(own._replace(phase=Phase.WRITES))
-            looks.look()
-            busy = in_the_way(own, looks.readings, self._near)
+            observer.look()
+            busy = in_the_way(own, observer.readings, self._near)
             if busy is None:
                 return Outcome.AWAY, None
             if busy < self._rank:
                 self._tell(own)
-            self._wait(looks, path, busy, lambda of: writing(own.path, of))
+            self._wait(observer, path, busy, lambda of: writing(own.path, of))
 
-    def _wait(self, looks: _Looks, path: str, rank: int, waits: Callable[[Reading], bool]) -> None:
-        news = _News(looks, lambda: not waits(looks.of(rank)))
+    def _wait(self, observer: _Observer, path: str, rank: int, waits: Callable[[Reading], bool]) -> None:
+        news = _News(observer, lambda: not waits(observer.of(rank)))
         if self._detector.gave_up:
             while not news.Test():
                 time.sleep(_LOOK_SECONDS)
@@ -174,14 +174,14 @@ class Saving:
         self._failures = {path: self._failures[path] for path in self._failures if path in self._told}
         self._states.tell_saves(encoded(Saves(tuple(self._told.values()), tuple(self._failures.items()))))
 
-    def _here(self, path: str, looks: _Looks, rank: int) -> bool:
+    def _here(self, path: str, observer: _Observer, rank: int) -> bool:
         """Whether this machine sees what a rank of another one has written, and may be writing again."""
         if "://" in path:
             return True
         device = _device(path)
         until = time.monotonic() + _VISIBLE_SECONDS * self._shared.get(device, True)
         while True:
-            written = looks.of(rank).saves.of(line_number(path))
+            written = observer.of(rank).saves.of(line_number(path))
             if written is None or not written.stamp:
                 return False
             if written.stamp == stamp(path):
@@ -192,7 +192,7 @@ class Saving:
                 self._shared[device] = False
                 return False
             time.sleep(_NAP_SECONDS)
-            looks.look()
+            observer.look()
 
 
 class _Counts(threading.local):
@@ -211,14 +211,14 @@ class _Counts(threading.local):
         return self._saves["path", path], self._saves["site", site]
 
 
-class _Looks:
+class _Observer:
     """What is read of the others again and again: what one look has found first, the next one has found since.
 
     Args:
       states: of the ranks.
       silent_seconds: after which one that does not answer is silent.
-      aside: position of a thread beside the main one. That a rank has come further says nothing of such threads there:
-        for a while it is not looked at.
+      background: position of a thread that is not the main one. How far a rank's main thread has come says nothing of
+        its other threads: for some time it does not count.
       own: this rank's calls.
     """
 
@@ -226,12 +226,12 @@ class _Looks:
         self,
         states: States,
         silent_seconds: float,
-        aside: int | None,
+        background: int | None,
         own: Callable[[], Report],
     ) -> None:
-        self._states, self._silent_seconds, self._aside, self._own = states, silent_seconds, aside, own
+        self._states, self._silent_seconds, self._background, self._own = states, silent_seconds, background, own
         self._begun = time.monotonic()
-        self._first: dict[int, tuple[State, float]] = {}
+        self._first: dict[int, tuple[RankState, float]] = {}
         self._waiting: set[int] = set()
         self.readings: dict[int, Reading] = {}
 
@@ -241,7 +241,7 @@ class _Looks:
     def look(self) -> None:
         states = dict(self._states.read(soon=True))
         waiting = self._waiting_for_this(states)
-        if self._aside is None:
+        if self._background is None:
             # As long as this rank saves. (Of other machines little is read: news of all are seldom seen together.)
             self._waiting |= waiting
             waiting = self._waiting
@@ -253,13 +253,13 @@ class _Looks:
                 found = Reading(PASSED_ALL if rank in waiting else first.position, over)
             heard = state.asked if self._begun < state.asked < float("inf") else self._begun
             silent = time.monotonic() - heard > self._silent_seconds
-            if self._aside is not None and time.monotonic() - self._begun < _OTHER_THREADS_SECONDS:
-                found = found._replace(position=min(found.position, self._aside))
+            if self._background is not None and time.monotonic() - self._begun < _OTHER_THREADS_SECONDS:
+                found = found._replace(position=min(found.position, self._background))
             self.readings[rank] = found._replace(saves=saves, silent=silent)
             if state is not first or read == float("inf"):
                 self._first[rank] = state, time.monotonic()
 
-    def _waiting_for_this(self, states: dict[int, State]) -> set[int]:
+    def _waiting_for_this(self, states: dict[int, RankState]) -> set[int]:
         """Ranks that are in calls of some ranks, which no position counts, and do not go on before this one comes."""
         fresh = {r: s for r, s in states.items() if r in self._first and s.asked > self._first[r][1]}
         before = {r: self._first[r][0].calls for r in fresh}
@@ -272,15 +272,15 @@ class _Looks:
 class _News:
     """A request that is complete when another rank has told something."""
 
-    def __init__(self, looks: _Looks, told: Callable[[], bool]) -> None:
-        self._looks, self._told = looks, told
+    def __init__(self, observer: _Observer, told: Callable[[], bool]) -> None:
+        self._observer, self._told = observer, told
         self._next = 0.0
 
     def Test(self) -> bool:  # noqa: N802 (as mpi4py.MPI.Request)
         start = time.monotonic()
         if start < self._next:
             return False
-        self._looks.look()
+        self._observer.look()
         end = time.monotonic()
         self._next = end + max(_LOOK_SECONDS, min(_LONGEST_PAUSE_SECONDS, (end - start) / _LOOK_SHARE))
         return self._told()

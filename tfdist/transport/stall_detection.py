@@ -203,7 +203,7 @@ class StallDetector:
           call: what it is in; None: no conclusion is to be drawn from it.
         """
         self._states.tell(kind, place)
-        if kind != "aside":
+        if kind != "background":
             with self._lock:
                 self._waits[id(waiter)] = call
                 self._states.tell_waits(self._waiting())
@@ -239,7 +239,7 @@ class StallDetector:
         place: str,
         ranks: Sequence[int] | None = None,
         moving: bool = False,
-        aside: bool = False,
+        background: bool = False,
         patient: bool = False,
         entered: tuple[int, int] | None = None,
     ) -> None:
@@ -250,7 +250,7 @@ class StallDetector:
           place: the same words on every rank that waits for the same thing.
           ranks: who is awaited, if not all.
           moving: all have been there, and their messages are on the way.
-          aside: by a thread beside those that compute: others may come here after waiting elsewhere.
+          background: by a thread beside those that compute: others may come here after waiting elsewhere.
           patient: as long as the others run.
           entered: the line and number that this rank has come to (``enter``), where the others must come; None: all
             have been there.
@@ -261,7 +261,7 @@ class StallDetector:
         """
         try:
             self.check(place)
-            self._wait(request, Manner(place, ranks, moving, aside, patient, entered))
+            self._wait(request, Manner(place, ranks, moving, background, patient, entered))
         except BaseException as error:
             self._abandoned.append(request)
             self.give_up(error)
@@ -276,9 +276,9 @@ class StallDetector:
           PeerError: see ``wait``.
         """
         self.check(place)
-        aside = threading.current_thread() is not threading.main_thread()
+        background = threading.current_thread() is not threading.main_thread()
         try:
-            self._wait(request, Manner(place, [rank], aside=aside, news=True), in_step=True)
+            self._wait(request, Manner(place, [rank], background=background, news=True), in_step=True)
         except PeerError as error:
             self.give_up(error)
             raise

@@ -32,11 +32,11 @@ _UNKNOWN = "null"
 
 
 @dataclasses.dataclass(frozen=True)
-class State:
+class RankState:
     """What a rank is about.
 
     Attributes:
-      kind: ``running``; ``waiting`` somewhere; ``aside``: waiting by a thread beside those that compute; ``moving``:
+      kind: ``running``; ``waiting`` somewhere; ``background``: waiting, in a thread that does not train; ``moving``:
         for messages of ranks that have been there; ``alone`` with something; ``joined``: trains no more, but takes
         part; ``ended``. At the start, before it can be read: ``absent``; ``gathering``: it hears of the others, and has
         not said that all have come; ``unknown``.
@@ -71,7 +71,7 @@ class States(Protocol):
     rank: int
     size: int
 
-    def read(self, soon: bool = False) -> Mapping[int, State]:
+    def read(self, soon: bool = False) -> Mapping[int, RankState]:
         """Of all other ranks, as far as it is known; does not wait for anybody.
 
         Args:
@@ -164,7 +164,7 @@ class StateLine:
         self._table[_ENTRY * entry] = line
         return entry
 
-    def read(self) -> State | None:
+    def read(self) -> RankState | None:
         """None: it is being written just now."""
         # In this order: who has ended has entered all that it ever will.
         state, place, waits = (_text(_read(part)) for part in (self._state, self._place, self._waits))
@@ -174,7 +174,7 @@ class StateLine:
         kind, _, what = state.partition("\n")
         looked, _, line = place.partition("\n")
         calls = self._report(waits)
-        return State(kind or "running", what, line, float(looked or 0), calls=calls, position=position, saves=saves)
+        return RankState(kind or "running", what, line, float(looked or 0), calls=calls, position=position, saves=saves)
 
     def _report(self, waits: str | None) -> Report:
         table = np.frombuffer(self._table, np.int64, _ENTRIES * _ENTRY).copy().reshape(_ENTRIES, _ENTRY)

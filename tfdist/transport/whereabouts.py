@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from tfdist.processes.process_state import GONE, RUNS, STOPPED
-from tfdist.transport.state_line import State
+from tfdist.transport.state_line import RankState
 
 NOBODY = "nobody: all are here, and their messages are on the way"
 _SILENT_SECONDS = 10.0  # a rank that has not looked where it is for so long does not run
@@ -17,14 +17,14 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, sorted(ranks)))
 
 
-def whereabouts(others: Mapping[int, State], ranks: Sequence[int]) -> str:
+def whereabouts(others: Mapping[int, RankState], ranks: Sequence[int]) -> str:
     """Where these ranks are, and whether they can be expected to move."""
     words = {
         "running": "busy outside tfdist",
         "alone": "alone with",
         "joined": "has no more data (tfdist.join)",
         "waiting": "waits in",
-        "aside": "waits in",
+        "background": "waits in",
         "moving": "waits for a message in",
         "ended": "has ended",
         "absent": "has not come",
@@ -58,18 +58,18 @@ def whereabouts(others: Mapping[int, State], ranks: Sequence[int]) -> str:
     return "; ".join(told)
 
 
-def lost(states: Mapping[int, State]) -> str:
+def lost(states: Mapping[int, RankState]) -> str:
     """Which ranks are stopped, gone or cannot be reached, in words; empty if none is known to be."""
     return whereabouts(states, [rank for rank, state in states.items() if state.kind != "ended" and _lost(state)])
 
 
-def _lost(state: State) -> bool:
+def _lost(state: RankState) -> bool:
     if not state.answers or state.process in (GONE, STOPPED):
         return True
     return state.process != RUNS and silent_seconds(state) > 0
 
 
-def silent_seconds(state: State) -> float:
+def silent_seconds(state: RankState) -> float:
     """Since when it has not looked where it is, if that is long; else 0."""
     silent = time.time() - state.looked if state.looked and state.kind != "ended" else 0.0
     return silent if silent > _SILENT_SECONDS else 0.0

@@ -31,7 +31,7 @@ _DEVIATIONS = 3.09  # of a normal distribution, all but a thousandth
 _LOGMAX_LIMITS = 1.0, 2.0**14
 
 
-class State(NamedTuple):
+class LossScaleState(NamedTuple):
     """What a scale has seen.
 
     Attributes:
@@ -72,7 +72,7 @@ class LossScale(Protocol):
     def kind(self) -> float:
         """A number that tells it from other ways: of a constant the number itself."""
 
-    def next(self, state: State, largest: float) -> State:
+    def next(self, state: LossScaleState, largest: float) -> LossScaleState:
         """After an update.
 
         Args:
@@ -95,7 +95,7 @@ class Constant:
         """See ``LossScale``."""
         return self.first
 
-    def next(self, state: State, largest: float) -> State:
+    def next(self, state: LossScaleState, largest: float) -> LossScaleState:
         """See ``LossScale``."""
         return state
 
@@ -107,7 +107,7 @@ class Backoff:
     kind: ClassVar[float] = -1.0
     first: float = 2.0**14
 
-    def next(self, state: State, largest: float) -> State:
+    def next(self, state: LossScaleState, largest: float) -> LossScaleState:
         """See ``LossScale``."""
         if not math.isfinite(largest):
             return state._replace(scale=max(state.scale / 2, _BACKOFF_LEAST))
@@ -130,7 +130,7 @@ class Window:
     tolerance: float = 0.0
     first: float = 2.0**7
 
-    def next(self, state: State, largest: float) -> State:
+    def next(self, state: LossScaleState, largest: float) -> LossScaleState:
         """See ``LossScale``."""
         if math.isfinite(largest):
             if state.good % max(1, int(_WINDOW_BATCHES / self.batches)) == 0:
@@ -153,7 +153,7 @@ class LogMax:
     kind: ClassVar[float] = -3.0
     first: float = 1.0
 
-    def next(self, state: State, largest: float) -> State:
+    def next(self, state: LossScaleState, largest: float) -> LossScaleState:
         """See ``LossScale``."""
         before = 1 - _FAST ** (state.updates - 1)
         # Zeros say nothing of how large gradients are.
@@ -176,7 +176,7 @@ def named(kind: float) -> str:
     )
 
 
-def counted(state: State, largest: float) -> State:
+def counted(state: LossScaleState, largest: float) -> LossScaleState:
     """One more update."""
     if math.isfinite(largest):
         return state._replace(good=state.good + 1, updates=state.updates + 1, since=state.since + 1, in_succession=0)

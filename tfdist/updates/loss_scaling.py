@@ -27,7 +27,7 @@ from tfdist.graph.markers import times
 from tfdist.training.steps import Steps
 from tfdist.updates import loss_scale
 from tfdist.updates.checkpointed import graph_variable
-from tfdist.updates.loss_scale import Constant, LogMax, LossScale, State
+from tfdist.updates.loss_scale import Constant, LogMax, LossScale, LossScaleState
 from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 
 _NAME = "loss_scale_state"
@@ -102,7 +102,7 @@ class LossScaling(Stage):
             variable = self._variable(how)
             follow = functools.partial(_follow, how)
             new = tf.numpy_function(follow, [variable.read_value(), due, largest], tf.float64, stateful=True)
-            with tf.control_dependencies([variable.assign(tf.ensure_shape(new, [len(State._fields)]))]):
+            with tf.control_dependencies([variable.assign(tf.ensure_shape(new, [len(LossScaleState._fields)]))]):
                 return tf.logical_and(due, finite)
 
     def built(self, optimizer: Any, variables: Sequence[Any]) -> None:
@@ -124,7 +124,7 @@ class LossScaling(Stage):
         return loss_scale.of(settings.loss_scale, batches, settings.loss_scale_tolerance)
 
     def _variable(self, how: LossScale) -> Any:
-        first = np.array(State(how.first, kind=how.kind), np.float64)
+        first = np.array(LossScaleState(how.first, kind=how.kind), np.float64)
         if not function_state.in_session():
             if self._state is None:
                 with tf.init_scope():
@@ -162,7 +162,7 @@ def unscaled(derivatives: Sequence[Any], scale: tf.Tensor) -> list[Any]:
 
 def _follow(how: LossScale, values: np.ndarray, due: np.ndarray, largest: np.ndarray) -> np.ndarray:
     """The state after a step, which is not always an update."""
-    state = State(*values.tolist())
+    state = LossScaleState(*values.tolist())
     if not due:
         return values
     if state.kind != how.kind:
@@ -170,7 +170,7 @@ def _follow(how: LossScale, values: np.ndarray, due: np.ndarray, largest: np.nda
             f"loss scale: it was {loss_scale.named(state.kind)} so far, where this was left off (a checkpoint, say), "
             f"and is {loss_scale.named(how.kind)} now: it begins anew, with {how.first:g}"
         )
-        state = State(how.first, kind=how.kind)
+        state = LossScaleState(how.first, kind=how.kind)
     new = how.next(loss_scale.counted(state, float(largest)), float(largest))
     if new.in_succession >= _HOPELESS:
         raise FloatingPointError(

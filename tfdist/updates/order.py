@@ -6,11 +6,11 @@ import functools
 
 from tfdist.training.steps import Steps
 from tfdist.updates.accumulation import Accumulations
-from tfdist.updates.blocks import OwnSteps, blocks_of
 from tfdist.updates.checkpointed import left_over_of
 from tfdist.updates.conditional import WhenDue
 from tfdist.updates.divergence import DivergenceGuard
 from tfdist.updates.larc_of_settings import LarcOfSettings
+from tfdist.updates.local_sgd import OwnSteps, local_sgd_of
 from tfdist.updates.loss_scaling import loss_scaling_of
 from tfdist.updates.pipeline import Known, Pipeline, Reduce, SetAlike
 from tfdist.updates.wrapped import WrappedOptimizers
@@ -19,7 +19,7 @@ from tfdist.updates.wrapped import WrappedOptimizers
 @functools.cache
 def pipeline_of(steps: Steps) -> Pipeline:
     """The pipeline of this process."""
-    job, blocks = steps.job, blocks_of(steps)
+    job, blocks = steps.job, local_sgd_of(steps)
     return Pipeline(
         [
             WrappedOptimizers(job),  # Horovod's names: nothing is averaged by itself

@@ -13,21 +13,21 @@ from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 _ATTRIBUTE = "_tfdist_reduction"
 
 
-class Reduction(Protocol):
+class WrappedReduction(Protocol):
     """What a script has wrapped an optimizer with."""
 
     def update(self, pairs: Pairs, apply: Callable[[Pairs, str | None], Any], name: str | None = None) -> Any:
         """Have what ``apply`` does done with other gradients, under a name, when it is time."""
 
 
-def wrap(optimizer: Any, reduction: Reduction) -> None:
+def wrap(optimizer: Any, reduction: WrappedReduction) -> None:
     """Have what an optimizer of Keras 3 or tf_keras applies reduced so."""
     object.__setattr__(optimizer, _ATTRIBUTE, reduction)  # not as Keras sets attributes: it looks for variables in them
 
 
-def reduction_of(optimizer: Any) -> Reduction | None:
+def reduction_of(optimizer: Any) -> WrappedReduction | None:
     """Of an optimizer, or of one inside it."""
-    found: Iterator[Reduction | None] = (getattr(one, _ATTRIBUTE, None) for one in chain(optimizer))
+    found: Iterator[WrappedReduction | None] = (getattr(one, _ATTRIBUTE, None) for one in chain(optimizer))
     return next((one for one in found if one is not None), None)
 
 

@@ -12,7 +12,7 @@ from tfdist.compat import variables as tf_variables
 from tfdist.graph.job import Job
 from tfdist.graph.markers import numberless, variable_name
 from tfdist.transport import agreement
-from tfdist.variables import first_step
+from tfdist.variables import initial_sync
 
 # The states of Keras's and TensorFlow's random generators: the ranks draw different numbers, as one process does for
 # the different parts of a batch.
@@ -34,7 +34,7 @@ def described(variable: Any) -> str:
 
 
 class EagerVariables:
-    """Variables outside sessions, by their position; see ``first_step.Variables``.
+    """Variables outside sessions, by their position; see ``initial_sync.Variables``.
 
     (By position: what Keras calls an optimizer's variables depends on what else a rank has built.)
     """
@@ -51,7 +51,7 @@ class EagerVariables:
         """All values."""
         return {str(n): np.asarray(v.numpy()) for n, v in enumerate(self._variables)}
 
-    def load(self, values: first_step.Values) -> None:
+    def load(self, values: initial_sync.Values) -> None:
         """Assign them."""
         for n, variable in enumerate(self._variables):
             variable.assign(values[str(n)])
@@ -66,7 +66,7 @@ def take_values(wanted: Sequence[Any], root: int, job: Job) -> None:
       DisagreementError: the ranks have different variables.
     """
     variables = EagerVariables(wanted)
-    first_step.begin(job.world.control, first_step.Visitor("values", variables.plan, root=root), variables)
+    initial_sync.begin(job.world.control, initial_sync.Visitor("values", variables.plan, root=root), variables)
 
 
 def average_values(wanted: Sequence[Any], job: Job) -> None:

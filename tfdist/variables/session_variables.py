@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.transport.interfaces import DisagreementError
-from tfdist.variables.first_step import Values
+from tfdist.variables.initial_sync import Values
 
 
 class SessionVariables:
-    """The global variables of a session that can be set through their initialisers; see ``first_step.Variables``.
+    """The global variables of a session that can be set through their initialisers; see ``initial_sync.Variables``.
 
     Args:
       session: whose.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.keeping.checkpoint import Checkpoints, restore
+from nmt.checkpoints.checkpoint import Checkpoints, restore
 from nmt.model.inference_model import TrainedWeights
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.character_convolution import CharacterEmbedding

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.keeping.checkpoint import latest
+from nmt.checkpoints.checkpoint import latest
 from nmt.model.architecture import Architecture
 from nmt.model.interface import Decoding, Memory, Translator
 from nmt.model.parts.dropout import Dropout

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.keeping.checkpoint import latest
+from nmt.checkpoints.checkpoint import latest
 from nmt.nmt import main
 from nmt.options.config import FIELDS, Config
 from nmt.options.derived_settings import session_settings

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tfdist
+from nmt.checkpoints.checkpoint import latest
 from nmt.core.errors import InputError
-from nmt.keeping.checkpoint import latest
 from nmt.nmt import main
 from nmt.runs.tfdist_ranks import Processes
 from tests.nmt.runs.test_program import values

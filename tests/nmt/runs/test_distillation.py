@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nmt.keeping.checkpoint import latest
+from nmt.checkpoints.checkpoint import latest
 from nmt.nmt import main
 from tests.nmt.runs.test_long_runs import in_subwords
 

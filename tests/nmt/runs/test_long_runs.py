@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.keeping.checkpoint import latest, step_of
+from nmt.checkpoints.checkpoint import latest, step_of
 from nmt.nmt import main
 from nmt.prepare import prepare
 from tests.launch import TFDIST_RUN, mpirun, run
@@ -50,7 +50,7 @@ SIGNALLED = """
 import os, signal, sys
 import tfdist
 from nmt.nmt import main
-from nmt.train.ahead import Ahead
+from nmt.train.prefetch import Ahead
 batch = Ahead.batch
 number, when = [(signal.SIGKILL, 16), (signal.SIGTERM, 18)][int(os.environ["TFDIST_RESTARTS"])]
 def signalled(self, step, part):
@@ -68,7 +68,7 @@ import os, signal, sys, time
 from pathlib import Path
 import tfdist
 from nmt.nmt import main
-from nmt.train.ahead import Ahead
+from nmt.train.prefetch import Ahead
 batch = Ahead.batch
 def unseen(self, step, part):
     if step == 18 and tfdist.rank() == tfdist.size() - 1:
@@ -148,7 +148,7 @@ def in_subwords(directory: Path) -> list[str]:
         pytest.param(
             ["--sync=bmuf", "--block_steps=5", "--block_state=average", "--block_nesterov"],
             id="blocks",
-            marks=pytest.mark.long("cases_blocks goes on from a checkpoint, cases_nmt saves at a block's end"),
+            marks=pytest.mark.long("cases_local_sgd goes on from a checkpoint, cases_nmt saves at a block's end"),
         ),
         *(
             pytest.param(

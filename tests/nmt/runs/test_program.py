@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from nmt.checkpoints.checkpoint import latest
 from nmt.core.lock import hold
-from nmt.keeping.checkpoint import latest
 from nmt.nmt import main
 
 ROOT = Path(__file__).parents[3]

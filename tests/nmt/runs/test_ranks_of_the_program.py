@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.keeping.checkpoint import latest
+from nmt.checkpoints.checkpoint import latest
 from nmt.nmt import main
 from tests.launch import Finished, mpirun
 from tests.nmt.runs.test_program import values

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from nmt.checkpoints.run_directory import Store
 from nmt.core.ranks import OneProcess
-from nmt.keeping.run_directory import Store
 from nmt.reporting.outputs import NoOutputs, Stats
 from nmt.train.evaluation import Evaluator
 

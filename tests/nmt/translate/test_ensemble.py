@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from nmt.checkpoints.checkpoint import restore_below
 from nmt.core.errors import InputError
-from nmt.keeping.checkpoint import restore_below
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
 from nmt.translate.beam_search import beam_search

@@ -14,12 +14,12 @@ class TestTopology:
     def test_forced_nodes(self) -> None:
         topology = layout(["a", "a", "b", "a", "b", "a"], node_size=2)
         assert topology.nodes == ((0, 1), (2, 4), (3, 5))
-        assert [lane.ranks for lane in topology.lanes] == [(0, 2, 3), (1, 4, 5)]
-        assert [topology.lanes.index(topology.lanes_of(r)[0]) for r in range(6)] == [0, 1, 0, 0, 1, 1]
+        assert [shard.ranks for shard in topology.shards] == [(0, 2, 3), (1, 4, 5)]
+        assert [topology.shards.index(topology.shards_of(r)[0]) for r in range(6)] == [0, 1, 0, 0, 1, 1]
 
     def test_nodes_of_different_sizes(self) -> None:
         topology = layout(["a", "a", "a", "b"])
-        assert [lane.ranks for lane in topology.lanes] == [(0, 3), (1, 3), (2, 3)]
+        assert [shard.ranks for shard in topology.shards] == [(0, 3), (1, 3), (2, 3)]
         assert str(topology) == "4 ranks on 2 nodes of 1, 3"
         assert str(Topology(((0, 1),))) == "2 ranks on one node"
 
@@ -29,10 +29,10 @@ class TestTopology:
         for node in topology.nodes:
             end = Fraction(0)
             for rank in node:
-                lanes = topology.lanes_of(rank)
-                assert lanes[0].start == end
-                assert all(a.stop == b.start for a, b in pairwise(lanes))
-                end = lanes[-1].stop
-                assert end - lanes[0].start == Fraction(1, len(node))
+                shards = topology.shards_of(rank)
+                assert shards[0].start == end
+                assert all(a.stop == b.start for a, b in pairwise(shards))
+                end = shards[-1].stop
+                assert end - shards[0].start == Fraction(1, len(node))
             assert end == 1
-        assert all(len({topology.node_of(r) for r in lane.ranks}) == len(sizes) for lane in topology.lanes)
+        assert all(len({topology.node_of(r) for r in shard.ranks}) == len(sizes) for shard in topology.shards)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.named import turn
+from tests.named import subtest
 from tfdist.core.settings import Settings
 from tfdist.engine.collective import StopRequest
 from tfdist.graph import marking
@@ -185,7 +185,7 @@ def test_every_hook_hands_on_what_it_was_given(replaced: dict[str, tuple[Any, ..
         owner = type(key, (), {name: original})
         Patches().replace(owner, name, wrapper, first, by_name)
         for args, kwargs in arguments_of(signature, by_name):
-            with turn(key, len(args), list(kwargs)):
+            with subtest(key, len(args), list(kwargs)):
                 expected = plain(signature.bind(*args, **kwargs))
                 if variadic:  # it hands on: what is given by name may come by position
                     expected, kept = {}, (*args, *kwargs.values())

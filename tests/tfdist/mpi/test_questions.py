@@ -7,7 +7,7 @@ import time
 from unittest import mock
 
 from tfdist.mpi import _states
-from tfdist.transport.state_line import State
+from tfdist.transport.state_line import RankState
 
 
 class Machine:
@@ -16,16 +16,16 @@ class Machine:
     def __init__(self) -> None:
         self.returns, self.asked = threading.Event(), threading.Event()
 
-    def read(self, known: dict[int, State], pause_seconds: float) -> None:
+    def read(self, known: dict[int, RankState], pause_seconds: float) -> None:
         self.asked.set()
         self.returns.wait(30)
 
-    def does_not_answer(self, known: dict[int, State]) -> None:
-        known[1] = State(answers=False)
+    def does_not_answer(self, known: dict[int, RankState]) -> None:
+        known[1] = RankState(answers=False)
 
 
 def test_a_question_that_does_not_return_is_no_answer() -> None:
-    machine, known = Machine(), {1: State()}
+    machine, known = Machine(), {1: RankState()}
     with mock.patch.object(_states, "_UNANSWERED_SECONDS", 0.2):
         questions = _states._Questions([machine], known)  # type: ignore[list-item]
         start = time.monotonic()

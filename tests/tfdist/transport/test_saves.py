@@ -348,7 +348,7 @@ OWN = Save(A, 11, 5)
         (Reading(5, over=True, saves=Saves((OWN._replace(phase=Phase.WRITTEN),))), Outcome.DONE),
         # In the midst of it the other has come to a call that waits for this rank; beside another thread it may.
         (Reading(6, saves=Saves((OWN._replace(phase=Phase.WRITES),))), Outcome.DONE),
-        (Reading(6, saves=Saves((OWN._replace(phase=Phase.WRITES, aside=True),))), Outcome.AT_WORK),
+        (Reading(6, saves=Saves((OWN._replace(phase=Phase.WRITES, background=True),))), Outcome.AT_WORK),
         (Reading(5, saves=Saves((OWN._replace(phase=Phase.FAILED),))), Outcome.FAILED),
         # It has saved the path again since, or goes on doing so.
         (Reading(5, saves=Saves((OWN._replace(number=2, phase=Phase.WRITTEN),))), Outcome.DONE),
@@ -357,7 +357,7 @@ OWN = Save(A, 11, 5)
         # Earlier it saved the path alone.
         (Reading(5, saves=Saves((OWN._replace(position=4, phase=Phase.WRITTEN),))), Outcome.OPEN),
         (Reading(6, saves=Saves((OWN._replace(position=4, phase=Phase.WRITTEN),))), Outcome.AWAY),
-        (Reading(5, saves=Saves((OWN._replace(position=4, phase=Phase.WRITES, aside=True),))), Outcome.AT_WORK),
+        (Reading(5, saves=Saves((OWN._replace(position=4, phase=Phase.WRITES, background=True),))), Outcome.AT_WORK),
         # It saves something else: by another line, by this one, and by this one before.
         (Reading(5, saves=Saves((OWN._replace(path=B, site=12),))), Outcome.OPEN),
         (Reading(5, saves=Saves((OWN._replace(path=B),))), Outcome.AWAY),

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from tfdist.transport.calls import Call, Report
 from tfdist.transport.saves import PASSED_ALL
-from tfdist.transport.saving import _Looks
-from tfdist.transport.state_line import State
+from tfdist.transport.saving import _Observer
+from tfdist.transport.state_line import RankState
 
 ENDS, LAST = Call(1, 1, (0, 2)), Call(2, 1, (1, 2))
 
@@ -23,10 +23,10 @@ class States:
         self._reads = itertools.count()
         self._far = self._told(LAST, {2: 1})
 
-    def _told(self, call: Call, entered: dict[int, int]) -> State:
-        return State(calls=Report((call,), entered, complete=True), asked=time.monotonic())
+    def _told(self, call: Call, entered: dict[int, int]) -> RankState:
+        return RankState(calls=Report((call,), entered, complete=True), asked=time.monotonic())
 
-    def read(self, soon: bool = False) -> Mapping[int, State]:
+    def read(self, soon: bool = False) -> Mapping[int, RankState]:
         if next(self._reads) % 5 == 4:
             self._far = self._told(LAST, {2: 1})
         return {0: self._told(ENDS, {1: 1}), 2: self._far}
@@ -34,9 +34,9 @@ class States:
 
 def test_ranks_that_wait_for_this_one_are_known_from_then_on() -> None:
     states = States()
-    looks = _Looks(states, 10.0, None, lambda: Report(None, {}, complete=True))  # type: ignore[arg-type]
+    observer = _Observer(states, 10.0, None, lambda: Report(None, {}, complete=True))  # type: ignore[arg-type]
     for _ in range(16):
-        looks.look()
+        observer.look()
     for _ in range(5):
-        looks.look()
-        assert [looks.of(rank).position for rank in (0, 2)] == [PASSED_ALL, PASSED_ALL]
+        observer.look()
+        assert [observer.of(rank).position for rank in (0, 2)] == [PASSED_ALL, PASSED_ALL]

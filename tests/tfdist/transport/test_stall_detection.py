@@ -17,7 +17,7 @@ from tfdist.transport.callers import Callers
 from tfdist.transport.calls import Call, Report
 from tfdist.transport.interfaces import PeerError
 from tfdist.transport.stall_detection import StallDetector
-from tfdist.transport.state_line import State
+from tfdist.transport.state_line import RankState
 
 
 class Pretended:
@@ -27,7 +27,7 @@ class Pretended:
         self.rank, self.size = rank, size
         self.told: list[tuple[str, str]] = []
         self.waits: list[Sequence[Call] | None] = []
-        self.others = {other: State() for other in range(size) if other != rank}
+        self.others = {other: RankState() for other in range(size) if other != rank}
 
     def tell(self, kind: str, what: str) -> None:
         self.told.append((kind, what))
@@ -44,7 +44,7 @@ class Pretended:
     def enter(self, line: int, number: int, position: int) -> None:
         pass
 
-    def read(self, soon: bool = False) -> dict[int, State]:
+    def read(self, soon: bool = False) -> dict[int, RankState]:
         return self.others
 
 
@@ -83,7 +83,7 @@ def test_a_long_wait_tells_where_and_when_it_is_over() -> None:
 
 def test_the_missing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     ranks, states = rank_0()
-    states.others[2] = State("waiting", "step 1")
+    states.others[2] = RankState("waiting", "step 1")
     with pytest.raises(PeerError, match=r"rank 0 has waited .* in step 1 for rank 1 \(rank 1 busy outside tfdist\)"):
         ranks.wait(After(9), "step 1")
     assert "ranks 0, 2 waited 0 s in step 1; missing: rank 1 busy outside tfdist" in capsys.readouterr().err
@@ -92,7 +92,7 @@ def test_the_missing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
 def test_who_waits_for_a_rank_that_waits_for_a_message_lets_it_speak_first() -> None:
     for kind, waited in (("moving", 0.37), ("running", 0.3)):
         ranks, states = rank_0(size=2)
-        states.others[1] = State(kind, "step 1, between the machines")
+        states.others[1] = RankState(kind, "step 1, between the machines")
         begun = time.monotonic()
         with pytest.raises(PeerError, match="has waited .* in step 1, copied, for rank 1"):
             ranks.wait(After(9), "step 1, copied,")
@@ -102,14 +102,14 @@ def test_who_waits_for_a_rank_that_waits_for_a_message_lets_it_speak_first() -> 
 def test_only_the_lowest_waiting_rank_reports(capsys: pytest.CaptureFixture[str]) -> None:
     states = Pretended(2, 3)
     ranks = StallDetector(states, Settings(stall_seconds=0.05, stall_abort_seconds=9))
-    states.others[0] = State("waiting", "step 1")
+    states.others[0] = RankState("waiting", "step 1")
     ranks.wait(After(0.2), "step 1")
     assert capsys.readouterr().err == ""
 
 
 def test_work_alone_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     ranks, states = rank_0(size=2)
-    states.others[1] = State("alone", "evaluation")
+    states.others[1] = RankState("alone", "evaluation")
     ranks.wait(After(0.6), "step 1")
     assert "rank 1 alone with evaluation" in capsys.readouterr().err
 
@@ -123,7 +123,7 @@ def test_alone_tells_the_reason() -> None:
 
 def test_an_ended_rank_ends_the_wait() -> None:
     ranks, states = rank_0(abort=99)
-    states.others[1] = State("ended", "")
+    states.others[1] = RankState("ended", "")
     with pytest.raises(PeerError, match="rank 1 ended while rank 0 waits in step 7"):
         ranks.wait(After(9), "step 7")
 
@@ -132,21 +132,21 @@ def test_the_end_of_a_rank_is_news_of_it(monkeypatch: pytest.MonkeyPatch) -> Non
     """Whoever waits for them may not be able to look for long, where other programs have the processor."""
     monkeypatch.setattr(_long_wait, "_LAST_LOOK_SECONDS", 0.01)
     ranks, states = rank_0(abort=99)
-    states.others[1] = State("ended", "")
+    states.others[1] = RankState("ended", "")
     ranks.wait_for_news(After(0.3), "the saving of a file by rank 1", 1)
 
 
 def test_an_ended_rank_whose_message_is_on_its_way_is_no_error() -> None:
     ranks, states = rank_0(abort=99)
-    states.others[1] = State("ended", "")
+    states.others[1] = RankState("ended", "")
     ranks.wait(After(0.3), "step 7")
 
 
 HERE, THERE = (11, 5), (22, 7)  # lines and numbers
 
 
-def waits_there(numbers: dict[int, int], *, ranks: tuple[int, ...] | None = None, complete: bool = True) -> State:
-    return State("waiting", "bucket 2", calls=Report((Call(*THERE, ranks),), numbers, complete))
+def waits_there(numbers: dict[int, int], *, ranks: tuple[int, ...] | None = None, complete: bool = True) -> RankState:
+    return RankState("waiting", "bucket 2", calls=Report((Call(*THERE, ranks),), numbers, complete))
 
 
 def enter(ranks: StallDetector) -> None:
@@ -168,11 +168,11 @@ def test_ranks_that_wait_for_each_other_are_an_error_before_the_deadline() -> No
         waits_there({11: 5, 22: 7}),  # was here, and has been stopped before it could say so
         waits_there({22: 7}, complete=False),  # its table has no room for this line
         waits_there({11: 4, 22: 7}, ranks=(1, 2)),  # for a third one, which may come
-        State("waiting", "bucket 2", calls=Report(None, {11: 4, 22: 7}, True)),  # another thread of its may come
-        State("running", "", calls=Report((), {11: 4}, True)),
+        RankState("waiting", "bucket 2", calls=Report(None, {11: 4, 22: 7}, True)),  # another thread of its may come
+        RankState("running", "", calls=Report((), {11: 4}, True)),
     ],
 )
-def test_who_can_still_come_is_waited_for(other: State) -> None:
+def test_who_can_still_come_is_waited_for(other: RankState) -> None:
     ranks, states = rank_0(size=2, stall=99, abort=99)
     states.others[1] = other
     enter(ranks)
@@ -227,20 +227,20 @@ def test_what_runs_in_any_order_may_go_on() -> None:
 
 def test_an_ended_rank_that_has_not_come_ends_the_wait() -> None:
     ranks, states = rank_0(abort=99)
-    states.others[1] = State("ended", "", calls=Report((), {11: 4}, True))
+    states.others[1] = RankState("ended", "", calls=Report((), {11: 4}, True))
     with pytest.raises(PeerError, match="rank 1 ended while rank 0 waits in step 7"):
         ranks.wait(After(9), "step 7", entered=HERE)
 
 
 def test_an_ended_rank_that_has_come_is_waited_for() -> None:
     ranks, states = rank_0(abort=99)
-    states.others[1] = State("ended", "", calls=Report((), {11: 5}, True))
+    states.others[1] = RankState("ended", "", calls=Report((), {11: 5}, True))
     ranks.wait(After(1.3), "step 7", entered=HERE)
 
 
 def test_a_process_that_is_gone_ends_the_wait() -> None:
     ranks, states = rank_0(abort=99)
-    states.others[2] = State("running", "", process=GONE, calls=Report((), {11: 4}, True))
+    states.others[2] = RankState("running", "", process=GONE, calls=Report((), {11: 4}, True))
     with pytest.raises(PeerError, match=r"rank 2 is gone: its process was killed.* while rank 0 waits in step 7"):
         ranks.wait(After(9), "step 7", entered=HERE)
 
@@ -256,7 +256,7 @@ def test_deadlines_count_the_time_in_which_this_process_runs() -> None:
 def test_work_alone_has_a_deadline_of_its_own() -> None:
     states = Pretended(0, 2)
     settings = Settings(stall_seconds=99, stall_abort_seconds=0.1, stall_alone_seconds=0.5)
-    states.others[1] = State("alone", "an evaluation")
+    states.others[1] = RankState("alone", "an evaluation")
     start = time.monotonic()
     with pytest.raises(PeerError, match=r"rank 1 alone with an evaluation\)\. .* raise TFDIST_STALL_ALONE_SECONDS"):
         StallDetector(states, settings).wait(After(9), "step 1")
@@ -293,22 +293,22 @@ def test_an_interrupted_wait_is_given_up_too() -> None:
 def test_a_machine_that_does_not_answer_is_named() -> None:
     """Whatever its ranks said last: that they wait here, or work alone without a deadline."""
     ranks, states = rank_0(size=4)
-    states.others[1] = State("waiting", "step 1", host="node1")
-    states.others[2] = State("waiting", "step 1", host="node2", answers=False)
-    states.others[3] = State("alone", "evaluation", host="node2", answers=False)
+    states.others[1] = RankState("waiting", "step 1", host="node1")
+    states.others[2] = RankState("waiting", "step 1", host="node2", answers=False)
+    states.others[3] = RankState("alone", "evaluation", host="node2", answers=False)
     with pytest.raises(PeerError, match=r"ranks 2, 3 \(rank 2: its machine \(node2\) does not answer: .*; rank 3: its"):
         ranks.wait(After(9), "step 1")
 
 
 def test_a_machine_that_does_not_answer_is_in_no_other_place() -> None:
     ranks, states = rank_0(size=2, abort=9)
-    states.others[1] = State("waiting", "bucket 2", answers=False)
+    states.others[1] = RankState("waiting", "bucket 2", answers=False)
     ranks.wait(After(0.4), "bucket 1")
 
 
 def test_the_host_of_a_missing_rank_is_named() -> None:
     ranks, states = rank_0(size=2)
-    states.others[1] = State(line="read (data.py:3)", looked=time.time() - 70, host="node2")
+    states.others[1] = RankState(line="read (data.py:3)", looked=time.time() - 70, host="node2")
     with pytest.raises(
         PeerError, match=r"rank 1 on node2 busy outside tfdist, in read \(data.py:3\) 70 s ago: it is st"
     ):
@@ -317,8 +317,8 @@ def test_the_host_of_a_missing_rank_is_named() -> None:
 
 def test_a_rank_that_was_stopped_in_the_same_place_is_named() -> None:
     ranks, states = rank_0(size=3)
-    states.others[1] = State("moving", "step 1", looked=time.time())
-    states.others[2] = State("moving", "step 1", looked=time.time() - 40)
+    states.others[1] = RankState("moving", "step 1", looked=time.time())
+    states.others[2] = RankState("moving", "step 1", looked=time.time() - 40)
     with pytest.raises(
         PeerError, match=r"step 1 for rank 2 \(rank 2 waits for a message in step 1, 40 s ago: it is st"
     ):
@@ -327,7 +327,7 @@ def test_a_rank_that_was_stopped_in_the_same_place_is_named() -> None:
 
 def test_all_are_there() -> None:
     ranks, states = rank_0(size=2)
-    states.others[1] = State("moving", "step 1", looked=time.time())
+    states.others[1] = RankState("moving", "step 1", looked=time.time())
     with pytest.raises(PeerError, match="in step 1 for nobody: all are here"):
         ranks.wait(After(9), "step 1", moving=True)
 
@@ -357,13 +357,13 @@ def test_a_blocking_call_that_returns_is_nothing() -> None:
 def test_who_is_lost() -> None:
     ranks, states = rank_0(size=4)
     assert ranks.lost() == ""
-    states.others[1] = State("running", "", looked=time.time() - 30, process=RUNS)  # in a call that holds Python
+    states.others[1] = RankState("running", "", looked=time.time() - 30, process=RUNS)  # in a call that holds Python
     assert ranks.lost() == ""
-    states.others[1] = State("running", "", looked=time.time() - 30)
-    states.others[2] = State("ended", "", looked=time.time() - 30)
-    states.others[3] = State("running", "", answers=False)
+    states.others[1] = RankState("running", "", looked=time.time() - 30)
+    states.others[2] = RankState("ended", "", looked=time.time() - 30)
+    states.others[3] = RankState("running", "", answers=False)
     assert "rank 1 busy" in ranks.lost()
     assert "rank 2" not in ranks.lost()
     assert "rank 3: its machine does not answer" in ranks.lost()
-    states.others = {1: State("running", "", process=STOPPED), 2: State("ended", "", process=GONE)}
+    states.others = {1: RankState("running", "", process=STOPPED), 2: RankState("ended", "", process=GONE)}
     assert ranks.lost() == "rank 1 busy outside tfdist: it is stopped"

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from tfdist.transport.calls import Call, Report
-from tfdist.transport.state_line import LINE_BYTES, State, StateLine, clipped
+from tfdist.transport.state_line import LINE_BYTES, RankState, StateLine, clipped
 
 
 def line() -> tuple[np.ndarray, StateLine]:
@@ -17,7 +17,7 @@ def line() -> tuple[np.ndarray, StateLine]:
 
 def test_what_is_told_is_read() -> None:
     _, rank = line()
-    assert rank.read() == State("running", calls=Report((), {}, complete=True))
+    assert rank.read() == RankState("running", calls=Report((), {}, complete=True))
     rank.tell("waiting", "step 1\nof two")
     rank.tell_line("slow (script.py:17)")
     state = rank.read()
@@ -47,7 +47,7 @@ def test_what_is_being_written_is_not_read() -> None:
         memory[changed] ^= 1
         assert rank.read() is None
         memory[changed] = kept
-    assert rank.read() == State("alone", "evaluation", calls=Report((), {}, complete=True))
+    assert rank.read() == RankState("alone", "evaluation", calls=Report((), {}, complete=True))
 
 
 def test_where_a_rank_is_on_each_line() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.multirank import inside
 from tfdist.core.alignment import ALIGNMENT_BYTES
-from tfdist.engine.sparse_rows import Rows, Table, Way
+from tfdist.engine.sparse_rows import Rows, SparseMode, Table
 from tfdist.graph.job import LastSteps
 from tfdist.updates.accumulation import StepSums
 
@@ -77,7 +77,7 @@ def test_what_is_returned_in_between_is_zero_and_tensorflow_s_own() -> None:
 
 
 @pytest.mark.parametrize(("way", "expected"), [("auto", [1, 4, 7]), ("unmerged", [4, 1, 7, 4])])
-def test_rows_of_several_steps(way: Way, expected: list[int]) -> None:
+def test_rows_of_several_steps(way: SparseMode, expected: list[int]) -> None:
     one = StepSums("a test", [Rows("rows", [Table("e", 9, way, np.dtype(np.int64), F4, (2,))])], 2, inside.job())
     assert one.bring(0, [np.array([4, 1]), np.ones([2, 2], F4)]) is None
     assert [a.shape for a in one.nothing(0) or []] == [(0,), (0, 2)]

@@ -13,7 +13,7 @@ import pytest
 
 from tfdist.core.settings import Settings
 from tfdist.updates import loss_scale
-from tfdist.updates.loss_scale import State, counted
+from tfdist.updates.loss_scale import LossScaleState, counted
 from tfdist.updates.loss_scaling import LossScaling
 
 
@@ -30,7 +30,7 @@ def recorded(seed: int, number: int = 6000) -> list[float]:
 def followed(name: str, largest: Sequence[float], batches: int = 1, tolerance: float = 0.0) -> list[float]:
     """The scales after each."""
     how = loss_scale.of(name, batches, tolerance)
-    state, scales = State(how.first), []
+    state, scales = LossScaleState(how.first), []
     for value in largest:
         state = how.next(counted(state, value), value)
         scales.append(state.scale)
@@ -122,7 +122,7 @@ def test_no_scale_is_small_enough() -> None:
 
 
 def test_counts() -> None:
-    state = State(1.0)
+    state = LossScaleState(1.0)
     for largest in (1.0, math.inf, 2.0, 3.0):
         state = counted(state, largest)
     assert (state.updates, state.skipped, state.good, state.since, state.overflows) == (4, 1, 2, 4, 1)

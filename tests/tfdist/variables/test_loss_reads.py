@@ -10,7 +10,7 @@ from tfdist.variables.loss_reads import loss_reads
 
 
 def test_what_is_read_and_what_is_only_written() -> None:
-    names = ("weights", "scale", "table", "in_a_call", "in_a_condition", "in_a_loop", "written", "aside")
+    names = ("weights", "scale", "table", "in_a_call", "in_a_condition", "in_a_loop", "written", "unread")
     v = {name: tf.Variable(tf.ones([3, 3])) for name in names}
 
     @tf.function
@@ -24,8 +24,8 @@ def test_what_is_read_and_what_is_only_written() -> None:
             y = inner(x @ v["weights"]) * v["scale"]
             y = tf.cond(tf.reduce_sum(x) > 0, lambda: y @ v["in_a_condition"], lambda: y)
             y = tf.while_loop(lambda n, y: n < 2, lambda n, y: (n + 1, y @ v["in_a_loop"]), (0, y))[1]
-            loss = tf.reduce_sum(y * tf.gather(v["table"], [1]) + v["aside"])
-        v["aside"].assign(v["aside"] + loss)
+            loss = tf.reduce_sum(y * tf.gather(v["table"], [1]) + v["unread"])
+        v["unread"].assign(v["unread"] + loss)
         return tape.gradient(loss, v["weights"])
 
     graph = step.get_concrete_function(tf.TensorSpec([3, 3])).graph

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdist.core.program_line import call_site
 from tfdist.graph.job import Job
-from tfdist.transport.saves import SaveTurn
+from tfdist.transport.saves import PendingSave
 
 _OF_ONE_FILE = (".keras", ".h5", ".hdf5")
 
@@ -33,15 +33,15 @@ class SavingCalls(threading.local):
         self._job = job
         self._announced = contextlib.ExitStack()
         self.open = False
-        self._turn: SaveTurn | None = None
+        self._save: PendingSave | None = None
         self.left_last = False
 
     @property
     def left(self) -> bool:
         """Whether another rank writes what is being saved."""
-        return self._turn is not None and not self._turn.writes
+        return self._save is not None and not self._save.writes
 
-    def begin(self, path: Any) -> SaveTurn | None:
+    def begin(self, path: Any) -> PendingSave | None:
         """A save that ends with another call than it began with; None: it concerns no other rank."""
         absolute = _absolute(path)
         if absolute is None or self._job.switches.alone_depth:
@@ -59,25 +59,25 @@ class SavingCalls(threading.local):
             with self._announced:
                 yield
         except BaseException as error:
-            if self._turn is not None:
-                self._turn.failed(portable(error))
+            if self._save is not None:
+                self._save.failed(portable(error))
             raise
         else:
-            if self._turn is not None:
-                self._turn.done()
+            if self._save is not None:
+                self._save.done()
         finally:
             self.left_last = self.left
-            self.open, self._turn = False, None
+            self.open, self._save = False, None
 
     def writes(self, path: Any) -> bool:
         """Whether this rank is to write a path, which it may have to wait for."""
-        if self._turn is None:
-            self._turn = self.begin(path)
-            if self._turn is None:
+        if self._save is None:
+            self._save = self.begin(path)
+            if self._save is None:
                 return True
-            if self._turn.writes and threading.current_thread() is threading.main_thread():
+            if self._save.writes and threading.current_thread() is threading.main_thread():
                 self._announced.enter_context(self._job.world.alone(f"the saving of {path}"))
-        return self._turn.writes
+        return self._save.writes
 
     def follow(self, path: Any) -> None:
         """Wait until another rank has written a path, if one writes it here."""

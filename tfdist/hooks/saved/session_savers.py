@@ -15,10 +15,10 @@ from tensorflow.python.training import basic_session_run_hooks, saver
 from tfdist.hooks.patches import Patches
 from tfdist.hooks.saved.call import SavingCalls, left_out, portable
 from tfdist.hooks.saved.unwritten import Unwritten
-from tfdist.transport.saves import SaveTurn
+from tfdist.transport.saves import PendingSave
 
 _FOLLOWS = "_tfdist_follows"  # of a hook that saves, which another rank's has taken over
-_TURN = "_tfdist_turn"  # of a builder that this rank writes by
+_SAVE = "_tfdist_turn"  # of a builder that this rank writes by
 
 
 def hook(patches: Patches, saving: SavingCalls, rank: int) -> None:
@@ -76,10 +76,10 @@ def _builders(patches: Patches, saving: SavingCalls) -> None:
     owner = builder_impl._SavedModelBuilder
 
     def make(original: Callable[..., Any], self: Any, export_dir: Any) -> None:
-        turn = None if saving.open else saving.begin(export_dir)
-        if turn is None or turn.writes:
-            setattr(self, _TURN, turn)
-            with _failing(turn):
+        save = None if saving.open else saving.begin(export_dir)
+        if save is None or save.writes:
+            setattr(self, _SAVE, save)
+            with _failing(save):
                 original(self, export_dir)
             return
 
@@ -91,15 +91,15 @@ def _builders(patches: Patches, saving: SavingCalls) -> None:
         self.add_meta_graph_and_variables = self.add_meta_graph = lambda *args, **kwargs: None
 
     def add(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _failing(getattr(self, _TURN, None)):
+        with _failing(getattr(self, _SAVE, None)):
             return original(self, *args, **kwargs)
 
     def save(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        turn = getattr(self, _TURN, None)
-        with _failing(turn):
+        save = getattr(self, _SAVE, None)
+        with _failing(save):
             path = original(self, *args, **kwargs)
-        if turn is not None:
-            turn.done()
+        if save is not None:
+            save.done()
         return path
 
     patches.replace(owner, "__init__", make, ("self", "export_dir"))
@@ -108,12 +108,12 @@ def _builders(patches: Patches, saving: SavingCalls) -> None:
 
 
 @contextlib.contextmanager
-def _failing(turn: SaveTurn | None) -> Iterator[None]:
+def _failing(save: PendingSave | None) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if turn is not None:
-            turn.failed(portable(error))
+        if save is not None:
+            save.failed(portable(error))
         raise
 
 

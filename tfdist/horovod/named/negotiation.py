@@ -62,7 +62,7 @@ class Negotiation:
         self._words = words
         # Not by the thread: communicators are made in the same order on all ranks.
         self._channel = group.channel(f"Horovod operations of {words}")
-        self._channel.aside = True
+        self._channel.background = True
         self.failures = 0
         self._stall_seconds, self._abort_seconds = stall_seconds, abort_seconds
         self._changed = threading.Condition()

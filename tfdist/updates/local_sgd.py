@@ -1,4 +1,4 @@
-"""Blocks of local steps: variables are averaged and filtered once a block, in place of gradients in each step.
+"""LocalSGD of local steps: variables are averaged and filtered once a block, in place of gradients in each step.
 
 What a block's end computes: ``block_filter``. Here is where blocks are: around an optimizer's application in a
 session's graph and in a function; and what ends one that is cut off.
@@ -25,10 +25,10 @@ from tfdist.graph import function_state
 from tfdist.graph.gradient_average import reducer_of
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.training.steps import Steps
-from tfdist.updates import _block_state, _optimizer_state
-from tfdist.updates._block_state import BlockState
-from tfdist.updates._block_step import BlockStep, OwnGradients
-from tfdist.updates.block_filter import Rule
+from tfdist.updates import _local_sgd_state, _optimizer_state
+from tfdist.updates._local_sgd_state import LocalSGDState
+from tfdist.updates._local_sgd_step import LocalSGDStep, OwnGradients
+from tfdist.updates.bmuf import Rule
 from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 from tfdist.variables.eager_variables import mean_of_ranks
 
@@ -36,7 +36,7 @@ _ATTRIBUTE = "_tfdist_blocks"  # of a session's graph: its states
 _PLACE = "the end of a block that is cut off"
 
 
-class Blocks(Stage):
+class LocalSGD(Stage):
     """The blocks of all optimizers of this process: what stands around an update in one.
 
     Args:
@@ -46,7 +46,7 @@ class Blocks(Stage):
     def __init__(self, steps: Steps) -> None:
         self._job = steps.job
         self._steps = steps
-        self._states: weakref.WeakKeyDictionary[Any, BlockState] = weakref.WeakKeyDictionary()
+        self._states: weakref.WeakKeyDictionary[Any, LocalSGDState] = weakref.WeakKeyDictionary()
         self._building_for_nothing = False
         self._told = False
 
@@ -54,7 +54,7 @@ class Blocks(Stage):
         if update.block is None:
             return go_on(update)
         state, rule = update.block
-        block = BlockStep(self._job, self._steps.variables, state, rule)
+        block = LocalSGDStep(self._job, self._steps.variables, state, rule)
 
         def built() -> None:
             state.slots = _optimizer_state.slots(update.optimizer, rule.state, state.variables, state.made)
@@ -138,7 +138,7 @@ class Blocks(Stage):
         switches = self._job.switches
         return None if switches.alone_depth else Rule.of(switches.settings, self._job.world.size)
 
-    def _state(self, optimizer: Any, pairs: Pairs, rule: Rule) -> BlockState:
+    def _state(self, optimizer: Any, pairs: Pairs, rule: Rule) -> LocalSGDState:
         variables = [variable for gradient, variable in pairs if gradient is not None]
         if function_state.in_session():
             return _of_graph(variables, rule)
@@ -173,7 +173,7 @@ class Blocks(Stage):
                         "steps of another optimizer's block: call tfdist.end_block() on all ranks before"
                     )
                 other.take_over()
-        self._states[optimizer] = _block_state.make_for(optimizer, variables, rule)
+        self._states[optimizer] = _local_sgd_state.make_for(optimizer, variables, rule)
 
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
@@ -183,7 +183,7 @@ class Blocks(Stage):
         finally:
             self._building_for_nothing = False
 
-    def _ended(self, state: BlockState, values: Any, key: Callable[[Any], Any]) -> dict[Any, np.ndarray]:
+    def _ended(self, state: LocalSGDState, values: Any, key: Callable[[Any], Any]) -> dict[Any, np.ndarray]:
         """What a block's end makes of these values, by the same keys."""
         rule = self._rule()
         if rule is None:
@@ -213,14 +213,14 @@ class OwnSteps(Stage):
       blocks: of this process.
     """
 
-    def __init__(self, blocks: Blocks) -> None:
+    def __init__(self, blocks: LocalSGD) -> None:
         self._blocks = blocks
 
     def update(self, update: Update, go_on: GoOn) -> Any:
         return go_on(self._blocks.begun(update))
 
 
-def _states_of(graph: Any) -> list[BlockState]:
+def _states_of(graph: Any) -> list[LocalSGDState]:
     return list(getattr(graph, _ATTRIBUTE, ()))
 
 
@@ -228,7 +228,7 @@ def _open(position: Any) -> bool:
     return position is not None and position > 0
 
 
-def _of_graph(variables: Sequence[Any], rule: Rule) -> BlockState:
+def _of_graph(variables: Sequence[Any], rule: Rule) -> LocalSGDState:
     """Those of a session's graph: training the same variables in two places counts as one."""
     with tf.init_scope():
         graph = tf.compat.v1.get_default_graph()
@@ -244,11 +244,11 @@ def _of_graph(variables: Sequence[Any], rule: Rule) -> BlockState:
                 f"{both} is trained in two places of this graph, together with other variables in each, and a block "
                 "has one beginning: apply the gradients of the same variables in both, or use TFDIST_SYNC=gradients"
             )
-    known.append(_block_state.of_graph(variables, rule))
+    known.append(_local_sgd_state.of_graph(variables, rule))
     return known[-1]
 
 
 @functools.cache
-def blocks_of(steps: Steps) -> Blocks:
+def local_sgd_of(steps: Steps) -> LocalSGD:
     """The blocks of this process."""
-    return Blocks(steps)
+    return LocalSGD(steps)

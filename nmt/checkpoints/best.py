@@ -6,10 +6,10 @@ import json
 import os
 from pathlib import Path
 
+from nmt.checkpoints import checkpoint
+from nmt.checkpoints.checkpoint import Checkpoints
 from nmt.core.errors import InputError
 from nmt.core.files import make_directory, replace_atomically
-from nmt.keeping import checkpoint
-from nmt.keeping.checkpoint import Checkpoints
 
 _RECORD = "best.json"
 

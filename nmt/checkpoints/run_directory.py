@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from nmt.checkpoints import checkpoint
+from nmt.checkpoints.best import BestModel, BestScore
+from nmt.checkpoints.checkpoint import NAME, Checkpoints, reading
 from nmt.core.files import replace_atomically
-from nmt.keeping import checkpoint
-from nmt.keeping.best import BestModel, BestScore
-from nmt.keeping.checkpoint import NAME, Checkpoints, reading
 
 
 def mean_values(paths: Sequence[str]) -> dict[str, np.ndarray]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.train.ahead import Ahead
 from nmt.train.feed import Feed, FeedSettings
+from nmt.train.prefetch import Ahead
 
 
 class Recorded:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from nmt.checkpoints.best import BestModel, BestScore
+from nmt.checkpoints.run_directory import NoStore, Store
 from nmt.core.errors import InputError
-from nmt.keeping.best import BestModel, BestScore
-from nmt.keeping.run_directory import NoStore, Store
 
 v1 = tf.compat.v1
 

@@ -15,8 +15,8 @@ from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import Gradient, variable_name
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport.interfaces import Group
-from tfdist.updates._block_state import BlockState
-from tfdist.updates.block_filter import Rule
+from tfdist.updates._local_sgd_state import LocalSGDState
+from tfdist.updates.bmuf import Rule
 from tfdist.updates.conditional import value_now
 from tfdist.variables.eager_variables import batch_statistic
 
@@ -33,7 +33,7 @@ class OwnGradients:
       warmup: the reducer of the warm-up.
     """
 
-    def __init__(self, state: BlockState, rule: Rule, warmup: Reducer) -> None:
+    def __init__(self, state: LocalSGDState, rule: Rule, warmup: Reducer) -> None:
         self._state = state
         self._rule = rule
         self._warmup = warmup
@@ -62,7 +62,7 @@ class OwnGradients:
         return results
 
 
-class BlockStep:
+class LocalSGDStep:
     """One place where an optimizer applies gradients.
 
     Args:
@@ -72,7 +72,7 @@ class BlockStep:
       rule: how.
     """
 
-    def __init__(self, job: Job, variables: SharedVariables, state: BlockState, rule: Rule) -> None:
+    def __init__(self, job: Job, variables: SharedVariables, state: LocalSGDState, rule: Rule) -> None:
         self._job = job
         self._state = state
         self._rule = rule
@@ -158,7 +158,7 @@ class BlockStep:
         return {name: getattr(self._job.switches.settings, name) for name in _MADE_BY}
 
 
-def _statistics(variables: SharedVariables, state: BlockState) -> list[Any]:
+def _statistics(variables: SharedVariables, state: LocalSGDState) -> list[Any]:
     """The moving statistics of batches that the graph or the function has, in the order of their making or use."""
     graph = tf.compat.v1.get_default_graph()
     if function_state.in_session():

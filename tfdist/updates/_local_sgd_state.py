@@ -12,14 +12,14 @@ from tfdist.compat.variables import native
 from tfdist.graph import function_state
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.updates._optimizer_state import Slot
-from tfdist.updates.block_filter import Rule
+from tfdist.updates.bmuf import Rule
 from tfdist.updates.checkpointed import graph_variable
 
 _FOR_EVER = 2**40
 Make = Callable[[str, Sequence[int], Any, float], Any]
 
 
-class BlockState:
+class LocalSGDState:
     """What the blocks of some variables have come to.
 
     Args:
@@ -79,7 +79,7 @@ class BlockState:
         return tf.debugging.assert_greater(position, tf.constant(-_FOR_EVER // 2, tf.int64), message=told)
 
 
-def of_keras(optimizer: Any, variables: Sequence[Any], rule: Rule) -> BlockState:
+def of_keras(optimizer: Any, variables: Sequence[Any], rule: Rule) -> LocalSGDState:
     """Its variables are the optimizer's, of Keras 3, which saves them."""
 
     def make(name: str, shape: Sequence[int], dtype: Any, value: float) -> Any:
@@ -89,19 +89,19 @@ def of_keras(optimizer: Any, variables: Sequence[Any], rule: Rule) -> BlockState
         with tf.init_scope():
             return optimizer.add_variable(shape, initializer=filled, dtype=dtype.name, name=name.replace("/", "_"))
 
-    return BlockState(variables, rule, make)
+    return LocalSGDState(variables, rule, make)
 
 
-def of_graph(variables: Sequence[Any], rule: Rule) -> BlockState:
+def of_graph(variables: Sequence[Any], rule: Rule) -> LocalSGDState:
     """Its variables are a graph's, of which a Saver that is made later takes all."""
 
     def make(name: str, shape: Sequence[int], dtype: Any, value: float) -> Any:
         return graph_variable(name, lambda: tf.fill(shape, tf.constant(value, dtype)))
 
-    return BlockState(variables, rule, make)
+    return LocalSGDState(variables, rule, make)
 
 
-def of_optimizer(optimizer: Any, variables: Sequence[Any], rule: Rule) -> BlockState:
+def of_optimizer(optimizer: Any, variables: Sequence[Any], rule: Rule) -> LocalSGDState:
     """Its variables are tracked by an optimizer, of which ``tf.train.Checkpoint`` saves all."""
     holder = tf.Module()
     holder.made = []
@@ -111,12 +111,12 @@ def of_optimizer(optimizer: Any, variables: Sequence[Any], rule: Rule) -> BlockS
             holder.made.append(tf.Variable(tf.fill(shape, tf.constant(value, dtype)), trainable=False, name=name))
         return holder.made[-1]
 
-    state = BlockState(variables, rule, make)
+    state = LocalSGDState(variables, rule, make)
     track_all(optimizer, "tfdist_blocks", holder)
     return state
 
 
-def make_for(optimizer: Any, variables: Sequence[Any], rule: Rule) -> BlockState:
+def make_for(optimizer: Any, variables: Sequence[Any], rule: Rule) -> LocalSGDState:
     """Where TensorFlow is building now."""
     if function_state.in_session():
         return of_graph(variables, rule)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.launch import run
-from tfdist.hooks import products
+from tfdist.hooks import autocast
 
 v1 = tf.compat.v1
 STEPS = 4
@@ -22,7 +22,7 @@ STEPS = 4
 @pytest.fixture(autouse=True)
 def configured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a processor that computes such products; this process computes otherwise afterwards."""
-    monkeypatch.setattr(products, "_computes", lambda _: True)
+    monkeypatch.setattr(autocast, "_computes", lambda _: True)
     tfdist.configure(mixed_precision="bf16")
     yield
     tfdist.configure(mixed_precision="none")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.processes import keep
+from tfdist.processes import watchdog_process
 
 SLEEPS = ["env", "--default-signal", "sleep", "60"]  # whoever runs the tests may ignore SIGINT
 
@@ -33,9 +33,9 @@ class Watched:
         self.process: Any = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._said = tmp_path / "said"
         # (It watches over what its own output and error lead to: as the rank's, which start it.)
-        program = [sys.executable, "-I", "-S", str(keep.__file__), "1", "2"]
+        program = [sys.executable, "-I", "-S", str(watchdog_process.__file__), "1", "2"]
         with self._said.open("w") as said:
-            self.keeper: Any = subprocess.Popen(
+            self.watchdog: Any = subprocess.Popen(
                 [*program, str(self.process.pid), str(connection.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -44,7 +44,7 @@ class Watched:
                 bufsize=0,
             )
         connection.close()
-        self.keeper.wait(30)  # it has gone into the background
+        self.watchdog.wait(30)  # it has gone into the background
         self.launcher.settimeout(30)
 
     def told(self) -> str:
@@ -90,7 +90,7 @@ def test_one_that_leaves(watched: Callable[[list[str]], Watched], code: int, tol
 
 def test_one_that_ends_as_it_should(watched: Callable[[list[str]], Watched]) -> None:
     one = watched(SLEEPS)
-    one.keeper.stdin.write(keep.ENDED)
+    one.watchdog.stdin.write(watchdog_process.ENDED)
     assert one.told() == "" and one.said == ""
 
 
@@ -104,7 +104,7 @@ def test_one_that_is_asked_to_end(watched: Callable[[list[str]], Watched], numbe
 
 def test_one_that_ends_the_job_itself(watched: Callable[[list[str]], Watched]) -> None:
     one = watched(SLEEPS)
-    one.keeper.stdin.write(keep.ABORTS)
+    one.watchdog.stdin.write(watchdog_process.ABORTS)
     time.sleep(0.2)
     one.process.kill()
     assert one.told() == "" and one.said == ""
@@ -115,7 +115,7 @@ def test_where_the_launcher_has_ended_the_job(watched: Callable[[list[str]], Wat
     one.launcher.close()
     one.process.kill()
     one.process.wait()
-    time.sleep(2 * keep._ENDING_SECONDS)
+    time.sleep(2 * watchdog_process._ENDING_SECONDS)
     assert one.said == ""
 
 
@@ -124,8 +124,8 @@ def test_who_writes_where_a_rank_did(tmp_path: Path) -> None:
     child = subprocess.Popen(SLEEPS, stdout=write)
     try:
         pipe = os.fstat(write)
-        assert keep._writes(str(child.pid), {(pipe.st_dev, pipe.st_ino)})
-        assert not keep._writes(str(child.pid), {(pipe.st_dev, pipe.st_ino + 1)})
+        assert watchdog_process._writes(str(child.pid), {(pipe.st_dev, pipe.st_ino)})
+        assert not watchdog_process._writes(str(child.pid), {(pipe.st_dev, pipe.st_ino + 1)})
     finally:
         child.kill()
         child.wait()

@@ -1,6 +1,6 @@
 """Keeps watch over one rank, as a program of its own: no rank is lost without a word, and none leaves children behind.
 
-    python -I -S keep.py RANK SIZE PID CONNECTION
+    python -I -S watchdog_process.py RANK SIZE PID CONNECTION
 
 Launchers take a process that ends with exit code 0 for one that is done, also in the middle of the job: by ``os._exit``
 in a C library, ``exit``, or a program that ``os.exec`` has put in its place. They say nothing of a rank, and wait for
@@ -9,7 +9,7 @@ its connection to the launcher (CONNECTION, a file descriptor, or -1), until the
 ended. If its process is gone before, it says so, ends the children that the rank has left, and has the launcher end the
 job (PMI-1's command ``abort``, which Hydra knows).
 
-It imports nothing of the package, so that it begins at once and stays small. See ``keeper``.
+It imports nothing of the package, so that it begins at once and stays small. See ``watchdog``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Blocks of local steps: BMUF and plain averaging against a computation in NumPy, with other data on each rank."""
+"""LocalSGD of local steps: BMUF and plain averaging against a computation in NumPy, with other data on each rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import tfdist
 from tests.multirank.cases_programs import refusal, through_checkpoint
 from tests.multirank.inside import everywhere, job_blocks, said_in_fit, settings, state_of, through_mpi
 from tests.multirank.oracle import v1
-from tests.named import turn
+from tests.named import subtest
 
 RANK, SIZE = tfdist.rank(), tfdist.size()
 STEPS, BLOCK, RATE, MOMENTUM = 12, 4, 0.2, 0.9
@@ -257,7 +257,7 @@ def blocks(program: Program, first: int = 0, steps: int = STEPS, warmup: int = 0
 def case_three_blocks() -> None:
     for make in (InSession, InFunction):
         for asked in FILTERS:
-            with turn(make.__name__, asked), asked.set():
+            with subtest(make.__name__, asked), asked.set():
                 assert_same(blocks(make()), expected(asked))
 
 
@@ -265,7 +265,7 @@ def case_the_state_of_an_optimizer() -> None:
     for make in (InSession, InFunction):
         for state in ("reset", "average", "keep"):
             asked = Filter(state=state)
-            with turn(make.__name__, state), asked.set():
+            with subtest(make.__name__, state), asked.set():
                 found, wanted = blocks(make(MOMENTUM)), expected(asked, MOMENTUM)
                 # (Momentum leaves rows of slices alone that have no gradient, which the oracle does not.)
                 assert_same([{"w": values["w"]} for values in found], [{"w": values["w"]} for values in wanted])
@@ -273,7 +273,7 @@ def case_the_state_of_an_optimizer() -> None:
 
 def case_blocks_in_fit() -> None:
     for asked, momentum in ((Filter(nesterov=True), 0.0), (PLAIN, 0.0), (Filter(state="average"), MOMENTUM)):
-        with turn(asked), asked.set():
+        with subtest(asked), asked.set():
             program = InFit(momentum)
             for first in range(0, STEPS, BLOCK):
                 program.run(first, BLOCK)
@@ -283,7 +283,7 @@ def case_blocks_in_fit() -> None:
 
 
 def case_several_steps_an_execution_and_tf_keras() -> None:
-    """Blocks of 4 in calls of 6 steps; and the block that the end of ``fit`` cuts off in tf_keras."""
+    """LocalSGD of 4 in calls of 6 steps; and the block that the end of ``fit`` cuts off in tf_keras."""
     import tf_keras
 
     x = np.ones([6, 1], np.float32) * (RANK + 1)
@@ -297,7 +297,7 @@ def case_several_steps_an_execution_and_tf_keras() -> None:
         return float(own[0])
 
     for package in (keras, tf_keras):
-        with turn(package.__name__), PLAIN.set():
+        with subtest(package.__name__), PLAIN.set():
             layer = package.layers.Dense(1, use_bias=False, kernel_initializer="ones")
             model = package.Sequential([package.layers.Input([1]), layer])
             options = {"steps_per_execution": 6} if package is keras else {}
@@ -343,7 +343,7 @@ def case_an_epoch_of_fit_ends_a_block() -> None:
 def case_a_warm_up() -> None:
     asked = Filter(nesterov=True, warmup=3)
     for make in (InSession, InFunction):
-        with turn(make.__name__), asked.set():
+        with subtest(make.__name__), asked.set():
             assert_same(blocks(make(), steps=11, warmup=3), expected(asked, steps=11))
 
 
@@ -359,7 +359,7 @@ def case_conditions_of_tensorflow_1() -> None:
 
 def case_two_optimizers() -> None:
     for make in (InSession, InFunction):
-        with turn(make.__name__), Filter().set():
+        with subtest(make.__name__), Filter().set():
             assert_same(blocks(make(separate=True)), expected(Filter()))
 
 
@@ -371,7 +371,7 @@ def case_reference_variables() -> None:
 def case_a_block_that_is_cut_off() -> None:
     asked = Filter(nesterov=True, state="average")
     for make in (InSession, InFunction):
-        with turn(make.__name__), asked.set():
+        with subtest(make.__name__), asked.set():
             program, found = make(MOMENTUM), []
             for step in range(10):
                 program.run(step)
@@ -406,7 +406,7 @@ def case_a_checkpoint_goes_on_bit_for_bit() -> None:
     """Saved by rank 0 after two blocks, and read by it alone into a program that has begun anew."""
     asked = Filter(nesterov=True, state="average")
     for make in (InSession, InFunction):
-        with turn(make.__name__), asked.set(), tempfile.TemporaryDirectory() as folder:
+        with subtest(make.__name__), asked.set(), tempfile.TemporaryDirectory() as folder:
             program, again = make(MOMENTUM), None
             assert len(blocks(program, steps=2 * BLOCK)) == 2
             path = program.save(str(Path(folder) / "c")) if RANK == 0 else ""
@@ -454,7 +454,7 @@ def case_a_model_that_is_saved_goes_on() -> None:
 
 def case_one_exchange_a_block() -> None:
     for warmup in (0, 2):
-        with turn(warmup), Filter(warmup=warmup).set():
+        with subtest(warmup), Filter(warmup=warmup).set():
             program = InSession()
             blocks(program, steps=8 + warmup, warmup=warmup)
             exchanged = [(c.name, c.step) for c in state_of(program.graph).collectives]
@@ -505,7 +505,7 @@ def case_a_checkpoint_of_other_blocks_is_told() -> None:
 
 def case_a_checkpoint_inside_a_block_is_told() -> None:
     for make in (InSession, InFunction, InFit):
-        with turn(make.__name__), PLAIN.set(), tempfile.TemporaryDirectory() as folder:
+        with subtest(make.__name__), PLAIN.set(), tempfile.TemporaryDirectory() as folder:
             job_blocks()._told = False
             program, found = make(), []
             with said_in_fit() as lines:

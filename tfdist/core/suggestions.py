@@ -15,15 +15,15 @@ _HOROVODS_NAMES = {
 }
 
 
-def letters(name: str) -> str:
+def normalised(name: str) -> str:
     """Of a name, without capitals, underscores and hyphens."""
     return name.replace("_", "").replace("-", "").casefold()
 
 
 def meant(name: str, names: Iterable[str]) -> str:
     """Which of these names one is nearly, or but for capitals and underscores; empty if it is like none."""
-    ours = {letters(other).removeprefix("tfdist"): other for other in names}
-    near = difflib.get_close_matches(letters(name).removeprefix("tfdist"), ours, 1, _NEAR)
+    ours = {normalised(other).removeprefix("tfdist"): other for other in names}
+    near = difflib.get_close_matches(normalised(name).removeprefix("tfdist"), ours, 1, _NEAR)
     return ours[near[0]] if near else ""
 
 

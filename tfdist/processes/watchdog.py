@@ -1,4 +1,4 @@
-"""Keeper: what a rank does to be kept watch over; what that is for, and the other side of it, is ``keep``."""
+"""Watchdog: what a rank does to be kept watch over; what that is for, and the other side of it, is ``keep``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfdist.core.environment import launcher_connection, started_by_slurm_pmi
-from tfdist.processes import absent_ranks, keep
+from tfdist.processes import absent_ranks, watchdog_process
 from tfdist.processes.deadline import process_deadline
 
-_PROGRAM = Path(keep.__file__)
+_PROGRAM = Path(watchdog_process.__file__)
 _START_SECONDS = 30.0
 
 
@@ -21,7 +21,7 @@ def end_job(exit_code: int = 1) -> None:
     """Have the launcher end all ranks, before MPI has begun, if it is one that can be told."""
     connection = _connection()
     if connection is not None:
-        keep.end_job(connection, exit_code)
+        watchdog_process.end_job(connection, exit_code)
 
 
 def _connection() -> int | None:
@@ -53,7 +53,7 @@ def others_expected(rank: int | None, seconds: float) -> Iterator[None]:
         looking.communicate()
 
 
-class Keeper:
+class Watchdog:
     """A small process beside a rank, which tells of its end if the rank cannot.
 
     Args:
@@ -80,11 +80,11 @@ class Keeper:
 
     def ended(self) -> None:
         """This rank has come to its end."""
-        self._say(keep.ENDED)
+        self._say(watchdog_process.ENDED)
 
     def aborts(self) -> None:
         """This rank says itself why it ends the job."""
-        self._say(keep.ABORTS)
+        self._say(watchdog_process.ABORTS)
 
     def _say(self, word: bytes) -> None:
         if self._starting is not None and self._starting.stdin is not None and os.getpid() == self._pid:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from nmt.checkpoints.checkpoint import Checkpoints, check_exists, checksum, latest, restore, step_of
+from nmt.checkpoints.run_directory import mean_values
 from nmt.core.errors import InputError
-from nmt.keeping.checkpoint import Checkpoints, check_exists, checksum, latest, restore, step_of
-from nmt.keeping.run_directory import mean_values
 
 v1 = tf.compat.v1
 

@@ -1,0 +1,191 @@
+"""Sentences that are too long, and words that hide what is meant, in documentation, docstrings, comments and messages.
+
+    python -m tests.plain_words [FILE ...]     # each offence as FILE:LINE, and their number
+
+A sentence has at most 25 words. What stands between backticks is one word. A table's cell, a list's item and a
+parameter's line begin a sentence of their own.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MOST_WORDS = 25
+# "beside", "aside" and "meanwhile" do not say what runs at the same time as what: "in another thread", "while".
+VAGUE = re.compile(r"\b(beside|aside|meanwhile|what\b[^.;:]{0,40}\bof it)\b", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"(?<=[.!?])[)\"'*_]*(?:\s+|$)")
+_FEWEST_WORDS = 6  # of a string that is taken for a message
+_PART = re.compile(r"^\s*(?:[-*+|>]|\d+\.|#+|[\w*`.]+(?: \([^)]*\))?:)\s")  # a line that begins a sentence of its own
+
+
+@dataclasses.dataclass(frozen=True)
+class Offence:
+    """A sentence that breaks the rule.
+
+    Attributes:
+      file: from the root.
+      line: where its text begins.
+      words: number of words; 0: a vague word is the reason.
+      text: the sentence.
+    """
+
+    file: str
+    line: int
+    words: int
+    text: str
+
+    def __str__(self) -> str:
+        why = f"{self.words} words" if self.words else f"vague: {VAGUE.search(self.text)[0]}"  # type: ignore[index]
+        return f"{self.file}:{self.line}: {why}: {self.text}"
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Those of running text, with what stands between backticks as one word."""
+    plain = re.sub(r"``[^`]+``|`[^`]+`", "CODE", text)
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", plain)
+    plain = re.sub(r"\b(e\.g|i\.e|cf|vs|et al)\.", r"\1", plain)
+    for one in _SENTENCE_END.split(plain):
+        if one.strip():
+            yield " ".join(one.split())
+
+
+def paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """(offset of the first line, text) of each paragraph, item, cell and parameter."""
+    begun, lines = 0, list[str]()
+    for number, line in enumerate([*text.split("\n"), ""]):
+        if (not line.strip() or _PART.match(line)) and lines:
+            yield begun, "\n".join(lines)
+            lines = []
+        if not line.strip():
+            continue
+        if line.lstrip().startswith("|"):
+            for cell in re.split(r"(?<!\\)\|", line):
+                if cell.strip(" -"):
+                    yield number, cell
+            continue
+        if not lines:
+            begun = number
+        lines.append(re.sub(r"^\s*(?:[-*+>]|\d+\.|#+)\s", "", line))
+
+
+def _without_code(text: str) -> str:
+    """Markdown or a docstring; lines keep their numbers."""
+    kept, fenced, blank, indented = [], False, True, False
+    for line in text.split("\n"):
+        if re.match(r"\s*```", line):
+            fenced = not fenced
+            kept.append("")
+            continue
+        indented = line.startswith("    ") and (blank or indented)
+        blank = not line.strip()
+        kept.append("" if fenced or indented else line)
+    return "\n".join(kept)
+
+
+def of_markdown(text: str) -> Iterator[tuple[int, str]]:
+    """(line, paragraph)."""
+    for offset, paragraph in paragraphs(_without_code(text)):
+        yield offset + 1, paragraph
+
+
+def of_python(text: str) -> Iterator[tuple[int, str]]:
+    """(line, paragraph) of docstrings, comments and messages."""
+    tree = ast.parse(text)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {
+        id(node.body[0].value): node.body[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and ast.get_docstring(node) is not None and isinstance(node.body[0], ast.Expr)
+    }
+    for value in docstrings.values():
+        assert isinstance(value, ast.Constant) and isinstance(value.value, str)
+        for offset, paragraph in paragraphs(_without_code(_unindented(value.value))):
+            yield value.lineno + offset, paragraph
+    yield from _comments(text)
+    for node, said in _messages(tree):
+        if id(node) not in docstrings:
+            for offset, paragraph in paragraphs(said):
+                yield node.lineno + offset, paragraph
+
+
+def _unindented(docstring: str) -> str:
+    first, *rest = docstring.split("\n")
+    indent = min((len(line) - len(line.lstrip()) for line in rest if line.strip()), default=0)
+    return "\n".join([first, *(line[indent:] for line in rest)])
+
+
+def _comments(text: str) -> Iterator[tuple[int, str]]:
+    begun, last, lines = 0, -1, list[str]()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        row, own_line = token.start[0], not token.line[: token.start[1]].strip()
+        said = re.sub(r"# ?(?:noqa|type:|fmt:).*", "", token.string.lstrip("#! "))
+        if lines and not (own_line and row == last + 1):
+            yield begun, "\n".join(lines)
+            lines = []
+        if not lines:
+            begun = row
+        lines.append(said)
+        last = row if own_line else -1
+    if lines:
+        yield begun, "\n".join(lines)
+
+
+def _messages(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    inside: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            inside.update(id(part) for part in ast.walk(node) if part is not node)
+            said = "".join(str(p.value) if isinstance(p, ast.Constant) else "VALUE" for p in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            said = node.value
+        else:
+            continue
+        if len(said.split()) >= _FEWEST_WORDS and re.search(r"[a-z]{2} [a-z]{2}", said):
+            yield node, said
+
+
+def offences(path: Path) -> Iterator[Offence]:
+    """Of one file."""
+    text, name = path.read_text(), str(path.relative_to(ROOT))
+    for line, paragraph in (of_markdown if path.suffix == ".md" else of_python)(text):
+        for sentence in sentences(paragraph):
+            count = sum(bool(re.search(r"\w", word)) for word in sentence.split())
+            if count > MOST_WORDS:
+                yield Offence(name, line, count, sentence)
+            if VAGUE.search(sentence):
+                yield Offence(name, line, 0, sentence)
+
+
+def files() -> Sequence[Path]:
+    """Python and Markdown of the project."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    found = [ROOT / name for name in listed if name]
+    return [path for path in found if path.is_file() and (path.suffix in (".py", ".md") or _is_script(path))]
+
+
+def _is_script(path: Path) -> bool:
+    return path.parent.name in ("scripts", "studies") and not path.suffix and path.read_bytes()[:2] == b"#!" and b"python" in path.read_bytes()[:40]
+
+
+def main() -> None:
+    """List the offences of some files, or of all."""
+    chosen = [Path(name).resolve() for name in sys.argv[1:]] or files()
+    found = [offence for path in chosen for offence in offences(path)]
+    for offence in found:
+        print(offence)
+    print(f"{sum(bool(o.words) for o in found)} sentences of more than {MOST_WORDS} words, {sum(not o.words for o in found)} vague ones")
+
+
+if __name__ == "__main__":
+    main()
