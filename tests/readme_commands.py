@@ -1,15 +1,15 @@
-"""The commands that README files show: found, and run as far as that is cheap.
+"""Commands in README files: this module finds them, and runs them as far as that is cheap.
 
-Commands are the lines of fenced blocks without a language, those of indented blocks, and whatever in running text is
-between backticks and begins with a program. For each there is a rule here, by its program:
+Commands are lines of fenced blocks without a language, lines of indented blocks, and text between backticks that
+begins with a program. Each program has a rule here:
 
-- what is quick is run as it stands (``python -m tfdist``, ``python -m nmt.phrasebook``);
-- programs that take long are run up to where their options have been taken: with ``--help`` or ``--dry-run`` added,
-  ``--collect-only`` for pytest, or in an empty folder, where training ends at the first file that is not there;
-- of launchers and installers the form is checked: that the options are known ones.
+- quick commands are run unchanged (``python -m tfdist``, ``python -m nmt.phrasebook``);
+- slow programs are run until they have read their options. For this, ``--help`` or ``--dry-run`` is added, or
+  ``--collect-only`` for pytest. Or they run in an empty folder, where training ends at the first missing file;
+- for launchers and installers only the options are checked.
 
-A command without a rule is an error: give it one, in ``MODULES``, ``SCRIPTS`` or ``rule_of``. Programs in Python run
-one after the other in one process, ``python -m tests.readme_commands``, since each would import TensorFlow.
+A command without a rule is an error: add a rule to ``MODULES``, ``SCRIPTS`` or ``rule_of``. Python programs run one
+after the other in one process, ``python -m tests.readme_commands``, because each would import TensorFlow.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from pathlib import Path
 
 from tests.launch import ROOT
 
-# The reader's own: of these there is only a name.
+# Names that stand in commands for the reader's own script and module.
 OWN_SCRIPT, OWN_MODULE = "script.py", "package.module"
 PROGRAM = re.compile(r"(\S*/)?(python[\d.]*|mpirun|srun|tfdist-run|pip|pytest|bash)|scripts/\w+")
-# The launchers' options in the examples, with how many values follow each.
+# launcher -> option in the examples -> number of values that follow the option
 LAUNCHERS = {
     "mpirun": {"-n": 1, "-hosts": 1, "-bind-to": 1, "--host": 1, "--bind-to": 1},
     "srun": {"--nodes": 0, "--ntasks-per-node": 0, "--kill-on-bad-exit": 0, "--mpi": 0},
@@ -48,12 +48,12 @@ class NoRuleError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """One command.
+    """A command in a README file.
 
     Attributes:
-      file: where it stands.
-      line: number.
-      text: as it stands, on one line.
+      file: path of the README file.
+      line: line number.
+      text: the command, on one line.
     """
 
     file: str
@@ -66,15 +66,15 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A program in Python to be run, and what must come of it.
+    """A Python program to run, with the expected exit code and output.
 
     Attributes:
       program: a module, or the path of a script.
-      arguments: of it.
-      here: in the project's root; else in an empty folder.
-      code: the exit code.
-      says: what its output matches.
-      lists: options that its output must name.
+      arguments: arguments of the program.
+      here: True: run in the project's root; False: in an empty folder.
+      code: expected exit code.
+      says: regular expression that the output must match.
+      lists: options that the output must name.
     """
 
     program: str
@@ -86,15 +86,16 @@ class Run:
 
 
 def readme_files() -> list[Path]:
-    """Those of the project, and not of what has been installed or made in it."""
-    found = [*ROOT.glob("README.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("[a-z]*/[a-z]*/README.md")]
+    """Return the project's README and documentation files, without installed or generated ones."""
+    places = "README.md", "[a-z]*/README.md", "[a-z]*/[a-z]*/README.md", "[a-z]*/docs/*.md", "tfdist/CHANGELOG.md"
+    found = [path for place in places for path in ROOT.glob(place)]
     return sorted(path for path in found if path.relative_to(ROOT).parts[0] != "build")
 
 
 def blocks(text: str) -> Iterator[tuple[int, str, str]]:
-    """The blocks of code in a Markdown text: (line number of the first line, language, content).
+    """Yield (line number of the first line, language, content) of each code block in a Markdown text.
 
-    Indented ones have no language.
+    Indented blocks have no language.
     """
     lines = text.split("\n")
     number, blank = 0, True
@@ -112,7 +113,7 @@ def blocks(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def prose(text: str) -> str:
-    """A Markdown text without its blocks of code; lines keep their numbers."""
+    """Return a Markdown text without its code blocks; lines keep their numbers."""
     lines = text.split("\n")
     for start, _, content in blocks(text):
         for number in range(start - 1, start + content.count("\n")):
@@ -121,7 +122,7 @@ def prose(text: str) -> str:
 
 
 def commands(path: Path) -> Iterator[Command]:
-    """All that a README file shows."""
+    """Yield all commands of a README file."""
     text, name = path.read_text(), str(path.relative_to(ROOT))
     for start, language, content in blocks(text):
         if language not in ("", "sh", "bash"):
@@ -148,10 +149,10 @@ def _is_program(word: str) -> bool:
 
 
 def rule_of(command: Command) -> Run | None:
-    """What is to be run of a command; None if its form has been checked, and that is all.
+    """Return the program to run for a command; None if the rule only checks the command's form.
 
     Raises:
-      NoRuleError: there is no rule for it, or its form is wrong.
+      NoRuleError: the command has no rule, or its form is wrong.
     """
     words = shlex.split(command.text, comments=True)
     while words and re.match(r"[A-Z_]+=", words[0]):
@@ -224,13 +225,13 @@ def _as_it_stands(program: str, arguments: Sequence[str]) -> Run:
 
 
 def _tfdist(program: str, arguments: Sequence[str]) -> Run:
-    if arguments[:1] == ["trace"]:  # of a job that has failed
+    if arguments[:1] == ["trace"]:  # needs the files of a failed job
         return _help(program, arguments)
     return Run(program, tuple(arguments), says="all collectives give the right results")
 
 
 def _without_files(program: str, arguments: Sequence[str]) -> Run:
-    """The options are taken and checked before a file of theirs is looked for."""
+    """Run without the files: the program checks its options before it reports the first missing file."""
     if "--help" in arguments:
         return _as_it_stands(program, arguments)
     return Run(
@@ -239,7 +240,7 @@ def _without_files(program: str, arguments: Sequence[str]) -> Run:
 
 
 def _help(program: str, arguments: Sequence[str]) -> Run:
-    """What stands before --help is taken first; that it is known, the help's text tells."""
+    """Run with --help. The options before it are parsed first; the help's text must list them."""
     return Run(program, (*arguments, "--help"), here=program.startswith("scripts/"), lists=_flags(arguments))
 
 
@@ -249,7 +250,7 @@ def _collected(program: str, arguments: Sequence[str]) -> Run:
 
 
 def _cases(program: str, arguments: Sequence[str]) -> None:
-    """REPORT [FOLDER.]MODULE.CASE...: each of them takes a job of ranks, and all of them run in their folder."""
+    """Check that the cases in REPORT [FOLDER.]MODULE.CASE... exist; running them needs a job of ranks."""
     for case in arguments[1:]:
         *folder, module, name = case.split(".")
         path = ROOT / "tests" / (folder[0] if folder else "multirank") / f"{module}.py"
@@ -259,14 +260,14 @@ def _cases(program: str, arguments: Sequence[str]) -> None:
 
 
 def _shell(program: str, arguments: Sequence[str]) -> None:
-    """It is Bash, and takes no options."""
+    """Check the syntax of a Bash script that takes no options."""
     checked = subprocess.run(["bash", "-n", program], cwd=ROOT, capture_output=True, text=True)
     if checked.returncode or arguments:
         raise NoRuleError(f"{program} {' '.join(arguments)}: {checked.stderr or 'it takes no options'}")
 
 
 def _scripts_test(program: str, arguments: Sequence[str]) -> None:
-    """Options are those that it tells, and what follows them is pytest's: folders, or -k with any words."""
+    """Check options against the script's --help; pytest's arguments follow: folders, or -k with any words."""
     told = subprocess.run(["bash", program, "--help"], cwd=ROOT, capture_output=True, text=True).stdout
     rest = list(arguments)
     while rest and rest[0].startswith("--"):
@@ -286,7 +287,7 @@ MODULES: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "nmt.prepare": _without_files,
     "nmt.shortlist": _without_files,
     "nmt.phrasebook": _as_it_stands,
-    "nmt.datasets": _help,  # as it stands it would fetch them
+    "nmt.datasets": _help,  # without --help it would download datasets
     "nmt.tune_search": _help,
     "pytest": _collected,
     "tests.multirank.runner": _cases,
@@ -317,12 +318,12 @@ SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
 
 
 def outcomes(runs: Sequence[Run], folder: Path, timeout_seconds: float) -> dict[Run, tuple[int, str]]:
-    """The exit code and output of each, run one after the other in one process of its own.
+    """Run programs one after the other in a separate process; return the exit code and output of each.
 
     Args:
-      runs: which.
-      folder: an empty one, but for the reader's own script.
-      timeout_seconds: for all.
+      runs: programs to run.
+      folder: an empty folder; the reader's own script is written to it.
+      timeout_seconds: timeout for all programs together.
     """
     (folder / OWN_SCRIPT).write_text("")
     distinct = list(dict.fromkeys(runs))
@@ -343,7 +344,7 @@ def outcomes(runs: Sequence[Run], folder: Path, timeout_seconds: float) -> dict[
 
 
 def main() -> None:
-    """Run what standard input asks for; the last line of the output has all exit codes and outputs."""
+    """Run the programs that standard input lists; print all exit codes and outputs in the last line."""
     folder = Path.cwd()
     results = []
     for run in json.load(sys.stdin):

@@ -29,7 +29,7 @@ SCRIPTS = [
 
 
 def block(file: str, beginning: str) -> str:
-    """The block of Python in a README file that begins so."""
+    """Return the Python block in a README file that begins with this text."""
     found = [content for path, _, content in SCRIPTS if str(path) == file and content.startswith(beginning)]
     assert len(found) == 1, f"{file} has {len(found)} blocks that begin with {beginning!r}"
     return found[0]
@@ -51,7 +51,7 @@ def save(session):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_script_of_the_readme(tmp_path: Path, ranks: int) -> None:
-    script = block("tfdist/README.md", "import tensorflow as tf\nimport tfdist\n\n")
+    script = block("tfdist/docs/start.md", "import tensorflow as tf\nimport tfdist\n\n")
     path = tmp_path / "script.py"
     path.write_text(BEFORE + script.replace("range(1000)", "range(300)"))
     finished = mpirun(ranks, [str(path)], 100)
@@ -162,29 +162,29 @@ print("all of it ran")
 @pytest.mark.long("multirank/cases_*.py call the same")
 def test_the_eager_scripts_of_the_readmes(tmp_path: Path) -> None:
     saved = tmp_path / "model.keras"
-    averaged = block("tfdist/README.md", "tfdist.average_variables(model)")
+    averaged = block("tfdist/docs/semantics.md", "tfdist.average_variables(model)")
     parts = [
         BEFORE_KERAS,
-        block("README.md", "import keras\n").replace("model.keras", str(saved)),
+        block("tfdist/docs/start.md", "import keras\n").replace("model.keras", str(saved)),
         BEFORE_TAPE,
-        block("README.md", "@tf.function\n"),
+        block("tfdist/docs/start.md", "@tf.function\n"),
         AFTER_TAPE,
         BEFORE_STOP,
-        block("tfdist/README.md", "signal.signal(signal.SIGTERM"),
+        block("tfdist/docs/semantics.md", "signal.signal(signal.SIGTERM"),
         AFTER_STOP,
         BEFORE_AVERAGES,
         averaged.replace("averaged.keras", f"{tmp_path}/averaged.keras"),
         AFTER_AVERAGES,
         BEFORE_SEEDS,
-        block("tfdist/README.md", "keras.utils.set_random_seed("),
+        block("tfdist/docs/semantics.md", "keras.utils.set_random_seed("),
         AFTER_SEEDS,
-        block("tfdist/README.md", "from tfdist import extend\n\n\nclass Scaled"),
+        block("tfdist/docs/extending.md", "from tfdist import extend\n\n\nclass Scaled"),
         AFTER_REDUCER,
-        block("tfdist/README.md", "import tensorflow as tf\nfrom tfdist import extend\n"),
+        block("tfdist/docs/extending.md", "import tensorflow as tf\nfrom tfdist import extend\n"),
         AFTER_STAGE,
         BEFORE_EMERGENCY.format(directory=str(tmp_path)),
         "try:",
-        textwrap.indent(block("tfdist/README.md", "try:\n    model.fit("), "    "),
+        textwrap.indent(block("tfdist/docs/semantics.md", "try:\n    model.fit("), "    "),
         AFTER_EMERGENCY,
     ]
     path = tmp_path / "script.py"
@@ -198,7 +198,7 @@ def test_the_eager_scripts_of_the_readmes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("file", "line", "script"), SCRIPTS, ids=lambda x: str(x) if "\n" not in str(x) else "")
 def test_scripts_are_run_or_known_to_be_parts(file: Path, line: int, script: str) -> None:
-    """A block of Python that nobody runs would go stale unnoticed."""
+    """Python blocks that no test runs would become wrong unnoticed."""
     parts = ["import tensorflow as tf\nimport tfdist  # new", "momentum: float = option("]
     names = {node.value for node in ast.walk(ast.parse(Path(__file__).read_text())) if isinstance(node, ast.Constant)}
     run = [name for name in names if isinstance(name, str) and len(name) > 10]
@@ -211,7 +211,7 @@ Outcomes = Callable[[Run], tuple[int, str]]
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """What came of each program, all of which run at the first question."""
+    """Return a function that gives a program's result; its first call runs all programs."""
     results: dict[Run, tuple[int, str]] = {}
 
     def of(run: Run) -> tuple[int, str]:
@@ -225,7 +225,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
 def _runs() -> list[Run]:
     runs = []
     for command in COMMANDS:
-        with contextlib.suppress(NoRuleError):  # its own test says so
+        with contextlib.suppress(NoRuleError):  # test_a_command reports it
             runs.append(rule_of(command))
     return [run for run in runs if run]
 
@@ -249,18 +249,21 @@ def test_a_command_without_a_rule_is_an_error() -> None:
 
 @pytest.mark.parametrize("path", readme_files(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_what_is_named_is_there(path: Path) -> None:
-    """Links, and files between backticks: from the README's folder or from the root; a mere name, anywhere below."""
+    """Links and files between backticks exist, in the README's folder or in the root; names also in subfolders."""
     text = prose(path.read_text())
     linked = [target.partition("#") for target in re.findall(r"\]\(([^)]+)\)", text)]
     for name, _, anchor in linked:
+        if name.startswith("https://"):
+            continue
         target = path.parent / name if name else path
         assert target.exists(), name
         if anchor:
             assert anchor in _anchors(target.read_text()), f"{name}#{anchor}"
+    package = path.parent.parent if path.parent.name == "docs" else path.parent
     for name in re.findall(r"`([\w./*-]+\.(?:py|sh|json)|[\w-]+/)`", text):
         if name != readme_commands.OWN_SCRIPT:
-            below = () if path.parent == ROOT or "/" in name[:-1] else path.parent.rglob(name)
-            assert any([*below, *path.parent.glob(name), *ROOT.glob(name)]), name
+            below = () if package == ROOT or "/" in name[:-1] else package.rglob(name)
+            assert any([*below, *package.glob(name), *ROOT.glob(name)]), name
 
 
 def _anchors(text: str) -> set[str]:
@@ -273,19 +276,19 @@ def test_the_front_page_is_short() -> None:
 
 
 def _rows(file: str, heading: str) -> list[list[str]]:
-    """The cells of a table's rows."""
+    """Return the cells of a table's rows."""
     table = (ROOT / file).read_text().split(heading)[1].split("\n\n")[0]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.strip().splitlines()[1:]]
 
 
 def test_the_table_of_settings() -> None:
-    rows = {row[0].strip("`"): row[1:] for row in _rows("tfdist/README.md", "| setting | default | |\n")}
+    rows = {row[0].strip("`"): row[1:] for row in _rows("tfdist/docs/settings.md", "| setting | default | |\n")}
     fields = {f"TFDIST_{name.upper()}": field for name, field in Settings.documented().items()}
     assert len(fields) < 20
     assert list(rows) != [] and rows.keys() == fields.keys()
     for name, field in fields.items():
         default, meaning = rows[name]
-        shown = default.strip("`") if "`" in default else ""  # without: words for what has no value
+        shown = default.strip("`") if "`" in default else ""  # without backticks, the cell describes a missing value
         text = f"{field.default:g}" if isinstance(field.default, float | bool) else str(field.default)
         assert shown == text, name
         allowed = field.metadata["allowed"]
@@ -294,20 +297,22 @@ def test_the_table_of_settings() -> None:
 
 
 def test_the_table_of_exclusions() -> None:
-    shown = [f"| {' | '.join(row)} |" for row in _rows("tfdist/README.md", "| this | and this | because | so |\n")]
+    shown = [
+        f"| {' | '.join(row)} |" for row in _rows("tfdist/docs/settings.md", "| this | and this | because | so |\n")
+    ]
     assert shown == list(exclusions.rows())
 
 
 def test_the_parts_of_a_block() -> None:
-    rows = _rows("tfdist/README.md", "| behind the value | in `configure` | default | |\n")
+    rows = _rows("tfdist/docs/large_batches.md", "| part of the value | in `configure` | default | |\n")
     assert {row[0].strip("`"): row[1].strip("`") for row in rows} == Settings.parts("sync")
 
 
 def test_the_table_of_calls() -> None:
-    rows = _rows("README.md", "| call | what it does |\n")
+    rows = _rows("tfdist/docs/start.md", "| call | what it does |\n")
     shown = {name for row in rows for name in re.findall(r"`(\w+)[`(]", row[0] + row[1])}
-    text = (ROOT / "README.md").read_text()
-    ddl = _rows("tfdist/README.md", "| `ddl.` | what differs |\n")
+    text = (ROOT / "tfdist/docs/start.md").read_text()
+    ddl = _rows("tfdist/docs/migrating.md", "| `ddl.` | what differs |\n")
     of_ddl = {name for row in ddl for name in re.findall(r"`(\w+)\(", row[0])}
     missing = set(tfdist.__all__) - shown - of_ddl
     assert not {name for name in missing if not (name.endswith("Error") and f"`{name}`" in text)}
@@ -320,17 +325,29 @@ def test_what_is_said_of_keras() -> None:
     public = next(
         ast.literal_eval(n.value) for n in tree.body if isinstance(n, ast.Assign) and "__all__" in ast.unparse(n)
     )
-    assert not [name for name in public if f"`{name}`" not in (ROOT / "README.md").read_text()]
+    assert not [name for name in public if f"`{name}`" not in (ROOT / "tfdist/docs/start.md").read_text()]
 
 
 def test_messages_of_the_troubleshooting_page_are_said() -> None:
     texts = ["\0".join(_texts(ast.parse(path.read_text()))) for path in sorted((ROOT / "tfdist").rglob("*.py"))]
-    rows = _rows("tfdist/docs/troubleshooting.md", "| message | why, and what to do |\n")
-    said = [message for row in rows for message in re.findall(r"`([^`]+)`", row[0])[:1]]
-    assert len(said) > 12
+    tables = (ROOT / "tfdist/docs/troubleshooting.md").read_text().split("| message | cause | remedy |\n")[1:]
+    cells = [row.strip("|").split("|")[0] for table in tables for row in table.split("\n\n")[0].splitlines()[1:]]
+    said = [message for cell in cells for message in re.findall(r"`([^`]+)`", cell)]
+    assert len(said) > 40
     for message in said:
         for fragment in (part.strip(" .,;:()") for part in message.split("…")):
             assert any(fragment in text for text in texts), f"{fragment!r} of {message!r}"
+
+
+def test_every_error_class_is_on_the_troubleshooting_page() -> None:
+    page = (ROOT / "tfdist/docs/troubleshooting.md").read_text()
+    trees = [
+        ast.parse(path.read_text()) for path in sorted((ROOT / "tfdist").rglob("*.py")) if "horovod" not in path.parts
+    ]
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    errors = {node.name for node in classes if node.name.endswith("Error") and not node.name.startswith("_")}
+    assert {"PeerError", "HookError"} < errors
+    assert not {name for name in errors - {"LaunchError"} if not re.search(rf"`(tfdist\.)?{name}`", page)}
 
 
 def _texts(node: ast.AST) -> list[str]:

@@ -1,4 +1,4 @@
-"""Sequence-level distillation: the two commands of nmt/README.md, with small models."""
+"""Sequence-level distillation: the two commands of nmt/docs/training.md, with small models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nmt.checkpoints.checkpoint import latest
 from nmt.nmt import main
 from tests.nmt.runs.test_long_runs import in_subwords
 
-README = Path(__file__).parents[3] / "nmt/README.md"
+README = Path(__file__).parents[3] / "nmt/docs/training.md"
 
 
 def commands() -> list[list[str]]:
