@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Two models trained in turn against each other, as in a GAN: a generator learns the mean and width of a normal."""
+"""Two models trained in turn, as in a GAN: a generator learns the mean and the width of a normal distribution."""
 
 import keras
 import tensorflow as tf
@@ -14,7 +14,7 @@ of_generator, of_critic = keras.optimizers.Adam(1e-3, beta_1=0.5), keras.optimiz
 
 @tf.function
 def step():
-    """One update of each."""
+    """Update each model once."""
     real = tf.random.normal([64, 1], 3.0, 0.5)
     with tf.GradientTape() as tape:
         fake = generator(tf.random.normal([64, 4]))
@@ -26,7 +26,7 @@ def step():
 
 
 def distance():
-    """Of the generated mean from the real one, which is 3."""
+    """Return the distance of the generated mean from the real mean, which is 3."""
     return abs(float(tf.reduce_mean(generator(tf.random.normal([4096, 4])))) - 3.0)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Eager execution throughout, and an optimizer of TensorFlow 1."""
+"""A training loop that executes eagerly, with an optimizer of TensorFlow 1."""
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +11,7 @@ x = random.normal(size=(4096, 20)).astype("float32")
 y = np.tanh(x @ random.normal(size=(20, 1))).astype("float32")
 dataset = tfdist.shard(tf.data.Dataset.from_tensor_slices((x, y)).shuffle(4096, seed=1)).batch(64, drop_remainder=True)
 
-kernel = tf.Variable(tf.random.normal([20, 1], stddev=0.1))  # begins as rank 0 has drawn it
+kernel = tf.Variable(tf.random.normal([20, 1], stddev=0.1))  # all ranks begin with rank 0's values
 bias = tf.Variable([0.0])
 optimizer = tf.compat.v1.train.MomentumOptimizer(0.05, 0.9)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A small image classifier for one process: convolutions, SGD with momentum; digits of seven segments in noise.
+"""A small image classifier for one process: convolutions, SGD with momentum, seven-segment digits in noise.
 
 python image.py
 TFDIST_AUTOSHARD=1 mpirun -n 2 python image.py --batch 32
@@ -29,7 +29,7 @@ random = np.random.default_rng(1)
 
 
 def pictures(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images [count, 20, 20, 1], and the digits on them."""
+    """Return images [count, 20, 20, 1], and the digits on them [count]."""
     digits = random.integers(0, 10, count)
     images = random.normal(0, 0.3, [count, 20, 20, 1]).astype("float32")
     for image, digit in zip(images, digits):

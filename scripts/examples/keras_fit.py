@@ -6,7 +6,7 @@ import tempfile
 import keras
 import numpy as np
 
-import tfdist  # the one line; also used below to share the data
+import tfdist  # the only necessary line; also used below to shard the data
 
 random = np.random.default_rng(0)
 x = random.normal(size=(4096, 20)).astype("float32")

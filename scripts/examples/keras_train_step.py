@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Keras: a ``train_step`` of one's own, which clips before it applies."""
+"""Keras: a custom ``train_step``, which clips gradients before it applies them."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ import tfdist
 
 
 class Regression(keras.Model):
-    """Clips the gradients of the whole batch: of all ranks together."""
+    """Clips the gradients of the whole batch, averaged over all ranks."""
 
     def __init__(self):
         super().__init__()
@@ -17,11 +17,11 @@ class Regression(keras.Model):
         self.out = keras.layers.Dense(1)
 
     def call(self, x):
-        """One hidden layer."""
+        """Return the output of a network with one hidden layer."""
         return self.out(self.hidden(x))
 
     def train_step(self, data):
-        """As one process would write it."""
+        """Train on one batch; the code is the same as for one process."""
         x, y = data
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((self(x) - y) ** 2)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Large batches: Keras's own LAMB, with a rate for the batch of all ranks, a warm-up and a decay.
+"""Large batches: Keras's own LAMB, with a learning rate for the batch of all ranks, a warmup and a decay.
 
-LAMB (You et al. 2020) gives each layer a rate by its norms; what it sees are averages, so that nothing is needed but
-the import. Around other optimizers ``tfdist.larc(keras.optimizers.SGD(rate, 0.9))`` does likewise.
+LAMB (You et al. 2020) gives each layer a rate by its norms. It gets averaged gradients, so that only the import is
+needed. For other optimizers use ``tfdist.larc(keras.optimizers.SGD(rate, 0.9))``.
 """
 
 import keras
 import numpy as np
 
-import tfdist  # the one line; also used below to share the data, and for the rate
+import tfdist  # the only necessary line; also used below to shard the data, and for the learning rate
 
 random = np.random.default_rng(0)
 x = random.normal(size=(16384, 20)).astype("float32")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Keras 2 (``tf_keras``), as older scripts have it."""
+"""Keras 2 (``tf_keras``), as in older scripts."""
 
 import os
 
-os.environ["TF_USE_LEGACY_KERAS"] = "1"  # before TensorFlow is imported
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # must be set before TensorFlow is imported
 
 import numpy as np
 import tensorflow as tf

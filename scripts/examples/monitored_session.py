@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""TensorFlow 1: a monitored session with hooks; rank 0 alone keeps checkpoints."""
+"""TensorFlow 1: a monitored session with hooks; only rank 0 writes checkpoints."""
 
 import tempfile
 

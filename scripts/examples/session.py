@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""TensorFlow 1: a graph, a session, gradients clipped before they are applied."""
+"""TensorFlow 1: a graph and a session, with gradients clipped before they are applied."""
 
 import numpy as np
 import tensorflow as tf

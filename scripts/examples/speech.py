@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A speech recogniser for one process: spectrogram, convolutions, bidirectional LSTM, CTC (Graves et al. 2006).
+"""A speech recognizer for one process: spectrogram, convolutions, bidirectional LSTM, CTC (Graves et al. 2006).
 
     python speech.py
     TFDIST_AUTOSHARD=1 mpirun -n 2 python speech.py --batch 32
     TFDIST_SYNC=bmuf:steps=8 TFDIST_AUTOSHARD=1 mpirun -n 2 python speech.py --batch 32
 
-Its speech is telephone keys: each digit is a chord of two tones, of random length and pitch, in noise.
+The speech consists of telephone keys. Each digit is a chord of two tones with random length and pitch, in noise.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import tfdist  # noqa: F401
 
-RATE, SECONDS, DIGITS = 8000, 1.0, 5  # samples a second; of an utterance, which has so many digits at most
+RATE, SECONDS, DIGITS = 8000, 1.0, 5  # samples a second; seconds and most digits of an utterance
 LOW, HIGH = (697, 770, 852, 941), (1209, 1336, 1477)
 
 parser = argparse.ArgumentParser()
@@ -28,7 +28,7 @@ random = np.random.default_rng(1)
 
 
 def speak(digits: np.ndarray) -> np.ndarray:
-    """The samples of one utterance."""
+    """Return the samples of one utterance."""
     sound, place, speed = (
         random.normal(0, 0.3, int(RATE * SECONDS)),
         random.integers(0, 400),
@@ -44,7 +44,7 @@ def speak(digits: np.ndarray) -> np.ndarray:
 
 
 def corpus(utterances: int) -> tuple[np.ndarray, np.ndarray]:
-    """Log spectrograms [utterances, frames, bins], and digits from 1 on, filled up with 0."""
+    """Return log spectrograms [utterances, frames, bins], and labels [utterances, DIGITS]: digit + 1, padded with 0."""
     labels = np.zeros([utterances, DIGITS], "int32")
     sounds = []
     for label in labels:
@@ -56,7 +56,7 @@ def corpus(utterances: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def error_rate(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Insertions, deletions and substitutions a digit, of the best digit at each time."""
+    """Return insertions, deletions and substitutions per digit, with the best digit of each frame."""
     best = logits.argmax(2)
     written = np.where(np.diff(best, prepend=-1, axis=1) != 0, best, 0)
     rows = [[row[row > 0].tolist() for row in ids] for ids in (written, labels)]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A training loop of one's own: a tape in a ``tf.function``, a Keras optimizer, clipping in between."""
+"""A custom training loop: a tape in a ``tf.function``, clipping, and a Keras optimizer."""
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ optimizer = keras.optimizers.Adam(1e-2)
 
 @tf.function
 def step(features, labels):
-    """One update."""
+    """Update the model once, and return the loss."""
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((model(features, training=True) - labels) ** 2)
     gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, model.trainable_variables), 1.0)

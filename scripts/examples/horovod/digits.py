@@ -1,4 +1,4 @@
-"""Digits made up for the examples: noisy pictures of ten patterns; and what the examples have in common."""
+"""Digits: artificial data for the examples, noisy images of ten patterns; and functions that the examples share."""
 
 import argparse
 
@@ -6,17 +6,17 @@ import numpy as np
 
 
 def arguments() -> argparse.Namespace:
-    """Of all examples: what is trained, and where its weights are saved."""
+    """Parse the arguments that all examples have."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=32, help="of one rank")
-    parser.add_argument("--lr", type=float, default=0.05, help="of one rank; times their number")
+    parser.add_argument("--batch-size", type=int, default=32, help="batch size of one rank")
+    parser.add_argument("--lr", type=float, default=0.05, help="learning rate of one rank")
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--save", default="", help="a .npz file for the weights")
+    parser.add_argument("--save", default="", help=".npz file for the weights")
     return parser.parse_args()
 
 
 def load(number: int = 1536) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures float32 [number, 8, 8, 1] and labels int64 [number], the same on all ranks."""
+    """Return images float32 [number, 8, 8, 1] and labels int64 [number], the same on all ranks."""
     random = np.random.RandomState(0)
     patterns = random.randint(0, 2, [10, 8, 8, 1])
     labels = random.randint(0, 10, number)
@@ -24,12 +24,12 @@ def load(number: int = 1536) -> tuple[np.ndarray, np.ndarray]:
 
 
 def mine(data: np.ndarray, rank: int, size: int) -> np.ndarray:
-    """A rank's rows: those of all ranks' batches together are a batch of one process."""
+    """Return a rank's rows; the ranks' batches together are a batch of one process."""
     return data[rank::size]
 
 
 def batches(data: tuple[np.ndarray, np.ndarray], batch_size: int, steps: int):
-    """So many batches, from the beginning again where the data end."""
+    """Yield ``steps`` batches; at the end of the data, start again."""
     per_epoch = len(data[0]) // batch_size
     for step in range(steps):
         start = step % per_epoch * batch_size

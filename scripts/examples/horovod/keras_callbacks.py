@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Horovod's way with Keras: an optimizer that is wrapped, and its callbacks."""
+"""Horovod's interface for Keras: a wrapped optimizer, and callbacks."""
 
 import digits
 import keras

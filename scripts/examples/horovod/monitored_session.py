@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Horovod's way with TensorFlow 1: a monitored session, with hooks for rank 0's values and the last step."""
+"""Horovod's interface for TensorFlow 1: a monitored session, with hooks for the broadcast and the last step."""
 
 import digits
 import numpy as np

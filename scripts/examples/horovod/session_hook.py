@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Horovod's way with TensorFlow 1: an optimizer that is wrapped, rank 0's values by an operation, a plain session."""
+"""Horovod's interface for TensorFlow 1: a wrapped optimizer, a broadcast operation, and a plain session."""
 
 import digits
 import numpy as np

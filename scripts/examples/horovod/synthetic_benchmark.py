@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Horovod's synthetic benchmark: random pictures and labels, pictures a second of one rank and of all."""
+"""Horovod's synthetic benchmark: images a second of one rank and of all ranks, on artificial data."""
 
 import timeit
 
@@ -30,7 +30,7 @@ loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 @tf.function
 def benchmark_step(first_batch):
-    """One step on the same batch."""
+    """Train one step on the same batch, and return the loss."""
     with tf.GradientTape() as tape:
         loss = loss_of(target, model(data, training=True))
     tape = hvd.DistributedGradientTape(tape, compression=hvd.Compression.none)
@@ -50,8 +50,8 @@ for _ in range(3):
 last = float(benchmark_step(False))
 if hvd.rank() == 0:
     mean, spread = np.mean(per_second), 1.96 * np.std(per_second)
-    print(f"pictures a second of each rank: {mean:.1f} +- {spread:.1f}")
-    print(f"pictures a second of {hvd.size()} ranks: {hvd.size() * mean:.1f} +- {hvd.size() * spread:.1f}")
+    print(f"images a second of each rank: {mean:.1f} +- {spread:.1f}")
+    print(f"images a second of {hvd.size()} ranks: {hvd.size() * mean:.1f} +- {hvd.size() * spread:.1f}")
     print(f"loss {first:.4f} -> {last:.4f}")
     if args.save:
         np.savez(args.save, *model.get_weights())

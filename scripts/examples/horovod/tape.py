@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Horovod's way with TensorFlow 2: a tape that is wrapped, in a function, and rank 0's values after the first batch."""
+"""Horovod's interface for TensorFlow 2: a wrapped tape in a function, and a broadcast after the first batch."""
 
 import digits
 import keras
@@ -12,7 +12,7 @@ hvd.init()
 args = digits.arguments()
 data = tuple(digits.mine(part, hvd.rank(), hvd.size()) for part in digits.load())
 
-keras.utils.set_random_seed(1)  # the first step is made before the broadcast: with rank 0's weights everywhere
+keras.utils.set_random_seed(1)  # all ranks need rank 0's weights, since the first step comes before the broadcast
 model = keras.Sequential(
     [
         keras.Input([8, 8, 1]),
@@ -27,7 +27,7 @@ optimizer = keras.optimizers.SGD(args.lr * hvd.size(), momentum=0.9)
 
 @tf.function
 def training_step(images, labels, first_batch):
-    """One step; rank 0 gives its values after the first one."""
+    """Train one step and return the loss; after the first step, broadcast rank 0's variables."""
     with tf.GradientTape() as tape:
         loss = loss_of(labels, model(images, training=True))
     tape = hvd.DistributedGradientTape(tape)
