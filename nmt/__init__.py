@@ -1,4 +1,4 @@
-"""Neural machine translation with TensorFlow, data parallel over any number of processes."""
+"""Neural machine translation with TensorFlow, data-parallel over any number of processes."""
 
 from nmt.core import interruption
 

@@ -1,13 +1,14 @@
-"""Public parallel texts, from their archives to files that training reads.
+"""Public parallel texts: downloads them and converts them to the files that training reads.
 
     python -m nmt.datasets --dataset=iwslt15|wmt16|multi30k --out_dir=D [--address=URL]
 
-downloads what is not in D yet, unpacks and tokenises it, and prints the commands that train on it as published
-results were. Each source has one address under which all its files are; `--address` names a mirror (any URL that
-Python's urllib opens, file:// included).
+downloads, unpacks and tokenises the files that are not in D yet. Then it prints the training commands that correspond
+to published results. All files of a dataset are below one address; `--address` names a mirror (any URL that Python's
+urllib opens, file:// included).
 
-The texts: IWSLT 2015 English-Vietnamese (Cettolo et al. 2015; tokenised by Luong & Manning 2015), WMT 2016
-English-German (Bojar et al. 2016; Europarl 7, Common Crawl, News Commentary 11), Multi30k (Elliott et al. 2016).
+- IWSLT 2015 English-Vietnamese (Cettolo et al. 2015; tokenised by Luong & Manning 2015)
+- WMT 2016 English-German (Bojar et al. 2016; Europarl 7, Common Crawl, News Commentary 11)
+- Multi30k (Elliott et al. 2016)
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from nmt.core.files import make_directory, replace_atomically
 from nmt.options.command import run
 from nmt.options.option import option
 
-_MOST_TOKENS = 80  # longer sentences are left out of WMT's training text
+_MOST_TOKENS = 80  # WMT's training text is without longer sentences
 
 
 @dataclass(frozen=True)
 class Part:
-    """One text of one language, or a piece of it.
+    """A text file of one language to download, or a piece of such a file.
 
     Attributes:
-      name: the file it becomes, such as "train.en"; pieces of one name are put together in their order.
-      path: of the file or archive, below the dataset's address.
-      member: the file in a tar archive; "" for a file by itself.
+      name: name of the resulting file, such as "train.en"; pieces with equal names are concatenated in order.
+      path: path of the file or archive below the dataset's address.
+      member: path of the file inside a tar archive; "" if `path` is the file.
     """
 
     name: str
@@ -50,14 +51,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A parallel text.
+    """A public parallel text.
 
     Attributes:
-      address: where its files are.
-      parts: what to fetch.
-      languages: the two suffixes.
-      raw: whether the text is still to be tokenised (and the training text filtered by length).
-      commands: what trains on it, with {out} for the directory.
+      address: URL that the paths of `parts` are relative to.
+      parts: the files to download.
+      languages: suffixes of the files of the two languages.
+      raw: whether the text must be tokenised, and the training text filtered by length.
+      commands: shell commands that train on the text, with {out} for the directory.
     """
 
     address: str
@@ -68,7 +69,7 @@ class Dataset:
 
 
 def _both(name: str, path: str, languages: Sequence[str], member: str = "") -> list[Part]:
-    """Both sides, with {} for the language."""
+    """Return the parts of both languages; {} in `path` and `member` is replaced by the language."""
     return [Part(f"{name}.{x}", path.format(x), member.format(x)) for x in languages]
 
 
@@ -115,7 +116,7 @@ mpirun -n 1 python -m nmt.nmt --src=de --tgt=en --hparams_path=nmt/standard_hpar
         [p for name in ("train", "val", "test_2016_flickr") for p in _both(name, _MULTI30K.format(name), _EN_DE)],
         _EN_DE,
         False,
-        """# The README's result: 36.5 BLEU on test_2016_flickr.
+        """# The result in nmt/docs/results.md: 36.5 BLEU on test_2016_flickr.
 python -m nmt.prepare --train_prefix={out}/train --src=en --tgt=de --out_dir={out}/bpe --bpe=6000 \\
     --apply={out}/val,{out}/test_2016_flickr
 mpirun -n 2 python -m nmt.nmt --src=en --tgt=de \\
@@ -130,11 +131,11 @@ mpirun -n 2 python -m nmt.nmt --src=en --tgt=de \\
 
 
 def fetch(dataset: Dataset, out_dir: str, address: str = "") -> list[Path]:
-    """Download, unpack and tokenise what is not there yet; the files made or found.
+    """Download, unpack and tokenise the files that are missing in `out_dir`; return the paths of all files.
 
     Raises:
-      InputError: an address cannot be read, an archive has not what is looked for, the two sides of a text have other
-        numbers of lines, or a file cannot be written.
+      InputError: an address cannot be read, an archive lacks a member, or a file cannot be written. Or the two sides
+        of a text have different numbers of lines.
     """
     directory = make_directory(out_dir)
     downloads = make_directory(directory / "downloads")
@@ -176,7 +177,7 @@ def _download(url: str, path: Path) -> None:
 
 
 def _read(archive: Path, member: str) -> Iterator[str]:
-    """The lines of a file, of a member of a tar archive, or of the segments of an SGML file."""
+    """Yield the lines of a file or of a tar archive's member; for an SGML member, the texts of its segments."""
     if not member:
         with open(archive, "rb") as stored, gzip.open(stored) if archive.name.endswith(".gz") else stored as file:
             yield from (line.decode("utf-8").rstrip("\r\n") for line in file)
@@ -192,7 +193,7 @@ def _read(archive: Path, member: str) -> Iterator[str]:
                 elif (segment := re.search(r"<seg[^>]*>(.*)</seg>", line)) is not None:
                     yield html.unescape(segment[1]).strip()
     except (tarfile.TarError, KeyError, EOFError) as error:
-        raise InputError(f"{archive} has no {member} ({error}): delete it, and it is downloaded anew") from error
+        raise InputError(f"{archive} has no {member} ({error}): delete the archive to download it again") from error
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
@@ -201,7 +202,7 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 
 def _write_pairs(targets: Sequence[Path], sides: Sequence[Iterator[str]], dataset: Dataset, is_training: bool) -> None:
-    """Both files, complete or not at all; of raw training text the pairs with 1 to 80 tokens on both sides."""
+    """Write the files of both sides atomically; of raw training text, only pairs with 1 to 80 tokens on each side."""
     tokenisers = [tokeniser(x) if dataset.raw else str for x in dataset.languages]
     most = _MOST_TOKENS if dataset.raw and is_training else None
     with replace_atomically(targets[0]) as first, replace_atomically(targets[1]) as second:
@@ -215,12 +216,12 @@ def _write_pairs(targets: Sequence[Path], sides: Sequence[Iterator[str]], datase
                     second.write(right + "\n")
         except ValueError as error:
             raise InputError(
-                f"{targets[0].name} and {targets[1].name} have other numbers of lines: delete the downloads"
+                f"{targets[0].name} and {targets[1].name} have different numbers of lines: delete the downloads"
             ) from error
 
 
 def tokeniser(language: str) -> Callable[[str], str]:
-    """Moses' tokenisation.
+    """Return a function that tokenises a line as Moses does.
 
     Raises:
       InputError: sacremoses is not installed.
@@ -235,17 +236,17 @@ def tokeniser(language: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True)
 class DatasetOptions:
-    """The command line."""
+    """Command-line options of `nmt.datasets`."""
 
     title: ClassVar[str] = "options"
 
-    dataset: str | None = option(None, "Which text.", allowed=DATASETS, required=True)
-    out_dir: str | None = option(None, "Where the files go.", required=True)
-    address: str = option("", "Another place that has the same files.")
+    dataset: str | None = option(None, "Name of the parallel text.", allowed=DATASETS, required=True)
+    out_dir: str | None = option(None, "Directory for the files.", required=True)
+    address: str = option("", "URL of a mirror with the same files.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command."""
+    """Run the command; return its exit code."""
 
     def command(options: DatasetOptions) -> None:
         dataset = DATASETS[str(options.dataset)]

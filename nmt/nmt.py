@@ -1,4 +1,4 @@
-"""The program: `python -m nmt.nmt --name=value ...`, alone or as `mpirun -n N python -m nmt.nmt ...`.
+"""The main program: `python -m nmt.nmt --name=value ...`, alone or as `mpirun -n N python -m nmt.nmt ...`.
 
 Trains a translation model, or, with --inference_input_file, translates a file with one.
 """
@@ -25,9 +25,9 @@ from nmt.train.synchronisation import Synchronisation
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program on this rank and returns its exit code; without arguments, by the command line's."""
+    """Run the program on this rank and return its exit code; `arguments` None means those of the command line."""
     tf.compat.v1.disable_control_flow_v2()  # loops of small cells take less processor time in version 1
-    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)  # a line for each checkpoint that is read
+    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)  # else a log line for each restored checkpoint
     ranks = Processes()
     ranks.take_cores()
     given = sys.argv[1:] if arguments is None else arguments
@@ -35,13 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: Sequence[str], ranks: Processes) -> None:
-    """Does what the arguments ask for.
+    """Print the help, train a model or translate a file, as the arguments ask.
 
     Collective: every rank calls; the arguments of rank 0 count.
 
     Raises:
         AgreedError: on every rank, for a user's mistake.
-        InputError: on the rank that writes, for one that shows during training, such as a full disk.
+        InputError: on the rank that writes, for an error during training, such as a full disk.
     """
     if asks_for_help(arguments):
         from_root(ranks, lambda: print(help_text("python -m nmt.nmt --name=value ...", Config), end=""))

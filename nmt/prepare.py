@@ -1,17 +1,17 @@
-"""Vocabularies, and subword text if wanted, from parallel text.
+"""Makes vocabularies, and with --bpe or --spm subword text, from parallel text.
 
     python -m nmt.prepare --train_prefix=data/train --src=en --tgt=de --out_dir=D
         [--bpe=N | --spm=N] [--apply=data/dev,data/test] [--min_count=K] [--share_vocab]
         [--all_subwords]
 
-reads data/train.en and data/train.de, whose tokens are separated by spaces, and writes D/vocab.en and D/vocab.de: with
---share_vocab, which training then takes, too, one vocabulary of both languages under both names.
+reads data/train.en and data/train.de, whose tokens are separated by spaces, and writes D/vocab.en and D/vocab.de.
+With --share_vocab both files hold one vocabulary of both languages; training then needs --share_vocab, too.
 
-With --bpe or --spm it also writes the segmented text: D/train.en, D/train.de and the same for each prefix of --apply,
-whose target file may be missing, and the units themselves (D/bpe.codes or D/spm.model). Training then takes
+With --bpe or --spm it also writes D/bpe.codes or D/spm.model, and the segmented text: D/train.en, D/train.de and the
+same for each prefix of --apply. The target file of an --apply prefix may be missing. Training then takes
 --vocab_prefix=D/vocab, --train_prefix=D/train, and --subword_option=bpe or spm.
 
-The same input gives the same output. Nothing is written before all of it has been made.
+The same input gives the same output. All results are computed before the first file is written.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from nmt.text.vocabulary import EOS, SOS, UNK, Vocabulary, write_vocabulary
 
 @dataclass(frozen=True)
 class FileSummary:
-    """What became of one text file.
+    """Counts of one text file.
 
     Attributes:
       name: the file's name without its directory, such as "dev.en".
-      lines: its lines.
-      tokens: its tokens, after segmentation.
-      unknown: those of them that are not in the vocabulary.
+      lines: number of lines.
+      tokens: number of tokens, after segmentation.
+      unknown: number of tokens that are not in the vocabulary.
     """
 
     name: str
@@ -52,19 +52,19 @@ class FileSummary:
     unknown: int
 
     def __str__(self) -> str:
-        """A line of the summary."""
+        """Return the file's line of the summary."""
         rate = 100 * self.unknown / max(1, self.tokens)
         return f"{self.name}: {self.lines} lines, {self.tokens} tokens, {rate:.2f} % of them unknown"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What `prepare` did.
+    """Result of `prepare`.
 
     Attributes:
-      vocabularies: of source and target.
-      files: training text first, then what `apply` names.
-      fewer: that there are fewer joints than were asked for; empty if there are as many.
+      vocabularies: source and target vocabulary.
+      files: summaries of the training text, then of the texts that `apply` names.
+      fewer: message that fewer BPE merges were learnt than asked for; empty otherwise.
     """
 
     vocabularies: tuple[Vocabulary, Vocabulary]
@@ -72,7 +72,7 @@ class Summary:
     fewer: str = ""
 
     def __str__(self) -> str:
-        """The summary for the user."""
+        """Return the summary for the user."""
         sizes = (f"{vocabulary.path}: {vocabulary.size} words" for vocabulary in self.vocabularies)
         return "\n".join(chain(sizes, map(str, self.files), [self.fewer] * bool(self.fewer)))
 
@@ -93,23 +93,23 @@ def prepare(
     """Make vocabularies and subword text; the module's docstring names the files.
 
     Args:
-      train_prefix: training text is `<train_prefix>.<src>` and `<train_prefix>.<tgt>`.
+      train_prefix: prefix of the training text, `<train_prefix>.<src>` and `<train_prefix>.<tgt>`.
       src: suffix of the source files.
       tgt: suffix of the target files.
-      out_dir: made if missing.
-      apply: prefixes of other text to be segmented and counted alike.
-      bpe: joints of byte pair encoding, learnt from both languages together; None for none.
-      spm: pieces of a SentencePiece model, likewise; at most one of the two is given.
-      min_count: rarer tokens of the training text stay out of the vocabularies.
-      share_vocab: both vocabularies are one of both languages, whose tokens are counted together.
-      all_subwords: both also have what words are cut into with some of the joints of byte pair encoding left out.
+      out_dir: output directory; made if missing.
+      apply: prefixes of other texts that are segmented and counted in the same way.
+      bpe: number of BPE merges, learnt from both languages together; None for no BPE.
+      spm: number of pieces of a SentencePiece model of both languages; None for none. Excludes `bpe`.
+      min_count: least count in the training text of a token in the vocabularies.
+      share_vocab: whether both vocabularies hold the tokens of both languages, counted together.
+      all_subwords: whether the vocabularies also hold the units that BPE-dropout produces when it skips merges.
 
     Raises:
-      InputError: a file cannot be read or written, or an argument does not fit.
+      InputError: a file cannot be read or written, or an argument is invalid.
     """
     _check(src, tgt, bpe, spm, min_count)
     if all_subwords and bpe is None:
-        raise InputError("--all_subwords is of byte pair encoding: give --bpe, or leave it out")
+        raise InputError("--all_subwords applies to byte pair encoding only: give --bpe, or leave it out")
     prefixes = [train_prefix, *apply]
     directory = Path(out_dir)
     train = open_parallel(f"{train_prefix}.{src}", f"{train_prefix}.{tgt}")
@@ -163,16 +163,16 @@ def _check(src: str, tgt: str, bpe: int | None, spm: int | None, min_count: int)
 
 
 def _check_text(text: TextFile) -> None:
-    """Raise if it has no word, or a line has a carriage return in it: no vocabulary file can hold such a token."""
+    """Raise InputError if a text has no word, or a carriage return inside a line: a vocabulary file cannot hold it."""
     text.check_words()
     for number, line in enumerate(text, 1):
         if "\r" in line:
-            remedy = "tr '\\r' '\\n', if lines end so" if len(text) == 1 else "tr '\\r' ' '"
+            remedy = "tr '\\r' '\\n', if it ends the lines" if len(text) == 1 else "tr '\\r' ' '"
             raise InputError(f"{text.path}, line {number}: has a carriage return in it; replace it with {remedy}")
 
 
 def _open(prefixes: Iterable[str], src: str, tgt: str) -> dict[tuple[str, str], TextFile]:
-    """The files of text that is not for training; text to be translated has no target file."""
+    """Open the files of the `apply` prefixes, by prefix and suffix; a missing target file is left out."""
     texts: dict[tuple[str, str], TextFile] = {}
     for prefix in prefixes:
         if os.path.exists(f"{prefix}.{tgt}"):
@@ -184,7 +184,7 @@ def _open(prefixes: Iterable[str], src: str, tgt: str) -> dict[tuple[str, str], 
 
 
 def _check_outputs(prefixes: Sequence[str], suffixes: tuple[str, str], directory: Path) -> None:
-    """Raise unless every prefix has output files of its own that are not its input."""
+    """Raise InputError if two prefixes have the same output files, or an output file is an input file."""
     by_name: dict[str, str] = {"vocab": "the vocabularies"}
     for prefix in prefixes:
         path = Path(prefix)
@@ -214,7 +214,7 @@ def _count_tokens(lines: Iterable[str]) -> Counter[str]:
 
 
 def _frequent(counts: Counter[str], min_count: int) -> list[str]:
-    """The words of a vocabulary after the special ones, frequent ones first, ties in order of their characters."""
+    """Return the vocabulary without special words, most frequent words first, ties in code point order."""
     words = [word for word, count in counts.items() if count >= min_count and word not in (UNK, SOS, EOS)]
     return sorted(words, key=lambda word: (-counts[word], word))
 
@@ -225,17 +225,17 @@ def _unknown(counts: Counter[str], vocabulary: Vocabulary) -> int:
 
 @dataclass(frozen=True)
 class PrepareOptions(TrainingText):
-    """The command line."""
+    """Command-line options of `nmt.prepare`."""
 
-    out_dir: str | None = option(None, "Directory for all that is written; made if missing.", required=True)
-    apply: str = option("", "Prefixes of other text to segment and count alike, with commas between.")
-    bpe: int | None = option(None, "Joints of byte pair encoding over both languages.")
-    spm: int | None = option(None, "Pieces of a SentencePiece model of both languages.")
-    min_count: int = option(1, "Rarer tokens stay out of the vocabularies.")
+    out_dir: str | None = option(None, "Directory for all output files; made if missing.", required=True)
+    apply: str = option("", "Prefixes of other texts to segment and count, separated by commas.")
+    bpe: int | None = option(None, "Number of BPE merges, learnt from both languages together.")
+    spm: int | None = option(None, "Number of pieces of a SentencePiece model of both languages.")
+    min_count: int = option(1, "Least count of a token in the vocabularies.")
     share_vocab: bool = option(False, "One vocabulary of both languages, for nmt.nmt --share_vocab.")
     all_subwords: bool = option(
         False,
-        "With --bpe: vocabularies have all units that it can make, for nmt.nmt --src_bpe_dropout, --tgt_bpe_dropout.",
+        "With --bpe: all units that BPE can produce, for nmt.nmt --src_bpe_dropout, --tgt_bpe_dropout.",
     )
 
 

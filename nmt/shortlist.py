@@ -1,12 +1,12 @@
-"""The words that each word of the source may become, from parallel text, for `nmt.nmt --shortlist`.
+"""Makes the list of probable translations of each source word from parallel text, for `nmt.nmt --shortlist`.
 
     python -m nmt.shortlist --train_prefix=data/train --src=en --tgt=de --vocab_prefix=data/vocab
         --out_file=data/shortlist [--candidates=50] [--frequent=100] [--pairs=100000]
 
-reads data/train.en and data/train.de, in the subwords that the model is trained on, and writes a line for each word of
-data/vocab.en that occurs: the word, and those of data/vocab.de that it most probably becomes (IBM Model 1), without
-those below 0.001. The line of the end mark has the words that are frequent in the target, which a search may write
-whatever it reads; a word without a line has these alone.
+reads data/train.en and data/train.de, segmented into the subwords that the model is trained on. It writes a line for
+each word of data/vocab.en that occurs in the text. The line has the word and its most probable translations in
+data/vocab.de (IBM Model 1), with a probability of at least 0.001. The line of the end mark holds the most frequent
+target words, which are allowed in every translation. A source word without a line allows only these.
 
 The same input gives the same output.
 """
@@ -30,7 +30,7 @@ from nmt.text.tokens import split
 from nmt.text.vocabulary import EOS, SOS, checked_vocabulary
 from nmt.text.word_translations import word_translations
 
-_LEAST = 0.001  # probability of a word that is listed
+_LEAST = 0.001  # least probability of a translation in the list
 
 
 def make_shortlist(
@@ -51,24 +51,24 @@ def make_shortlist(
     """Write a file of shortlists.
 
     Args:
-        train_prefix: training text is `<train_prefix>.<src>` and `<train_prefix>.<tgt>`.
+        train_prefix: prefix of the training text, `<train_prefix>.<src>` and `<train_prefix>.<tgt>`.
         src: suffix of the source files.
         tgt: suffix of the target files.
-        vocab_prefix: vocabularies are `<vocab_prefix>.<src>` and `<vocab_prefix>.<tgt>`.
-        out_file: its directory is made if missing.
-        candidates: words of the target for each of the source, at most.
-        frequent: words of the target for every sentence, at most.
-        pairs: most sentence pairs that are read, from all over the text.
+        vocab_prefix: prefix of the vocabularies, `<vocab_prefix>.<src>` and `<vocab_prefix>.<tgt>`.
+        out_file: path of the file to write; its directory is made if missing.
+        candidates: most target words for each source word.
+        frequent: most target words that every sentence may have.
+        pairs: most sentence pairs that are read, evenly spaced in the text.
         sos: the word that starts a sentence.
         eos: the word that ends a sentence.
         check_special_token: whether vocabularies begin with the special words, or have none of them.
-        share_vocab: whether `<vocab_prefix>.<src>` is that of both languages.
+        share_vocab: whether `<vocab_prefix>.<src>` is the vocabulary of both languages.
 
     Returns:
-        what was done, for the user.
+        a summary for the user.
 
     Raises:
-        InputError: a file cannot be read or written, or text and vocabularies do not fit.
+        InputError: a file cannot be read or written, or the text does not fit the vocabularies.
     """
     _check(out_file, [f"{prefix}.{suffix}" for prefix in (train_prefix, vocab_prefix) for suffix in (src, tgt)])
     corpus = open_parallel(f"{train_prefix}.{src}", f"{train_prefix}.{tgt}")
@@ -80,7 +80,7 @@ def make_shortlist(
     sides = list(zip((corpus.src, corpus.tgt), vocabularies, strict=True))
     sources, targets = ([words.encode(split(text.line(number))) for number in numbers] for text, words in sides)
     unknown = [sum(int((ids == 0).sum()) for ids in side) / max(1, sum(map(len, side))) for side in (sources, targets)]
-    targets = [ids[ids > 0] for ids in targets]  # the unknown word may be written in any case
+    targets = [ids[ids > 0] for ids in targets]  # a search may always write the unknown word
     counts = np.bincount(np.concatenate(targets))
     if not counts.size:
         raise InputError(
@@ -102,25 +102,25 @@ def make_shortlist(
 
 
 def _check(out_file: str | os.PathLike[str], inputs: Sequence[str]) -> None:
-    """Raise InputError unless the file can be written, and is none that is read."""
+    """Raise InputError if the file cannot be written, or is one of the inputs."""
     make_directory(Path(out_file).parent)
     if os.path.realpath(out_file) in map(os.path.realpath, inputs):
-        raise InputError(f"--out_file={os.fspath(out_file)} is read, too, and would be lost: choose another")
+        raise InputError(f"--out_file={os.fspath(out_file)} is also an input and would be lost: choose another file")
     check_writable(out_file)
 
 
 @dataclass(frozen=True)
 class ShortlistOptions(TrainingText):
-    """The command line."""
+    """Command-line options of `nmt.shortlist`."""
 
     vocab_prefix: str | None = option(None, "Vocabularies are <vocab_prefix>.<src> and .<tgt>.", required=True)
-    out_file: str | None = option(None, "What is written.", required=True)
-    candidates: int = option(50, "Words of the target for each of the source, at most.", within=POSITIVE)
-    frequent: int = option(100, "Frequent words of the target, for every sentence.", within=POSITIVE)
-    pairs: int = option(100_000, "Most sentence pairs that are read, from all over the text.", within=POSITIVE)
+    out_file: str | None = option(None, "File to write.", required=True)
+    candidates: int = option(50, "Most target words for each source word.", within=POSITIVE)
+    frequent: int = option(100, "Number of frequent target words that every sentence may have.", within=POSITIVE)
+    pairs: int = option(100_000, "Most sentence pairs that are read, evenly spaced in the text.", within=POSITIVE)
     sos: str = option(SOS, "The word that starts a sentence.")
     eos: str = option(EOS, "The word that ends a sentence.")
-    check_special_token: bool = option(True, "As nmt.nmt takes it.")
+    check_special_token: bool = option(True, "Same as the flag of nmt.nmt.")
     share_vocab: bool = option(False, "<vocab_prefix>.<src> is the vocabulary of both languages.")
 
 

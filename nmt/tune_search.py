@@ -1,9 +1,9 @@
-"""The length penalty that suits a model, by BLEU on the development text.
+"""Finds a model's best length penalty by BLEU on the development text.
 
     python -m nmt.tune_search --out_dir=model [--weights=0,0.5,1] [--beam_width=5] [--ckpt=a,b] [--dev_prefix=data/dev]
 
-translates the development text of the run in out_dir with each --length_penalty_weight, alone or as mpirun -n N ...,
-and prints a table of BLEU (sacreBLEU of the text as it is tokenised) and of lengths, then the flag to translate with.
+translates the development text of the run in out_dir with each --length_penalty_weight, alone or with mpirun -n N.
+It prints a table of BLEU (sacreBLEU on the text's own tokens) and relative lengths, then the best flag.
 """
 
 from __future__ import annotations
@@ -39,43 +39,43 @@ _HEAD = "{}, beam {}, {}\n--length_penalty_weight   BLEU  words to one of the re
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """The command line."""
+    """Command-line options of `nmt.tune_search`."""
 
     title: ClassVar[str] = "options"
     PASSED_ON: ClassVar[Sequence[str]] = ("out_dir", "ckpt", "dev_prefix", "infer_batch_size", "shortlist", "precision")
 
     out_dir: str | None = option(None, "Directory of the run; its latest checkpoint translates.", required=True)
-    ckpt: str = option("", "Other checkpoints, with commas between: an ensemble.")
-    dev_prefix: str | None = option(None, "Text to choose by; unset: the run's development text.")
-    weights: str = option("0,0.2,0.4,0.6,0.8,1,1.2,1.4", "Weights to try, with commas between.")
-    beam_width: int | None = option(None, "Hypotheses; unset: as the run has them, or 5.", within=POSITIVE)
-    infer_batch_size: int | None = option(None, "Sentences together; unset: as the run has it.", within=POSITIVE)
-    shortlist: str | None = option(None, "As nmt.nmt takes it.")
-    precision: str | None = option(None, "Format of the matrix products, as nmt.nmt takes it; unset: the run's.")
+    ckpt: str = option("", "Checkpoints to use instead, separated by commas; several form an ensemble.")
+    dev_prefix: str | None = option(None, "Prefix of the text to score on; unset: the run's development text.")
+    weights: str = option("0,0.2,0.4,0.6,0.8,1,1.2,1.4", "Weights to try, separated by commas.")
+    beam_width: int | None = option(None, "Hypotheses; unset: the run's beam width, or 5.", within=POSITIVE)
+    infer_batch_size: int | None = option(None, "Sentences in a batch; unset: the run's value.", within=POSITIVE)
+    shortlist: str | None = option(None, "Same as the flag of nmt.nmt.")
+    precision: str | None = option(None, "Format of matrix products, same as the flag of nmt.nmt; unset: the run's.")
 
     @property
     def each_weight(self) -> list[float]:
-        """The weights.
+        """The length penalty weights to try.
 
         Raises:
-            InputError: one is no number.
+            InputError: an entry is not a number.
         """
         try:
             return [float(one) for one in self.weights.split(",")]
         except ValueError:
-            raise InputError(f"--weights={self.weights}: give numbers with commas between, as 0,0.5,1") from None
+            raise InputError(f"--weights={self.weights}: give numbers separated by commas, as 0,0.5,1") from None
 
     def flags(self) -> list[str]:
-        """What `nmt.nmt` would be given to translate so, but for the weight."""
+        """Return the flags for `nmt.nmt` that translate with these options, without the length penalty."""
         given = {name: getattr(self, name) for name in self.PASSED_ON}
         given |= {"infer_mode": "beam_search", "num_translations_per_input": 1, "beam_width": self.beam_width or 1}
-        # A translation is wanted and no file: the text is read here.
+        # `configure` demands both file names for a translation, but this program reads the text and writes no file.
         given |= {"inference_input_file": os.devnull, "inference_output_file": f"{os.devnull}.translations"}
         return [f"--{name}={value}" for name, value in given.items() if value not in (None, "")]
 
 
 def tune(options: TuneOptions, ranks: Processes) -> None:
-    """Tries each weight, and prints what came of it.
+    """Translate and score with each weight; print a line for each, then the best flags.
 
     Collective: every rank calls, with equal options.
 
@@ -103,18 +103,18 @@ def tune(options: TuneOptions, ranks: Processes) -> None:
         scored.append((bleu.score, config.length_penalty_weight))
     best = max(scored, key=lambda one: (one[0], -abs(one[1])))
     width = configs[0].beam_width
-    more = "" if saved.get("beam_width") == width else f"--beam_width={width} "  # without which a weight is refused
+    more = "" if saved.get("beam_width") == width else f"--beam_width={width} "  # else nmt.nmt refuses the weight
     from_root(ranks, functools.partial(tell, f"{more}--length_penalty_weight={best[1]:g}"))
 
 
 def _read(config: Config) -> tuple[list[str], list[str]]:
-    """The sources, and the references without marks of subwords."""
+    """Return the source lines, and the references without subword marks."""
     text = inputs.open_text(config, config.dev_prefix)
     return list(text.src), [reference_text(line, config.subword_option) for line in text.tgt]
 
 
 def _configured(options: TuneOptions) -> tuple[list[Config], dict[str, Any]]:
-    """The run's options with each weight, and its `hparams`."""
+    """Return the run's options with each weight, and the contents of its `hparams` file."""
     weights = options.each_weight
     path = saved_path(options.ckpt, str(options.out_dir))
     if not os.path.isfile(path):

@@ -1,4 +1,4 @@
-"""Jobs of ``scripts/conformance``: the programs of a style share one; what breaks it is left out of the next."""
+"""Jobs of ``scripts/conformance``: all programs of a style share a job; the next job omits a program that broke it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Arrays = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """How a program ended in one process.
+    """The end of a program in one process.
 
     Attributes:
-      error: the first line of a message; empty if there was none.
-      refused: whether tfdist raised it on purpose.
-      arrays: what the program returned.
-      seconds: how long it took.
-      said: tfdist's log and all warnings meanwhile.
+      error: first line of the error's message; empty if there was no error.
+      refused: whether tfdist refused the program with this error.
+      arrays: arrays that the program returned.
+      seconds: duration of the program.
+      said: lines of tfdist's log, and warnings, while the program ran.
     """
 
     error: str
@@ -41,13 +41,13 @@ class Ended:
 
 @dataclasses.dataclass(frozen=True)
 class Runner:
-    """Runs programs.
+    """Runs programs in jobs.
 
     Attributes:
-      folder: for their results and logs.
-      ranks: how many.
-      stall_seconds: tfdist's own deadline for a rank that does not come.
-      without_tfdist: the ranks do not import it, to show that the programs notice.
+      folder: folder for results and logs.
+      ranks: number of ranks.
+      stall_seconds: tfdist's deadline for a missing rank.
+      without_tfdist: True if the ranks do not import tfdist, to show that the programs detect it.
     """
 
     folder: Path
@@ -56,13 +56,13 @@ class Runner:
     without_tfdist: bool = False
 
     def run(self, style: str, programs: Sequence[Program]) -> tuple[dict[str, Ended], dict[str, list[Ended]]]:
-        """What one process gets of each program, and what the ranks get."""
+        """Return the results of each program, by name: of one process, and of each rank."""
         reference, ranks = self.folder / style / "reference", self.folder / style / "ranks"
         for folder in (reference, ranks):
             folder.mkdir(parents=True)
         alone = self._start([sys.executable], reference, style, programs, ("--alone", "0", "1"))
         left = list(programs)
-        told: dict[str, str] = {}  # what ended the job in which a program was run
+        told: dict[str, str] = {}  # last message of the job that a program broke
         number = 0
         while left:
             number += 1
@@ -114,7 +114,7 @@ class Runner:
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, patience_seconds: float) -> None:
-    """Until they have ended, or nothing more comes of them."""
+    """Wait until the processes have ended; terminate them if no program ends for ``patience_seconds``."""
     known, since = -1, time.monotonic()
     while any(process.poll() is None for process in processes):
         count = len(list(folder.glob("*.json")))
@@ -129,7 +129,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, patience_s
 
 
 def _failed(done: Sequence[Program], folder: Path, ranks: int) -> bool:
-    """Whether the last of them has ended its job."""
+    """Return whether the last program has ended its job by an error."""
     if not done:
         return False
     outcomes = [json.loads((folder / f"{done[-1].name}.{rank}.json").read_text()) for rank in range(ranks)]
@@ -149,7 +149,7 @@ def _ended(folder: Path, name: str, rank: int, told: str) -> Ended:
 
 
 def _last_words(log: Path) -> str:
-    """What tfdist said at the end of a job, else the last line."""
+    """Return the last line of tfdist's messages in a job's log, or else the log's last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("tfdist")]
-    return (own or lines or ["the job ended without a word"])[-1]
+    return (own or lines or ["the job ended without a message"])[-1]

@@ -1,4 +1,4 @@
-"""Verdicts of ``scripts/conformance``: ranks against each other, then against one process."""
+"""Verdicts of ``scripts/conformance``: compare the ranks with each other, then with one process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from conformance_jobs import NOT_ENDED, Arrays, Ended
 from conformance_programs.catalogue import Program
 
-EQUAL = 1e-5  # of a variable's greatest entry: rounding of float32 over a few steps
+EQUAL = 1e-5  # relative to a variable's greatest entry: float32 rounding over a few steps
 TOGETHER = 1e-6  # between ranks, which apply the same averages
 _OF_OTHERS = ("PeerError", NOT_ENDED)
 FAILURES = ("APART", "WRONG", "FAILED")
@@ -21,14 +21,14 @@ class Verdict:
     """A row of the table.
 
     Attributes:
-      program: its name.
-      style: of it.
-      compared: the names of the arrays.
-      difference: the largest, to one process; None if there is nothing to compare.
-      between_ranks: the largest between ranks.
+      program: name of the program.
+      style: style of the program.
+      compared: names of the compared arrays.
+      difference: largest difference to one process; None if no arrays are compared.
+      between_ranks: largest difference between ranks; None if no arrays are compared.
       verdict: equal, refused, told, differs, or one of FAILURES.
-      reason: of it, in words.
-      seconds: on the slowest rank.
+      reason: explanation of the verdict; empty if equal.
+      seconds: seconds on the slowest rank.
     """
 
     program: str
@@ -42,7 +42,7 @@ class Verdict:
 
 
 def judge(program: Program, reference: Ended, ranks: Sequence[Ended]) -> Verdict:
-    """What is to be said of a program."""
+    """Return the verdict on a program."""
     names = tuple(reference.arrays or ranks[0].arrays)
     seconds = max(e.seconds for e in ranks)
 
@@ -55,7 +55,7 @@ def judge(program: Program, reference: Ended, ranks: Sequence[Ended]) -> Verdict
         return verdict("refused", ranks[0].error)
     failed = [(rank, e.error) for rank, e in enumerate(ranks) if e.error]
     if failed:
-        failed.sort(key=lambda f: any(sign in f[1] for sign in _OF_OTHERS))  # what one rank waited for comes last
+        failed.sort(key=lambda f: any(sign in f[1] for sign in _OF_OTHERS))  # errors of waiting come last
         return verdict("FAILED", f"rank {failed[0][0]}: {failed[0][1]}")
     between, where = max(largest(e.arrays, ranks[0].arrays) for e in ranks)
     to_one, at = max(largest(e.arrays, reference.arrays) for e in ranks)
@@ -72,14 +72,14 @@ def judge(program: Program, reference: Ended, ranks: Sequence[Ended]) -> Verdict
 
 
 def largest(found: Arrays, expected: Arrays) -> tuple[float, str]:
-    """The largest difference relative to an array's greatest entry, and in which array; infinite for other arrays."""
+    """Return the largest difference relative to an array's greatest entry, and the array; infinite if names differ."""
     if found.keys() != expected.keys():
         return np.inf, " ".join(sorted(found.keys() ^ expected.keys()))
     return max(((_difference(found[n], expected[n]), n) for n in expected), default=(np.inf, "no array"))
 
 
 def as_json(verdict: Verdict) -> dict[str, Any]:
-    """A row for other programs: differences that are infinite are null, as JSON has no such number."""
+    """Return a row for JSON; infinite differences are null, since JSON has no infinity."""
     row = dataclasses.asdict(verdict)
     return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()}
 
@@ -93,7 +93,7 @@ def _difference(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """All of them, in columns."""
+    """Return the verdicts as a table in text."""
     head = ("program", "style", "compared", "largest difference", "between ranks", "verdict")
     cells = [head, *(_cells(v) for v in verdicts)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(head) - 1)]

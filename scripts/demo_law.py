@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What tfdist is for, in one table: a training by one process and by two ranks, with one global batch, a core each.
+"""Demo of the law: the same training by one process and by two ranks, with one global batch and a core per process.
 
-python scripts/demo_law.py              trains both ways, and prints the table
-python scripts/demo_law.py train        one of them: `mpirun -n 2 python scripts/demo_law.py train` is the other
+- ``python scripts/demo_law.py`` trains both ways, and prints the table.
+- ``python scripts/demo_law.py train`` trains with one process.
+- ``mpirun -n 2 python scripts/demo_law.py train`` trains with two ranks.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ GLOBAL_BATCH, STEPS, WARM_UP = 512, 120, 5
 
 
 def train() -> None:
-    """What a user's script does; the lines with ``tfdist`` are the new ones.
+    """Train as a user's script does; only the lines with ``tfdist`` are added.
 
-    Each process has a core of its own, and no more, so that the times compare.
+    Each process is pinned to its own core, so that the times are comparable.
     """
     import keras
     import numpy as np
@@ -52,7 +53,7 @@ def train() -> None:
 
 
 def run(*launcher: str) -> dict[str, float]:
-    """One of the two trainings."""
+    """Run one of the two trainings, and return its results."""
     command = [*launcher, sys.executable, __file__, "train"]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -60,7 +61,7 @@ def run(*launcher: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """The table."""
+    """Run both trainings, and print the table."""
     columns = {"one process": run(), "two ranks": run("mpirun", "-n", "2")}
     print(f"{'':<34}{''.join(f'{name:>14}' for name in columns)}")
     rows = {
@@ -70,8 +71,8 @@ def main() -> None:
     }
     for name, (key, digits) in rows.items():
         print(f"{name:<34}{''.join(f'{found[key]:>14.{digits}g}' for found in columns.values())}")
-    print("(half of the time, where two cores do twice the work of one: those of some virtual machines do not)")
-    print("the same training, by three lines more in the script:")
+    print("(half of the time, if two cores do twice the work of one; cores of some virtual machines do not)")
+    print("the same training, with three more lines in the script:")
     print("  import tfdist; x, y = tfdist.shard((x, y)); batch = batch // tfdist.size()")
 
 

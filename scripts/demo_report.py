@@ -1,4 +1,4 @@
-"""What the demo ends with: BLEU beside that of copying the source, and five translations.
+"""Demo report: BLEU of the translation and of copying the source, and five translations.
 
 python scripts/demo_report.py SOURCE REFERENCE TRANSLATION
 """

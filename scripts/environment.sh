@@ -1,8 +1,8 @@
-# Sourced by the other scripts: makes a virtual environment with the project in it, once.
+# Sourced by other scripts: makes a virtual environment with the project, if it is not there yet.
 #
 #   environment DIRECTORY EXTRAS [REQUIREMENT...]
 #
-# EXTRAS are the project's extras ("plot,mpich"); a REQUIREMENT pins something further ("tensorflow==2.16.2").
+# EXTRAS are the project's extras ("plot,mpich"); a REQUIREMENT is a further pip requirement ("tensorflow==2.16.2").
 # Sets PYTHON and puts the environment's programs first on PATH.
 
 environment() {
@@ -18,7 +18,7 @@ environment() {
     fi
     PYTHON=$PWD/$directory/bin/python
     PATH=$PWD/$directory/bin:$PATH
-    # Open MPI refuses root and more ranks than cores unless told; other MPIs ignore these.
+    # Without these, Open MPI refuses root and more ranks than cores; other MPIs ignore them.
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
     export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 }

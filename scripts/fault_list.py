@@ -1,10 +1,10 @@
-"""The faults of ``scripts/faults``: what happens to one rank, and what is to become of the job."""
+"""Fault list: the faults of ``scripts/faults`` on one rank, and the expected end of the job."""
 
 from __future__ import annotations
 
 import dataclasses
 
-# Trains for a while; at step 10 of the last rank ``fault`` is called. What a fault defines is inserted before.
+# The program of a job. The last rank calls ``fault`` at step 10. The statements of a ``Fault`` replace the fields.
 PROGRAM = """
 import atexit, ctypes, multiprocessing, os, pathlib, signal, subprocess, sys, threading, time
 import numpy as np
@@ -44,18 +44,18 @@ if __name__ == "__main__":
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One of them.
+    """One fault.
 
     Attributes:
-      name: in words.
-      fault: statements, on one line each, that the last rank runs at its 10th step.
-      says: what must be in the output; all of them.
-      ends: with which kind of exit code: 0, or anything else.
-      before: statements of all ranks, before the graph is made.
-      after: statements of all ranks, after training.
-      outside: what the one who runs the job does when the fault is marked: ``kill`` or ``interrupt`` the launcher.
-      stdout: where the job's output goes, instead of a pipe.
-      shm_megabytes: of its /dev/shm; 0: the machine's.
+      name: name for the table.
+      fault: statements, on one line, that the last rank runs at step 10.
+      says: texts that must all be in the output.
+      ends: True if the exit code must be 0; False if it must not be 0.
+      before: statements that all ranks run before training.
+      after: statements that all ranks run after training.
+      outside: signal to the launcher after the fault: ``kill`` or ``interrupt``; empty for none.
+      stdout: file for the job's standard output; empty for the file of its errors.
+      shm_megabytes: size of the job's /dev/shm in MB; 0 for the machine's /dev/shm.
     """
 
     name: str
@@ -86,7 +86,7 @@ FAULTS = (
     Fault(
         "sys.exit(0) amid training",
         "sys.exit(0)",
-        ("ended while rank", "All ranks must run what is collective, as often"),
+        ("ended while rank", "All ranks must run the same collective calls, equally often"),
     ),
     Fault("sys.exit('message')", "sys.exit('no more')", ("no more",)),
     Fault("sys.exit(3)", "sys.exit(3)", ("with exit code 3",)),

@@ -1,6 +1,6 @@
-"""The numbers of scripts/figures: each function computes or measures those of one figure, for JSON.
+"""Figure numbers: each function computes or measures the numbers of one figure of scripts/figures, for JSON.
 
-A figure's numbers are {"curves": {name: [[x, y], ...]}, ...} and what its command said of itself.
+A figure's numbers are {"curves": {name: [[x, y], ...]}, ...}, with further keys that its drawing function needs.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from scaling_model import (  # noqa: E402
 sys.path.insert(0, str(ROOT))
 Numbers = dict[str, Any]
 
-ARTICLE_WORDS = {4: 51.0, 16: 160.0}  # of IBM's: thousand words a second by GPUs
-_STEPS = 300  # of the two trainings of `divergence`
+ARTICLE_WORDS = {4: 51.0, 16: 160.0}  # IBM's article: thousand words a second by GPUs
+_STEPS = 300  # steps of each training of `divergence`
 _RATE, _TIMES = 0.002, 10
 
 
 def rate() -> Numbers:
-    """The learning rate by step, of the Transformer's schedule and of the others that nmt has."""
+    """Return the learning rate by step, for nmt's schedules."""
     import tensorflow as tf
 
     from nmt.train.schedule import Schedule
@@ -56,7 +56,7 @@ def rate() -> Numbers:
 
 
 def divergence() -> Numbers:
-    """The loss of a training at a rate that is right, and at ten times that; and where the guard ends the latter."""
+    """Train at a good learning rate and at ten times that rate; return the perplexities and the guard's step."""
     with tempfile.TemporaryDirectory() as folder:
         text, data = Path(folder, "text"), Path(folder, "data")
         _run("nmt.phrasebook", f"--out_dir={text}")
@@ -84,15 +84,15 @@ def divergence() -> Numbers:
 
 
 def gpus() -> Numbers:
-    """Words a second by GPUs: what the article has, and the model that goes through three of its steps."""
+    """Return words a second by GPUs: the article's points, and the model fitted to three of the article's steps."""
     cluster, job = _fitted()
-    words = ARTICLE_WORDS[16] * ARTICLE_MS[16] / 16  # of a rank's step
+    words = ARTICLE_WORDS[16] * ARTICLE_MS[16] / 16  # words of a rank's step
     model = [[n, n * words / (1e3 * job.seconds(cluster, n))] for n in range(1, 17)]
     return {"curves": {"model": model}, "published": [[n, one] for n, one in ARTICLE_WORDS.items()]}
 
 
 def milliseconds() -> Numbers:
-    """Milliseconds a step by ranks: what the article has, and the model."""
+    """Return milliseconds a step by ranks: the article's points, and the model."""
     cluster, job = _fitted()
     model = [[n, 1e3 * job.seconds(cluster, n)] for n in range(1, 17)]
     return {
@@ -103,11 +103,11 @@ def milliseconds() -> Numbers:
 
 
 def strong_scaling(sentences: int = 128, rounds: int = 3, steps: int = 6) -> Numbers:
-    """A Transformer's step at one global batch, on 1, 2 and 4 ranks of this machine; and on up to 256 nodes.
+    """Measure a Transformer's step at one global batch on 1, 2 and 4 ranks, and predict it for up to 256 nodes.
 
-    The prediction takes what one rank needs for its share of the batch from processes that exchange nothing, and links
-    of 100 Gbit/s as in the article. The predicted model has one table, where the measured one has three: its gradient
-    is dense, or slices that all ranks gather and add up.
+    The prediction takes the computing time of a rank's share of the batch from single processes without an exchange.
+    Links have 100 Gbit/s as in the article. The predicted model has one table, the measured model has three. The
+    table's gradient is dense, or slices that all ranks gather and add up.
     """
     from nmt_step import SIZES, TIME
 
@@ -154,7 +154,7 @@ def strong_scaling(sentences: int = 128, rounds: int = 3, steps: int = 6) -> Num
 
 
 def ladder(data: str, epochs: int = 2) -> Numbers:
-    """Words a second, rung by rung, of the Transformer: scripts/studies/speed_ladder, 16 accumulated steps."""
+    """Return the Transformer's words a second, rung by rung: scripts/studies/speed_ladder, 16 accumulated steps."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "ladder.json")
         command = [
@@ -171,7 +171,7 @@ def _fitted() -> tuple[Cluster, Job]:
 
 
 def _line(points: list[list[float]]) -> tuple[float, float]:
-    """The straight line by least squares: its value at 0, at least 0, and its slope."""
+    """Fit a straight line by least squares; return its value at 0, or 0 if that is negative, and its slope."""
     mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
     slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
     return max(0.0, mean_y - slope * mean_x), slope

@@ -1,4 +1,4 @@
-"""How the scripts start MPI jobs of their own."""
+"""MPI jobs: the launcher and environment of the jobs that scripts start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Open MPI refuses root and more ranks than cores unless told; other MPIs ignore these.
+# Without these, Open MPI refuses root and more ranks than cores; other MPIs ignore them.
 _OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -20,19 +20,19 @@ _OPEN_MPI = {
 
 
 def mpirun() -> str:
-    """The launcher that belongs to this Python's environment, else the first on PATH."""
+    """Return the mpirun of this Python's environment, else the first one on PATH."""
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     name = Path(sys.argv[0]).name
     return shutil.which("mpirun", path=path) or sys.exit(f"{name}: mpirun is not on PATH; pip install mpich")
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Variables of a job that runs this checkout."""
+    """Return the environment variables of a job that runs this checkout."""
     return {**_OPEN_MPI, **os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", **more}
 
 
 def finish(command: Sequence[str], variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a job to its end, with what it says. It is told to end when this script is."""
+    """Run a job to its end, and return its output. If this script is terminated, the job is terminated too."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with subprocess.Popen(

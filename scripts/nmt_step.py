@@ -1,4 +1,4 @@
-"""The training step that scripts/bench_nmt measures: its sizes, its work, its speed, and where its time goes."""
+"""NMT step: the training step that scripts/bench_nmt measures, with its sizes, operations, speed and profile."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from nmt.train.step import TrainStep
 
 sys.path.insert(0, str(ROOT))
-TIME = 25  # words of the longest sentence, on each side
+TIME = 25  # words of the longest sentence on each side
 _WARM_UP_STEPS = 3
-_PRODUCT = 1024  # rows and columns of the matrices whose product tells a core's rate
+_PRODUCT = 1024  # rows and columns of the matrices for the measurement of a core's rate
 _TRACED_STEPS = 5
 
 
 class Size(NamedTuple):
-    """A model.
+    """The sizes of a model.
 
     Attributes:
         units: width of the layers.
-        source_words: of the vocabulary.
-        target_words: likewise.
-        layers: of each side of a Transformer; 0: a bidirectional LSTM of one layer each way, and a decoder of two.
-        heads: of a Transformer's attention.
-        inner: width of its feed-forward layers.
+        source_words: size of the source vocabulary.
+        target_words: size of the target vocabulary.
+        layers: layers on each side of a Transformer; 0 for an LSTM with a bidirectional layer and two decoder layers.
+        heads: attention heads of a Transformer.
+        inner: width of a Transformer's feed-forward layers.
     """
 
     units: int
@@ -46,7 +46,7 @@ class Size(NamedTuple):
     inner: int = 0
 
     def architecture(self) -> Architecture:
-        """As nmt has it."""
+        """Return nmt's architecture of these sizes."""
         from nmt.model.lstm.architecture import LSTMArchitecture
         from nmt.model.transformer.architecture import TransformerArchitecture
 
@@ -73,7 +73,7 @@ SIZES = {
 
 
 class Cost(NamedTuple):
-    """What operations of one type take in a step."""
+    """The number and the time of a step's operations of one type."""
 
     name: str
     times: float
@@ -81,7 +81,7 @@ class Cost(NamedTuple):
 
 
 def flop(size: Size, sentences: int, filled: float) -> float:
-    """Operations of a step's products on the words of a batch, forward and backward (twice as much)."""
+    """Return the floating-point operations of a step's products: forward, and backward with twice as many."""
     units, words = size.units, sentences * TIME * filled
     output = units * size.target_words
     if size.layers:
@@ -98,11 +98,11 @@ def flop(size: Size, sentences: int, filled: float) -> float:
 
 
 def train(size: Size, options: argparse.Namespace, wait: Callable[[], None]) -> dict[str, float]:
-    """Trains on random batches; `wait` returns when the measurement is to begin.
+    """Train on random batches; `wait` returns when the measurement is to begin.
 
     Returns:
-        medians of a step's seconds and processor seconds, its words, the share of positions that are words, and how
-        many operations a second one core's product of matrices does.
+        medians of a step's seconds and processor seconds, its words, the share of positions that are words. Also one
+        core's operations a second in a product of matrices.
     """
     seconds, processor_seconds, words, rates = [], [], [], []
     with _training(size, options) as (session, step, batches, product, seed):
@@ -129,7 +129,7 @@ def train(size: Size, options: argparse.Namespace, wait: Callable[[], None]) -> 
 
 
 def costliest(size: Size, options: argparse.Namespace) -> list[Cost]:
-    """What a step's operations take, by type, by TensorFlow's own tracing, the dearest first."""
+    """Return the time of a step's operations by type, from TensorFlow's tracing, the longest time first."""
     from tensorflow import compat
 
     v1 = compat.v1
@@ -151,7 +151,7 @@ def costliest(size: Size, options: argparse.Namespace) -> list[Cost]:
 
 
 class _Traced:
-    """A session whose runs are traced."""
+    """A session that traces its runs."""
 
     def __init__(self, session: Any, about: Any) -> None:
         self._session, self._about = session, about
@@ -167,7 +167,7 @@ class _Traced:
 def _training(
     size: Size, options: argparse.Namespace
 ) -> Iterator[tuple[Any, TrainStep, list[Batch], Any, Callable[[int], np.ndarray]]]:
-    """A session, the step in it, batches, a product of matrices, and the seed of a step."""
+    """Yield a session, its training step, batches, a product of matrices, and a function for a step's seed."""
     import tensorflow as tf
 
     import tfdist
@@ -197,7 +197,7 @@ def _training(
 
 
 def random_batch(random: np.random.RandomState, size: Size, sentences: int, shortest: int) -> Batch:
-    """A batch of random words, each sentence of random length; one of the greatest."""
+    """Return a batch of random words; sentences have random lengths, and the first one the greatest length."""
     from nmt.text.batches import Batch
 
     lengths = random.randint(shortest, TIME + 1, sentences).astype(np.int32)

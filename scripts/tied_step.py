@@ -1,9 +1,10 @@
-"""What scripts/bench_step measures with --only tied: the gradient of a table that is looked up and multiplied by.
+"""Tied step: the measurement of scripts/bench_step --only tied, the gradient of a table for lookups and output layer.
 
-A Transformer's words have one table for source, target and output layer. Its gradient comes in parts: rows of what was
-looked up, and a dense one of the product. TensorFlow once put them together as slices of all rows, of which each rank
-gathered all ranks' (Cavdar et al. 2019, "Densifying Assumed-sparse Tensors": 82 times as much on 64 nodes). Today's
-adds them as a dense tensor, and tfdist averages that: what is accumulated does not grow with the ranks.
+A Transformer's words have one table for source, target and output layer. Its gradient has several parts: the rows of
+the lookups, and a dense part of the output layer's product. TensorFlow once joined the parts as slices of all rows.
+Each rank gathered all ranks' slices (Cavdar et al. 2019, "Densifying Assumed-sparse Tensors": 82 times as much on 64
+nodes). Today's TensorFlow adds them as a dense tensor, and tfdist averages this tensor. Its size does not grow with the
+number of ranks.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _STEPS = 5
 
 
 class Row(NamedTuple):
-    """One number of ranks.
+    """A row of the table, for one number of ranks.
 
     Attributes:
-        ranks: how many.
-        ours: bytes that each accumulates of the table's gradient, as it comes out of TensorFlow.
-        gathered: the same, of slices that all ranks gather.
-        seconds: of a step with each, medians; None: computed and not measured.
+        ranks: number of ranks.
+        ours: bytes of the table's gradient that each rank accumulates, as TensorFlow makes it.
+        gathered: bytes that each rank accumulates if all ranks gather slices.
+        seconds: median seconds of a step with each; None if computed and not measured.
     """
 
     ranks: int
@@ -42,13 +43,13 @@ class Row(NamedTuple):
 
 
 def computed(ranks: int) -> Row:
-    """From the sizes: rows of both lookups and all rows of the product, of each rank."""
+    """Return a row computed from the sizes: each rank has the rows of both lookups and all rows of the product."""
     row = WIDTH * 4
     return Row(ranks, WORDS * row, (WORDS + 2 * TOKENS) * row * ranks, None)
 
 
 def measured(ranks: int, script: Path, launcher: str, folder: Path, variables: dict[str, str]) -> Row:
-    """From jobs of so many ranks."""
+    """Return a row measured with jobs of this number of ranks."""
     found = []
     for way in (DENSE, GATHERED):
         report = folder / f"{ranks} {way}"
@@ -65,7 +66,7 @@ def measured(ranks: int, script: Path, launcher: str, folder: Path, variables: d
 
 
 def table(rows: list[Row]) -> str:
-    """With a line each."""
+    """Return the table as text, with a line for each row."""
     lines = [
         f"the gradient of a tied table of {WORDS:,} x {WIDTH}, float32, {TOKENS:,} tokens a side and rank:",
         "MB that a rank accumulates",
@@ -79,7 +80,7 @@ def table(rows: list[Row]) -> str:
 
 
 def work(way: str, report: Path) -> None:
-    """One rank: a few steps, and what its optimizer was given."""
+    """Run a few steps on one rank; rank 0 reports the bytes that its optimizer gets, and the seconds of a step."""
     import tensorflow as tf
 
     import tfdist
@@ -88,7 +89,7 @@ def work(way: str, report: Path) -> None:
     given: list[tf.Tensor] = []
 
     class Counting(v1.train.GradientDescentOptimizer):  # type: ignore[misc]
-        """Tells how much it is given."""
+        """Records the bytes of the gradients that it gets."""
 
         def _resource_apply_dense(self, grad: tf.Tensor, handle: Any) -> Any:
             given.append(4 * tf.size(grad, tf.int64))
@@ -105,7 +106,7 @@ def work(way: str, report: Path) -> None:
         source, target = (tf.constant(random.randint(0, WORDS, TOKENS), tf.int32) for _ in range(2))
         start = v1.random_normal_initializer(stddev=0.02)
         words = v1.get_variable("words", [WORDS, WIDTH], initializer=start, use_resource=True)
-        # (No softmax over all words for each token: its time is another matter.)
+        # Only 64 tokens have a softmax over all words, since its time is not to be measured.
         read = tf.nn.embedding_lookup(words, source) + tf.nn.embedding_lookup(words, target)
         product = words if way == DENSE else _of_all_rows(words)
         some = tf.matmul(tf.tanh(read[:64]), product, transpose_b=True)
@@ -127,7 +128,7 @@ def work(way: str, report: Path) -> None:
 
 
 def _of_all_rows(table: Any) -> Any:
-    """The table, whose gradient is slices of all rows: they are put together with those of lookups."""
+    """Return the table with a gradient of slices of all rows, so that TensorFlow joins it with the lookups' slices."""
     import tensorflow as tf
 
     @tf.RegisterGradient("SlicesOfAllRows")

@@ -1,9 +1,9 @@
-"""The peer of scripts/bench_nmt: the same translator in plain PyTorch, trained data-parallel by DDP over gloo.
+"""Torch peer of scripts/bench_nmt: the same translator in plain PyTorch, trained data-parallel by DDP over gloo.
 
-Started by `bench_nmt --peer torch`, once a rank, in an environment of its own that has torch and NumPy. Bidirectional
-LSTM encoder, LSTM decoder with Luong's attention and input feeding; or PyTorch's Transformer. Softmax over the
-vocabulary, gradients clipped to a norm of 5, SGD: sizes, batch, dropout and the counting of words are those of
-`bench_nmt`, which hands them in.
+`bench_nmt --peer torch` starts it once per rank, in a separate environment with torch and NumPy. The model is a
+bidirectional LSTM encoder and an LSTM decoder with Luong's attention and input feeding, or PyTorch's Transformer. It
+trains with a softmax over the vocabulary, gradients clipped to a norm of 5, and SGD. `bench_nmt` passes sizes, batch
+and dropout, and words are counted in the same way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Translator(nn.Module):
-    """Source and target words -> the mean loss of a word."""
+    """The LSTM translator: source and target words -> mean loss of a sentence."""
 
     def __init__(self, units: int, source_words: int, target_words: int, dropout: float) -> None:
         super().__init__()
@@ -38,13 +38,13 @@ class Translator(nn.Module):
         self.output_layer = nn.Linear(units, target_words, bias=False)
 
     def drop(self, values: torch.Tensor) -> torch.Tensor:
-        """What a layer reads."""
+        """Apply dropout to a layer's input."""
         return functional.dropout(values, self.dropout, self.training) if self.dropout else values
 
     def forward(
         self, source: torch.Tensor, lengths: torch.Tensor, target_in: torch.Tensor, target_out: torch.Tensor
     ) -> torch.Tensor:
-        """Ids [time, batch]; lengths [batch] count for both sides."""
+        """Return the loss of ids [time, batch]; lengths [batch] hold for both sides."""
         time_steps, batch = source.shape
         outside = torch.arange(time_steps)[:, None] >= lengths
         embedded = self.drop(self.source_table(source))
@@ -73,7 +73,7 @@ class Translator(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Likewise, of attention alone: words times the root of their width, sines and cosines of positions."""
+    """The Transformer translator: embeddings times the root of their width, plus sines and cosines of positions."""
 
     def __init__(self, sizes: list[int], longest: int, dropout: float) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Transformer(nn.Module):
             layer.self_attn.dropout = 0.0
             if hasattr(layer, "multihead_attn"):
                 layer.multihead_attn.dropout = 0.0
-        # (nn.Transformer normalises the last layer's sum once more, as the paper does not.)
+        # nn.Transformer normalizes the last layer's output once more; the paper does not.
         self.transformer.encoder.norm = self.transformer.decoder.norm = None
         self.output_layer = nn.Linear(self.units, target_words, bias=False)
         self.dropout = nn.Dropout(dropout)
@@ -99,7 +99,7 @@ class Transformer(nn.Module):
     def forward(
         self, source: torch.Tensor, lengths: torch.Tensor, target_in: torch.Tensor, target_out: torch.Tensor
     ) -> torch.Tensor:
-        """Ids [time, batch]; lengths [batch] count for both sides."""
+        """Return the loss of ids [time, batch]; lengths [batch] hold for both sides."""
         outside = torch.arange(source.shape[0])[:, None] >= lengths
         read, written = (
             self.dropout(table(ids) * self.units**0.5 + self.positions)
@@ -120,7 +120,7 @@ class Transformer(nn.Module):
 def sentence_loss(
     vectors: torch.Tensor, labels: torch.Tensor, outside: torch.Tensor, output_layer: nn.Module
 ) -> torch.Tensor:
-    """Of a sentence on average: vectors [time, batch, units], labels and what is padding [time, batch]."""
+    """Return the mean loss of a sentence; vectors [time, batch, units]; labels, outside (padding) [time, batch]."""
     rows, words = vectors.reshape(-1, vectors.shape[2]), labels.reshape(-1)
     if bool(outside.any()):
         real = ~outside.reshape(-1)
@@ -129,11 +129,11 @@ def sentence_loss(
 
 
 def main() -> None:
-    """One rank: trains on random words and writes its speed."""
+    """Train on random words on one rank, and write its speed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs=6, required=True, help="as nmt_step.Size has them")
+    parser.add_argument("--sizes", type=int, nargs=6, required=True, help="the fields of nmt_step.Size")
     parser.add_argument("--batch", type=int, required=True)
-    parser.add_argument("--lengths", type=int, nargs=2, required=True, help="of the shortest and longest sentence")
+    parser.add_argument("--lengths", type=int, nargs=2, required=True, help="words of the shortest, longest sentence")
     parser.add_argument("--dropout", type=float, required=True)
     parser.add_argument("--precision", choices=["float32", "bfloat16"], required=True)
     parser.add_argument("--steps", type=int, required=True)
@@ -179,7 +179,7 @@ def main() -> None:
 
 
 def random_batch(options: argparse.Namespace) -> tuple[torch.Tensor, ...]:
-    """Random words, sentences of random length, one of the greatest."""
+    """Return a batch of random words; sentences have random lengths, and the first one the greatest length."""
     shortest, longest = options.lengths
     lengths = torch.randint(shortest, longest + 1, [options.batch])
     lengths[0] = longest

@@ -17,8 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TFDIST_RUN = ROOT / "scripts" / "tfdist-run"
-GRACE_SECONDS = 10.0  # for what is made to end
-STARTUP = Path(__file__).parent / "startup"  # what processes started here do first
+GRACE_SECONDS = 10.0  # between asking a command to end and killing it
+STARTUP = Path(__file__).parent / "startup"  # its sitecustomize.py runs first in processes that are started here
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Finished:
 def mpirun(
     ranks: int, arguments: Sequence[str], timeout_seconds: float, environment: Mapping[str, str] | None = None
 ) -> Finished:
-    """Run ``python arguments`` on so many ranks; a missing mpirun is a failure."""
+    """Run ``python arguments`` on this number of ranks; a missing mpirun is a failure."""
     launcher = shutil.which("mpirun")
     assert launcher, "mpirun is not on PATH: scripts/test installs it"
     return run([launcher, "-n", str(ranks), sys.executable, *arguments], timeout_seconds, environment)
@@ -49,11 +49,11 @@ def run(
     """Run a command in the project's root.
 
     Args:
-      command: of the program and its arguments.
-      timeout_seconds: it is made to end after that.
-      environment: beside this process's own.
-      with_children: whether its children are ended with it: those of a command that does not do so itself. They must
-        have another owner, too, which ends them when this process is killed.
+      command: program and arguments.
+      timeout_seconds: the command is ended after this time.
+      environment: variables that are added to this process's environment.
+      with_children: end the command's children with the command, if the command does not do so. Something else must
+        end them when this process is killed.
     """
     start = time.monotonic()
     path = os.pathsep.join(filter(None, [str(STARTUP), str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -75,20 +75,20 @@ def run(
         except subprocess.TimeoutExpired:
             output, errors = _ended(process, end)
             code = None
-        except BaseException:  # pytest is interrupted: the ranks are not to go on without it
+        except BaseException:  # pytest is interrupted: the ranks must not continue without it
             _ended(process, end)
             raise
     return Finished(code, output, errors, time.monotonic() - start)
 
 
 def _ended(process: subprocess.Popen[str], end: Callable[[int], None]) -> tuple[str, str]:
-    """What a process had to say that is made to end; the launcher ends its ranks."""
+    """End a process and return its output and errors; a launcher ends its ranks."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             end(number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=GRACE_SECONDS)
-    # Whoever still has its pipes may have them forever.
+    # Other processes may hold the pipes open forever.
     for pipe in filter(None, (process.stdout, process.stderr)):
         pipe.close()
     return "", "ended, but something that it has started goes on and keeps its pipes open"

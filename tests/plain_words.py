@@ -9,11 +9,13 @@ parameter's line begin a sentence of their own.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import io
 import re
 import subprocess
 import sys
+import textwrap
 import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +25,7 @@ MOST_WORDS = 25
 # "beside", "aside" and "meanwhile" do not say what runs at the same time as what: "in another thread", "while".
 VAGUE = re.compile(r"\b(beside|aside|meanwhile|what\b[^.;:]{0,40}\bof it)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])[)\"'*_]*(?:\s+|$)")
+_OF_WORDS = {"tests/plain_words.py", "tests/test_plain_words.py"}  # they name what they forbid
 _FEWEST_WORDS = 6  # of a string that is taken for a message
 _PART = re.compile(r"^\s*(?:[-*+|>]|\d+\.|#+|[\w*`.]+(?: \([^)]*\))?:)\s")  # a line that begins a sentence of its own
 
@@ -97,8 +100,8 @@ def of_markdown(text: str) -> Iterator[tuple[int, str]]:
         yield offset + 1, paragraph
 
 
-def of_python(text: str) -> Iterator[tuple[int, str]]:
-    """(line, paragraph) of docstrings, comments and messages."""
+def of_python(text: str, messages: bool) -> Iterator[tuple[int, str]]:
+    """(line, paragraph) of docstrings, comments and, if they are wanted, messages."""
     tree = ast.parse(text)
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = {
@@ -111,7 +114,7 @@ def of_python(text: str) -> Iterator[tuple[int, str]]:
         for offset, paragraph in paragraphs(_without_code(_unindented(value.value))):
             yield value.lineno + offset, paragraph
     yield from _comments(text)
-    for node, said in _messages(tree):
+    for node, said in _messages(tree) if messages else ():
         if id(node) not in docstrings:
             for offset, paragraph in paragraphs(said):
                 yield node.lineno + offset, paragraph
@@ -151,14 +154,28 @@ def _messages(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
             said = node.value
         else:
             continue
-        if len(said.split()) >= _FEWEST_WORDS and re.search(r"[a-z]{2} [a-z]{2}", said):
+        if len(said.split()) >= _FEWEST_WORDS and re.search(r"[a-z]{2} [a-z]{2}", said) and not _is_program(said):
             yield node, said
+
+
+def _is_program(said: str) -> bool:
+    """Whether a string is a program of several lines, for Python or a shell, and not text."""
+    if "\n" not in said.strip() or said.lstrip().startswith("#!") or "\\\n" in said:
+        return "\n" in said.strip()
+    with contextlib.suppress(SyntaxError):
+        return bool(ast.parse(textwrap.dedent(said.replace("{{", "{").replace("}}", "}"))))
+    return False
 
 
 def offences(path: Path) -> Iterator[Offence]:
     """Of one file."""
-    text, name = path.read_text(), str(path.relative_to(ROOT))
-    for line, paragraph in (of_markdown if path.suffix == ".md" else of_python)(text):
+    return offences_in(path.read_text(), str(path.relative_to(ROOT)))
+
+
+def offences_in(text: str, name: str) -> Iterator[Offence]:
+    """Of a text; the name says whether it is Markdown or Python."""
+    messages = not name.startswith("tests/")  # there most strings are programs, or match messages
+    for line, paragraph in of_markdown(text) if name.endswith(".md") else of_python(text, messages):
         for sentence in sentences(paragraph):
             count = sum(bool(re.search(r"\w", word)) for word in sentence.split())
             if count > MOST_WORDS:
@@ -169,13 +186,18 @@ def offences(path: Path) -> Iterator[Offence]:
 
 def files() -> Sequence[Path]:
     """Python and Markdown of the project."""
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
-    found = [ROOT / name for name in listed if name]
+    command = ["git", "ls-files", "-co", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found = [ROOT / name for name in listed.split("\n") if name and name not in _OF_WORDS]
     return [path for path in found if path.is_file() and (path.suffix in (".py", ".md") or _is_script(path))]
 
 
 def _is_script(path: Path) -> bool:
-    return path.parent.name in ("scripts", "studies") and not path.suffix and path.read_bytes()[:2] == b"#!" and b"python" in path.read_bytes()[:40]
+    return (
+        path.parent.name in ("scripts", "studies")
+        and not path.suffix
+        and "python" in path.open("rb").readline().decode("utf-8", "replace")
+    )
 
 
 def main() -> None:
@@ -184,7 +206,8 @@ def main() -> None:
     found = [offence for path in chosen for offence in offences(path)]
     for offence in found:
         print(offence)
-    print(f"{sum(bool(o.words) for o in found)} sentences of more than {MOST_WORDS} words, {sum(not o.words for o in found)} vague ones")
+    long = sum(bool(offence.words) for offence in found)
+    print(f"{long} sentences of more than {MOST_WORDS} words, {len(found) - long} with a vague word")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rooms and arrows: who may know whom; and MPI, the environment and the patches in their rooms."""
+"""Layers of the packages: which module may import which, and where MPI, the environment and patches may be used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODULES = {
     for path in sorted(ROOT.glob(f"{package}/**/*.py"))
 }
 
-# From the ground up: what stands in a line may import the lines before it, and itself.
+# From bottom to top: the modules of a line may import modules of the lines before it, and of their own package.
 ROOMS = {
     "tfdist": "compat core, processes, transport, mpi engine, graph, variables, training, updates, hooks, start, "
     "api api_collectives api_ddl api_updates schedules ddl_keras extend, __init__, keras __main__ horovod",
@@ -35,7 +35,7 @@ BESIDE = {  # neither is one of the ranks
 
 
 def imports(path: Path) -> set[str]:
-    """Every module a file imports, those of functions and those for types included."""
+    """Return all modules that a file imports, also inside functions and for types only."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -55,7 +55,7 @@ def room_of(module: str) -> str:
 
 
 def line_of(package: str, module: str) -> int | None:
-    """In which line of a package's rooms a module stands; None if it is not the package's."""
+    """Return the number of a module's line in ``ROOMS``; None if the module is not in the package."""
     own = module.removeprefix(f"{package}.").split(".")[0]
     lines = [line.split() for line in ROOMS[package].split(", ")]
     return next((n for n, line in enumerate(lines) if own in line), None) if module != own else None
@@ -77,7 +77,7 @@ def test_arrows_go_down(package: str, known: dict[str, set[str]]) -> None:
                 line = line_of(package, other) if other in MODULES else None
                 same = other.split(".")[: package.count(".") + 2] == name.split(".")[: package.count(".") + 2]
                 wrong += [f"{name} -> {other}"] if line is not None and not same and line >= own else []
-    assert not wrong, "these imports go upwards or aside"
+    assert not wrong, "these imports go to the same line of ROOMS or to a later one"
 
 
 def test_there_are_no_circles(known: dict[str, set[str]]) -> None:

@@ -1,4 +1,4 @@
-"""``simulate_scaling``: the model against sums by hand, and against the steps that it was not fitted on."""
+"""``simulate_scaling``: the model against calculations by hand, and against steps that it was not fitted on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "studies"))
 
 from scaling_model import Cluster, Job, Machine, fitted, ring_bytes  # noqa: E402
 
-# 100 bytes a second in a node, 10 between nodes; 0.02 s a byte at each rank.
+# 100 bytes per second in a node, 10 between nodes; 0.02 s per byte at each rank.
 PLAIN = Cluster(2, 100.0, 10.0, latency=0.0, staging=0.02)
 
 
@@ -32,7 +32,7 @@ def test_the_ring() -> None:
     assert [ring_bytes(60.0, n) for n in (1, 2, 3, 4)] == [0.0, 60.0, 80.0, 90.0]
     assert PLAIN.all_reduce(60.0, 2) == pytest.approx(60 * (0.02 + 0.01))
     assert PLAIN.all_reduce(60.0, 4) == pytest.approx(90 * (0.02 + 0.1))
-    # Two turns of log2(4) messages, half of the rate.
+    # Two rounds of log2(4) messages, at half the rate.
     slow = Cluster(2, 100.0, 10.0, latency=0.5, efficiency=0.5)
     assert slow.all_reduce(60.0, 4) == pytest.approx(90 / 5 + 2 * 2 * 0.5)
     assert slow.all_gather(60.0, 3) == pytest.approx(2 * 60 / 5 + 2 * 0.5)
@@ -42,19 +42,19 @@ def test_buckets_hide_behind_the_backward_pass() -> None:
     one = Job(compute=9.0, gradients=60.0)
     assert one.seconds(PLAIN, 1) == 9.0
     assert one.seconds(PLAIN, 2) == pytest.approx(9 + 1.8)
-    # Three buckets are ready at 5, 7 and 9 s, and take 0.6 each: the last one shows.
+    # Three buckets are ready at 5, 7 and 9 s, and take 0.6 s each: only the last one adds time.
     assert Job(9.0, 60.0, bucket=20.0).seconds(PLAIN, 2) == pytest.approx(9.6)
-    # Between nodes 3.6 s each, one after the other from 5 s on.
+    # Between nodes the buckets take 3.6 s each, one after the other from 5 s on.
     assert Job(9.0, 60.0, bucket=20.0).seconds(PLAIN, 4) == pytest.approx(5 + 3 * 3.6)
     assert Job(9.0, 60.0, bucket=20.0, backward=0.0).seconds(PLAIN, 4) == pytest.approx(9 + 3 * 3.6)
 
 
 def test_bf16_and_rows_send_less() -> None:
     assert Job(9.0, 60.0, wire=0.5).seconds(PLAIN, 4) == pytest.approx(9 + 45 * 0.12)
-    # 20 of the 60 bytes are tables, of which each rank has a tenth: 3 * 2 bytes come from the others.
+    # 20 of the 60 bytes are tables, and each rank touches a tenth: 3 * 2 bytes come from the other ranks.
     rows = Job(9.0, 60.0, tables=20.0, touched=0.1, rows=True)
     assert rows.seconds(PLAIN, 4) == pytest.approx(9 + (ring_bytes(40, 4) + 6) * 0.12)
-    # All ranks' rows would be more than the tables.
+    # The rows of all ranks would be larger than the tables.
     dense = Job(9.0, 60.0, tables=20.0, touched=0.9, rows=True)
     assert dense.seconds(PLAIN, 4) == pytest.approx(9 + 90 * 0.12)
 
@@ -89,7 +89,7 @@ def test_what_cannot_be_fitted(seconds: dict[int, float], message: str) -> None:
 
 
 def test_a_machine() -> None:
-    """Two cores: 6 s alone, 8 s beside another; 2 s for an exchange of two."""
+    """Two cores: a step takes 6 s alone, 8 s while another process runs; an exchange of two ranks takes 2 s."""
     machine = Machine(cores=2, alone=6.0, beside=8.0, floor=2.0)
     assert [machine.seconds(n) for n in (1, 2, 3, 4)] == [6.0, 10.0, 15.0, 20.0]
     assert Machine(4, 6.0, 9.0, 2.0).seconds(3) == pytest.approx(8 + 1.5)
@@ -110,7 +110,7 @@ def test_the_article_is_predicted_and_goes_on_to_4096(tmp_path: Path) -> None:
 
 
 def test_the_article_on_another_network(tmp_path: Path) -> None:
-    """The fit stays; what goes over the network takes ten times as long."""
+    """The fit stays the same; transfers over the network take ten times as long."""
     code, said = simulated("--network-gbit=10", "--latency-us=0", "--ranks", "1", "4", "8", "--json", f"{tmp_path}/x")
     assert code == 0, said
     found = json.loads((tmp_path / "x").read_text())
@@ -141,7 +141,7 @@ def test_a_measured_machine(tmp_path: Path) -> None:
 
 
 def test_what_is_taken_from_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inputs are of processes that exchange nothing; the median of rounds counts."""
+    """The model's inputs come from processes that exchange nothing; the median of rounds counts."""
     script = runpy.run_path(str(ROOT / "scripts" / "studies" / "simulate_scaling"))
     runs: list[int] = []
 
@@ -149,7 +149,7 @@ def test_what_is_taken_from_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> No
         n = int(command[command.index("--ranks") + 1])
         runs.append(n)
         slower = 1.5 if len(runs) <= 3 else 1.0  # the first of three rounds
-        # Of all processes together: each takes 0.5 s alone, 0.6 s beside others; ranks 0.1 s more.
+        # Speeds of all processes together: a step takes 0.5 s alone, 0.6 s while others run; ranks take 0.1 s more.
         speeds = {"one process": 1 / 0.5, "independent": n / 0.6, "ranks": n / (0.6 + 0.1 * (n > 1)) / slower}
         found = {"steps_per_second": {"dense": speeds}, "floor_s": {"dense": n / 100}}
         Path(command[command.index("--json") + 1]).write_text(json.dumps(found))
@@ -166,6 +166,6 @@ def test_what_is_taken_from_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> No
 def test_bad_input() -> None:
     for arguments in (["--bmuf=0"], ["--per-node=0"], ["--network-gbit=-1"], ["--ranks", "2", "0"]):
         code, said = simulated(*arguments)
-        assert code == 1 and "it is more than 0" in said and arguments[0].split("=")[0] in said, arguments
+        assert code == 1 and "it must be more than 0" in said and arguments[0].split("=")[0] in said, arguments
     code, said = simulated("--tables-mb=-1")
-    assert code == 1 and "--tables-mb=-1.0; it is at least 0" in said
+    assert code == 1 and "--tables-mb=-1.0; it must be at least 0" in said

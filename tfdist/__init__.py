@@ -1,8 +1,8 @@
 """Data-parallel training for TensorFlow: ``import tfdist``, then ``mpirun -n N python script.py``.
 
-Importing this package rewrites training graphs: every variable starts with rank 0's value, and every gradient is
-averaged over the ranks before anything else looks at it. Evaluation and inference graphs stay as they are. Started
-without a launcher, it does nothing at all, unless it is to accumulate steps.
+Importing this package rewrites training graphs. Every variable starts with rank 0's value. Every gradient is averaged
+over the ranks before any other operation reads it. Evaluation and inference graphs stay as they are. Without a
+launcher, the import changes nothing, unless settings change how one process trains (``accumulate_steps``, for example).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ else:
     _WITH_KERAS = {"DDLCallback": "ddl_keras", "DDLGlobalVariablesCallback": "ddl_keras"}
 
     def __getattr__(name: str) -> Any:
-        """What is used first: TensorFlow is imported by what needs it, and Keras by schedules and callbacks."""
+        """Import a module at the first use of a name, so that TensorFlow and Keras are imported only where needed."""
         if name in _PARTS:
             return importlib.import_module(f"tfdist.{name}")
         if name in __all__ or name in _WITH_KERAS:

@@ -1,4 +1,4 @@
-"""``python -m tfdist``, alone or under mpirun: versions, ranks, settings, and a test of the collectives.
+"""``python -m tfdist``, on one process or under mpirun: print versions, ranks and settings, and test the collectives.
 
 ``python -m tfdist trace FILES`` is another command: see ``tfdist.trace``.
 """
@@ -25,7 +25,7 @@ _TEST_SECONDS = 1.0
 
 
 def main() -> int:
-    """Print the report on rank 0; 0 if the collectives work."""
+    """Print the report on rank 0; return 0 if the collectives work, else 1."""
     job = process().job
     wrong = _wrong_results(time.monotonic() + _TEST_SECONDS)
     measured = job.engines.measure() if job.world.size > 1 else None
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def _gpu() -> str:
-    """The one that TensorFlow takes first on this rank, in words; empty if there is none."""
+    """Return the name of the first GPU that TensorFlow lists on this rank; empty if there is none."""
     import tensorflow as tf
 
     for device in tf.config.list_physical_devices("GPU"):
@@ -90,7 +90,7 @@ def _report(wrong: list[list[str]], gpus: list[str], measured: autotune.Measurem
 
 
 def _wrong_results(until: float) -> list[str]:
-    """What is wrong with the collectives here, tried with growing arrays until the time is over."""
+    """Test the collectives with growing arrays until the time is over, and return an error message for each failure."""
     rank, size = tfdist.rank(), tfdist.size()
     elements = 1
     wrong: list[str] = []

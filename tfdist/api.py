@@ -1,4 +1,4 @@
-"""The calls of a script, but for collectives and updates: rank, size, shard, configure, broadcast_variables, abort …"""
+"""Calls for scripts, without collectives and updates: rank, size, shard, configure, broadcast_variables, abort …"""
 
 from __future__ import annotations
 
@@ -23,40 +23,64 @@ _world = _job.world
 
 
 def rank() -> int:
-    """This process's number, from 0."""
+    """Return the rank of this process, from 0.
+
+    Example:
+      >>> tfdist.rank() < tfdist.size()
+      True
+    """
     return _world.rank
 
 
 def size() -> int:
-    """The number of processes that train together."""
+    """Return the number of ranks of this job.
+
+    Example:
+      >>> rate = 0.1 * tfdist.size()
+    """
     return _world.size
 
 
 def local_rank() -> int:
-    """This process's number among those on the same machine, from 0."""
+    """Return the number of this process among the ranks of its host, from 0.
+
+    Example:
+      >>> tfdist.local_rank() < tfdist.local_size()
+      True
+    """
     return _world.local_rank
 
 
 def local_size() -> int:
-    """The number of processes on this machine."""
+    """Return the number of ranks on this host.
+
+    Example:
+      >>> tfdist.local_size() <= tfdist.size()
+      True
+    """
     return _world.local_size
 
 
 def enable_broadcast() -> AbstractContextManager[None]:
-    """Give the training graphs built from now on rank 0's initial values (the default).
+    """Give rank 0's initial values to the training graphs that are built from now on (the default).
 
     As a context manager it restores the previous state at the end.
+
+    Example:
+      >>> with tfdist.enable_broadcast():
+      ...     weight = tf.Variable(1.0)
     """
     return job.BroadcastSwitch(_job.switches, True)
 
 
 def disable_broadcast() -> AbstractContextManager[None]:
-    """Leave the initial values of the graphs built from now on to each rank; gradients are still averaged.
+    """Keep each rank's own initial values in the graphs that are built from now on. Gradients are still averaged.
 
-    As a context manager it restores the previous state at the end::
+    As a context manager it restores the previous state at the end.
 
-        with tfdist.disable_broadcast():
-            build_my_graph()
+    Example:
+      >>> with tfdist.disable_broadcast():
+      ...     weight = tf.Variable(float(tfdist.rank()))
     """
     return job.BroadcastSwitch(_job.switches, False)
 
@@ -66,24 +90,34 @@ disable_bcast = disable_broadcast
 
 
 def uninstall() -> None:
-    """Undo the changes to TensorFlow; graphs that hold communication keep it, but can no longer be started."""
+    """Undo the changes to TensorFlow. Graphs that contain exchanges keep them, but can no longer be started.
+
+    Example::
+
+        tfdist.uninstall()
+    """
     _process.uninstall()
 
 
 def shard(data: Any, remainder: Remainder = "drop") -> Any:
-    """This rank's share of a dataset or sequence: elements rank, rank + size, …, the same number on every rank.
+    """Return this rank's shard of a dataset or sequence: elements rank, rank + size, …, equally many on every rank.
 
     Args:
-      data: a ``tf.data.Dataset``; anything that can be sliced along its first axis, such as an array or a list; or a
-        structure as ``model.fit`` takes it, each of whose parts is shared so: a dict, or a tuple or list whose elements
-        are arrays or tensors (or dicts of them, or None). A list of other things is a sequence of examples; one of
-        arrays that are the examples wants ``np.stack`` first.
+      data: a ``tf.data.Dataset``, a sequence (array, list …), which is sliced along its first axis, or a structure as
+        for ``model.fit``. A structure is a dict, or a tuple or list of arrays, tensors, dicts or None. Each part of a
+        structure is sharded. Any other list is a sequence of examples. If the examples are arrays, combine them with
+        ``np.stack`` first.
       remainder: ``drop`` leaves out the elements that do not fill a last round over the ranks; ``pad`` fills the
         round with elements from the beginning.
 
     Raises:
-      ValueError: fewer elements than ranks, a dataset of unknown length to be padded, parts of unequal lengths, or a
-        tuple or list of arrays and other things.
+      ValueError: there are fewer elements than ranks. Or a dataset of unknown length is to be padded, the parts have
+        unequal lengths, or a tuple or list contains arrays and other things.
+
+    Example:
+      >>> own = tfdist.shard(np.arange(8))
+      >>> len(own) == 8 // tfdist.size()
+      True
     """
     found = data_shard.shard(data, _world.rank, _world.size, remainder)
     if _world.size > 1:
@@ -94,28 +128,32 @@ def shard(data: Any, remainder: Remainder = "drop") -> Any:
 def configure(
     sparse_as_dense: bool | None = None, sparse_ways: Mapping[str, SparseMode] | None = None, **settings: Any
 ) -> None:
-    """Change settings for the graphs built from now on; the same on all ranks.
+    """Change settings for the graphs that are built from now on. All ranks must set the same values.
 
-    A ``tf.function`` that has been traced keeps what it was built by: its next call is a ``SettingsError`` if that is
-    not what is configured then.
+    A ``tf.function`` keeps the settings with which it was traced. Its next call raises a ``SettingsError`` if other
+    settings are configured by then.
 
     Args:
-      sparse_as_dense: hand averages of IndexedSlices out as dense tensors, as Horovod's option of this name does. The
+      sparse_as_dense: return averages of IndexedSlices as dense tensors, as Horovod's option of this name does. The
         default keeps slices, because optimizers with momentum treat the two differently.
-      sparse_ways: by variable name (with ``:0`` or without), how the rows of its gradient travel: ``auto``, ``dense``
-        or ``gather``, with the same result; or ``unmerged``: all ranks' rows one after the other.
+      sparse_ways: exchange of the rows of a variable's gradient, by variable name (with ``:0`` or without).
+        ``auto``, ``dense`` and ``gather`` give the same result. ``unmerged`` returns the rows of all ranks one
+        after the other.
       **settings: ``bucket_mb``, ``compression``, ``sparse``, ``accumulate_steps``, ``mixed_precision``,
-        ``loss_scale...``, ``divergence``, ``sync``, ``block_...``, as in the environment.
+        ``loss_scale...``, ``divergence``, ``sync``, ``larc...``, ``block_...``, as in the environment.
 
     Raises:
       SettingsError: an unknown setting, a value out of its range, a setting that only the environment has, or
         settings that contradict each other.
+
+    Example:
+      >>> tfdist.configure(sparse_as_dense=False, bucket_mb=64)
     """
     switches = _job.switches
     if sparse_as_dense is not None:
         switches.sparse_as_dense = bool(sparse_as_dense)
     for name, way in (sparse_ways or {}).items():
-        switches.settings.configured(sparse=way)  # checks it
+        switches.settings.configured(sparse=way)  # raises if the value is unknown
         switches.sparse_ways[name.removesuffix(":0")] = way
     switches.settings = switches.settings.configured(**settings)
     for line in switches.settings.without_effect(len(_world.topology.nodes)):
@@ -126,19 +164,25 @@ def configure(
 
 
 def join() -> int:
-    """This rank has no more data: it takes part in the others' steps with nothing until they have none either.
+    """Wait, after this rank's last batch, until all ranks have joined; take part in their exchanges without gradients.
 
-    Gradients are meanwhile averaged over the ranks that still train. At the end every rank has the variables of one
-    that trained longest.
+    Until then, gradients are averaged over the ranks that still train. At the end every rank has the variables of the
+    lowest rank among those that trained longest.
 
-    Collective: all ranks, each when its data end; not in the middle of anything else that is collective.
+    Collective: all ranks, each when its data end, and not inside another collective operation.
 
     Returns:
       The lowest of the ranks that trained longest.
 
     Raises:
-      RuntimeError: a graph communicates in a way that needs this rank's data (a broadcast in a step, say), or the
-        ranks train by blocks.
+      RuntimeError: the ranks train by local SGD (``TFDIST_SYNC``). Or a graph has an exchange that needs this rank's
+        data, for example a broadcast in a step.
+
+    Example::
+
+        for batch in batches:
+            session.run(train_op, {inputs: batch})
+        tfdist.join()
     """
     if _world.size == 1:
         return 0
@@ -154,25 +198,35 @@ def abort(message: str = "tfdist.abort was called", exit_code: int = 1) -> None:
     """Print one message and end all ranks.
 
     Args:
-      message: what is wrong and what to do; of several ranks that call this at about the same time, the lowest prints.
-      exit_code: of the whole job; not 0.
+      message: what is wrong and what to do. If several ranks call this at about the same time, the lowest prints.
+      exit_code: exit code of the whole job; not 0.
+
+    Example::
+
+        tfdist.abort("the loss is not finite: lower the learning rate")
     """
     abort_job(_world, message, exit_code)
 
 
 def broadcast_variables(variables: Any, root: int = 0) -> None:
-    """Give variables one rank's values, at once.
+    """Set variables to the values of one rank, immediately.
 
-    Training does so by itself before its first step, from rank 0; this is for what changes later.
+    Training does this automatically before its first step, from rank 0. Call it for variables that change later.
 
     Collective: all ranks, with variables of the same dtypes and shapes in the same order.
 
     Args:
-      variables: of ``tf.Variable`` or Keras, executing eagerly; or something that has ``weights``, such as a model.
-      root: whose.
+      variables: eager variables of TensorFlow or Keras, or an object with ``weights``, such as a model.
+      root: rank that sends its values.
 
     Raises:
       DisagreementError: the ranks have different variables.
+
+    Example:
+      >>> weight = tf.Variable(float(tfdist.rank()))
+      >>> tfdist.broadcast_variables([weight])
+      >>> float(weight)
+      0.0
     """
     from tfdist.variables.eager_variables import variables_of
 
@@ -181,16 +235,22 @@ def broadcast_variables(variables: Any, root: int = 0) -> None:
 
 
 def average_variables(variables: Any) -> None:
-    """Give variables the mean of all ranks' values, at once: moving statistics of batch normalisation, for example.
+    """Set variables to the mean over the ranks, immediately. Use: moving statistics of batch normalisation.
 
     Collective: all ranks, with variables of the same names, dtypes and shapes in the same order.
 
     Args:
-      variables: of ``tf.Variable`` or Keras, executing eagerly; or something that has ``non_trainable_weights``, such
-        as a model, of which those are meant. Others than floating-point ones stay as they are.
+      variables: eager variables of TensorFlow or Keras; or an object with ``non_trainable_weights``, such as a model,
+        whose non-trainable weights are averaged. Variables that are not floating-point stay as they are.
 
     Raises:
       DisagreementError: the ranks have different variables.
+
+    Example:
+      >>> statistic = tf.Variable(float(tfdist.rank()))
+      >>> tfdist.average_variables([statistic])
+      >>> float(statistic) == (tfdist.size() - 1) / 2
+      True
     """
     from tfdist.variables.eager_variables import average_values, variables_of
 
@@ -198,14 +258,13 @@ def average_variables(variables: Any) -> None:
 
 
 def alone(reason: str) -> AbstractContextManager[None]:
-    """Mark work that this rank does while the others wait: they report ``reason`` and keep waiting.
+    """Mark work that this rank does while the others wait. They report ``reason`` and keep waiting.
 
-    Graphs that are built, tapes that are opened and variables that are made meanwhile are this rank's own.
+    Graphs, tapes and variables that are created inside this context belong to this rank alone.
 
-    ::
-
-        if tfdist.rank() == 0:
-            with tfdist.alone("evaluation"):
-                evaluate()
+    Example:
+      >>> if tfdist.rank() == 0:
+      ...     with tfdist.alone("evaluation"):
+      ...         error = float(tf.reduce_sum([1.0, 2.0]))
     """
     return job.alone(_job, reason)

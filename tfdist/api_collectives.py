@@ -1,4 +1,4 @@
-"""The collectives of a script: all_reduce, broadcast, all_gather …, for all ranks or a process group (new_group)."""
+"""Collectives for scripts: all_reduce, broadcast, all_gather …, for all ranks or a process group (new_group)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _world = _job.world
 
 
 def _collectives_of(group: Group) -> TensorCollectives:
-    from tfdist.graph.tensor_collectives import TensorCollectives  # imports TensorFlow: not before it is needed
+    from tfdist.graph.tensor_collectives import TensorCollectives  # here, because it imports TensorFlow
 
     return TensorCollectives(_job, group)
 
@@ -29,12 +29,17 @@ def _of_all_ranks() -> TensorCollectives:
 
 
 class Ranks:
-    """Some of the ranks, for collectives among them; made by ``new_group``.
+    """Process group: some of the ranks, for collectives among them; made by ``new_group``.
 
     Attributes:
-      ranks: in the job.
-      rank: this process's number in the group; None if it is not in it.
-      size: of the group.
+      ranks: ranks of the job that are in the group.
+      rank: rank of this process in the group; None if this process is not in the group.
+      size: number of ranks in the group.
+
+    Example:
+      >>> group = tfdist.new_group(range(tfdist.size()))
+      >>> group.rank == tfdist.rank()
+      True
     """
 
     def __init__(self, ranks: Sequence[int]) -> None:
@@ -46,12 +51,12 @@ class Ranks:
         self._closed = False
 
     def close(self) -> None:
-        """Give back what the group has of MPI's few communicators; it cannot be used any more.
+        """Release the MPI communicator of the group, which cannot be used any more. MPI has few communicators.
 
-        One that is dropped is not lost: a later group of the same ranks uses it again, when all of them have dropped
-        theirs.
+        A communicator that is not released is not lost. A later group of the same ranks uses it again, when all of
+        these ranks have deleted their old group.
 
-        Collective: the group's ranks, which have left all other collectives of it; nothing for others.
+        Collective: the ranks of the group, after all other collectives of the group. Does nothing on other ranks.
         """
         if self._group is not None and not self._closed:
             self._closed = True
@@ -59,60 +64,74 @@ class Ranks:
 
 
 def broadcast(value: Any, root: int = 0, group: Ranks | None = None) -> Any:
-    """One rank's value on every rank.
+    """Return one rank's value on every rank.
 
     Collective: all ranks of the group, in the same order.
 
     Args:
-      value: a graph tensor (any dtype, strings too, the same static shape everywhere; the result is a tensor that needs
-        every rank to run it), an eager tensor (the same shape everywhere), or any Python or NumPy value that can be
-        pickled (sent at once; only the root's is looked at).
-      root: whose; counted in the group.
-      group: of ``new_group``; None for all ranks.
+      value: graph tensor, eager tensor, or any Python or NumPy value that can be pickled. Tensors have any dtype, also
+        strings, and the same (static) shape on all ranks. Eager tensors and values are sent immediately. For a graph
+        tensor the result is a tensor that all ranks must run together. Python and NumPy values of ranks other than
+        the root are ignored.
+      root: rank in the group that sends its value.
+      group: from ``new_group``; None for all ranks.
+
+    Example:
+      >>> tfdist.broadcast({"seed": 7 + tfdist.rank()})
+      {'seed': 7}
     """
     return _collectives(group).broadcast(value, root)
 
 
 def all_reduce(tensor: Any, op: Op = "mean", group: Ranks | None = None) -> Any:
-    """Combine element by element over the ranks. Of a mean and a sum there are derivatives.
+    """Combine a tensor over the ranks, element by element, and return the result. ``mean`` and ``sum`` have gradients.
 
     Collective: all ranks of the group, in the same order, with the same shape and dtype.
 
     Args:
-      tensor: a graph tensor (the result is a tensor that needs every rank to run it), or an eager tensor, NumPy array
-        or Python number (combined at once; NumPy results). float16 and bfloat16 are added in float32, rounded once.
-      op: ``mean`` (floating-point and complex only), ``sum``, ``min``, ``max`` or ``product``; of bools: ``sum`` and
-        ``max`` tell whether any is true, ``min`` and ``product`` whether all are.
-      group: of ``new_group``; None for all ranks.
+      tensor: a graph tensor, an eager tensor, a NumPy array or a Python number. For a graph tensor the result is a
+        tensor that all ranks must run together. The other kinds are combined immediately, to an eager tensor or a
+        NumPy array. float16 and bfloat16 are added in float32, rounded once.
+      op: ``mean`` (floating-point and complex only), ``sum``, ``min``, ``max`` or ``product``. For bools, ``sum`` and
+        ``max`` return whether any is true, ``min`` and ``product`` whether all are true.
+      group: from ``new_group``; None for all ranks.
 
     Raises:
-      ValueError: another ``op``, the mean of integers, the least or greatest of complex numbers, or strings.
-      DisagreementError: the ranks bring different shapes or dtypes.
+      ValueError: an unknown ``op``, the mean of integers, the minimum or maximum of complex numbers, or strings.
+      DisagreementError: the ranks have different shapes or dtypes.
+
+    Example:
+      >>> mean = tfdist.all_reduce(tf.constant(3.0))
+      >>> float(mean)
+      3.0
     """
     return _collectives(group).all_reduce(tensor, op)
 
 
 def average_loss(total: Any, count: Any) -> Any:
-    """A loss over what all ranks count together, such as tokens, of which a rank's batch has more or fewer.
+    """Return a loss that is normalised by the number of tokens (or other items) of all ranks together.
 
-    A rank's own ``total / count`` would weigh the tokens of a short batch more than those of a long one, and a sum
-    would be averaged over the ranks. This one is ``size * total / (the sum of count over the ranks)``: its mean over
-    the ranks, and that of its gradients, which tfdist takes, is what one process with all batches has, the sum of
-    ``total`` over the sum of ``count``::
-
-        loss = tfdist.average_loss(tf.reduce_sum(losses * mask), tf.reduce_sum(mask))
+    With a rank's own ``total / count``, tokens of a short batch would count more than tokens of a long one. This loss
+    is ``size * total / (the sum of count over the ranks)``. tfdist averages its gradients over the ranks. The result
+    equals that of one process with all batches: the sum of ``total`` over the sum of ``count``.
 
     Collective: all ranks (inside ``alone`` it is ``total / count``).
 
     Args:
       total: floating-point scalar tensor, in a graph or eager: the sum of this rank's losses.
-      count: number or scalar tensor, integers too: by what one process divides; it is not differentiated, and may be 0
-        on a rank that has nothing to add.
+      count: number or scalar tensor, also integers: the number of this rank's tokens. It is not differentiated, and
+        may be 0 on a rank without tokens.
 
     Returns:
       Scalar tensor with the dtype of ``total``.
+
+    Example:
+      >>> losses, mask = tf.constant([1.0, 3.0, 9.0]), tf.constant([1.0, 1.0, 0.0])
+      >>> loss = tfdist.average_loss(tf.reduce_sum(losses * mask), tf.reduce_sum(mask))
+      >>> float(loss)
+      2.0
     """
-    import tensorflow as tf  # not before it is needed
+    import tensorflow as tf  # here, so that importing tfdist does not import TensorFlow
 
     total = tf.convert_to_tensor(total)
     count = tf.stop_gradient(tf.cast(count, tf.float64))
@@ -123,68 +142,95 @@ def average_loss(total: Any, count: Any) -> Any:
 
 
 def all_gather(tensor: Any, group: Ranks | None = None) -> Any:
-    """Every rank's rows, one rank after the other; with derivatives: see the section of that name in tfdist/README.md.
+    """Concatenate the rows of all ranks, by rank. Its gradients: tfdist/docs/semantics.md, "Losses".
 
     Collective: all ranks of the group, in the same order.
 
     Args:
-      tensor: [rows, …], a graph or eager tensor or a NumPy array, of any dtype, strings too; the number of rows may
+      tensor: [rows, …], a graph or eager tensor or a NumPy array, of any dtype, also strings. The number of rows may
         differ between ranks.
-      group: of ``new_group``; None for all ranks.
+      group: from ``new_group``; None for all ranks.
 
     Returns:
       [rows of all ranks, …].
+
+    Example:
+      >>> rows = tfdist.all_gather(tf.constant([[1.0, 2.0]]))
+      >>> len(rows) == tfdist.size()
+      True
     """
     return _collectives(group).all_gather(tensor)
 
 
 def reduce_scatter(tensor: Any, op: Op = "sum", group: Ranks | None = None) -> Any:
-    """Combine over the ranks; each gets its part of the rows.
+    """Combine a tensor over the ranks and return this rank's part of the rows of the result.
 
     Collective: all ranks of the group, in the same order, with the same shape and dtype.
 
     Args:
       tensor: [rows, …], a graph or eager tensor or a NumPy array.
       op: as for ``all_reduce``.
-      group: of ``new_group``; None for all ranks.
+      group: from ``new_group``; None for all ranks.
 
     Returns:
-      [rows / size, …]: part ``rank`` of as many nearly equal ones, the first of which are longer.
+      [rows / size, …]: part ``rank`` of ``size`` parts. If the rows cannot be split equally, the first parts have one
+      row more.
+
+    Example:
+      >>> part = tfdist.reduce_scatter(tf.ones([4, 2]))
+      >>> len(part) == 4 // tfdist.size()
+      True
     """
     return _collectives(group).reduce_scatter(tensor, op)
 
 
 def all_to_all(tensor: Any, splits: Any = None, group: Ranks | None = None) -> tuple[Any, Any]:
-    """Part i of every rank's rows to rank i.
+    """Send part i of this rank's rows to rank i, and return the rows that this rank receives.
 
     Collective: all ranks of the group, in the same order.
 
     Args:
       tensor: [rows, …], a graph or eager tensor or a NumPy array.
-      splits: [size], the rows for each rank; None: nearly equal ones, the first of which are longer.
-      group: of ``new_group``; None for all ranks.
+      splits: [size], the number of rows for each rank; None: as equal as possible, with one row more in the first
+        parts.
+      group: from ``new_group``; None for all ranks.
 
     Returns:
-      The received rows, one rank's after the other, and int64 [size]: how many came from each.
+      The received rows, in the order of the ranks, and int64 [size]: the number of rows from each rank.
 
     Raises:
-      ValueError: the splits do not add up to the rows.
+      ValueError: the sum of the splits is not the number of rows.
+
+    Example:
+      >>> rows, counts = tfdist.all_to_all(tf.range(4))
+      >>> int(sum(counts))
+      4
     """
     return _collectives(group).all_to_all(tensor, splits)
 
 
 def barrier(group: Ranks | None = None) -> None:
-    """Wait until all ranks of the group are here. Collective: all ranks of the group."""
+    """Wait until all ranks of the group have arrived. Collective: all ranks of the group.
+
+    Example:
+      >>> tfdist.barrier()
+    """
     _collectives(group).barrier()
 
 
 def new_group(ranks: Sequence[int]) -> Ranks:
-    """Some of the ranks, for the ``group`` argument of the collectives.
+    """Return a process group of some ranks, for the ``group`` argument of the collectives.
 
-    Collective: those ranks, in the same order of groups; others may call it too and get a group they are not in.
+    Collective: the ranks of the group, in the same order of groups. Other ranks may call it too; they get a group in
+    which they are not.
 
     Raises:
-      ValueError: numbers that are no ranks, or not ascending.
+      ValueError: the numbers are not ranks, or are not ascending.
+
+    Example:
+      >>> group = tfdist.new_group(range(tfdist.size()))
+      >>> float(tfdist.all_reduce(tf.constant(1.0), group=group))
+      1.0
     """
     ranks = [int(r) for r in ranks]
     if not ranks or ranks != sorted(set(ranks)) or ranks[0] < 0 or ranks[-1] >= _world.size:

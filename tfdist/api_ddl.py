@@ -1,8 +1,8 @@
-"""The names of IBM's DDL for TensorFlow that have no other one here: with ``import tfdist as ddl`` its scripts read on.
+"""DDL names: functions of IBM's DDL for TensorFlow. Its scripts run with ``import tfdist as ddl``.
 
 ``rank``, ``size``, ``local_rank``, ``enable_bcast`` and ``disable_bcast`` are in ``api``, the callbacks in
-``ddl_keras``. Gradients need none of this to be averaged: where an optimizer applies what is reduced here, the ranks
-exchange once, and it is applied as it is.
+``ddl_keras``. Gradients are averaged without these functions. If a script reduces gradients here and an optimizer
+applies them, the ranks exchange them once, and the optimizer applies them unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfdist.training import gradient_rewrite
 DdlOp = Literal["avg", "sum"]
 
 _OPS: dict[str, Op] = {"avg": "mean", "sum": "sum"}
-_LAST = "_tfdist_last_bcast"  # of a session's graph
+_LAST = "_tfdist_last_bcast"  # attribute of a session's graph: the last broadcast that was built
 
 _process = process()
 _job = _process.job
@@ -33,16 +33,20 @@ _world = _job.world
 
 
 def init(options: str = "") -> None:
-    """Understand DDL's options, as the import does those in the environment variable ``DDL_OPTIONS``.
+    """Check DDL's options, as the import does with the environment variable ``DDL_OPTIONS``.
 
-    The ranks have met already. The number of ranks that ``-mode`` names is compared with the job's; what else is there
-    has no meaning here. Rank 0 says so, once.
+    The ranks are connected already when tfdist is imported. The number of ranks in ``-mode`` is compared with that of
+    the job. All other options have no effect, which rank 0 logs once.
 
     Args:
       options: such as ``-mode r:4x1``.
 
     Raises:
-      TypeError: they are no string.
+      TypeError: ``options`` is not a string.
+
+    Example::
+
+        ddl.init("-mode r:4x1")  # after: import tfdist as ddl
     """
     if not isinstance(options, str):
         raise TypeError(
@@ -53,7 +57,12 @@ def init(options: str = "") -> None:
 
 
 def num_hosts() -> int:
-    """The number of machines that the ranks are on."""
+    """Return the number of hosts of this job.
+
+    Example:
+      >>> tfdist.num_hosts() <= tfdist.size()
+      True
+    """
     return len(_world.topology.nodes)
 
 
@@ -63,24 +72,29 @@ def _collectives() -> TensorCollectives:
 
 
 def bcast(init_val_tensor: Any, root: int = 0) -> Any:
-    """One rank's value on every rank; of initial values above all.
+    """Return one rank's value on every rank, above all initial values.
 
-    Variables of a training graph begin with rank 0's values without it, unless ``disable_bcast()`` was called. In a
-    session's graph those that were built before are executed before.
+    Variables of a training graph begin with rank 0's values without this call, unless ``disable_bcast()`` was called.
+    In a session's graph, calls run in the order in which they were built.
 
     Collective: all ranks, in the same order.
 
     Args:
       init_val_tensor: see ``tfdist.broadcast``.
-      root: whose.
+      root: rank that sends its value.
+
+    Example:
+      >>> value = tfdist.bcast(tf.constant(2.0))
+      >>> float(value)
+      2.0
     """
     value = tf.convert_to_tensor(init_val_tensor) if isinstance(init_val_tensor, tf.Variable) else init_val_tensor
     if not (isinstance(value, tf.Tensor) and is_symbolic(value) and function_state.in_session()):
         return _collectives().broadcast(value, root)
     graph = tf.compat.v1.get_default_graph()
-    if control_flow(graph) is not None:  # nothing outside can be made to wait for it
+    if control_flow(graph) is not None:  # operations outside a condition or loop cannot depend on one inside
         return _collectives().broadcast(value, root)
-    # One run of an initialiser reaches all of them. TensorFlow would begin them in another order on each rank.
+    # One run of an initialiser executes all broadcasts. TensorFlow would start them in another order on each rank.
     with tf.control_dependencies(getattr(graph, _LAST, [])):
         value = tf.identity(value)
     result = _collectives().broadcast(value, root)
@@ -89,33 +103,33 @@ def bcast(init_val_tensor: Any, root: int = 0) -> Any:
 
 
 def allreduce_n(tensors: Iterable[Any], op: DdlOp = "avg") -> list[Any]:
-    """Combine tensors, gradients above all, element by element over the ranks; all of them in one exchange.
+    """Combine tensors, above all gradients, element by element over the ranks, in one exchange.
 
-    What is combined are the values that are given. In graphs and functions gradients of variables are each rank's own;
-    those that are given as they were made show their average from then on, wherever else they are looked at. Eagerly a
-    tape hands out averages, and their sum is that times the number of ranks. What an optimizer applies of the results,
-    clipped say, is what one process with all batches would apply.
+    In graphs and functions, ``tf.gradients`` returns each rank's own gradients. After this call, all operations that
+    read these gradients read their average instead. Gradients that the script has changed are combined as they are
+    given. An eager tape returns averages already; ``sum`` multiplies them by the number of ranks. What an optimizer
+    applies of the results, also after clipping, is what one process with all batches would apply.
 
-    ::
+    Unlike the results of ``tfdist.all_reduce``, these results have no gradients.
 
-        gradients, variables = zip(*optimizer.compute_gradients(loss))
-        train = optimizer.apply_gradients(zip(ddl.allreduce_n(gradients), variables))
-
-    Unlike those of ``tfdist.all_reduce`` the results have no derivatives.
-
-    Collective: all ranks, with the same dtypes and shapes in the same order (inside ``alone`` they stay as they are).
+    Collective: all ranks, with the same dtypes and shapes in the same order. Inside ``alone`` tensors stay unchanged.
 
     Args:
-      tensors: in a graph or eager, or arrays or numbers; None stays None. ``IndexedSlices`` that are gradients as they
-        were made stay slices, and others become dense.
+      tensors: graph or eager tensors, arrays or numbers; None stays None. ``IndexedSlices`` that are unchanged
+        gradients stay slices. Other slices become dense.
       op: ``avg`` (floating-point and complex only) or ``sum``.
 
     Returns:
-      As many tensors, in the same order.
+      The combined tensors, in the same order.
 
     Raises:
-      ValueError: another ``op``, the average of integers, or strings.
-      DisagreementError: the ranks bring different dtypes or shapes.
+      ValueError: an unknown ``op``, the average of integers, or strings.
+      DisagreementError: the ranks have different dtypes or shapes.
+
+    Example:
+      >>> first, second = tfdist.allreduce_n([tf.constant(1.0), None])
+      >>> float(first)
+      1.0
     """
     given = list(tensors)
     if op not in _OPS:
@@ -131,17 +145,19 @@ def allreduce_n(tensors: Iterable[Any], op: DdlOp = "avg") -> list[Any]:
 
 
 def grads_reduce(grads_and_vars: Iterable[tuple[Any, Any]], average: bool = True) -> list[tuple[Any, Any]]:
-    """Gradients combined over the ranks, as by ``allreduce_n``, with their variables: what an optimizer is to apply.
-
-    ::
-
-        train = optimizer.apply_gradients(ddl.grads_reduce(optimizer.compute_gradients(loss)))
+    """Combine gradients over the ranks with ``allreduce_n``, and return pairs for ``apply_gradients``.
 
     Collective: all ranks, with the same variables in the same order.
 
     Args:
       grads_and_vars: pairs of a gradient, or None, and a variable.
-      average: the mean over the ranks; else their sum.
+      average: True for the mean over the ranks, False for the sum.
+
+    Example:
+      >>> with tf.Graph().as_default():
+      ...     weight, optimizer = tf.compat.v1.get_variable("w", []), tf.compat.v1.train.GradientDescentOptimizer(0.1)
+      ...     pairs = optimizer.compute_gradients(weight * weight, [weight])
+      ...     train = optimizer.apply_gradients(tfdist.grads_reduce(pairs))
     """
     pairs = list(grads_and_vars)
     reduced = allreduce_n([gradient for gradient, _ in pairs], "avg" if average else "sum")
@@ -163,9 +179,9 @@ def _reduced(own: Sequence[Any], op: DdlOp) -> list[Any]:
 
 
 def _averages_among(own: Sequence[Any]) -> list[bool]:
-    """Which of these hold averages now: gradients as they were made. Collective: all ranks."""
+    """Return for each tensor whether it is an average now: an unchanged gradient. Collective: all ranks."""
     if _world.size == 1 or not own:
-        return [isinstance(value, tf.IndexedSlices) for value in own]  # no reason to make them dense
+        return [isinstance(value, tf.IndexedSlices) for value in own]  # True keeps slices, which need not become dense
     if not tf.executing_eagerly():
         return gradient_rewrite.averaged_themselves(own, _job)
     floating = all(value.dtype.is_floating for value in own)

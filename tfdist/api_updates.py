@@ -1,4 +1,4 @@
-"""What a script does about updates: rates and their scaling, where accumulated steps and blocks end, and training."""
+"""Updates, for scripts: learning rates, LARC, the ends of accumulated steps and of blocks, and requests to stop."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ _world = _job.world
 
 @contextlib.contextmanager
 def last_step() -> Iterator[None]:
-    """Mark the last step of an epoch where steps are accumulated: it is applied with those that are held, as few as
-    they are, weighted by what they hold. ``model.fit`` does so by itself.
+    """Mark the last step of an epoch when steps are accumulated. ``model.fit`` does this automatically.
+
+    This step and the held steps before it are applied together, although there may be fewer than usual. The mean is
+    over the steps that are held.
 
     Collective: all ranks, at the same step.
 
-    ::
+    Example::
 
         with tfdist.last_step():
             session.run(train_op)  # or step(batch)
@@ -43,13 +45,16 @@ def last_step() -> Iterator[None]:
 
 
 def end_block() -> None:
-    """Average now what the ranks have trained since the last block's end (``TFDIST_SYNC=average`` and ``bmuf``).
+    """End the open block of local steps now, and average the variables (``TFDIST_SYNC=average`` and ``bmuf``).
 
-    A block that the end of ``fit``, of its epochs or of a monitored session cuts off is ended by itself; this is for
-    other loops, before variables are evaluated or saved. Nothing happens where no block is open. What
-    ``TFDIST_COMPRESSION=int8`` has left over is brought together, too, for a session's checkpoint.
+    Open blocks end automatically at the end of ``fit``, of its epochs and of a monitored session. Call this in other
+    loops, before variables are evaluated or saved. Without an open block it does nothing. With
+    ``TFDIST_COMPRESSION=int8`` it also adds up the rounding errors of all ranks, for a session's checkpoint.
 
     Collective: all ranks, between two steps.
+
+    Example:
+      >>> tfdist.end_block()
     """
     if _world.size > 1:
         from tfdist.updates.checkpointed import left_over_of
@@ -60,17 +65,17 @@ def end_block() -> None:
 
 
 def keep_own(variables: Any) -> None:
-    """Say that variables are meant to be each rank's own: they are left out where the ranks compare what they hold.
+    """Exclude variables from the replica check, because each rank is meant to have its own values.
 
-    That is for what a training step reads and sets by itself, such as a rank's buffer of experiences. What is left out
-    without it: tfdist/README.md, "What the ranks compare".
+    Use it for variables that a training step itself reads and sets, such as a rank's replay buffer. Variables that
+    are excluded without this call: tfdist/docs/semantics.md, "Comparison of replicas".
 
     Args:
-      variables: of ``tf.Variable`` or Keras, in sessions too; or something that has ``weights``, such as a layer.
+      variables: variables of TensorFlow or Keras, also in sessions; or an object with ``weights``, such as a layer.
 
-    ::
-
-        tfdist.keep_own(replay_buffer)
+    Example:
+      >>> replay_buffer = tf.Variable(tf.zeros([4, 2]), trainable=False)
+      >>> tfdist.keep_own(replay_buffer)
     """
     from tfdist.variables.eager_variables import variables_of
 
@@ -84,43 +89,54 @@ def keep_own(variables: Any) -> None:
 
 
 def ask_to_stop(wanted: bool = True) -> None:
-    """Have all ranks know, after the same step, that this one wants training to end. A signal's handler may call it::
+    """Request the end of training; ``asked_to_stop`` then returns True on all ranks after the same step.
+
+    A signal handler may call it. Not collective. The request travels with the step's own exchange and costs no time.
+
+    Args:
+      wanted: False withdraws the request and clears requests of other ranks, for example before a new training.
+
+    Example::
 
         signal.signal(signal.SIGTERM, lambda *_: tfdist.ask_to_stop())
         for batch in batches:
             step(batch)
             if tfdist.asked_to_stop():
                 break  # on all ranks: save, and end
-
-    Not collective. It is told with the step's own exchange, and takes no time.
-
-    Args:
-      wanted: False takes it back, and forgets what was heard: when training begins anew.
     """
     _job.stop.mine = wanted
     _job.stop.heard &= wanted
 
 
 def asked_to_stop() -> bool:
-    """Whether some rank had asked for it before the ranks last exchanged gradients, or weights (``TFDIST_SYNC``).
+    """Return whether a rank had called ``ask_to_stop`` before the last exchange of gradients, or of weights
+    (``TFDIST_SYNC``).
 
-    Not collective; after a step the same on all ranks. A request that comes too late for one step is told with the
-    next, or with the next block's end.
+    Not collective. After a step the result is the same on all ranks. A request that is too late for the exchange of
+    one step travels with the next exchange.
+
+    Example:
+      >>> tfdist.asked_to_stop()
+      False
     """
     return _job.stop.heard or (_world.size == 1 and _job.stop.mine)
 
 
 def scale_learning_rate(learning_rate: Any, rule: Rule = "linear", warmup_steps: int = 0) -> Any:
-    """The learning rate for the batch of all ranks together.
+    """Return the learning rate for the batch of all ranks together.
 
     Args:
-      learning_rate: of one process; a number or a tensor.
-      rule: ``linear``: times the number of ranks; ``sqrt``: times its square root.
-      warmup_steps: the rate grows linearly from ``learning_rate`` to the scaled one over so many global steps
-        (``tf.compat.v1.train.get_or_create_global_step``), which makes it a tensor.
+      learning_rate: number or tensor, the rate for one process.
+      rule: ``linear`` multiplies the rate by the number of ranks, ``sqrt`` by its square root.
+      warmup_steps: number of global steps over which the rate grows linearly to the scaled rate. The result is then a
+        tensor (``tf.compat.v1.train.get_or_create_global_step``), unless there is one rank. 0 for no warm-up.
 
     Raises:
       ValueError: an unknown rule, or a negative number of steps.
+
+    Example:
+      >>> tfdist.scale_learning_rate(0.1) == 0.1 * tfdist.size()
+      True
     """
     return learning_rate_of_all(learning_rate, _world.size, rule, warmup_steps)
 
@@ -128,10 +144,11 @@ def scale_learning_rate(learning_rate: Any, rule: Rule = "linear", warmup_steps:
 def larc(
     optimizer: Any, eta: float = 0.001, mode: Mode = "clip", epsilon: float = 1e-8, learning_rate: Any = None
 ) -> Any:
-    """Give each variable a learning rate of its own, by its norm and its gradient's: layer-wise adaptive rate control.
+    """Return an optimizer with layer-wise adaptive rate control: a learning rate for each variable.
 
-    What is scaled are averages over the ranks, in Keras after its own clipping and accumulation. With ``local = eta *
-    |w| / (|g| + epsilon)`` (You et al. 2017, arXiv:1708.03888, eq. 6)::
+    The rate depends on the norms of the variable w and of its gradient g. The gradients are averages over the ranks,
+    in Keras after its own clipping and accumulation. With ``local = eta * |w| / (|g| + epsilon)`` (You et al. 2017,
+    arXiv:1708.03888, eq. 6)::
 
         clip     g * min(local / learning_rate, 1)
         scale    g * local
@@ -139,18 +156,22 @@ def larc(
     Where w or g is 0, g stays as it is.
 
     Args:
-      optimizer: of ``tf.compat.v1.train``, or of Keras 3. Use what is returned in its place, and it no more.
+      optimizer: optimizer of ``tf.compat.v1.train`` or of Keras 3. Use the returned optimizer instead of this one.
       eta: trust coefficient.
-      mode: ``clip`` leaves rates below ``local`` as they are; ``scale`` (LARS) multiplies all of them by it.
-      epsilon: added to the gradient's norm.
-      learning_rate: of an optimizer of TensorFlow 1 that does not tell its own, for ``clip``.
+      mode: ``clip`` leaves rates below ``local`` unchanged; ``scale`` (LARS) multiplies all rates by ``local``.
+      epsilon: number that is added to the gradient's norm.
+      learning_rate: for ``clip``, with an optimizer of TensorFlow 1 that does not expose its rate; None otherwise.
 
     Returns:
       An optimizer of the same kind.
 
     Raises:
-      ValueError: an unknown mode, a number out of its range, no learning rate to clip by, or LARC already.
+      ValueError: an unknown mode, a number out of its range, no learning rate for ``clip``, or an optimizer that has
+        LARC already.
       TypeError: another kind of optimizer: see ``larc_gradients``.
+
+    Example:
+      >>> optimizer = tfdist.larc(keras.optimizers.SGD(0.1), eta=0.01)
     """
     settings = Larc(eta, mode, epsilon)
     if isinstance(optimizer, LarcOptimizer):
@@ -161,10 +182,10 @@ def larc(
     if keras is None or not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
             f"{type(optimizer).__module__}.{type(optimizer).__name__} is neither of tf.compat.v1.train nor of Keras 3: "
-            "apply tfdist.larc_gradients(gradients, variables, learning_rate) instead of the gradients"
+            "apply the result of tfdist.larc_gradients(gradients, variables, learning_rate) instead of the gradients"
         )
     if learning_rate is not None:
-        raise ValueError(f"learning_rate={learning_rate!r}; an optimizer of Keras knows its own: leave it out")
+        raise ValueError(f"learning_rate={learning_rate!r}; a Keras optimizer has its own rate: leave it out")
     from tfdist.updates.larc_keras import LarcKerasOptimizer
 
     return LarcKerasOptimizer(optimizer, settings)
@@ -178,20 +199,24 @@ def larc_gradients(
     mode: Mode = "clip",
     epsilon: float = 1e-8,
 ) -> list[Any]:
-    """Gradients in hand, scaled as ``larc`` does it, to be applied by any optimizer.
+    """Return gradients scaled as ``larc`` scales them, for any optimizer.
 
-    They may come from ``tf.gradients`` or a tape: what is made of them before they are applied sees averages.
+    The gradients may come from ``tf.gradients`` or a tape. Operations on them before they are applied read averages.
 
     Args:
-      gradients: tensors, ``IndexedSlices`` or None, which stay so.
-      variables: in the same order.
-      learning_rate: of the optimizer, a number or a tensor; ``scale`` takes no notice of it.
+      gradients: tensors, ``IndexedSlices`` or None; None stays None.
+      variables: variables of the gradients, in the same order.
+      learning_rate: number or tensor, the optimizer's rate; ``scale`` ignores it.
       eta: see ``larc``.
       mode: see ``larc``.
       epsilon: see ``larc``.
 
     Raises:
-      ValueError: an unknown mode, a number out of its range, other numbers of gradients and variables, or no
-        learning rate to clip by.
+      ValueError: an unknown mode, a number out of its range, different numbers of gradients and variables, or no
+        learning rate for ``clip``.
+
+    Example:
+      >>> gradients, variables = [tf.constant([3.0, 4.0])], [tf.Variable([0.0, 1.0])]
+      >>> scaled = tfdist.larc_gradients(gradients, variables, learning_rate=0.1)
     """
     return Larc(eta, mode, epsilon).gradients(gradients, variables, learning_rate)

@@ -1,7 +1,7 @@
-"""The Keras callbacks of IBM's DDL, for scripts that list them: ``tfdist.DDLCallback`` and the other one.
+"""DDL Keras callbacks: ``tfdist.DDLCallback`` and ``tfdist.DDLGlobalVariablesCallback``, for scripts that list them.
 
-They are callbacks of ``tf.keras``: of Keras 3, or with ``TF_USE_LEGACY_KERAS=1`` of tf_keras. ``fit`` of Keras 3 needs
-neither (``training.fit``); that of tf_keras gives no metrics of all ranks by itself.
+They are callbacks of ``tf.keras``: of Keras 3, or of tf_keras with ``TF_USE_LEGACY_KERAS=1``. ``fit`` of Keras 3 needs
+neither of them (see ``training.fit``). ``fit`` of tf_keras does not average metrics over the ranks automatically.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ _process = process()
 
 
 class DDLCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """What is logged at the end of an epoch becomes the mean over the ranks: list it before those that look at it.
+    """Averages the logs over the ranks at the end of each epoch. List it before callbacks that read the logs.
 
     Collective: all ranks, with the same names at each epoch's end.
     """
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Averages."""
+        """Replace the logs with their means over the ranks."""
         if logs and not _process.job.switches.alone_depth:
             logs.update(averaged_logs(dict(logs), f"the end of epoch {epoch + 1}, in DDLCallback", _process.job))
 
 
 class DDLGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Gives all ranks rank 0's weights and optimizer state when training begins, after ``disable_bcast()`` too.
+    """Gives all ranks rank 0's weights and optimizer state when training begins, also after ``disable_bcast()``.
 
     Collective: all ranks at the beginning of training.
     """
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Takes rank 0's values."""
-        # In a session, where nothing is executed at once, they are taken before the first step.
+        """Take rank 0's values."""
+        # In a session's graph nothing executes eagerly: the session takes the values before its first step.
         if tf.executing_eagerly() and not _process.job.switches.alone_depth:
             _process.steps.variables.take(weights_and_state(self.model, _process.job))
 

@@ -1,6 +1,6 @@
-"""Extensions of one's own: a reducer, a stage of an update, an engine, an exchange in the graph.
+"""Extension points: add a reducer, a stage of an update, an engine, or an exchange in the graph.
 
-The same on all ranks, before the first step.
+Add the same extensions on all ranks, before the first step.
 
 ::
 
@@ -57,18 +57,22 @@ __all__ = [
 
 
 def average() -> Reducer:
-    """What becomes of gradients where no other reducer is used: their mean over the ranks."""
+    """Return the default reducer: the mean of gradients over the ranks.
+
+    Example:
+      >>> reducer = tfdist.extend.average()
+    """
     return Average(process().job)
 
 
 def use_reducer(reducer: Reducer | None) -> None:
-    """Have a reducer take the place of the average, in what is built or executed from now on.
+    """Use a reducer instead of the average, in graphs and eager steps from now on.
 
     Args:
-      reducer: gets the gradients of a step, the names of their variables and the ranks, and returns what is applied
-        instead; None: the average again.
+      reducer: object whose ``reduce`` gets the gradients of a step, the names of their variables and the ranks. It
+        returns the gradients to apply. None: the average again.
 
-    ::
+    Example::
 
         class Clipped:
             def reduce(self, gradients, names, group):
@@ -81,17 +85,22 @@ def use_reducer(reducer: Reducer | None) -> None:
 
 
 def add_stage(stage: Stage, where: Literal["own", "averages"] = "averages") -> None:
-    """Have a stage take part in the updates that are built or executed from now on.
+    """Add a stage to the updates that are built or executed from now on.
 
     Args:
-      stage: whose ``update`` gets what an optimizer is to apply, and has it go on.
-      where: ``own``: before the exchange, with this rank's own gradients; where they are averaged as they are computed,
-        before a script's clipping say, they are there already. ``averages``: behind it; what is made of averages alone
-        is the same on all ranks.
+      stage: its ``update`` gets what an optimizer is to apply, and passes it on to the next stage.
+      where: ``own``: before the exchange, with this rank's own gradients. If gradients were averaged earlier, for
+        example before a script's clipping, the stage gets averages. ``averages``: after the exchange. What a stage
+        computes from averages alone is the same on all ranks.
 
     Raises:
-      ValueError: there is no such place.
-      RuntimeError: ``tfdist.horovod`` is in use, where a script asks for each reduction by itself.
+      ValueError: ``where`` is neither ``own`` nor ``averages``.
+      RuntimeError: ``tfdist.horovod`` is in use, where the script itself asks for each reduction.
+
+    Example:
+      >>> stage = tfdist.extend.Stage()  # a subclass overrides ``update``
+      >>> tfdist.extend.add_stage(stage)
+      >>> tfdist.extend.remove_stage(stage)
     """
     if where not in ("own", "averages"):
         raise ValueError(f"add_stage(where={where!r}): it is 'own' or 'averages'")
@@ -101,40 +110,45 @@ def add_stage(stage: Stage, where: Literal["own", "averages"] = "averages") -> N
 
 
 def remove_stage(stage: Stage) -> None:
-    """Take one that was added out again.
+    """Remove a stage that was added before.
 
     Raises:
-      ValueError: it was not added.
+      ValueError: the stage was not added.
+
+    Example:
+      >>> stage = tfdist.extend.Stage()
+      >>> tfdist.extend.add_stage(stage)
+      >>> tfdist.extend.remove_stage(stage)
     """
     pipeline_of(process().steps).remove(stage)
 
 
 def add_engine(name: str, candidates: Candidates) -> None:
-    """Add a way to add arrays of all ranks, which is timed beside the others at the first gradients.
+    """Add an engine, which adds the arrays of all ranks. It is timed with the other engines at the first gradients.
+
+    After the first gradients the engine has been chosen. A later call has no effect and logs this.
 
     Args:
-      name: its own.
-      candidates: (world, settings) -> the ``Engine`` in its variants as far as the system allows it; collective.
+      name: name of the engine.
+      candidates: function (world, settings) -> variants of the ``Engine`` that work on this system; collective.
 
-    After the first gradients, for which an engine was chosen, it has no effect, which is told.
-
-    ::
+    Example::
 
         extend.add_engine("everything", lambda world, settings: [Everything()])  # tests/multirank/cases_toy_engine.py
     """
     if process().job.engines.choice is not None:
-        announce(f"add_engine({name!r}) after the first gradients, whose engine stays: call it before")
+        announce(f"add_engine({name!r}) has no effect after the first gradients, when the engine was chosen")
     register(name, candidates)
 
 
 def use_exchange(exchange: GraphExchange | None) -> None:
-    """Have gradients combined by operations of TensorFlow's, in what is built or executed from now on.
+    """Combine gradients by TensorFlow operations instead of engines, in what is built or executed from now on.
 
     Args:
-      exchange: builds them for the buckets that it takes; engines combine the rest, and what is accumulated. None:
-        engines combine everything again.
+      exchange: builds the operations for the buckets that it accepts. Engines combine the other buckets, and all
+        accumulated gradients. None: engines combine everything again.
 
-    ::
+    Example::
 
         extend.use_exchange(Gathered())  # tests/multirank/cases_toy_exchange.py
     """

@@ -1,4 +1,4 @@
-"""Learning rate schedules: pure functions of the step, for sessions' graphs, Keras and plain numbers alike.
+"""Learning rate schedules: pure functions of the step, for graphs of sessions, Keras and plain numbers.
 
 ::
 
@@ -8,8 +8,8 @@
     rate(100)                                                                          # a float
 
 A step t counts from 0, as ``global_step`` and ``optimizer.iterations`` do before the first update. Each function below
-makes a ``Schedule``, and says its formula. Their settings are checked when they are made (``ValueError``), and kept in
-a saved model, which needs ``import tfdist.keras`` before it is loaded.
+returns a ``Schedule``; its docstring has the formula. The functions check their arguments (``ValueError``). A saved
+model contains the arguments. Import ``tfdist.keras`` before you load such a model.
 """
 
 from __future__ import annotations
@@ -25,19 +25,26 @@ import tensorflow as tf
 from tfdist.core.learning_rate import Rule, factor, warmed
 from tfdist.start import process
 
-# The rate of a step (float64), by a module that has the functions of NumPy: NumPy, or TensorFlow.
+# Function (step, module) -> rate, float64. The module has the functions of NumPy: it is NumPy or TensorFlow.
 Formula = Callable[[Any, Any], Any]
 Course = Literal["linear", "exponential"]
 
 
 @keras.saving.register_keras_serializable("tfdist")
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
-    """A learning rate as a function of the step; made by the functions of this module.
+    """Learning rate as a function of the step; made by the functions of this module.
 
     Args:
-      function: the name of the one that made it.
-      arguments: what that was given.
-      formula: the rate of a step.
+      function: name of the function that made it.
+      arguments: arguments of that function.
+      formula: function (step, module) -> rate.
+
+    Example:
+      >>> rate = tfdist.schedules.fixed(0.1)
+      >>> rate
+      fixed(learning_rate=0.1)
+      >>> rate(100)
+      0.1
     """
 
     def __init__(self, function: str, arguments: dict[str, Any], formula: Formula) -> None:
@@ -45,16 +52,16 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore
         self._function, self._arguments, self.formula = function, arguments, formula
 
     def __call__(self, step: Any) -> Any:
-        """The rate of a step.
+        """Return the rate of a step.
 
         Args:
-          step: from 0; a number or a NumPy array of them, or a tensor or variable of TensorFlow's or Keras's.
+          step: step from 0: a number, a NumPy array, or a tensor or variable of TensorFlow or Keras.
 
         Returns:
-          A float, or an array of float64; of a tensor or variable a float32 tensor of its shape.
+          A float for a number, a float64 array for an array, else a float32 tensor; with the shape of ``step``.
         """
         if isinstance(step, int | float | np.generic | np.ndarray):
-            # As arrays, a single number, too: NumPy's power of numbers rounds otherwise than that of arrays.
+            # Single numbers become arrays, too: NumPy rounds the power of a number and of an array differently.
             steps = np.atleast_1d(np.asarray(step, np.float64))
             rate = np.broadcast_to(self.formula(steps, np), steps.shape)
             return rate.copy() if np.ndim(step) else float(rate[0])
@@ -62,16 +69,16 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore
         return tf.broadcast_to(tf.cast(self.formula(steps, tf), tf.float32), tf.shape(steps))
 
     def __repr__(self) -> str:
-        """The call that makes it."""
+        """Return the call that makes this schedule."""
         return f"{self._function}({', '.join(f'{name}={value!r}' for name, value in self._arguments.items())})"
 
     def get_config(self) -> dict[str, Any]:
-        """For saved models."""
+        """Return the function and its arguments, for saved models."""
         return {"function": self._function, "arguments": dict(self._arguments)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Schedule:
-        """What ``get_config`` has described, as it is or read from a file."""
+        """Make a schedule from a result of ``get_config``, also after it was read from a file."""
         arguments = dict(config["arguments"])
         if isinstance(arguments.get("learning_rate"), dict):
             arguments["learning_rate"] = keras.saving.deserialize_keras_object(arguments["learning_rate"])
@@ -91,31 +98,39 @@ def _positive(**values: float) -> None:
 
 
 def fixed(learning_rate: float) -> Schedule:
-    """The same rate in every step.
+    """Return a schedule with the same rate in every step.
 
     Raises:
       ValueError: a negative rate.
+
+    Example:
+      >>> tfdist.schedules.fixed(0.1)(100)
+      0.1
     """
     _not_negative(learning_rate=learning_rate)
     return Schedule("fixed", {"learning_rate": learning_rate}, lambda t, of: learning_rate)
 
 
 def piecewise(boundaries: Sequence[float], learning_rates: Sequence[float]) -> Schedule:
-    """``learning_rates[k]`` after ``boundaries[k - 1]`` and up to ``boundaries[k]``, that step included.
+    """Return ``learning_rates[k]`` for steps after ``boundaries[k - 1]``, up to and including ``boundaries[k]``.
 
-    So counts ``tf.compat.v1.train.piecewise_constant`` too.
+    ``tf.compat.v1.train.piecewise_constant`` counts in the same way.
 
     Args:
-      boundaries: steps, each more than the one before.
-      learning_rates: one more than ``boundaries``.
+      boundaries: steps, in ascending order.
+      learning_rates: rates, one more than ``boundaries``.
 
     Raises:
-      ValueError: other numbers of them, boundaries in another order, or a negative rate.
+      ValueError: the numbers of boundaries and rates do not fit, boundaries do not ascend, or a rate is negative.
+
+    Example:
+      >>> tfdist.schedules.piecewise([10], [0.1, 0.01])(11)
+      0.01
     """
     boundaries, learning_rates = list(boundaries), list(learning_rates)
     if len(learning_rates) != len(boundaries) + 1:
         raise ValueError(
-            f"{len(boundaries)} boundaries and {len(learning_rates)} learning_rates; there is one more of the latter"
+            f"{len(boundaries)} boundaries and {len(learning_rates)} learning_rates; give one more rate than boundaries"
         )
     if any(later <= earlier for earlier, later in zip(boundaries, boundaries[1:], strict=False)):
         raise ValueError(f"boundaries={boundaries!r}; each is more than the one before")
@@ -140,6 +155,11 @@ def exponential(
 
     Raises:
       ValueError: a negative rate or ``begin_step``, or ``decay_steps`` or ``decay_rate`` that is not more than 0.
+
+    Example:
+      >>> rate = tfdist.schedules.exponential(0.8, decay_steps=10, decay_rate=0.5)
+      >>> round(rate(10), 6)
+      0.4
     """
     _not_negative(learning_rate=learning_rate, begin_step=begin_step)
     _positive(decay_steps=decay_steps, decay_rate=decay_rate)
@@ -159,6 +179,11 @@ def polynomial(
 
     Raises:
       ValueError: a negative rate, or ``decay_steps`` or ``power`` that is not more than 0.
+
+    Example:
+      >>> rate = tfdist.schedules.polynomial(0.2, decay_steps=10)
+      >>> round(rate(5), 6)
+      0.1
     """
     _not_negative(learning_rate=learning_rate, end_learning_rate=end_learning_rate)
     _positive(decay_steps=decay_steps, power=power)
@@ -174,13 +199,18 @@ def polynomial(
 def inverse_polynomial(
     learning_rate: float, decay_steps: float, end_learning_rate: float, power: float = 1.0
 ) -> Schedule:
-    """``learning_rate / (1 + c * min(t / decay_steps, 1)) ** power``, with the c by which it gets to its end.
+    """``learning_rate / (1 + c * min(t / decay_steps, 1)) ** power``; from ``decay_steps`` on ``end_learning_rate``.
 
-    c = (learning_rate / end_learning_rate) ** (1 / power) - 1. Source: Kuchaiev et al. 2018, OpenSeq2Seq, whose rate
-    falls on after ``decay_steps``.
+    c = (learning_rate / end_learning_rate) ** (1 / power) - 1. Source: Kuchaiev et al. 2018, OpenSeq2Seq. There the
+    rate continues to fall after ``decay_steps``.
 
     Raises:
       ValueError: a rate, ``decay_steps`` or ``power`` that is not more than 0.
+
+    Example:
+      >>> rate = tfdist.schedules.inverse_polynomial(0.4, decay_steps=10, end_learning_rate=0.1)
+      >>> round(rate(10), 6)
+      0.1
     """
     _positive(learning_rate=learning_rate, end_learning_rate=end_learning_rate, decay_steps=decay_steps, power=power)
     growth = (learning_rate / end_learning_rate) ** (1.0 / power) - 1.0
@@ -199,6 +229,11 @@ def cosine(learning_rate: float, decay_steps: float, end_learning_rate: float = 
 
     Raises:
       ValueError: a negative rate, or ``decay_steps`` that is not more than 0.
+
+    Example:
+      >>> rate = tfdist.schedules.cosine(0.2, decay_steps=10)
+      >>> rate(0)
+      0.2
     """
     _not_negative(learning_rate=learning_rate, end_learning_rate=end_learning_rate)
     _positive(decay_steps=decay_steps)
@@ -214,12 +249,17 @@ def cosine(learning_rate: float, decay_steps: float, end_learning_rate: float = 
 def noam(model_size: float, warmup_steps: float, factor: float = 1.0) -> Schedule:
     """``factor * model_size ** -0.5 * min(s ** -0.5, s * warmup_steps ** -1.5)`` with s = t + 1.
 
-    A linear warm-up, then the inverse square root of the step, which is greatest, ``factor * (model_size *
-    warmup_steps) ** -0.5``, where the two meet. Source: Vaswani et al., "Attention Is All You Need" (2017), eq. 3,
-    whose first step is 1.
+    A linear warm-up, then a decay with the inverse square root of the step. The peak, at the end of the warm-up, is
+    ``factor * (model_size * warmup_steps) ** -0.5``. Source: Vaswani et al., "Attention Is All You Need" (2017), eq. 3,
+    where steps count from 1.
 
     Raises:
       ValueError: a negative ``factor``, or ``model_size`` or ``warmup_steps`` that is not more than 0.
+
+    Example:
+      >>> rate = tfdist.schedules.noam(model_size=4, warmup_steps=4)
+      >>> round(rate(3), 6)
+      0.25
     """
     _positive(model_size=model_size, warmup_steps=warmup_steps)
     _not_negative(factor=factor)
@@ -232,13 +272,18 @@ def noam(model_size: float, warmup_steps: float, factor: float = 1.0) -> Schedul
 
 
 def inverse_sqrt(learning_rate: float, warmup_steps: float, start: float = 0.0) -> Schedule:
-    """``start + (learning_rate - start) * s / warmup_steps`` up to there, then ``learning_rate * (warmup_steps / s) **
-    0.5``, with s = t + 1.
+    """``start + (learning_rate - start) * s / warmup_steps`` up to ``warmup_steps``, then ``learning_rate *
+    (warmup_steps / s) ** 0.5``, with s = t + 1.
 
-    ``noam`` with the rate at its peak, as fairseq states it.
+    The shape of ``noam``, with ``learning_rate`` as the peak, as in fairseq.
 
     Raises:
       ValueError: a negative rate or ``start``, or ``warmup_steps`` that is not more than 0.
+
+    Example:
+      >>> rate = tfdist.schedules.inverse_sqrt(0.1, warmup_steps=4)
+      >>> round(rate(3), 6)
+      0.1
     """
     _not_negative(learning_rate=learning_rate, start=start)
     _positive(warmup_steps=warmup_steps)
@@ -252,20 +297,25 @@ def inverse_sqrt(learning_rate: float, warmup_steps: float, start: float = 0.0) 
 
 
 def warmup(learning_rate: Any, warmup_steps: float, start: float = 0.0, course: Course = "linear") -> Schedule:
-    """The rate times what grows from ``start`` to 1 over ``warmup_steps``.
+    """Return the rate times a factor that grows from ``start`` to 1 over ``warmup_steps``.
 
-    By equal steps, ``start + (1 - start) * t / warmup_steps`` (Goyal et al. 2017, section 2.2); or by equal factors,
-    ``start ** (1 - t / warmup_steps)`` (Tensor2Tensor, whose start is 0.01).
+    ``linear``: ``start + (1 - start) * t / warmup_steps`` (Goyal et al. 2017, section 2.2). ``exponential``:
+    ``start ** (1 - t / warmup_steps)`` (Tensor2Tensor, where ``start`` is 0.01).
 
     Args:
-      learning_rate: a number, or a schedule of this module or Keras's.
-      warmup_steps: after which the rate is itself.
-      start: a part of the rate.
+      learning_rate: number, or a schedule of this module or of Keras.
+      warmup_steps: number of steps until the factor is 1.
+      start: factor at step 0.
       course: ``linear`` or ``exponential``.
 
     Raises:
-      ValueError: an unknown course, ``warmup_steps`` that is not more than 0, or a negative ``start``; by equal factors
-        it is more than 0.
+      ValueError: an unknown course, ``warmup_steps`` that is not more than 0, or a negative ``start``. With
+        ``exponential``, ``start`` must be more than 0.
+
+    Example:
+      >>> rate = tfdist.schedules.warmup(0.2, warmup_steps=10)
+      >>> round(rate(5), 6)
+      0.1
     """
     if course not in ("linear", "exponential"):
         raise ValueError(f"course={course!r}; it is 'linear' or 'exponential'")
@@ -282,19 +332,24 @@ def warmup(learning_rate: Any, warmup_steps: float, start: float = 0.0, course: 
 
 
 def scaled(learning_rate: Any, rule: Rule = "linear", warmup_steps: int = 0, ranks: int | None = None) -> Schedule:
-    """The rate for the batch of all ranks together: ``learning_rate * (1 + (f - 1) * min(t / warmup_steps, 1))``.
+    """Return the rate for the batch of all ranks: ``learning_rate * (1 + (f - 1) * min(t / warmup_steps, 1))``.
 
-    f is the number of ranks or its square root, and without a warm-up the factor from the first step on. Source: Goyal
+    f is the number of ranks or its square root. Without a warm-up f is the factor from the first step on. Source: Goyal
     et al., "Accurate, Large Minibatch SGD" (2017), section 2.2.
 
     Args:
-      learning_rate: of one process: a number, or a schedule of this module or Keras's.
+      learning_rate: rate for one process: a number, or a schedule of this module or of Keras.
       rule: ``linear``: f is the number of ranks; ``sqrt``: its square root.
-      warmup_steps: after which f is reached.
-      ranks: how many; default: those of this job. A saved model keeps the number it was trained with.
+      warmup_steps: number of steps until the factor is f; 0 for no warm-up.
+      ranks: number of ranks; None: the ranks of this job. A saved model keeps the number it was trained with.
 
     Raises:
       ValueError: an unknown rule, a negative number of steps, or less than one rank.
+
+    Example:
+      >>> rate = tfdist.schedules.scaled(0.1, warmup_steps=100)
+      >>> rate(0)
+      0.1
     """
     ranks = process().job.world.size if ranks is None else ranks
     if ranks < 1:
@@ -309,11 +364,11 @@ def scaled(learning_rate: Any, rule: Rule = "linear", warmup_steps: int = 0, ran
 
 
 def _rate_of(learning_rate: Any, t: Any, of: Any) -> Any:
-    """A step's rate by a number or a schedule, float64."""
+    """Return the rate of a step, float64, from a number or a schedule."""
     if isinstance(learning_rate, Schedule):
         return learning_rate.formula(t, of)
     if isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
-        rate = learning_rate(tf.cast(t, tf.float32))  # theirs take no other
+        rate = learning_rate(tf.cast(t, tf.float32))  # Keras's schedules accept no float64
         return tf.cast(rate, tf.float64) if of is tf else np.asarray(rate, np.float64)
     return learning_rate
 

@@ -1,4 +1,4 @@
-"""What importing tfdist does: find the ranks, take this rank's share of the machine, install the hooks."""
+"""Start: what the import of tfdist does: connect the ranks, take this rank's share of the host, install the hooks."""
 
 from __future__ import annotations
 
@@ -29,22 +29,23 @@ if TYPE_CHECKING:
 
 
 _EXECUTED = (
-    "os.exec has put this program into the process of rank {}, which had imported tfdist: MPI begins once in a "
+    "os.exec has put this program into the process of rank {}, which had imported tfdist. MPI can start only once in a "
     "process. Call os.exec before the import, or start another process (subprocess)."
 )
 _CHILD = (
-    "process {} was started by rank {}, not by the launcher: it is one process by itself, without the other ranks, "
-    "and so is each further one"
+    "process {} was started by rank {}, not by the launcher: it runs without the other ranks. So do further child "
+    "processes"
 )
-_FIRST_CHILDREN = ("MainProcess", "1")  # names of multiprocessing's end in a number: a pool's first speaks for it
+# Names of multiprocessing's processes end in a number. Only the first process of a pool logs, for the whole pool.
+_FIRST_CHILDREN = ("MainProcess", "1")
 _FIRST_SPEAKS_SECONDS = 2
 
 
 class Process:
-    """This process's job and what has been installed for it.
+    """This process's job, and the hooks that are installed for it.
 
     Attributes:
-      job: the ranks, engines and switches.
+      job: ranks, engines and switches.
     """
 
     def __init__(self, job: Job) -> None:
@@ -56,22 +57,22 @@ class Process:
 
     @functools.cached_property
     def steps(self) -> Steps:
-        """What watches over training steps; imports TensorFlow: not before it is needed."""
+        """Objects around training steps. Made at the first use, because they import TensorFlow."""
         from tfdist.training.steps import Steps
 
         return Steps(self.job)
 
     def install(self) -> None:
-        """Hook into TensorFlow and into uncaught exceptions; does nothing the second time."""
+        """Install the hooks in TensorFlow and for uncaught exceptions. Do nothing if they are installed."""
         from tfdist.hooks.install import every_hook
 
         self._install(every_hook(self.job))
 
     def install_as_needed(self) -> None:
-        """The same of one process alone, as far as its settings change how it trains."""
+        """Install the hooks that the settings need, in a job of one process."""
         switches = self.job.switches
         if self._patches is None and switches.automatic and not switches.settings.of_use_alone:
-            return  # without importing TensorFlow
+            return  # before TensorFlow is imported
         from tfdist.hooks.install import needed_hooks
 
         self._install(needed_hooks(self.job))
@@ -84,15 +85,18 @@ class Process:
             self._patches, self._hooks = install(hooks, self.job, self.steps) if hooks else None, hooks
 
     def uninstall(self) -> None:
-        """Undo ``install``; does nothing the second time."""
+        """Undo ``install``. Do nothing if no hooks are installed."""
         if self._patches is not None:
             self._patches.undo()
             self._patches, self._hooks = None, ()
 
     def end(self) -> None:
-        """This rank's program is over; a process that was forked off ends by itself. Collective: all ranks."""
+        """End this rank's part of the job, at the end of its program. Collective: all ranks.
+
+        In a forked process it ends only that process.
+        """
         if os.getpid() != self._pid:
-            exit_code.leave()  # else MPI, too, would end here what is the rank's
+            exit_code.leave()  # without it this process would also end MPI, which belongs to the rank
         if self._ended:
             return
         self._ended = True
@@ -112,14 +116,14 @@ class Process:
             put_together(timeline, job.world.size)
 
     def _last_held(self) -> dict[str, int]:
-        """What this rank held after steps that the ranks have not compared, as fingerprints."""
+        """Return fingerprints of this rank's variables after the steps that the ranks have not compared."""
         steps = self.__dict__.get("steps")
         return steps.replicas.last() if steps is not None and not steps.variables.any_set else {}
 
     def _say_apart(self, last: dict[str, int]) -> None:
         from tfdist.hooks.abort import abort
 
-        self.job.world.announce("running")  # all have come to their ends: none is missed from here on
+        self.job.world.announce("running")  # all ranks have met at the end of their programs: no rank is missing
         try:
             self.steps.replicas.settle(last)
             self.job.world.announce("ended")
@@ -128,27 +132,30 @@ class Process:
             abort(world, f"tfdist: rank {world.rank} of {world.size}, at its end: {type(error).__name__}: {error}")
 
     def leave(self) -> None:
-        """Likewise where the process ends without the end of Python. Collective: all ranks."""
+        """End this rank's part of the job when the process exits without Python's exit handlers.
+
+        Collective: all ranks.
+        """
         if os.getpid() == self._pid:
             self.end()
             self.job.world.finish()
 
 
 def _refuse(error: Exception, started: Launch | None) -> NoReturn:
-    """End this rank, as all do: those of a machine are in the same case, and there may be no MPI to agree through."""
-    if started is None or not started.local_rank:  # the first speaks
+    """End this rank; the first rank of a host prints the message. All ranks of a host fail alike, maybe without MPI."""
+    if started is None or not started.local_rank:  # one message for each host
         last_words(f"tfdist on {platform.node()}: {error}", forwarded=started is not None)
-        watchdog.end_job()  # others may wait for this rank in MPI's start
+        watchdog.end_job()  # other ranks may wait for this rank in MPI_Init
     else:
-        time.sleep(_FIRST_SPEAKS_SECONDS)  # Open MPI's launcher ends all ranks when one has ended so
+        time.sleep(_FIRST_SPEAKS_SECONDS)  # Open MPI's launcher ends all ranks as soon as one exits with an error
     raise SystemExit(1) from None
 
 
 @functools.cache
 def process() -> Process:
-    """Begin, once. Collective: all ranks.
+    """Start tfdist in this process, once, and return its state. Collective: all ranks.
 
-    One process alone gets nothing installed, nor does a rank's child, unless its settings change how it trains.
+    In a job of one process, or in a child process of a rank, no hooks are installed unless settings need them.
     """
     started = launch()
     parent = parent_rank()
@@ -170,7 +177,7 @@ def process() -> Process:
         foreign = [f"{', '.join(settings.foreign)}: no settings of tfdist, without effect"] if settings.foreign else []
         for line in (*foreign, *settings.without_effect(len(world.topology.nodes))):
             announce(line)
-    if parent is None:  # a rank's child inherits what was meant for the ranks
+    if parent is None:  # a child process inherits the ranks' environment, in which DDL_OPTIONS is meant for the ranks
         ddl_options.understand(variables().get("DDL_OPTIONS", ""), "DDL_OPTIONS", world.size)
     engines = Engines(world, lambda: switches.settings)
     begun = Process(Job(world, engines, switches))
@@ -184,7 +191,7 @@ def process() -> Process:
             except SettingsError as error:
                 _refuse(error, started)
         begun.install()
-        atexit.register(begun.end)  # also after uninstall: the others may still wait for it
+        atexit.register(begun.end)  # also after uninstall: other ranks may still wait for this rank's end
         exit_code.when_over(begun.leave)
         exit_code.when_python_ends(world.finish)
     else:

@@ -1,1 +1,1 @@
-"""Checkpoints: what stays of a training, its checkpoints, their averages, the models of the best scores."""
+"""Checkpoints of a training, their averages, and the models with the best scores."""

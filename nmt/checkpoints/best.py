@@ -1,4 +1,4 @@
-"""Best checkpoints: the models of the best scores, each in a directory of its own with its `hparams`."""
+"""Best checkpoints: the models with the best scores, each in a separate directory with its `hparams` file."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _RECORD = "best.json"
 
 
 class BestScore:
-    """The best score on the development text so far, and the step of its model.
+    """The best score on the development text so far, and the step of its model, for ranks that do not write.
 
     Args:
-        directory: of the model; need not exist.
-        metric: what is scored.
+        directory: directory of the model; need not exist.
+        metric: name of the metric.
 
     Attributes:
-        score: 0 as long as there is none.
-        step: of the model; 0 likewise.
+        score: the best score; 0 if there is none.
+        step: step of the model; 0 if there is none.
 
     Raises:
-        InputError: the record `best.json` is damaged.
+        InputError: the file `best.json` is damaged.
     """
 
     def __init__(self, directory: Path, metric: str) -> None:
@@ -40,31 +40,31 @@ class BestScore:
             pass
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"{self._record} is damaged ({error}): delete it, and the best model is found anew"
+                f"{self._record} is damaged ({error}): delete it, and the search for the best model starts again"
             ) from None
 
     @property
     def checkpoint(self) -> str | None:
-        """None: who writes it knows."""
+        """None; only the rank that writes has the path."""
         return None
 
     def offer(self, path: str, score: float) -> None:
-        """Keep the model at this path if it is strictly better."""
+        """Keep the checkpoint at this path if its score is strictly better."""
         if score > self.score:
             self.score, self.step = score, checkpoint.step_of(path)
             self.keep(path)
 
     def keep(self, path: str) -> None:
-        """Nothing: another rank writes."""
+        """Do nothing: another rank writes."""
 
 
 class BestModel(BestScore):
-    """The same on the rank that writes.
+    """The best score and its model on the rank that writes.
 
     Args:
-        directory: made if missing.
-        metric: what is scored.
-        hparams: the text of the file `hparams`.
+        directory: directory of the model; made if missing.
+        metric: name of the metric.
+        hparams: contents of the file `hparams`.
     """
 
     def __init__(self, directory: Path, metric: str, hparams: str) -> None:
@@ -73,11 +73,11 @@ class BestModel(BestScore):
 
     @property
     def checkpoint(self) -> str | None:
-        """The model's path; None as long as there is none."""
+        """Path of the model's checkpoint; None if there is none."""
         return checkpoint.latest(self.directory)
 
     def keep(self, path: str) -> None:
-        """Copies the checkpoint here in place of the one before, and records its score last."""
+        """Replace the model by a copy of this checkpoint; the score is recorded last."""
         copy = Checkpoints(self.directory, keep=1, hparams=self._hparams).adopt(path)
         with replace_atomically(self._record) as file:
             json.dump({self._metric: self.score, "checkpoint": os.path.basename(copy)}, file, indent=4, sort_keys=True)

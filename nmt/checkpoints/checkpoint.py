@@ -1,10 +1,9 @@
-"""Checkpoints on disk: written whole, listed; the last one found and restored when a run is continued (resumed).
+"""Checkpoints on disk: writes them atomically, lists them, and restores the last one when a run is resumed.
 
-They are `<directory>/<name>-<step>.{data-*,index}` and the file `checkpoint` that lists those kept.
+The files are `<directory>/<name>-<step>.{data-*,index}`, and `checkpoint`, which lists the kept checkpoints.
 
-A checkpoint is made in a directory of its own and renamed file by file, the index last; one whose index is
-there is therefore complete. The format is that of `tf.compat.v1.train.Saver`, whose readers find `checkpoint`
-and follow it.
+A checkpoint is written in a temporary directory; then its files are renamed, the index last. So a checkpoint with an
+index is complete. The format is the one of `tf.compat.v1.train.Saver`; its readers find and use `checkpoint`.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ _STATE = "checkpoint"
 _UNFINISHED = ".saving-"
 _BLOCK_BYTES = 1 << 24
 _NONE_THERE = (
-    f"there is no checkpoint, whose files are {NAME}-1200.index and the like: correct the path, or train first"
+    f"there is no checkpoint (files such as {NAME}-1200.index) in that directory: correct the path, or train first"
 )
 
 
 def step_of(path: str | os.PathLike[str]) -> int:
-    """The step in a checkpoint's name, `translate.ckpt-1200` -> 1200; 0 for a name without one."""
+    """Return the step in a checkpoint's name, `translate.ckpt-1200` -> 1200; 0 for a name without a step."""
     found = re.search(r"-(\d+)$", os.fspath(path))
     return int(found[1]) if found else 0
 
 
 class Checkpoints:
-    """The checkpoints of one directory, which this process alone writes to.
+    """The checkpoints of one directory; only this process may write there.
 
     Args:
-        directory: made if missing.
-        keep: how many checkpoints stay; older ones are removed once a newer one is complete.
-        hparams: the text of the file `hparams` that is written before each checkpoint; None if another writes it.
+        directory: path of the directory; made if missing.
+        keep: number of checkpoints to keep; older ones are removed when a newer one is complete.
+        hparams: contents of the file `hparams`, which is written before each checkpoint; None: it is not written.
 
     Raises:
         InputError: the directory cannot be made.
@@ -60,20 +59,20 @@ class Checkpoints:
         remove_unfinished(self.directory)
 
     def save(self, session: Any, saver: Any, step: int) -> str:
-        """Writes all variables of the saver's graph and returns the checkpoint's path.
+        """Write all variables of the saver's graph and return the checkpoint's path.
 
         Raises:
-            InputError: the disk is full or not writable; the checkpoints that were there remain.
+            InputError: the disk is full or not writable; earlier checkpoints remain.
         """
 
         def write(target: Path) -> None:
-            with session.graph.as_default():  # else the saver, outside any graph, takes itself for an eager one
+            with session.graph.as_default():  # without a graph, the saver would assume eager mode
                 saver.save(session, os.fspath(target), write_meta_graph=False, write_state=False)
 
         return self.write(step, write)
 
     def adopt(self, path: str) -> str:
-        """Copies a checkpoint of another directory here and returns the copy's path. Raises as `save`."""
+        """Copy a checkpoint from another directory and return the copy's path. Raises as `save`."""
 
         def write(target: Path) -> None:
             for source in _files_of(Path(path)):
@@ -82,7 +81,7 @@ class Checkpoints:
         return self.write(step_of(path), write)
 
     def write(self, step: int, write: Callable[[Path], None]) -> str:
-        """Lets `write` make a checkpoint at the path it is given; returns where it then is. Raises as `save`."""
+        """Call `write` with a temporary path to make a checkpoint; return its final path. Raises as `save`."""
         name = f"{NAME}-{step}"
         final = self.directory / name
         unfinished = None
@@ -92,13 +91,13 @@ class Checkpoints:
         try:
             unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.directory))
             write(unfinished / name)
-            for part in _files_of(unfinished / name):  # the index comes last
+            for part in _files_of(unfinished / name):  # the index is last
                 _flush(part)
                 os.replace(part, self.directory / part.name)
         except (OSError, tf.errors.OpError) as error:
             raise InputError(
-                f"{final} cannot be written ({reason_of(error)}): free or choose another disk; checkpoints that were "
-                "there are whole, and the same command goes on from the last"
+                f"{final} cannot be written ({reason_of(error)}): free or choose another disk. Earlier checkpoints "
+                "are complete, and the same command continues from the last"
             ) from error
         finally:
             if unfinished is not None:
@@ -108,10 +107,10 @@ class Checkpoints:
         return os.fspath(final)
 
     def forget_after(self, step: int) -> int | None:
-        """Removes the checkpoints of later steps.
+        """Remove the checkpoints of later steps; if none would remain, remove nothing.
 
         Returns:
-            The step of the newest that is left; None where none would be: then all stay.
+            The step of the newest remaining checkpoint; None if nothing was removed for that reason.
         """
         kept = [name for name in listed(self.directory) if step_of(name) <= step]
         if not kept:
@@ -133,10 +132,10 @@ class Checkpoints:
 
 
 def latest(directory: str | os.PathLike[str]) -> str | None:
-    """The path of a directory's newest checkpoint, or None where there is none.
+    """Return the path of a directory's newest checkpoint, or None if there is none.
 
     Raises:
-        InputError: the file `checkpoint` is damaged, or names one that is missing.
+        InputError: the file `checkpoint` is damaged, or names a missing checkpoint.
     """
     names = listed(Path(directory))
     if not names:
@@ -147,10 +146,10 @@ def latest(directory: str | os.PathLike[str]) -> str | None:
 
 
 def check_exists(path: str) -> None:
-    """Checks that a checkpoint is there.
+    """Check that a checkpoint exists.
 
     Raises:
-        InputError: it has no index file.
+        InputError: the checkpoint has no index file.
     """
     if os.path.isfile(path + ".index"):
         return
@@ -159,25 +158,25 @@ def check_exists(path: str) -> None:
     if os.path.isdir(path):
         said = f"{path} is a directory"
     elif path.endswith(".index") or ".data-" in os.path.basename(path):
-        said = f"{path} is one file of a checkpoint, which is named without its ending"
+        said = f"{path} is one file of a checkpoint: give the path without the ending"
     elif not directory.is_dir():
         raise InputError(f"{path}: there is no directory {directory}; correct the path")
     else:
         said = f"{path}.index is missing"
-        if os.path.basename(path) in _named(directory):  # it was there
+        if os.path.basename(path) in _named(directory):  # the file `checkpoint` lists it, so it existed
             raise InputError(f"{said}: {_remedy(path)}")
-    raise InputError(f"{said}; the checkpoints there are {', '.join(there)}" if there else f"{said}; {_NONE_THERE}")
+    raise InputError(f"{said}; existing checkpoints are {', '.join(there)}" if there else f"{said}; {_NONE_THERE}")
 
 
 def check_model(ckpt: str, out_dir: str) -> None:
-    """Checks that there is something to translate with: each of some checkpoints, or the directory of a run.
+    """Check that the checkpoints to translate with exist, or if none are given, the directory of the run.
 
     Args:
-        ckpt: paths, with commas between them; empty: the latest of `out_dir` is meant.
-        out_dir: of a run; empty if none is given.
+        ckpt: paths, separated by commas; empty for the latest checkpoint of `out_dir`.
+        out_dir: directory of a run; may be empty.
 
     Raises:
-        InputError: it is not there.
+        InputError: a checkpoint or the directory does not exist.
     """
     for path in filter(None, map(str.strip, ckpt.split(","))):
         check_exists(path)
@@ -186,10 +185,10 @@ def check_model(ckpt: str, out_dir: str) -> None:
 
 
 def checksum(path: str) -> str:
-    """What tells a checkpoint's contents from another's, in hexadecimal.
+    """Return the CRC-32 of a checkpoint's files, in hexadecimal.
 
     Raises:
-        InputError: it is missing, or a file of it cannot be read.
+        InputError: the checkpoint is missing, or one of its files cannot be read.
     """
     check_exists(path)
     value = 0
@@ -202,10 +201,10 @@ def checksum(path: str) -> str:
 
 
 def restore(session: Any, saver: Any, path: str) -> None:
-    """Gives the global variables of the session's graph, which the saver is of, their values in a checkpoint.
+    """Restore the global variables of the session's graph from a checkpoint; `saver` is a Saver of that graph.
 
     Raises:
-        InputError: the checkpoint is missing or damaged, or is of another architecture or vocabulary.
+        InputError: the checkpoint is missing or damaged, or has another architecture or vocabulary.
     """
     check_exists(path)
     if not _files_of(Path(path))[:-1]:
@@ -218,7 +217,7 @@ def restore(session: Any, saver: Any, path: str) -> None:
 
 
 def restore_below(session: Any, scope: str, path: str) -> None:
-    """Gives the global variables below a scope of the session's graph the values that a checkpoint has without it.
+    """Restore the global variables below a scope of the session's graph; their names in the checkpoint lack the scope.
 
     Raises:
         InputError: as `restore`.
@@ -240,55 +239,55 @@ def restore_below(session: Any, scope: str, path: str) -> None:
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """In such a block, what TensorFlow finds wrong with a checkpoint becomes an `InputError` with reason and remedy."""
+    """Convert errors of reading a checkpoint in the block to an `InputError` with reason and remedy."""
     try:
         yield
-    except (OSError, tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:  # IndexError: a file cut short
+    except (OSError, tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:  # IndexError: a truncated file
         raise InputError(f"{path} is damaged ({reason_of(error)}): {_remedy(path)}") from None
 
 
 def _remedy(path: str) -> str:
     state = os.path.join(os.path.dirname(path), _STATE)
-    return f"restore its files, or delete {state} and {path}.* to go back to the newest checkpoint that is whole"
+    return f"restore its files, or delete {state} and {path}.* to go back to the newest complete checkpoint"
 
 
 def _check_shapes(variables: Sequence[Any], shapes: Mapping[str, list[int]], path: str, scope: str = "") -> None:
-    """Compares variables with a checkpoint's: TensorFlow restores a value of any shape without a word."""
+    """Raise InputError if shapes of variables differ from a checkpoint; TensorFlow would restore them silently."""
     differing = {}
     for variable in variables:
-        part = variable._get_save_slice_info()  # of a partitioned variable, which is saved as one tensor
+        part = variable._get_save_slice_info()  # a partitioned variable is saved as one tensor
         name = (part.full_name if part else variable.op.name).removeprefix(scope)
         wanted = list(part.full_shape) if part else variable.shape.as_list()
         if shapes.get(name) != wanted:
-            found = f"has it as {shapes[name]}" if name in shapes else "does not have it"
-            differing[name] = f"{name} is {wanted}: it {found}"
+            found = f"has {shapes[name]}" if name in shapes else "does not have it"
+            differing[name] = f"{name} is {wanted}: the checkpoint {found}"
     if differing:
         first, *others = differing.values()
-        rest = f" (and so for {len(others)} others: {', '.join(list(differing)[1:6])}{', ...' * (len(others) > 5)})"
+        rest = f" ({len(others)} others differ, too: {', '.join(list(differing)[1:6])}{', ...' * (len(others) > 5)})"
         raise InputError(
             f"{path} does not fit the model, where {first}{rest if others else ''}; use the flags and vocabularies "
-            "that it was trained with"
+            "of its training"
         )
 
 
 def listed(directory: Path) -> list[str]:
-    """The names in `checkpoint`, oldest first."""
+    """Return the names in the file `checkpoint`, oldest first; without the file, those of complete checkpoints."""
     path = directory / _STATE
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return _complete(directory, f"{NAME}-*")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}): delete it, and the newest checkpoint is taken") from None
+        raise InputError(f"{path} cannot be read ({error}): delete it to use the newest checkpoint") from None
     names = re.findall(r'^all_model_checkpoint_paths: "(.*)"$', text, re.MULTILINE)
     newest = re.search(r'^model_checkpoint_path: "(.*)"$', text, re.MULTILINE)
     if newest is None:
-        raise InputError(f"{path} is damaged: delete it, and the newest checkpoint is taken")
+        raise InputError(f"{path} is damaged: delete it to use the newest checkpoint")
     return [os.path.basename(name) for name in names if name != newest[1]] + [os.path.basename(newest[1])]
 
 
 def _complete(directory: Path, pattern: str = "*") -> list[str]:
-    """The names of the checkpoints whose index is there, oldest first."""
+    """Return the names of the checkpoints with an index file, oldest first."""
     return sorted((index.name.removesuffix(".index") for index in directory.glob(f"{pattern}.index")), key=step_of)
 
 
@@ -299,7 +298,7 @@ def _named(directory: Path) -> list[str]:
 
 
 def _files_of(path: Path) -> list[Path]:
-    """The files of a checkpoint, in the order in which they are to appear: the index last."""
+    """Return the files of a checkpoint in the order of writing, the index last."""
     data = sorted(path.parent.glob(f"{path.name}.data-*"))
     return [*data, path.with_name(path.name + ".index")]
 

@@ -1,6 +1,6 @@
-"""The directory of a run: which files an evaluation leaves in it: checkpoints, their mean, translations, the best.
+"""The directory of a run: writes an evaluation's files, which are checkpoints, their mean, translations, best models.
 
-One object is chosen at the start: `Store` on the rank that writes, `NoStore` on the others, which knows the same names.
+The rank that writes has an object of class `Store`. The other ranks have `NoStore`, which returns the same paths.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nmt.core.files import replace_atomically
 
 
 def mean_values(paths: Sequence[str]) -> dict[str, np.ndarray]:
-    """The mean of each variable over checkpoints, in float64; of integers, such as the step, the last value.
+    """Return the mean of each variable over checkpoints, summed in float64; for integers (the step) the last value.
 
     Raises:
         InputError: a checkpoint is damaged.
@@ -45,7 +45,7 @@ def mean_values(paths: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def write_values(path: Path, values: dict[str, np.ndarray]) -> None:
-    """A checkpoint of these variables, as `tf.compat.v1.train.Saver` writes it."""
+    """Write a checkpoint of these variables, in the format of `tf.compat.v1.train.Saver`."""
     names = sorted(values)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         places = [tf.compat.v1.placeholder(values[name].dtype, values[name].shape) for name in names]
@@ -55,17 +55,17 @@ def write_values(path: Path, values: dict[str, np.ndarray]) -> None:
         session.run(save, dict(zip(places, (values[name] for name in names), strict=True)))
 
 
-AVERAGE = "avg_"  # what names of an averaged model begin with
+AVERAGE = "avg_"  # prefix of the names of averaged models
 _AVERAGES = "avg_checkpoints"
 
 
 def best_name(metric: str, prefix: str = "") -> str:
-    """The directory of the best model by a metric: `best_bleu`, or `avg_best_bleu` for an averaged one."""
+    """Return the directory of the best model by a metric: `best_bleu`, or `avg_best_bleu` for averaged models."""
     return f"{prefix}best_{metric}"
 
 
 class Storing(Protocol):
-    """Where an evaluation's products go.
+    """Writer of an evaluation's files.
 
     Attributes:
         best: the best models by the names of their directories.
@@ -74,22 +74,22 @@ class Storing(Protocol):
     best: dict[str, BestScore]
 
     def save(self, session: Any, step: int) -> str:
-        """The path of the checkpoint of this step, written unless it has been."""
+        """Write the checkpoint of this step, if it is not written yet; return its path."""
 
     def average(self, step: int) -> str | None:
-        """The path of the mean of the newest checkpoints; None as long as there are too few, or another writes."""
+        """Write the mean of the newest checkpoints; return its path, or None if too few or if another rank writes."""
 
     def translations(self, name: str, lines: Sequence[str]) -> None:
-        """The translation `output_<name>` of a text."""
+        """Write the translations of a text to `output_<name>`."""
 
 
 class NoStore:
-    """Writes nothing.
+    """Store that writes nothing.
 
     Args:
-        out_dir: where the other rank writes.
-        metrics: what best models are kept by.
-        keep: checkpoints kept, as many as an average is of.
+        out_dir: the directory where another rank writes.
+        metrics: names of the metrics whose best models are kept.
+        keep: number of checkpoints that are kept, and averaged.
         averages: whether models are averaged.
     """
 
@@ -105,30 +105,31 @@ class NoStore:
         return BestScore(self.directory / name, metric)
 
     def save(self, session: Any, step: int) -> str:
-        """The path."""
+        """Return the path of the checkpoint that another rank writes."""
         return os.fspath(self.directory / f"{NAME}-{step}")
 
     def average(self, step: int) -> str | None:
-        """None: who writes it knows."""
+        """Return None; only the rank that writes has the path."""
         return None
 
     def translations(self, name: str, lines: Sequence[str]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Store(NoStore):
-    """Writes to `out_dir`.
+    """Store that writes to `out_dir`.
 
     Args:
-        out_dir: made if missing.
-        metrics: what best models are kept by.
-        keep: checkpoints kept, as many as an average is of.
+        out_dir: output directory; made if missing.
+        metrics: names of the metrics whose best models are kept.
+        keep: number of checkpoints that are kept, and averaged.
         averages: whether models are averaged.
-        hparams: the text of the file `hparams` beside the best models and the mean of checkpoints.
+        hparams: contents of the file `hparams` in the directories of the best models and of the mean of checkpoints.
         saver: a `tf.compat.v1.train.Saver` of the training graph.
 
     Raises:
-        InputError: a directory cannot be made, or a record is damaged; later, and from any method: the disk is full.
+        InputError: a directory cannot be made, or a file `best.json` is damaged. All methods raise it if the disk is
+            full.
     """
 
     def __init__(
@@ -143,14 +144,14 @@ class Store(NoStore):
         return BestModel(self.directory / name, metric, self._hparams)
 
     def save(self, session: Any, step: int) -> str:
-        """The path of the checkpoint of this step, written unless it has been."""
+        """Write the checkpoint of this step, if it is not written yet; return its path."""
         if self._saved is None or checkpoint.step_of(self._saved) != step:
             self._saved = self._checkpoints.save(session, self._saver, step)
         return self._saved
 
     def average(self, step: int) -> str | None:
-        """Written to `avg_checkpoints`, in place of the one before."""
-        trained = [name for name in checkpoint.listed(self.directory) if checkpoint.step_of(name)]  # not the initial
+        """Write the mean to `avg_checkpoints`, replacing the last one; None if there are too few checkpoints."""
+        trained = [name for name in checkpoint.listed(self.directory) if checkpoint.step_of(name)]  # without step 0
         if len(trained) < self.keep:
             return None
         means = mean_values([os.fspath(self.directory / name) for name in trained[-self.keep :]])
@@ -158,6 +159,6 @@ class Store(NoStore):
         return checkpoints.write(step, lambda target: write_values(target, means))
 
     def translations(self, name: str, lines: Sequence[str]) -> None:
-        """One line each, the file complete or as before."""
+        """Write the translations of a text to `output_<name>`, one per line; the file is replaced atomically."""
         with replace_atomically(self.directory / f"output_{name}") as file:
             file.writelines(line + "\n" for line in lines)

@@ -1,1 +1,1 @@
-"""What everything stands on: a user's errors, files written whole or in parts, locks, the ranks of a run."""
+"""Base of all other packages: errors for the user, atomic and partial files, locks, the ranks of a run."""

@@ -1,4 +1,4 @@
-"""The error for what a user can mend; whatever else is raised is a fault of the program."""
+"""The error for problems that a user can solve; any other exception is a bug of the program."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class InputError(Exception):
 
 
 def reason_of(error: BaseException) -> str:
-    """What has gone wrong, in one line.
+    """Return the reason of an error in one line.
 
-    TensorFlow begins the message of an operation that failed in a session with where that operation was defined; the
-    reason (a file and what the system says of it) comes after, behind the node's name. An operating system's error is
-    its text and its file.
+    If an operation fails in a session, TensorFlow's message begins with the operation's definition. The reason (a file
+    and the system's error) follows after the node's name. For an error of the operating system, the reason is its text
+    and the file.
 
     >>> reason_of(OSError(28, "No space left on device", "model/x"))
     'No space left on device: model/x'

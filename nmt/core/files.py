@@ -1,8 +1,8 @@
-"""Atomic writes: files are written whole or not at all.
+"""Atomic writes: a file is written completely or not at all.
 
-A reader, or a run that starts again after a crash, sees either the old content or the new one and never a part of it:
-the content goes to a temporary name in the same directory, reaches the disk, and is renamed over the target, which
-POSIX makes a single step (rename(2)).
+A reader, or a run that restarts after a crash, sees either the old content or the new content, never a part. The
+content is written to a temporary file in the same directory and flushed to the disk. Then the file is renamed to the
+target's name, which is atomic on POSIX (rename(2)).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import IO, Any
 
 from nmt.core.errors import InputError
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no space, a quota, a limit to the size of files
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no space left, quota exceeded, file too large
 
 
 @contextmanager
 def replace_atomically(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a temporary file that takes the place of `path` when the block ends, and disappears if the block fails.
+    """Open a temporary file that replaces `path` at the end of the block, and is deleted if the block fails.
 
     Args:
       path: the file to write; its directory must exist. A pipe or device is written to directly.
@@ -31,18 +31,18 @@ def replace_atomically(path: str | os.PathLike[str], mode: str = "w") -> Iterato
 
     Raises:
       InputError: the directory is missing or may not be written to, or the disk is full.
-      ValueError: another mode.
+      ValueError: an unknown mode.
     """
     if mode not in ("w", "wb"):
         raise ValueError(f'mode is "w" or "wb", not {mode!r}')
     if os.path.exists(path) and not os.path.isfile(path):
-        # A pipe or a device has no old content to keep, and must stay what it is. It is opened by the name given: the
-        # real path of /dev/stdout may be a pipe that has no name.
+        # A pipe or a device must not be replaced by a file. It is opened by the given name, because the real path of
+        # /dev/stdout may be a pipe that has no name.
         with _telling(path), _open(path, mode, path) as file:
             yield file
         return
     target, temporary = _names(path)
-    # "x" keeps the user's umask, which tempfile would replace by owner-only access.
+    # Mode "x" respects the user's umask; the module tempfile would give access to the owner only.
     file = _open(temporary, mode.replace("w", "x"), target)
     try:
         with _telling(target), file:
@@ -56,28 +56,28 @@ def replace_atomically(path: str | os.PathLike[str], mode: str = "w") -> Iterato
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Finds out whether `replace_atomically` could write a file, and leaves it as it is.
+    """Check that `replace_atomically` can write a file; the file is not changed.
 
     Raises:
-      InputError: it could not.
+      InputError: the file cannot be written.
     """
     if os.path.isdir(path):
         raise InputError(unwritable(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))))
-    if not os.path.exists(path) or os.path.isfile(path):  # a pipe would wait for its reader
+    if not os.path.exists(path) or os.path.isfile(path):  # opening a pipe would wait for its reader
         target, temporary = _names(path)
         _open(temporary, "x", target).close()
         temporary.unlink()
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Removes what a process that was killed in `replace_atomically` has left; no other may be writing there."""
+    """Remove temporary files that killed processes left in `replace_atomically`; no other process may write there."""
     for path in directory.glob(".*.tmp"):
         if re.fullmatch(r"\..+\.[0-9a-f]{32}\.tmp", path.name):
             path.unlink(missing_ok=True)
 
 
 def append(path: str | os.PathLike[str], text: str) -> None:
-    """Add text to the end of a file, which is made if missing.
+    """Append text to a file, which is made if missing.
 
     Raises:
       InputError: the file cannot be written.
@@ -87,7 +87,7 @@ def append(path: str | os.PathLike[str], text: str) -> None:
 
 
 def unwritable(path: str | os.PathLike[str], error: OSError) -> str:
-    """The message that a file cannot be written, with the remedy."""
+    """Return the message that a file cannot be written, with the remedy."""
     remedy = "choose a directory that exists and that you may write to"
     if error.errno in DISK_FULL:
         remedy = "free or choose another disk"
@@ -96,7 +96,10 @@ def unwritable(path: str | os.PathLike[str], error: OSError) -> str:
 
 @contextmanager
 def _telling(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Name the file in errors of writing to it: they know no name, unlike those of opening another file."""
+    """Convert an error of writing to an InputError with the file's name, which such an error lacks.
+
+    Errors of opening a file have a name and pass unchanged.
+    """
     try:
         yield
     except OSError as error:
@@ -106,9 +109,9 @@ def _telling(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _names(path: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """The file that is replaced, and a temporary name beside it."""
-    target = Path(os.path.realpath(path))  # what a link names is replaced, not the link
-    # The name is unique among processes on any number of hosts that share the directory.
+    """Return the path of the file to replace, and a temporary path in the same directory."""
+    target = Path(os.path.realpath(path))  # the target of a link is replaced, not the link
+    # The temporary name is unique among processes on all hosts that share the directory.
     return target, target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
 
 
@@ -121,10 +124,10 @@ def _open(path: str | os.PathLike[str], mode: str, target: str | os.PathLike[str
 
 
 def make_directory(path: str | os.PathLike[str]) -> Path:
-    """Make the directory and its parents where they are missing, and return its path.
+    """Make a directory and its missing parents, and return its path.
 
     Raises:
-      InputError: it cannot be made, or something that is no directory has its name.
+      InputError: the directory cannot be made, or a file has its name.
     """
     directory = Path(path)
     try:

@@ -1,10 +1,10 @@
-"""Locks: one process at a time writes in a place, and whoever comes second learns who it is.
+"""Locks: only one process at a time writes to a file or directory; a second one gets an error that names the holder.
 
-A lock is a file that names its holder: host, process, since when. The holder has it locked for the system, too
-(flock(2)), which ends with the process however it dies; so a process of the same host that has left its name without
-that lock is dead, and its place is free. Of another host this cannot be said: not every shared file system tells hosts
-of each other's locks. But a job that starts again, elsewhere, does so because what it was before has ended. The file
-stays empty or is deleted when nobody holds it.
+A lock is a file with the holder's host, process id and start time. The holder also has a system lock on the file
+(flock(2)), which ends when the process ends for any reason. If the file names a process of this host and has no system
+lock, that process is dead and the lock is free. This does not hold for other hosts, since some shared file systems do
+not pass locks between hosts. But if a job restarts on another host, its earlier processes have ended. If nobody holds
+the lock, the file is empty or deleted.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from nmt.core.ranks import Ranks, from_root
 
 @contextmanager
 def hold(path: str | os.PathLike[str], place: str, elsewhere: str, job: str = "") -> Iterator[str]:
-    """Holds a lock in a block, and releases it at every end of it.
+    """Hold a lock during the block, and release it at the end in any case.
 
     Args:
-        path: the lock file; its directory is made if missing, and removed again if it is then still empty.
-        place: what is locked, for messages.
-        elsewhere: what else a user could do, for messages: "choose another out_dir".
-        job: the name of this process's job, if it may start again; one of this name that another host has left is
-            dead, too.
+        path: path of the lock file. Its directory is made if missing, and removed at the end if it is then empty.
+        place: name of the locked file or directory, for messages.
+        elsewhere: advice for the user if the lock is held, for example "choose another out_dir".
+        job: name of this process's job if the job may be restarted, else "". A lock of the same job from another host
+            is free, too.
 
     Yields:
-        what is to be said: from whom the lock was taken over; empty if from nobody.
+        a log line that names the dead holder whose lock was taken over; empty if there was none.
 
     Raises:
-        InputError: another process holds it, or one of another host may; or the file cannot be written.
+        InputError: another process holds the lock, or a process of another host may hold it. Or the lock file cannot be
+            written.
     """
     lock = Path(path)
     made = [directory for directory in (lock.parent, *lock.parent.parents) if not directory.exists()]
@@ -62,19 +63,19 @@ def hold(path: str | os.PathLike[str], place: str, elsewhere: str, job: str = ""
 def hold_for_all(
     ranks: Ranks, path: str | os.PathLike[str], place: str, elsewhere: str, job: str = ""
 ) -> Iterator[str]:
-    """The same for all ranks of a run, of which rank 0 holds the lock.
+    """Hold a lock for all ranks of a run; rank 0 holds it. Arguments and yielded value are those of `hold`.
 
     Collective: every rank enters; leaving is not collective.
 
     Raises:
-        AgreedError: on every rank, as `hold`.
+        AgreedError: on every rank, if `hold` raises an InputError on rank 0.
     """
     with contextlib.ExitStack() as held:
         yield from_root(ranks, lambda: held.enter_context(hold(path, place, elsewhere, job)))
 
 
 def _taken(lock: Path, place: str, elsewhere: str, job: str) -> tuple[IO[str], str]:
-    """The lock file, open and with this process's name in it; and what is to be said."""
+    """Acquire the lock; return the open lock file and the log line, as `hold` yields it."""
     file, locked = _opened(lock)
     try:
         holder = _read(file)
@@ -91,7 +92,7 @@ def _taken(lock: Path, place: str, elsewhere: str, job: str) -> tuple[IO[str], s
 
 
 def _opened(lock: Path) -> tuple[IO[str], bool | None]:
-    """The file, and whether it is locked for the system: False if another has it so, None where that is not known."""
+    """Open the file and lock it with flock; the bool is False if another process has the lock, None without flock."""
     while True:
         file = _open(lock)
         locked: bool | None = True
@@ -99,11 +100,11 @@ def _opened(lock: Path) -> tuple[IO[str], bool | None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             locked = False
-        except OSError:  # a file system without such locks
+        except OSError:  # a file system without flock
             locked = None
         if _is(lock, file):
             return file, locked
-        file.close()  # its holder has deleted it meanwhile
+        file.close()  # the holder has deleted the file after this process opened it
 
 
 def _open(lock: Path) -> IO[str]:
@@ -114,7 +115,7 @@ def _open(lock: Path) -> IO[str]:
 
 
 def _is(lock: Path, file: IO[str]) -> bool:
-    """Whether an open file still has this name."""
+    """Return whether an open file still has this name."""
     try:
         return os.path.samestat(os.stat(lock), os.fstat(file.fileno()))
     except FileNotFoundError:
@@ -123,13 +124,13 @@ def _is(lock: Path, file: IO[str]) -> bool:
 
 def _remove(lock: Path, file: IO[str]) -> None:
     with contextlib.suppress(OSError):
-        file.truncate(0)  # as good as deleted, should the directory no longer let us
-        if _is(lock, file):  # and not the lock of another, if a user has deleted ours
+        file.truncate(0)  # an empty file is free, too, if the directory does not allow its deletion
+        if _is(lock, file):  # else a user has deleted this lock, and the file may be another process's lock
             lock.unlink()
 
 
 def _read(file: IO[str]) -> dict[str, Any]:
-    """Who holds the lock: `host`, `pid` and `since`; empty for nobody."""
+    """Return the holder's `host`, `pid`, `since` and `job`; {} if there is no holder."""
     file.seek(0)
     text = file.read().strip("\0 \n")
     if not text:
@@ -155,20 +156,20 @@ def _write(file: IO[str], job: str) -> None:
 
 
 def _left(holder: dict[str, Any], locked: bool | None, job: str) -> bool:
-    """Whether a holder that has left its name is dead for certain."""
+    """Return whether the named holder is certainly dead."""
     if holder["host"] != socket.gethostname():
         return bool(job) and holder["job"] == job
     return locked is True or not _runs(holder["pid"])
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process of this host runs; one that has ended and was not waited for does not."""
+    """Return whether a process of this host is running; a zombie is not."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except ProcessLookupError:
         return False
-    except OSError:  # another user's; or a system without /proc
+    except OSError:  # a process of another user, or a system without /proc
         return True
 
 

@@ -1,7 +1,7 @@
-"""Partial files: output of long work, written piece by piece, with which a program that was killed goes on.
+"""Partial files: output of long work, written piece by piece. A program that was killed can continue it.
 
-`<path>.part` grows, `<path>.part.json` says how much of it is done and of which work; when all is done the part takes
-the name `<path>`. What another work has left (another input, model or option) is begun anew.
+`<path>.part` grows; `<path>.part.json` records the amount of finished work and an identifier of the work. At the end
+the part file is renamed to `<path>`. A part file of different work (input, model or option) is overwritten.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from nmt.core.lock import hold
 
 
 class Output(Protocol):
-    """Where pieces go.
+    """Receiver of the pieces.
 
     Attributes:
-        done: how much of the work, in its own unit, is done already.
-        notice: what is to be said of that; may be empty.
+        done: amount of work that is done, in a unit that the caller chooses.
+        notice: log line about earlier work; may be empty.
     """
 
     done: int
     notice: str
 
     def add(self, text: str, done: int) -> None:
-        """The next piece; with it so much of the work is done. InputError: it cannot be written."""
+        """Write the next piece; `done` is the amount of work done with it. Raises InputError if writing fails."""
 
     def complete(self) -> None:
-        """All of the work is done: the file appears. InputError: it cannot be written."""
+        """Give the finished file its final name. Raises InputError if this fails."""
 
 
 @contextmanager
 def partial_file(path: str | os.PathLike[str], work: str) -> Iterator[Output]:
-    """An output in pieces, which this process alone writes in the block; what is done by its end stays.
+    """Yield an output in pieces; only this process writes it during the block. Finished pieces stay after the block.
 
     Args:
-        path: the file; its directory is made if missing. A pipe or device is written to directly.
-        work: what tells one work from another; only what the same one has left is used.
+        path: path of the file; its directory is made if missing. A pipe or device is written to directly.
+        work: identifier of the work; only pieces of the same work are reused.
 
     Raises:
         InputError: the file cannot be written, or another process writes it.
@@ -51,7 +51,7 @@ def partial_file(path: str | os.PathLike[str], work: str) -> Iterator[Output]:
         if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
             yield _Stream(stack.enter_context(replace_atomically(path)))
             return
-        target = Path(os.path.realpath(path))  # what a link names is replaced, not the link
+        target = Path(os.path.realpath(path))  # the target of a link is replaced, not the link
         stack.enter_context(hold(_beside(target, ".lock"), os.fspath(path), "choose another file"))
         check_writable(target)
         output = _Part(target, work)
@@ -60,7 +60,7 @@ def partial_file(path: str | os.PathLike[str], work: str) -> Iterator[Output]:
 
 
 class _Stream:
-    """A pipe or device."""
+    """Output to a pipe or device."""
 
     done, notice = 0, ""
 
@@ -76,7 +76,7 @@ class _Stream:
 
 
 class _Part:
-    """A file that grows under another name."""
+    """Output to a file that grows under another name."""
 
     def __init__(self, target: Path, work: str) -> None:
         self._target, self._work = target, work
@@ -89,7 +89,7 @@ class _Part:
             raise InputError(unwritable(self._part, error)) from error
 
     def _left(self) -> tuple[int, int, str]:
-        """How much is done, in units and in bytes, and what is to be said of that."""
+        """Return the amount of work done, its size in bytes, and a log line about it."""
         try:
             record = json.loads(self._record.read_text(encoding="utf-8"))
             done, size, work = int(record["done"]), int(record["bytes"]), record["work"]
@@ -97,10 +97,10 @@ class _Part:
         except FileNotFoundError:
             return 0, 0, ""
         except (OSError, ValueError, KeyError, TypeError) as error:
-            return 0, 0, f"{self._record} cannot be used ({error}): begun anew"
+            return 0, 0, f"{self._record} cannot be used ({error}): starting again"
         if work != self._work or found < size:
-            return 0, 0, f"{self._part} was begun with another input, model or options: begun anew"
-        return done, size, f"{self._part} has what is done already"
+            return 0, 0, f"{self._part} was begun with another input, model or options: starting again"
+        return done, size, f"continuing {self._part}"
 
     def add(self, text: str, done: int) -> None:
         try:
@@ -122,7 +122,7 @@ class _Part:
         self._record.unlink(missing_ok=True)
 
     def close(self) -> None:
-        with suppress(OSError):  # of what a full disk has not taken: the record does not count it
+        with suppress(OSError):  # the record does not count data that a full disk refuses
             self._file.close()
         if not self.done:
             self._part.unlink(missing_ok=True)

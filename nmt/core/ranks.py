@@ -1,6 +1,6 @@
-"""Ranks: what training and translation need of the processes that run them together, and how these agree.
+"""Ranks: the communication between the processes of a training or translation, and errors on all of them.
 
-This module knows no communication library: the program hands in an object of protocol `Ranks`.
+This module does not depend on a communication library: the program passes an object of protocol `Ranks`.
 """
 
 from __future__ import annotations
@@ -17,40 +17,42 @@ Value = TypeVar("Value")
 
 
 class Ranks(Protocol):
-    """The ranks of a run; rank 0 is the one that reads and writes what is shared."""
+    """The ranks of a run; rank 0 reads and writes the shared files."""
 
     @property
     def rank(self) -> int:
-        """This process: 0 to size - 1."""
+        """Rank of this process, 0 to size - 1."""
 
     @property
     def size(self) -> int:
         """Number of processes."""
 
     def sum(self, value: np.ndarray) -> np.ndarray:
-        """The sum over all ranks of arrays of one shape and dtype. Collective: every rank calls."""
+        """Return the sum over all ranks of arrays of one shape and dtype. Collective: every rank calls."""
 
     def broadcast(self, value: Value) -> Value:
-        """Rank 0's value. Collective: every rank calls; the values of the others are ignored."""
+        """Return rank 0's value. Collective: every rank calls; the values of the other ranks are ignored."""
 
     def gather(self, value: Value) -> list[Value]:
-        """The values of all ranks, in the order of ranks, on every rank. Collective: every rank calls."""
+        """Return the values of all ranks, in the order of ranks, on every rank. Collective: every rank calls."""
 
     def alone(self, reason: str) -> contextlib.AbstractContextManager[Any]:
-        """Marks what this rank does while the others wait in their next collective call. Not collective."""
+        """Mark a block of work, during which the other ranks wait in their next collective call. Not collective."""
 
     def barrier(self) -> None:
-        """Returns when all have called it. Collective."""
+        """Wait until all ranks have called it. Collective."""
 
     def end_block(self) -> None:
-        """Gives all ranks the same weights, if each has trained by itself since the last time. Collective."""
+        """End a block of local SGD: give all ranks the same weights; no effect without local SGD. Collective."""
 
     def ask_to_stop(self, wanted: bool = True) -> None:
-        """Tells all ranks, with what they exchange next in training, that this one wants it to end; or nothing of the
-        kind any more. Not collective: a signal's handler may call it."""
+        """Request that training ends, or withdraw the request; it travels with the next exchange of training.
+
+        Not collective: a signal handler may call it.
+        """
 
     def asked_to_stop(self) -> bool:
-        """Whether any rank had told so by the last step: the same on all. Not collective."""
+        """Return whether any rank had requested a stop by the last step; the same on all ranks. Not collective."""
 
 
 class OneProcess:
@@ -61,33 +63,33 @@ class OneProcess:
     _asked = False
 
     def sum(self, value: np.ndarray) -> np.ndarray:
-        """The value itself."""
+        """Return the value."""
         return value
 
     def broadcast(self, value: Value) -> Value:
-        """The value itself."""
+        """Return the value."""
         return value
 
     def gather(self, value: Value) -> list[Value]:
-        """The one value."""
+        """Return a list of the value."""
         return [value]
 
     def alone(self, reason: str) -> contextlib.AbstractContextManager[Any]:
-        """Nothing is marked: nobody waits."""
+        """Do nothing: no other rank waits."""
         return contextlib.nullcontext()
 
     def barrier(self) -> None:
-        """Returns at once."""
+        """Return at once."""
 
     def end_block(self) -> None:
-        """The weights are one process's."""
+        """Do nothing: there are no other weights."""
 
     def ask_to_stop(self, wanted: bool = True) -> None:
-        """Tells itself."""
+        """Request that training ends, or withdraw the request."""
         self._asked = wanted
 
     def asked_to_stop(self) -> bool:
-        """Whether it has."""
+        """Return whether a stop is requested."""
         return self._asked
 
 
@@ -95,7 +97,7 @@ ONE_PROCESS = OneProcess()
 
 
 class AgreedError(Exception):
-    """A user's mistake that every rank knows of; `is_mine` on the one rank that is to tell it."""
+    """A user's mistake, raised on every rank; `is_mine` is True on the one rank that prints the message."""
 
     def __init__(self, message: str, is_mine: bool) -> None:
         super().__init__(message)
@@ -104,13 +106,13 @@ class AgreedError(Exception):
 
 @contextlib.contextmanager
 def together(ranks: Ranks) -> Iterator[None]:
-    """Work that each rank does for itself, and that fails on all ranks if a user's mistake shows on any.
+    """Run a block of local work on each rank; an `InputError` on any rank makes the block fail on all ranks.
 
-    Collective: every rank enters and leaves; no collective call stands inside.
+    Collective: every rank enters and leaves; the block must not contain a collective call.
 
     Raises:
-        AgreedError: on every rank, if an `InputError` left the block on any; the lowest such rank is the one
-            to tell it.
+        AgreedError: on every rank, if the block raised an `InputError` on any rank. The lowest such rank prints its
+            message.
     """
     message = ""
     try:
@@ -126,7 +128,7 @@ def together(ranks: Ranks) -> Iterator[None]:
 
 
 def from_root(ranks: Ranks, make: Callable[[], Value]) -> Value:
-    """What `make` returns on rank 0, on every rank; the others do not call it.
+    """Call `make` on rank 0 only, and return its result on every rank.
 
     Collective: every rank calls.
 
@@ -140,12 +142,12 @@ def from_root(ranks: Ranks, make: Callable[[], Value]) -> Value:
 
 
 def check_equal(ranks: Ranks, number: int, message: str) -> None:
-    """Checks that a number, such as a checksum of the input, is the same on all ranks.
+    """Check that a number, such as a checksum of the input, is the same on all ranks.
 
     Collective: every rank calls.
 
     Raises:
-        AgreedError: on every rank, with `message` and the first rank that differs from rank 0.
+        AgreedError: on every rank, with `message` and the lowest rank that differs from rank 0.
     """
     expected = ranks.broadcast(number)
     with together(ranks):

@@ -1,7 +1,7 @@
-"""Whole numbers from 0 to 9999 in words, English and German.
+"""Integers from 0 to 9999 as English and German words.
 
-English follows British use, "two thousand three hundred and forty-five". German writes one word and turns the last
-two digits round, "zweitausenddreihundertfünfundvierzig".
+English follows British usage, "two thousand three hundred and forty-five". German writes one word with the ones before
+the tens, "zweitausenddreihundertfünfundvierzig".
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GERMAN_ORDINALS = {1: "erst", 3: "dritt", 7: "siebt", 8: "acht"}
 
 
 def english_number(n: int) -> str:
-    """`n` in English words: 101 is "one hundred and one".
+    """Return `n` as English words: 101 is "one hundred and one".
 
     Raises:
       ValueError: `n` is not in 0..9999.
@@ -57,7 +57,7 @@ def english_number(n: int) -> str:
 
 
 def german_number(n: int) -> str:
-    """`n` as one German word: 21 is "einundzwanzig", 101 is "einhunderteins".
+    """Return `n` as one German word: 21 is "einundzwanzig", 101 is "einhunderteins".
 
     Raises:
       ValueError: `n` is not in 0..9999.
@@ -74,7 +74,7 @@ def german_number(n: int) -> str:
 
 
 def english_ordinal(n: int) -> str:
-    """The rank `n` in English: 21 is "twenty-first".
+    """Return the ordinal number `n` in English: 21 is "twenty-first".
 
     Raises:
       ValueError: `n` is not in 1..99.
@@ -87,7 +87,7 @@ def english_ordinal(n: int) -> str:
 
 
 def german_ordinal(n: int) -> str:
-    """The rank `n` in German without its ending: 21 is "einundzwanzigst", to which "e" or "en" is added.
+    """Return the ordinal number `n` in German without its ending "e" or "en": 21 is "einundzwanzigst".
 
     Raises:
       ValueError: `n` is not in 1..99.
@@ -97,17 +97,17 @@ def german_ordinal(n: int) -> str:
 
 
 def english_year(n: int) -> str:
-    """A year as it is said in English: 1942 is "nineteen forty-two".
+    """Return a year as it is spoken in English: 1942 is "nineteen forty-two".
 
     Raises:
-      ValueError: `n` is not in 1110..1999 or is one of the first ten years of a century, which are said otherwise.
+      ValueError: `n` is not in 1110..1999, or is one of the first ten years of a century, which have another form.
     """
     century, year = _check_year(n)
     return f"{english_number(century)} {english_number(year)}"
 
 
 def german_year(n: int) -> str:
-    """A year as it is said in German: 1942 is "neunzehnhundertzweiundvierzig".
+    """Return a year as it is spoken in German: 1942 is "neunzehnhundertzweiundvierzig".
 
     Raises:
       ValueError: as for `english_year`.

@@ -1,1 +1,1 @@
-"""The sequence-to-sequence model as a TensorFlow graph: one interface, the families of models, shared parts."""
+"""Sequence-to-sequence models as TensorFlow graphs: one interface, the model families and their shared parts."""

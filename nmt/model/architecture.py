@@ -1,7 +1,7 @@
-"""The architecture (shape) of a translation model: all that decides which variables exist, of any family.
+"""Architecture of a translation model of any family: all sizes and choices that determine its variables.
 
 Two models with equal `Architecture` have the same variables, by name and shape. Training settings (dropout, learning
-rate, initial values) are no part of it. A family adds its own fields in a subclass. Knows nothing of TensorFlow.
+rate, initial values) are not included. A family adds its own fields in a subclass. No TensorFlow code is used here.
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ TIED = ("none", "decoder", "all")
 
 @dataclass(frozen=True)
 class Architecture:
-    """Sizes that every encoder and decoder has, and how words become vectors on both sides.
+    """Sizes of encoder, decoder and embeddings that all families have.
 
     Attributes:
-        src_vocab_size: rows of the source embedding.
-        tgt_vocab_size: rows of the target embedding, and logits per target position.
-        num_units: width of the layers, and of the vectors that the output layer reads.
-        num_encoder_layers: layers of the encoder in all.
-        num_decoder_layers: layers of the decoder's stack.
-        src_embedding_size: width of an embedded source word; None for num_units.
-        tgt_embedding_size: the same for target words.
-        src_pretrained: whether source words but the first three (`<unk>` and the sentence marks) have vectors
-            that are given and not trained.
-        tgt_pretrained: the same for target words.
-        share_embedding: one embedding for both sides, whose words are then the same.
-        num_embeddings_partitions: pieces that each embedding is cut into, by rows; up to 1 for none. A pretrained
-            one is not cut. Checkpoints are the same however it is cut.
-        character_source: source words are read as characters (`nmt.text.character_vocabulary`).
-        language_model: there is no source: the decoder predicts sentences from nothing.
-        tie_embeddings: "decoder": the output layer is the target embedding, too (Press, Wolf 2017), behind a projection
-            where that is of another width than the layers; "all": and it is the source's, as share_embedding has it;
-            "none".
+        src_vocab_size: number of rows of the source embedding.
+        tgt_vocab_size: number of rows of the target embedding, and of logits per target position.
+        num_units: width of the layers, and of the decoder's outputs.
+        num_encoder_layers: total number of encoder layers.
+        num_decoder_layers: number of decoder layers.
+        src_embedding_size: width of the source embedding; None for num_units.
+        tgt_embedding_size: width of the target embedding; None for num_units.
+        src_pretrained: True if the source embedding is pretrained and not trained, except for its first three words
+            (`<unk>` and the sentence marks).
+        tgt_pretrained: the same as `src_pretrained` for the target embedding.
+        share_embedding: True if both sides share one vocabulary and one embedding.
+        num_embeddings_partitions: number of variables that each embedding's rows are split into; 0 or 1 for one. A
+            pretrained embedding is not split. Checkpoints do not depend on the split.
+        character_source: True if source words are read as characters (`nmt.text.character_vocabulary`).
+        language_model: True if there is no source and no encoder: the decoder alone predicts sentences.
+        tie_embeddings: "none"; "decoder": the output layer uses the target embedding's weights (Press, Wolf 2017),
+            after a projection if the widths differ. "all" requires share_embedding: all three are one variable.
 
     Raises:
         ValueError: a value is outside what is allowed, or two values contradict each other.
@@ -84,7 +83,7 @@ class Architecture:
                 "vocabulary for both"
             )
         if self.ties_output and (self.tgt_pretrained or self.num_embeddings_partitions > 1):
-            raise ValueError("tie_embeddings needs a target embedding that is trained, and in one piece")
+            raise ValueError("tie_embeddings needs a target embedding that is trained, and in one variable")
 
     def _check_embeddings(self) -> None:
         if self.character_source and (self.share_embedding or self.src_pretrained or self.language_model):
@@ -109,32 +108,32 @@ class Architecture:
 
     @property
     def has_attention(self) -> bool:
-        """Whether a step of the decoder tells where in the source it looked."""
+        """True if a decoder step returns attention weights over the source."""
         return False
 
     @property
     def longest(self) -> int | None:
-        """Words of the longest sentence that it reads or writes, the mark at its end counted; None: any number."""
+        """Greatest number of words of a sentence that the model reads or writes, end mark counted; None: any number."""
         return None
 
     @property
     def ties_output(self) -> bool:
-        """Whether the output layer has no variable of its own."""
+        """True if the output layer uses an embedding's weights instead of its own variable."""
         return self.tie_embeddings != "none"
 
     @property
     def output_size(self) -> int:
-        """Width of what the output layer reads."""
+        """Width of the output layer's inputs."""
         return self.target_size if self.ties_output else self.num_units
 
     @property
     def source_size(self) -> int:
-        """Width of an embedded source word."""
+        """Width of the source embedding."""
         return self.num_units if self.src_embedding_size is None else self.src_embedding_size
 
     @property
     def target_size(self) -> int:
-        """Width of an embedded target word."""
+        """Width of the target embedding."""
         return self.num_units if self.tgt_embedding_size is None else self.tgt_embedding_size
 
     @property
@@ -156,7 +155,7 @@ class Architecture:
 
     @property
     def pretrained_names(self) -> tuple[str | None, str | None]:
-        """The full names of the variables that hold given vectors, source first; None where none are given."""
+        """The full names of the pretrained embeddings' variables, source first; None for a trained embedding."""
         source = self.src_pretrained and self.source_embedding
         return (
             f"{source}_pretrained" if source else None,

@@ -1,4 +1,4 @@
-"""A batch's way into a graph: the placeholders of a model's input, and where the model is asked for its loss."""
+"""Batch input: the placeholders of a model's input, and the model's loss for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ v1 = tf.compat.v1
 
 
 class BatchInput:
-    """Placeholders for a `Batch` that a model of this architecture reads."""
+    """Placeholders of a `Batch` for a model of this architecture."""
 
     def __init__(self, architecture: Architecture) -> None:
         ids, lengths = [None, None], [None]
@@ -29,14 +29,14 @@ class BatchInput:
     def losses(
         self, translator: Translator, num_sampled: int = 0, label_smoothing: float = 0.0, r_drop: float = 0.0
     ) -> Losses:
-        """The translator's summed losses of the batch, float32 scalars; see `Translator.losses`."""
+        """Return the translator's summed losses of the batch, float32 scalars; see `Translator.losses`."""
         return translator.losses(
             self.source, self.source_lengths, self.target_in, self.target_out, self.target_lengths,
             num_sampled=num_sampled, label_smoothing=label_smoothing, r_drop=r_drop,
         )  # fmt: skip
 
     def feed(self, batch: Batch) -> dict[tf.Tensor, Any]:
-        """What a session is fed for this batch."""
+        """Return the feed dictionary of a session for this batch."""
         return {
             self.source: batch.source,
             self.source_lengths: batch.source_lengths,

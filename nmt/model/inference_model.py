@@ -1,4 +1,4 @@
-"""Inference models: perplexity and translation, made of a checkpoint's weights in one session for both."""
+"""Inference models: perplexity and translation with a checkpoint's weights, which one session holds for both."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Settings = TypeVar("Settings")
 
 
 class TrainedWeights:
-    """The weights of a model in a graph and a session of their own, apart from those that are being trained.
+    """The weights of a model in their own graph and session, separate from the training graph.
 
     Args:
-        architecture: the model.
+        architecture: the model's architecture.
         session_config: a ConfigProto; None for TensorFlow's defaults.
-        num_gpus: over how many GPUs the layers are spread; 0 for the CPU.
+        num_gpus: number of GPUs that the layers are spread over; 0 for the CPU.
 
     Attributes:
-        translator: a `Translator` without dropout, or what is asked as one is.
-        session: where the weights are.
-        saver: a `tf.compat.v1.train.Saver` that brings them there from a checkpoint.
+        translator: a `Translator` without dropout, or an object with its methods (an ensemble).
+        session: session that holds the weights.
+        saver: a `tf.compat.v1.train.Saver` that restores the weights from a checkpoint.
     """
 
     def __init__(self, architecture: Architecture, session_config: Any = None, num_gpus: int = 0) -> None:
@@ -41,16 +41,16 @@ class TrainedWeights:
 
 
 class TrainedModel(ABC, Generic[Settings]):
-    """Answers by the weights in a session; what it computes is its subclass's.
+    """Base class of models that compute with trained weights: perplexity or translation.
 
     Args:
-        weights: of any number of such models.
-        src_vocab: words of the source.
-        tgt_vocab: words of the target.
-        settings: of the subclass.
+        weights: the weights, which several such models may share.
+        src_vocab: source vocabulary.
+        tgt_vocab: target vocabulary.
+        settings: settings of the subclass.
 
     Attributes:
-        session: where the weights are.
+        session: session that holds the weights.
     """
 
     def __init__(
@@ -63,4 +63,4 @@ class TrainedModel(ABC, Generic[Settings]):
 
     @abstractmethod
     def _build(self, translator: Translator) -> None:
-        """Adds inputs and results to the graph."""
+        """Add the inputs and results to the graph."""

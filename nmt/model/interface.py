@@ -1,14 +1,13 @@
-"""The interface between an encoder-decoder (sequence-to-sequence) model and everything else.
+"""Interface of encoder-decoder (sequence-to-sequence) models, which training, evaluation and translation use.
 
     encode       source ids -> `Memory`, once for a batch of sentences
     decoder      `Memory` -> `StepDecoder`: target ids in, logits out, step by step, for search
     losses       source and target ids -> cross-entropy, over all target positions at once, for training and perplexity
-    architecture the shapes
+    architecture sizes of the model
 
-Training, evaluation and translation ask a model by these alone. A model family is a subclass of `Translator` that says
-how source vectors become a memory (`_read`) and how a decoder reads it (`_over`, which gives a `Decoding`); words
-become vectors, and vectors logits, in the same way for all: both are done here. TensorFlow 1 graph code; tensors are
-time-major. `nmt.model.registry` lists the families.
+A model family is a subclass of `Translator`. Its `_read` encodes the embedded source into a memory; its `_over` returns
+a `Decoding`, the decoder of a memory. Embeddings, the output layer and the losses are the same for all families and are
+defined here. The code builds TensorFlow 1 graphs; tensors are time-major. `nmt.model.registry` lists the families.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from nmt.model.parts.sampled_softmax import sampled_cross_entropy_sum
 from nmt.model.parts.softmax_cross_entropy import Losses, cross_entropy_sum
 
 _NOTHING = OtherDropout()
-# Folded into the seed, where dropout of layers folds in small numbers: for the other dropouts, the sampled softmax.
+# Numbers folded into the seed for the other dropouts and the sampled softmax. The layers' dropout folds in 0, 1, ...
 _EDGES, _ATTENTION, _ACTIVATIONS = 10_000, 20_000, 30_000
 _SAMPLE = 2**31 - 1
 
 
 class Memory(NamedTuple):
-    """What a decoder knows of a batch of source sentences.
+    """An encoder's result for a batch of source sentences.
 
     Attributes:
-        outputs: of the encoder's top layer, [time, batch, width], zero past each sentence's end.
-        lengths: int32 [batch].
-        state: whatever else the family hands on, nested tensors [batch, ...].
+        outputs: outputs of the encoder's top layer, [time, batch, width], zero past each sentence's end.
+        lengths: lengths of the sentences in words, int32 [batch].
+        state: further tensors for the family's decoder, nested, [batch, ...].
     """
 
     outputs: tf.Tensor
@@ -48,11 +47,12 @@ class Memory(NamedTuple):
 
 
 class Decoding(ABC):
-    """A family's decoder with one memory: target vectors in, output vectors out.
+    """A family's decoder for one memory: it turns embedded target words into output vectors.
 
     Attributes:
-        initial_state: before the first target word; nested tensors [batch, ...], so that search can pick sentences.
-        sources: what steps read of the source sentences, formed once: nested tensors [batch, ...], for the same reason.
+        initial_state: state before the first target word; nested tensors [batch, ...], so that search can select
+            sentences.
+        sources: tensors of the source sentences that each step reads, computed once; nested, [batch, ...].
     """
 
     initial_state: Any
@@ -60,31 +60,31 @@ class Decoding(ABC):
 
     @abstractmethod
     def all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
-        """The outputs [time, batch, num_units] for given target words [time, batch, target_size], with dropout."""
+        """Return the outputs [time, batch, num_units] for embedded words [time, batch, target_size], with dropout."""
 
     @abstractmethod
     def step(self, embedded: tf.Tensor, state: Any, sources: Any) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
-        """One step without dropout, of any number of translations of each sentence.
+        """Run one step without dropout, for any number of translations of each sentence.
 
         Args:
-            embedded: the target words just written, [batch * translations, target_size], those of a sentence one after
-                the other.
-            state: before them, [batch * translations, ...].
-            sources: as the attribute, of the sentences that are translated.
+            embedded: embedded words of the previous step, [batch * translations, target_size]; the translations of a
+                sentence are consecutive.
+            state: state before these words, [batch * translations, ...].
+            sources: the attribute `sources`, or its rows for the sentences that are still translated.
 
         Returns:
-            the output [batch * translations, num_units], the state after them, and the attention's weights [batch *
+            the outputs [batch * translations, num_units], the new state, and the attention weights [batch *
             translations, source time] (None without attention).
         """
 
 
 class _Narrowed(Decoding):
-    """Another decoding, and a product behind it.
+    """A decoding whose outputs are projected from num_units to output_size.
 
     Args:
-        decoding: whose outputs have the width num_units.
-        kernel: [num_units, output_size].
-        device: where the product is.
+        decoding: decoding with outputs of width num_units.
+        kernel: kernel of the projection, [num_units, output_size].
+        device: name of the projection's device.
     """
 
     def __init__(self, decoding: Decoding, kernel: tf.Tensor, device: str) -> None:
@@ -92,13 +92,13 @@ class _Narrowed(Decoding):
         self.initial_state, self.sources = decoding.initial_state, decoding.sources
 
     def all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
-        """The outputs [time, batch, output_size]."""
+        """Return the projected outputs [time, batch, output_size]."""
         outputs = self._decoding.all_steps(embedded)
         with tf.device(self._device):
             return tf.tensordot(outputs, self._kernel, 1)
 
     def step(self, embedded: tf.Tensor, state: Any, sources: Any) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
-        """One step; its output is [batch * translations, output_size]."""
+        """Run one step; the projected output is [batch * translations, output_size]."""
         output, state, weights = self._decoding.step(embedded, state, sources)
         with tf.device(self._device):
             return tf.matmul(output, self._kernel), state, weights
@@ -107,18 +107,19 @@ class _Narrowed(Decoding):
 class Translator(ABC):
     """A model in the current default graph.
 
-    Making a second one in the same graph shares the variables of the first. The variables' type is that of
-    the current variable scope (float32 unless set otherwise).
+    A second model in the same graph shares the variables of the first. The variables' dtype is that of the current
+    variable scope (float32 by default).
 
     Args:
-        architecture: the model's shape, of the family's own kind.
-        initializer: what the weights start from; biases and the attention's scales have fixed starts.
-        dropout: the probability to drop an input of a layer; 0 for evaluation and search.
-        dropout_seed: int32 [2], wanted with dropout and with a sampled softmax; feed another one in each step.
-            Equal seeds, equal masks and samples.
-        num_gpus: over how many GPUs the layers are spread; 0 for the CPU.
-        other_dropout: the probabilities to drop whatever else is dropped.
-        dropout_mask: "step": masks differ at all times, or "sentence": those of numbers (not of whole words) do not.
+        architecture: the model's architecture, an instance of the family's class.
+        initializer: initializer of the weights; biases and the attention's scales have fixed initial values.
+        dropout: dropout probability of the layers' inputs; 0 for evaluation and search.
+        dropout_seed: int32 [2], required for dropout and for a sampled softmax. Feed another seed in each step; equal
+            seeds give equal masks and samples.
+        num_gpus: number of GPUs that the layers are spread over; 0 for the CPU.
+        other_dropout: the other dropout probabilities.
+        dropout_mask: "step": a new mask at each position; "sentence": one mask for all positions of a sentence, except
+            for the dropout of whole words.
     """
 
     def __init__(
@@ -155,10 +156,10 @@ class Translator(ABC):
                     self._narrow, self._projection = self._output_layer(architecture)
 
     def _output_layer(self, architecture: Architecture) -> tuple[tf.Tensor | None, tf.Tensor]:
-        """Its kernel [output_size, tgt_vocab_size], and before it the one [num_units, output_size] where these differ.
+        """Return two kernels: the projection's [num_units, output_size] or None, and the output layer's.
 
-        The variable `kernel` is one of the two: a tied output layer has none of its own, and needs none before it if
-        words are as wide as the layers.
+        The output layer's kernel is [output_size, tgt_vocab_size] and is the variable `kernel`. If the output layer is
+        tied to an embedding, `kernel` is the projection's, which exists only if embedding and layers differ in width.
         """
         get, units = tf.compat.v1.get_variable, architecture.num_units
         start = self._output_start(architecture)
@@ -169,35 +170,35 @@ class Translator(ABC):
         return narrow, tf.transpose(self._embed_target.table)
 
     def _embeddings_start(self, architecture: Any) -> Draw | None:
-        """How words' vectors start, if the family says so; None: as the initializer has it."""
+        """Return the initial distribution of the embeddings, if the family has its own; None: use the initializer."""
         return None
 
     def _output_start(self, architecture: Any) -> Draw | None:
-        """How the output layer starts, where it has a kernel: see `_embeddings_start`."""
+        """Return the initial distribution of the output layer's `kernel`; None: use the initializer."""
         return None
 
     def _decoding(self, memory: Memory) -> Decoding:
-        """The family's, whose outputs have the width that the output layer reads."""
+        """Return the family's decoding, with a projection to the output layer's width if needed."""
         decoding = self._over(memory)
         return decoding if self._narrow is None else _Narrowed(decoding, self._narrow, self._output_device)
 
     @abstractmethod
     def _build(self, architecture: Any, dropout: Dropout, placement: Placement) -> None:
-        """Creates the family's variables, those between the embeddings and the output layer."""
+        """Create the family's variables: all layers between the embeddings and the output layer."""
 
     @abstractmethod
     def _read(self, embedded: tf.Tensor, lengths: tf.Tensor) -> Memory:
-        """Encodes source words [time, batch, source_size] of these lengths, int32 [batch]; 0 is allowed."""
+        """Encode embedded source words [time, batch, source_size] of these lengths, int32 [batch], 0 allowed."""
 
     @abstractmethod
     def _over(self, memory: Memory) -> Decoding:
-        """The family's decoder with this memory."""
+        """Return the family's decoder for this memory."""
 
     def encode(self, source: tf.Tensor, source_lengths: tf.Tensor) -> Memory:
-        """Read source ids, int32 [time, batch], of these lengths, int32 [batch].
+        """Encode source ids, int32 [time, batch], of these lengths, int32 [batch], and return the memory.
 
-        With character_source the ids are [time, batch, WORD_LENGTH]. A language model has no use for them: the
-        lengths tell it how many sentences there are, whose memory is empty.
+        With character_source the ids are [time, batch, WORD_LENGTH]. A language model ignores the ids and returns an
+        empty memory for as many sentences as there are lengths.
         """
         if self.architecture.language_model or self._embed_source is None:
             batch = tf.shape(source_lengths)[0]
@@ -206,17 +207,18 @@ class Translator(ABC):
         return self._read(self._drop_source.whole(self._embed_source(source)), source_lengths)
 
     def decoder(self, memory: Memory, words: tf.Tensor | None = None, closed: tf.Tensor | None = None) -> StepDecoder:
-        """A decoder over this memory, to be asked one step at a time.
+        """Return a decoder of this memory that runs step by step.
 
         Args:
-            memory: of the sentences.
-            words: int32 [words], those that it reads and writes, by their places in this list; None: all, by their ids.
-            closed: with words, bool [batch, words], those that have no probability in a sentence.
+            memory: memory of the source sentences.
+            words: shortlist of target ids, int32 [words]: the decoder reads and returns indices into it instead of ids;
+                None for the whole vocabulary.
+            closed: with `words`, bool [batch, words]: True for a word that gets probability 0 in a sentence.
         """
         projection = self._projection
         if words is not None:
             with tf.device(self._output_device):
-                if self.architecture.ties_output:  # a column is a row of the table, which is not turned as a whole
+                if self.architecture.ties_output:  # gather rows of the embedding: transposing all of it is slow
                     projection = tf.transpose(self._embed_target(words))
                 else:
                     projection = tf.gather(projection, words, axis=1)
@@ -233,42 +235,43 @@ class Translator(ABC):
         label_smoothing: float = 0.0,
         r_drop: float = 0.0,
     ) -> Losses:
-        """Cross-entropy in nats, summed over the target positions that are no padding.
+        """Return the cross-entropy in nats, summed over all target positions except padding.
 
         Args:
-            source: int32 [source time, batch], or as `encode` takes it.
+            source: source ids as for `encode`, int32 [source time, batch] or [source time, batch, WORD_LENGTH].
             source_lengths: int32 [batch].
             target_in: int32 [target time, batch], starting with sos.
             target_out: int32 [target time, batch], ending with eos.
-            target_lengths: int32 [batch], eos included; 0 for a sentence that does not count.
-            num_sampled: words that a sampled softmax is taken over, for training; 0 for the whole vocabulary. A
-                perplexity needs the latter. (The TensorFlow NMT tutorial evaluates by the sample, too, and gets
-                figures that depend on its size.)
-            label_smoothing: probability that is asked for of all words alike, in training.
-            r_drop: what the divergence of two passes with other masks counts (`nmt.model.parts.r_drop`); 0: one pass.
+            target_lengths: int32 [batch], eos included; 0 for a sentence without loss.
+            num_sampled: number of words in a sampled softmax, for training; 0 for the whole vocabulary, which a
+                perplexity needs. (The TensorFlow NMT tutorial evaluates with the sample, too; its figures depend on the
+                sample's size.)
+            label_smoothing: probability spread evenly over all words, for training.
+            r_drop: weight of the divergence between two passes with different masks (`nmt.model.parts.r_drop`); 0: one
+                pass.
 
         Returns:
-            scalars; 0 if no position counts.
+            scalars; 0 if there are no positions.
 
         Raises:
-            ValueError: more words to sample than there are, or no seed to draw them by; or sampling beside what asks
-                for all words.
+            ValueError: num_sampled exceeds the vocabulary, or there is no seed for sampling, or num_sampled is combined
+                with label_smoothing or r_drop.
         """
         for name, value in (("label_smoothing", label_smoothing), ("r_drop", r_drop)):
             if num_sampled and value:
-                raise ValueError(f"{name} is {value}, which asks for all words, beside num_sampled")
+                raise ValueError(f"{name} is {value}, which needs the softmax over all words: num_sampled must be 0")
         if num_sampled > self.architecture.tgt_vocab_size:
             raise ValueError(
                 f"num_sampled is {num_sampled}; the target vocabulary has {self.architecture.tgt_vocab_size} words"
             )
         if num_sampled and self._seed is None:
             raise ValueError(f"num_sampled is {num_sampled}, but there is no dropout_seed (int32 [2])")
-        if r_drop:  # both passes beside each other in one batch, for each of whose sentences masks are drawn
+        if r_drop:  # one batch holds both passes: masks are drawn for each of its sentences
             source, target_in = (tf.concat([ids, ids], 1) for ids in (source, target_in))
             source_lengths = tf.tile(source_lengths, [2])
         decoding = self._decoding(self.encode(source, source_lengths))
         outputs = self._drop_outputs(decoding.all_steps(self._drop_target.whole(self._embed_target(target_in))))
-        # Padding leaves before the projection, which is the dearest product of the model.
+        # Padding is removed before the projection, the most expensive product of the model.
         real = tf.transpose(tf.sequence_mask(target_lengths, tf.shape(target_out)[0]))
         positions = tf.where(tf.reshape(real, [-1]))[:, 0]
         first, *others = (
@@ -287,11 +290,11 @@ class Translator(ABC):
 
 
 class StepDecoder:
-    """Ids in, logits out, one target position at a time.
+    """Decoder that reads target ids and returns logits, one target position at a time.
 
     Attributes:
-        initial_state: before the first target word, nested tensors [batch, ...].
-        sources: what steps read of the sentences, likewise.
+        initial_state: state before the first target word, nested tensors [batch, ...].
+        sources: tensors of the source sentences that each step reads, nested, [batch, ...].
     """
 
     def __init__(
@@ -306,22 +309,22 @@ class StepDecoder:
         self._decoding = decoding
         self._embed = embed
         self._words = words
-        self._projection = tf.stop_gradient(projection)  # which half precision converts once, ahead of search's loop
+        self._projection = tf.stop_gradient(projection)  # mixed precision then casts it once, before the search loop
         self._device = device
         self.initial_state = decoding.initial_state
         self.sources = decoding.sources if words is None else (decoding.sources, closed)
 
     def step(self, state: Any, token_ids: tf.Tensor, sources: Any = None) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
-        """Read the words just written, of any number of translations of each sentence.
+        """Run one step, for any number of translations of each sentence.
 
         Args:
-            state: before them, [batch * translations, ...], those of a sentence one after the other.
-            token_ids: int32 [batch * translations], or places in the list of words.
-            sources: of the sentences that are translated; None: of all.
+            state: state before this step, [batch * translations, ...]; the translations of a sentence are consecutive.
+            token_ids: words of the previous step, int32 [batch * translations]: ids, or indices into the shortlist.
+            sources: the attribute `sources`, or its rows for the sentences that are still translated; None for all.
 
         Returns:
-            logits [batch * translations, tgt_vocab_size or words] of the next word, the state after the words, and the
-            attention's weights [batch * translations, source time] (None without attention).
+            the next word's logits [batch * translations, tgt_vocab_size or words], the new state, and the attention
+            weights [batch * translations, source time] (None without attention).
         """
         sources = self.sources if sources is None else sources
         closed = None
@@ -334,7 +337,7 @@ class StepDecoder:
 
 
 def _without(logits: tf.Tensor, closed: tf.Tensor) -> tf.Tensor:
-    """Logits [sentences * translations, words], of which minus infinity are those closed, bool [sentences, words]."""
+    """Return the logits [sentences * translations, words]; minus infinity where `closed` [sentences, words] is True."""
     sentences, words = tf.unstack(tf.shape(closed))
     grouped = tf.reshape(logits, tf.stack([sentences, -1, words]))
     grouped = tf.where(closed[:, None], tf.constant(-float("inf"), logits.dtype), grouped)

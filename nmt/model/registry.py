@@ -1,7 +1,7 @@
-"""The model families by name: what --model_family chooses from.
+"""Registry of the model families that --model_family selects, by name.
 
-A family is an `Architecture` (which variables there are) and a `Translator` (what is computed with them). To add one,
-write the two in a folder beside these, and one line here.
+A family has an `Architecture` (its sizes, which determine the variables) and a `Translator` (the computation). To add a
+family, write these two classes in a new folder of `nmt/model` and add one line here.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from nmt.model.transformer.translator import TransformerTranslator
 
 
 class Family(NamedTuple):
-    """The two classes of a family.
+    """The classes of one model family.
 
     Attributes:
-        architecture: which variables there are.
-        translator: what is computed with them.
-        draws: whether the options say how weights start; else the family's paper does.
+        architecture: class of the family's sizes, which determine the variables.
+        translator: class that builds the computation.
+        draws: True if --init_op and --init_weight initialize the weights; False if the family uses its paper's values.
     """
 
     architecture: type[Architecture]
@@ -40,7 +40,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def make_translator(architecture: Architecture, *arguments: Any, **options: Any) -> Translator:
-    """The model of this architecture in the current default graph; further arguments as for `Translator`."""
+    """Build the model of this architecture in the current default graph; other arguments as for `Translator`."""
     for family in FAMILIES.values():
         if type(architecture) is family.architecture:
             return family.translator(architecture, *arguments, **options)

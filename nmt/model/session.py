@@ -1,4 +1,4 @@
-"""Sessions: how they compute (threads, devices), and what is told when memory does not suffice."""
+"""TensorFlow sessions: their settings (threads, devices), and the error message when memory does not suffice."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ v1 = tf.compat.v1
 
 
 def session_config(inter_threads: int = 0, intra_threads: int = 0, log_device_placement: bool = False) -> Any:
-    """The session's settings.
+    """Return the ConfigProto of a session.
 
     Args:
-        inter_threads: operations at once; 0 for TensorFlow's choice.
-        intra_threads: threads of one operation; likewise.
-        log_device_placement: whether TensorFlow logs where each operation runs.
+        inter_threads: number of operations that run at the same time; 0 for TensorFlow's choice.
+        intra_threads: number of threads of one operation; 0 for TensorFlow's choice.
+        log_device_placement: True if TensorFlow logs the device of each operation.
     """
     config = v1.ConfigProto(
         allow_soft_placement=True,
@@ -36,16 +36,16 @@ def session_config(inter_threads: int = 0, intra_threads: int = 0, log_device_pl
 
 @contextmanager
 def memory_for(work: str, source: np.ndarray, target: np.ndarray | None, options: str) -> Iterator[None]:
-    """In such a block TensorFlow's lack of memory, of numbers for logits, or of positions becomes the user's error.
+    """Turn TensorFlow's errors about a batch's size, raised in the block, into an InputError with a remedy.
 
     Args:
-        work: what is done with the batch.
-        source: [src_time, batch, ...].
-        target: [tgt_time, batch]; None where there is none yet.
-        options: those that make batches smaller.
+        work: description of the work for messages, such as "translation".
+        source: source ids of the batch, [src_time, batch, ...].
+        target: target ids of the batch, [tgt_time, batch]; None in translation.
+        options: flags that make batches smaller, for the message.
 
     Raises:
-        InputError: memory does not suffice, there are too many logits, or a sentence is longer than the model's.
+        InputError: memory does not suffice, there are too many logits, or a sentence is longer than max_positions.
     """
     try:
         yield

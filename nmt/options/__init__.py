@@ -1,5 +1,5 @@
-"""Every option of the program, once: a new one is a line in a `*_options.py` (flag, check, help, setting).
+"""Options: each flag of the program is defined once, as one line of a `*_options.py` (flag, check, help, setting).
 
-These are flags of one program, which its runs keep. The settings of `tfdist` are variables of the environment, for any
-program and before it begins: that is why there are two kinds.
+These flags belong to the program `nmt`, and each run saves them. `tfdist` serves any program and reads its settings
+before the program begins: they are therefore environment variables.
 """

@@ -1,7 +1,7 @@
-"""A command of the package, and the exit code of every command: 0, 1 for what a user can mend, 130 after Ctrl-C.
+"""Commands of the package and their exit codes: 0 for success, 1 for a user's mistake, 130 after Ctrl-C.
 
-A mistake is told in one message on standard error, without a traceback; anything else is a fault of the program, and
-keeps its traceback.
+A user's mistake is reported in one message on standard error, without a traceback. Any other exception is a fault of
+the program and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ INTERRUPTED = 128 + signal.SIGINT
 
 @dataclass(frozen=True)
 class TrainingText:
-    """Options of commands that read the training text."""
+    """Options of the commands that read the training text."""
 
     title: ClassVar[str] = "options"
 
     train_prefix: str | None = option(
-        None, "Training text is <train_prefix>.<src> and <train_prefix>.<tgt>.", required=True
+        None, "prefix of the training text's files: <train_prefix>.<src> and <train_prefix>.<tgt>", required=True
     )
-    src: str | None = option(None, "Suffix of the source files.", required=True)
-    tgt: str | None = option(None, "Suffix of the target files.", required=True)
+    src: str | None = option(None, "suffix of the source files, such as en", required=True)
+    tgt: str | None = option(None, "suffix of the target files, such as de", required=True)
 
 
 def run(command: Callable[[Options], None], options: type[Options], usage: str, argv: Sequence[str]) -> int:
-    """Does what a command line asks for, in one process, and returns the exit code.
+    """Run a command of one process with the options of its command line, and return the exit code.
 
     Args:
-        command: is given the options, each checked by itself.
-        options: a dataclass, see `nmt.options.option`.
-        usage: what --help begins with.
-        argv: the program's name, and its arguments.
+        command: function that takes the options, after the value of each has been checked.
+        options: dataclass of options, see `nmt.options.option`.
+        usage: the first lines of the --help text.
+        argv: the program's name and its arguments.
     """
 
     def work() -> None:
@@ -64,39 +64,39 @@ def exit_code(
     abort: Callable[[str], Any] | None = None,
     speaker: str = "",
 ) -> int:
-    """Does the work and returns the exit code of this rank.
+    """Call `work`, report a user's mistake, and return the exit code of this rank.
 
     Args:
-        work: raises AgreedError on all ranks for a mistake they agree on, InputError or OSError on one.
-        ranks: who works together.
-        abort: ends all ranks with a message; wanted if there are several.
-        speaker: what messages begin with.
+        work: function that raises AgreedError on all ranks for an agreed mistake, InputError or OSError on one rank.
+        ranks: the ranks that run `work` together.
+        abort: function that ends all ranks with a message; None only for one rank.
+        speaker: prefix of the messages.
     """
 
     def tell(message: str) -> int:
         print(message, file=sys.stderr, flush=True)
         return 1
 
-    for stream in (sys.stdout, sys.stderr):  # may be ASCII, by PYTHONIOENCODING say, and names not
+    for stream in (sys.stdout, sys.stderr):  # streams may be ASCII (PYTHONIOENCODING) while file names are not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     interruption.is_raised()
     try:
         work()
-    except KeyboardInterrupt:  # all ranks have got it
+    except KeyboardInterrupt:  # every rank has received the signal
         if ranks.rank == 0:
-            tell(f"{speaker}interrupted: nothing is lost that was saved before, and the same command goes on from it")
+            tell(f"{speaker}interrupted: what was saved before is kept, and the same command continues from there")
         return INTERRUPTED
     except AgreedError as error:
         if error.is_mine:
             tell(f"{speaker}{error}")
-        ranks.barrier()  # a launcher may kill the others as soon as one exits with an error
+        ranks.barrier()  # a launcher may kill the other ranks as soon as one rank exits with an error
         return 1
     except (InputError, OSError) as error:
         message = str(error)
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             message = unwritable(error.filename or "standard output or a file of --out_dir", error)
-        # On this rank alone, as it writes: the others wait, and must be ended.
+        # The error is on this rank alone. The other ranks wait for it in a collective and must be ended.
         if ranks.size > 1 and abort is not None:
             abort(f"{speaker}{message}")
         return tell(f"{speaker}{message}")

@@ -1,7 +1,7 @@
-"""The configuration of a run: every option of `nmt.nmt` with its value, and the file `hparams` that keeps it.
+"""Configuration of a run: all options of `nmt.nmt` with their values, and the file `hparams` that saves them.
 
-The options themselves are in the modules of their groups, in the order of the help text: data, model, training,
-processors, reports, configuration, inference.
+The modules of the groups define the options. The groups' order in the help text: data, model, training, processors,
+reports, configuration, inference.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from nmt.options.option import options_of, types_of
 
 @dataclass(frozen=True)
 class Config(InferenceOptions):
-    """Every option with its value: lengths in tokens, sizes in sentences, intervals in steps (updates)."""
+    """All options with their values. Lengths are in tokens, batch sizes in sentences, intervals in steps (updates)."""
 
     def check_together(self) -> None:
-        """Checks that options do not contradict each other, and that what is needed is there.
+        """Check that the options do not contradict each other and that no required option is missing.
 
         Raises:
-            InputError: naming the options and the remedy.
+            InputError: two options contradict each other, or an option is missing.
         """
         for message in (
             *self.file_contradictions(),
@@ -40,13 +40,13 @@ class Config(InferenceOptions):
             raise InputError(message)
 
     def check_given(self, given: Mapping[str, Any]) -> None:
-        """Checks that what was asked for, and is not the default, has an effect.
+        """Check that each given option has an effect, if its value is not the default.
 
         Args:
-            given: on the command line or by a file of options.
+            given: options of the command line or of a file of options, by name.
 
         Raises:
-            InputError: naming the options and the remedy.
+            InputError: an option would have no effect.
         """
         for name, value in given.items():
             if name in FIELDS and value != FIELDS[name].default:
@@ -56,16 +56,16 @@ class Config(InferenceOptions):
             raise InputError(message)
 
     def check_training(self, before: Mapping[str, Any]) -> None:
-        """Checks what matters to a run that trains alone: a model of any run translates.
+        """Check the options that matter in training only: a model trained with other options still translates.
 
         Args:
-            before: the options that it was last started with; none if it begins.
+            before: options of the last start of a continued run, by name; empty for a new run.
 
         Raises:
-            InputError: naming the options and the remedy.
+            InputError: options contradict each other, or those in `before`.
         """
         defaults = {name: field.default for name, field in FIELDS.items()}
-        as_before = set(replace(self, **before).look_contradictions()) if before else ()  # which it began with
+        as_before = set(replace(self, **before).look_contradictions()) if before else ()  # accepted before
         for message in (
             *self.loss_contradictions(),
             *(message for message in self.look_contradictions() if message not in as_before),
@@ -74,7 +74,7 @@ class Config(InferenceOptions):
             raise InputError(message)
 
     def missing(self, name: str) -> Iterator[str]:
-        """What an option would need to have an effect, in words."""
+        """Yield the text of each condition that an option lacks to have an effect."""
         needs = FIELDS[name].metadata["needs"]
         if needs and not needs.holds(self):
             yield needs.text
@@ -89,7 +89,7 @@ class Config(InferenceOptions):
             yield f"another --model_family: {' or '.join(fitting)}"
 
     def to_json(self, **more: Any) -> str:
-        """The `hparams` file: the options worth keeping, and `more`, sorted, indented by 4."""
+        """Return the text of the `hparams` file: JSON of the saved options and `more`, sorted, indented by 4."""
         kept = {name: getattr(self, name) for name, field in FIELDS.items() if field.metadata["saved"]}
         return json.dumps(kept | more, indent=4, sort_keys=True, ensure_ascii=False) + "\n"
 

@@ -1,4 +1,4 @@
-"""Options of the data: texts, vocabularies, how lines become batches."""
+"""Options of the data: texts, vocabularies, subwords and batches."""
 
 from __future__ import annotations
 
@@ -25,66 +25,79 @@ BY_SENTENCES = Condition("no --batch_tokens, or --batch_tokens=0", lambda option
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Which text, and how much of it."""
+    """Options of the texts, the vocabularies and the cut of batches."""
 
     title: ClassVar[str] = "data"
 
     src: str | None = option(None, "suffix of the source files, such as en", fixed=True)
     tgt: str | None = option(None, "suffix of the target files, such as de", fixed=True)
-    train_prefix: str | None = option(None, "training text is <train_prefix>.<src> and <train_prefix>.<tgt>")
-    dev_prefix: str | None = option(None, "development text, likewise")
-    test_prefix: str | None = option(None, "test text, likewise; may be left out")
-    vocab_prefix: str | None = option(None, "vocabularies are <vocab_prefix>.<src> and <vocab_prefix>.<tgt>")
-    out_dir: str | None = option(None, "directory of checkpoints, logs and outputs", saved=False)
-    sos: str = option("<s>", "the token before a sentence", fixed=True)
-    eos: str = option("</s>", "the token after a sentence", fixed=True)
+    train_prefix: str | None = option(
+        None, "prefix of the training text's files: <train_prefix>.<src> and <train_prefix>.<tgt>"
+    )
+    dev_prefix: str | None = option(None, "prefix of the development text: <dev_prefix>.<src> and <dev_prefix>.<tgt>")
+    test_prefix: str | None = option(None, "prefix of the test text's files; unset: no test text")
+    vocab_prefix: str | None = option(
+        None, "prefix of the vocabulary files: <vocab_prefix>.<src> and <vocab_prefix>.<tgt>"
+    )
+    out_dir: str | None = option(None, "directory of the run's checkpoints, logs and translations", saved=False)
+    sos: str = option("<s>", "token that marks the start of a sentence", fixed=True)
+    eos: str = option("</s>", "token that marks the end of a sentence", fixed=True)
     share_vocab: bool = option(
         False,
-        "the source's vocabulary and embedding serve both sides",
+        "use the source's vocabulary and embedding for the target, too",
         makes=[(Architecture, "share_embedding")],
         fixed=True,
     )
     check_special_token: bool = option(
-        True, "put <unk>, sos and eos before a vocabulary that does not begin with them", fixed=True
+        True, "add <unk>, sos and eos to the front of a vocabulary that does not begin with them", fixed=True
     )
     max_unknown_share: float = option(
-        0.3, "part of a training or development text's tokens that its vocabulary may lack; 1: any", within=SHARE
+        0.3,
+        "greatest share of a training or development text's tokens that are not in the vocabulary; 1: no limit",
+        within=SHARE,
     )
     use_char_encode: bool = option(
         False,
-        "read source words as characters, not by a vocabulary",
+        "read source words as sequences of characters, without a source vocabulary",
         makes=[(Architecture, "character_source")],
         fixed=True,
     )
-    embed_prefix: str | None = option(None, "pretrained embeddings are <embed_prefix>.<src> and <embed_prefix>.<tgt>")
-    subword_option: str = option(
-        "", "how tokens are joined into words", allowed=SUBWORD_OPTIONS, makes=[SearchSettings]
+    embed_prefix: str | None = option(
+        None, "prefix of the pretrained embeddings: <embed_prefix>.<src> and <embed_prefix>.<tgt>; unset: none"
     )
-    bpe_codes: str | None = option(None, "the bpe.codes of nmt.prepare that the training text is cut by", needs=_DRAWN)
+    subword_option: str = option(
+        "",
+        "notation of the subwords that translations are joined from; empty: tokens are words",
+        allowed=SUBWORD_OPTIONS,
+        makes=[SearchSettings],
+    )
+    bpe_codes: str | None = option(
+        None, "file bpe.codes that nmt.prepare has split the training text with; for BPE-dropout", needs=_DRAWN
+    )
     src_bpe_dropout: float = option(
         0.0,
-        "probability that a joint of a source word's subwords is left out when it is read",
+        "BPE-dropout of source words: probability that a BPE merge is skipped when a training line is read",
         within=BELOW_ONE,
         needs=_SOURCE_CODES,
         makes=[FeedSettings],
     )
     tgt_bpe_dropout: float = option(
-        0.0, "the same of a target word's", within=BELOW_ONE, needs=_CODES, makes=[FeedSettings]
+        0.0, "BPE-dropout of target words, as for source words", within=BELOW_ONE, needs=_CODES, makes=[FeedSettings]
     )
     src_max_len: int = option(
-        50, "tokens kept of a training source; 0 keeps all", within=NOT_NEGATIVE, makes=[FeedSettings]
+        50, "tokens that a training source is cut to; 0: no limit", within=NOT_NEGATIVE, makes=[FeedSettings]
     )
     tgt_max_len: int = option(
-        50, "tokens kept of a training target; 0 keeps all", within=NOT_NEGATIVE, makes=[FeedSettings]
+        50, "tokens that a training target is cut to; 0: no limit", within=NOT_NEGATIVE, makes=[FeedSettings]
     )
-    max_train: int = option(0, "no effect, as in the original: a training text is read to its end")
+    max_train: int = option(0, "no effect, as in the TensorFlow NMT tutorial: the whole training text is read")
     num_buckets: int = option(
-        5, "length classes that batches are cut from; 1 or less: one class", needs=BY_SENTENCES, makes=[FeedSettings]
+        5, "length buckets that batches are cut from; 1 or less: one bucket", needs=BY_SENTENCES, makes=[FeedSettings]
     )
     pool_batches: int = option(
         1,
-        "sentences of so many batches of a class are put in order of length before they are cut: 100 leaves little "
-        "padding",
+        "number of batches of a bucket whose sentences are sorted by length together before they are cut into batches. "
+        "100 leaves little padding",
         within=POSITIVE,
         needs=BY_SENTENCES,
         makes=[FeedSettings],

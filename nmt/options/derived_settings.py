@@ -1,4 +1,4 @@
-"""The settings that rooms take, made of the options once, when a run starts; and those that its texts decide, too."""
+"""Settings derived from the options when a run starts; some also depend on its texts (vocabularies, vectors)."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from nmt.translate.translation_model import SearchSettings
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
-    """What a run is made of.
+    """All settings of a run.
 
     Attributes:
-        config: every option: which files are read and written.
-        cadence: when things are due.
-        feed: what a batch is.
-        likelihood: how texts are scored by the model.
-        search: how it translates.
-        session: how a session computes: a ConfigProto.
-        gpus: over how many GPUs the layers are spread; 0 where this process sees none.
-        seed: of everything random.
+        config: all options, including the paths of the files.
+        cadence: intervals of statistics, evaluations and checkpoints.
+        feed: settings of the training batches.
+        likelihood: settings of perplexity on held-out texts.
+        search: settings of translation.
+        session: ConfigProto of TensorFlow sessions.
+        gpus: number of GPUs that the layers are spread over; 0 if this process sees none.
+        seed: seed of all random numbers.
     """
 
     config: Config
@@ -52,7 +52,7 @@ class RunSettings:
 
     @classmethod
     def of(cls, config: Config) -> RunSettings:
-        """As the options ask for."""
+        """Return the settings that the options ask for."""
         return cls(
             config=config,
             cadence=cadence(config),
@@ -68,10 +68,15 @@ class RunSettings:
 def architecture(
     config: Config, vocabularies: tuple[SourceVocabulary, Vocabulary], record: Mapping[str, Any]
 ) -> Architecture:
-    """The model's shape; `record` has the sizes of pretrained vectors (`src_embedding_size`), and may have more.
+    """Return the model's architecture.
+
+    Args:
+        config: all options.
+        vocabularies: source and target vocabulary.
+        record: mapping with the widths of pretrained vectors, if any (`src_embedding_size`, `tgt_embedding_size`).
 
     Raises:
-        InputError: options contradict each other in a way that only shows with the vocabularies.
+        InputError: options contradict each other, or the sizes of the vocabularies or vectors.
     """
     src_vocab, tgt_vocab = vocabularies
     src_size, tgt_size = record.get("src_embedding_size"), record.get("tgt_embedding_size")
@@ -79,7 +84,7 @@ def architecture(
     if config.num_sampled_softmax > tgt_vocab.size:
         raise InputError(
             f"--num_sampled_softmax={config.num_sampled_softmax} is more than the {tgt_vocab.size} words of "
-            f"{tgt_vocab.path}: give less, or 0 for all"
+            f"{tgt_vocab.path}: give a smaller number, or 0 for all words"
         )
     kind = FAMILIES[config.model_family].architecture
     derived = dict(
@@ -100,12 +105,12 @@ def architecture(
 
 
 def optimization(config: Config, size: int, rewinds: int = 0) -> Optimization:
-    """How weights are updated by `size` ranks, each of which counts once for each of the batches that make a step.
+    """Return the optimizer's settings for `size` ranks; scaling counts each rank once per accumulated batch.
 
-    The rate has been halved as often as the run went back (`rewinds`).
+    The learning rate is halved once for each of the run's `rewinds` (divergence guard).
 
-    A scaled rate rises linearly from that of one rank (Goyal et al. 2017, section 2.2). Where scaling changes nothing,
-    it rises from 0, as the linear warm-up of an unscaled rate does: a warm-up that was asked for never vanishes.
+    A scaled rate rises linearly from the rate of one rank (Goyal et al. 2017, section 2.2). If scaling changes nothing,
+    the rate rises from 0, as in the linear warm-up of an unscaled rate: a requested warm-up always takes place.
     """
     rate, scaled = config.learning_rate * 0.5**rewinds, config.learning_rate_scaling != "none"
     size *= config.accumulate_steps or 1
@@ -124,18 +129,18 @@ def optimization(config: Config, size: int, rewinds: int = 0) -> Optimization:
 
 
 def cadence(config: Config) -> Cadence:
-    """When things are due."""
+    """Return the intervals of statistics, evaluations and checkpoints."""
     return make(Cadence, config, steps_per_external_eval=config.external_eval_interval)
 
 
 def session_settings(config: Config) -> Any:
-    """How a session computes: a ConfigProto."""
+    """Return the ConfigProto of TensorFlow sessions."""
     settings = make(session_config, config)
     if not gpus(config):
-        settings.device_count["GPU"] = 0  # what no device is chosen for would go to one
+        settings.device_count["GPU"] = 0  # TensorFlow places operations without a device on a GPU otherwise
     return settings
 
 
 def gpus(config: Config) -> int:
-    """Over how many GPUs the layers are spread; 0 where this process sees none."""
+    """Return the number of GPUs that the layers are spread over; 0 if this process sees none."""
     return config.num_gpus if tf.config.list_physical_devices("GPU") else 0

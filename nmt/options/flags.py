@@ -1,7 +1,7 @@
-"""The command line of every command: flags, as absl reads them, from a dataclass of options.
+"""Command-line flags: absl parses them as a dataclass of options defines them.
 
-Each command keeps its own set of flags instead of absl's global one, so that importing two commands into one process
-never makes their options collide.
+Each command has its own `FlagValues` instead of absl's global object. So two commands can be imported into one process
+without a conflict of flag names.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _DEFINE: dict[type, Any] = {
 
 
 def asks_for_help(arguments: Sequence[str]) -> bool:
-    """Whether the help text is wanted, and nothing else."""
+    """Return True if the arguments ask for the help text."""
     return bool({"--help", "-h"} & set(arguments))
 
 
 def parse(options: type, arguments: Sequence[str]) -> dict[str, Any]:
-    """The options given on the command line, `--name=value` each, by name.
+    """Return the options given on the command line as `--name=value`, by name.
 
     Raises:
-        InputError: an unknown flag (with the nearest name), a value of a wrong type or no UTF-8, a stray word, or a
-            required option that is missing.
+        InputError: a flag is unknown (the message suggests the nearest name) or its value has a wrong type. Or an
+            argument is no flag or not UTF-8, or a required option is missing.
     """
     fields, types = options_of(options), types_of(options)
     for word in arguments:
@@ -41,7 +41,7 @@ def parse(options: type, arguments: Sequence[str]) -> dict[str, Any]:
         except UnicodeEncodeError:
             shown = word.encode("ascii", "backslashreplace").decode()
             raise InputError(
-                f"{shown}: is no UTF-8, or Python reads names as ASCII here, and TensorFlow cannot open such files: "
+                f"{shown}: is no UTF-8, or Python reads names as ASCII here. TensorFlow cannot open such files: "
                 "set LC_ALL=C.UTF-8 or PYTHONUTF8=1, or choose another name"
             ) from None
     values = flags.FlagValues()
@@ -61,9 +61,9 @@ def parse(options: type, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def help_text(usage: str, options: type) -> str:
-    """The usage, and all flags with their defaults and allowed values, by group.
+    """Return the usage and the list of all flags with their allowed values, types and defaults, by group.
 
-    A class is a group of its own if it has a `title`; the groups it is derived from come first.
+    Each class with a `title` is a group. Base classes come first.
     """
     fields, types = options_of(options), types_of(options)
     lines = [usage, ""]

@@ -1,4 +1,4 @@
-"""Files of options, in JSON: the `hparams` of a run, and those that --hparams_path names."""
+"""Files of options, in JSON: the `hparams` of a run, and the files of --hparams_path."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from nmt.core.errors import InputError
 from nmt.options.config import FIELDS, TYPES
 
-HPARAMS = "hparams"  # beside the checkpoints of a run
+HPARAMS = "hparams"  # file in the directory of a run's checkpoints
 
 
 def read_saved(path: str) -> dict[str, Any]:
-    """The contents of an `hparams` file (more keys than options may be there).
+    """Return the contents of an `hparams` file, which may have keys that are no options.
 
     Raises:
         InputError: the file cannot be read, is not a JSON object, or an option in it has a value of a wrong type.
@@ -27,14 +27,14 @@ def read_saved(path: str) -> dict[str, Any]:
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """The options in a file for --hparams_path, such as those in `nmt/standard_hparams`.
+    """Return the options in a file for --hparams_path, such as those in `nmt/standard_hparams`.
 
     Raises:
-        InputError: the file cannot be read, is not a JSON object, or has a key that is no option, or a value of a
-            wrong type.
+        InputError: the file cannot be read or is not a JSON object, or it has an unknown option or a value of a wrong
+            type.
     """
     remedy = "correct the file, or choose another --hparams_path"
-    packaged = Path(__file__).parents[2] / path  # nmt/standard_hparams/..., wherever the program is started
+    packaged = Path(__file__).parents[2] / path  # nmt/standard_hparams/..., from any working directory
     try:
         with open(path if os.path.exists(path) or not packaged.exists() else packaged, encoding="utf-8") as file:
             values = _read_json(file.read(), path, remedy)
@@ -53,7 +53,7 @@ def _read_json(text: str, path: str, remedy: str) -> dict[str, Any]:
         raise InputError(f"{path} is damaged ({error}): {remedy}") from None
     if not isinstance(values, dict):
         raise InputError(f"{path} is damaged (not a JSON object): {remedy}")
-    if isinstance(values.get("metrics"), list):  # as the original writes it
+    if isinstance(values.get("metrics"), list):  # the TensorFlow NMT tutorial writes a list
         values["metrics"] = ",".join(map(str, values["metrics"]))
     for name, value in values.items():
         if name in FIELDS and not _is_of_type(name, value):
@@ -62,7 +62,7 @@ def _read_json(text: str, path: str, remedy: str) -> dict[str, Any]:
 
 
 def _is_of_type(name: str, value: Any) -> bool:
-    """Whether a value from JSON fits an option: null if the default is unset, an int for a float, too."""
+    """Return True if a value from JSON fits an option: null fits if the default is unset, an int fits a float."""
     wanted = TYPES[name]
     if value is None:
         return FIELDS[name].default is None

@@ -1,4 +1,4 @@
-"""Options of inference (translating a file): input, output, search."""
+"""Options of inference (translating a file): input, output and search."""
 
 from __future__ import annotations
 
@@ -19,64 +19,71 @@ _BEAM = Condition(
 _SAMPLE = Condition("--infer_mode=sample", lambda config: config.search_mode == "sample")
 
 
-NO_HPARAMS = ": no hparams beside the checkpoint says them"
+NO_HPARAMS = ": there is no hparams file next to the checkpoint that has them"
 
 
 @dataclass(frozen=True)
 class InferenceOptions(ConfigurationOptions):
-    """How translations are searched for, also those of an evaluation."""
+    """Options of translation; those of the search also apply to evaluations in training."""
 
     title: ClassVar[str] = "inference"
 
     ckpt: str = option(
-        "", "checkpoint, or several with commas between, an ensemble; empty: the latest in out_dir", saved=False
+        "", "checkpoint, or several separated by commas (an ensemble); empty: the latest in out_dir", saved=False
     )
-    inference_input_file: str | None = option(None, "text to translate; selects inference", saved=False)
-    inference_output_file: str | None = option(None, "where the translation goes", saved=False)
+    inference_input_file: str | None = option(None, "file to translate; unset: the program trains", saved=False)
+    inference_output_file: str | None = option(None, "file that the translations are written to", saved=False)
     src_max_len_infer: int | None = option(
         None,
-        "tokens kept of a source; unset: all",
+        "tokens that a source is cut to when it is translated or scored; unset or 0: no limit",
         within=NOT_NEGATIVE,
         makes=[(SearchSettings, "src_max_len"), (LikelihoodSettings, "src_max_len")],
     )
     tgt_max_len_infer: int | None = option(
         None,
-        "most tokens of a translation",
+        "greatest length of a translation in tokens; unset or 0: twice the source's length, plus 10",
         within=NOT_NEGATIVE,
         makes=[(SearchSettings, "tgt_max_len"), (LikelihoodSettings, "tgt_max_len")],
     )
-    min_length: int = option(0, "fewest tokens of a translation", within=NOT_NEGATIVE, makes=[SearchSettings])
-    ban_unk_token: bool = option(False, "never write the word for unknown ones", makes=[SearchSettings])
+    min_length: int = option(
+        0, "least length of a translation in tokens, without its end mark", within=NOT_NEGATIVE, makes=[SearchSettings]
+    )
+    ban_unk_token: bool = option(False, "never write <unk> into a translation", makes=[SearchSettings])
     shortlist: str | None = option(
-        None, "file of what each word of the source may become; unset: all words", makes=[SearchSettings], saved=False
+        None,
+        "file of nmt.shortlist with the allowed translations of each source word; unset: all words are allowed",
+        makes=[SearchSettings],
+        saved=False,
     )
     inference_list: str | None = option(
-        None, "numbers of lines, from 0 and with commas between, to translate alone", saved=False
+        None, "line numbers (from 0, separated by commas) to translate; unset: all lines", saved=False
     )
-    inference_ref_file: str | None = option(None, "reference to score the translation by", saved=False)
+    inference_ref_file: str | None = option(None, "reference file to score the translations with", saved=False)
     infer_batch_size: int = option(
-        32, "sentences translated together", within=POSITIVE, makes=[(SearchSettings, "batch_size")]
+        32, "number of sentences translated together", within=POSITIVE, makes=[(SearchSettings, "batch_size")]
     )
     infer_mode: str | None = option(
         None,
-        "search; unset: beam_search if beam_width is more than 0, sample if sampling_temperature is",
+        "search method; unset: beam_search if beam_width > 0, else sample if sampling_temperature > 0, else greedy",
         allowed=MODES,
         makes=[SearchSettings],
     )
-    beam_width: int = option(0, "hypotheses kept by beam search", within=NOT_NEGATIVE, makes=[SearchSettings])
+    beam_width: int = option(
+        0, "number of hypotheses in beam search; 0: no beam search", within=NOT_NEGATIVE, makes=[SearchSettings]
+    )
     length_penalty_weight: float = option(
         0.0, "exponent of beam search's length penalty", within=FINITE, needs=_BEAM, makes=[SearchSettings]
     )
     coverage_penalty_weight: float = option(
         0.0,
-        "weight of beam search's coverage penalty; needs attention",
+        "weight of beam search's coverage penalty, which needs attention; 0: none",
         within=FINITE,
         needs=_BEAM,
         makes=[SearchSettings],
     )
     sampling_temperature: float = option(
         0.0,
-        "what logits are divided by before a word is drawn",
+        "divisor of the logits before a word is drawn; 0: no sampling",
         within=NOT_NEGATIVE,
         needs=_SAMPLE,
         makes=[SearchSettings],
@@ -84,21 +91,21 @@ class InferenceOptions(ConfigurationOptions):
     num_translations_per_input: int = option(
         1, "translations of each line, best first", within=POSITIVE, makes=[(SearchSettings, "translations_per_input")]
     )
-    jobid: int = option(0, "no effect: a rank's number under mpirun takes its place", saved=False)
-    num_workers: int = option(1, "only 1: mpirun -n N shares a text among N ranks", saved=False)
+    jobid: int = option(0, "no effect: the rank under mpirun replaces it", saved=False)
+    num_workers: int = option(1, "must be 1: to share a text among N processes, use mpirun -n N", saved=False)
 
     @property
     def is_inference(self) -> bool:
-        """Whether the run translates a file instead of training."""
+        """True if the run translates a file instead of training."""
         return self.inference_input_file is not None
 
     @property
     def search_mode(self) -> str:
-        """How translations are searched for."""
+        """The search method: "greedy", "sample" or "beam_search"."""
         return search_mode(self.infer_mode, self.beam_width, self.sampling_temperature)
 
     def file_contradictions(self) -> Iterator[str]:
-        """Files that are missing, or of no use to the run that is asked for."""
+        """Yield a message for each file option that is missing, or that the kind of run does not use."""
         needed = ["src", "tgt", "vocab_prefix"]
         needed += ["inference_output_file"] if self.is_inference else ["train_prefix", "dev_prefix", "out_dir"]
         missing = [f"--{name}" for name in needed if not getattr(self, name)]
@@ -124,7 +131,7 @@ class InferenceOptions(ConfigurationOptions):
                 yield f"--{name} needs --inference_input_file, the text to translate"
 
     def search_contradictions(self) -> Iterator[str]:
-        """What these options say against each other, and against the model's."""
+        """Yield a message for each contradiction of these options with each other, or with those of the model."""
         mode = self.search_mode
         if mode == "beam_search" and not self.beam_width:
             yield "--infer_mode=beam_search needs --beam_width more than 0"
@@ -139,7 +146,7 @@ class InferenceOptions(ConfigurationOptions):
             )
         for name in ("use_char_encode", "language_model"):
             if self.shortlist and getattr(self, name):
-                yield f"--shortlist goes by the words of a source, which --{name} does not have: leave one out"
+                yield f"--shortlist needs the words of a source, which --{name} does not have: leave one out"
         if self.coverage_penalty_weight and not self.attends:
             needed = "a source, which --language_model has not" if self.language_model else "--attention"
             yield f"--coverage_penalty_weight needs {needed}, whose weights it adds up"
@@ -151,12 +158,12 @@ class InferenceOptions(ConfigurationOptions):
                 if tokens > self.most_positions:
                     yield (
                         f"--{name}={getattr(self, name)} asks for longer translations than --max_positions="
-                        f"{self.most_positions} allows (the end counts): give less"
+                        f"{self.most_positions} allows (the end mark counts): give a smaller number"
                     )
         if self.tgt_max_len_infer and self.min_length >= self.tgt_max_len_infer:
             yield (
                 f"--min_length={self.min_length} does not fit --tgt_max_len_infer={self.tgt_max_len_infer}, which "
-                "counts the end mark, too: lower the one or raise the other"
+                "counts the end mark, too: lower --min_length or raise --tgt_max_len_infer"
             )
         if self.num_workers != 1:
             yield (

@@ -1,4 +1,4 @@
-"""Options of the model: its family, its architecture, its initial weights."""
+"""Options of the model: its family, its architecture and its initial weights."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ _LEARNED = Condition(
 
 
 def _draws(config: Any) -> bool:
-    """Whether weights start as the options say: of families with starts of their own, characters' alone do."""
+    """Return True if --init_op applies to any weights: to all of a family that uses it, or to the characters' only."""
     return FAMILIES[config.model_family].draws or config.use_char_encode
 
 
 def of_family(config: Any, kind: type[Architecture]) -> bool:
-    """Whether a configuration's family of models has an architecture of this kind."""
+    """Return True if a configuration's family of models has an architecture of this kind."""
     return issubclass(FAMILIES[config.model_family].architecture, kind)
 
 
 @dataclass(frozen=True)
 class ModelOptions(DataOptions):
-    """What is trained."""
+    """Options of the model."""
 
     title: ClassVar[str] = "model"
 
@@ -56,46 +56,63 @@ class ModelOptions(DataOptions):
     num_units: int = option(32, "width of the layers", within=POSITIVE, makes=[Architecture], fixed=True)
     embedding_size: int | None = option(
         None,
-        "width of the words' vectors; unset: num_units, or as pretrained",
+        "width of the word embeddings; unset: num_units, or the width of pretrained embeddings",
         within=POSITIVE,
         needs=_OWN_VECTORS,
         fixed=True,
     )
-    num_layers: int = option(2, "depth of both sides, where not given apart", within=POSITIVE)
+    num_layers: int = option(
+        2, "number of layers of the encoder and of the decoder, unless each has its own number", within=POSITIVE
+    )
     num_encoder_layers: int | None = option(
-        None, "encoder depth", within=NOT_NEGATIVE, makes=[Architecture], fixed=True
+        None, "number of encoder layers; unset or 0: num_layers", within=NOT_NEGATIVE, makes=[Architecture], fixed=True
     )
     num_decoder_layers: int | None = option(
-        None, "decoder depth", within=NOT_NEGATIVE, makes=[Architecture], fixed=True
+        None, "number of decoder layers; unset or 0: num_layers", within=NOT_NEGATIVE, makes=[Architecture], fixed=True
     )
-    encoder_type: str = option("uni", "encoder", allowed=ENCODER_TYPES, makes=[LSTMArchitecture], fixed=True)
-    residual: bool = option(False, "residual connections above the first layer", needs=_RECURRENT, fixed=True)
+    encoder_type: str = option(
+        "uni",
+        "direction of the encoder's layers: one, both, or gnmt (both in the first layer only)",
+        allowed=ENCODER_TYPES,
+        makes=[LSTMArchitecture],
+        fixed=True,
+    )
+    residual: bool = option(False, "residual connections around each layer but the first", needs=_RECURRENT, fixed=True)
     attention: str = option(
-        "", "attention score; empty: no attention", allowed=ATTENTIONS, makes=[LSTMArchitecture], fixed=True
+        "", "score of the attention; empty: no attention", allowed=ATTENTIONS, makes=[LSTMArchitecture], fixed=True
     )
     attention_architecture: str = option(
-        "standard", "where attention enters", allowed=ATTENTION_ARCHITECTURES, makes=[LSTMArchitecture], fixed=True
+        "standard",
+        "place of the attention: around all decoder layers (standard) or around the bottom layer (gnmt, gnmt_v2)",
+        allowed=ATTENTION_ARCHITECTURES,
+        makes=[LSTMArchitecture],
+        fixed=True,
     )
     output_attention: bool = option(
-        True, "project the attention vector, not the cell output", needs=_ATTENDS, makes=[LSTMArchitecture], fixed=True
+        True,
+        "the output layer reads the attention vector, not the cell's output",
+        needs=_ATTENDS,
+        makes=[LSTMArchitecture],
+        fixed=True,
     )
     pass_hidden_state: bool = option(
-        True, "start the decoder from the encoder's state", makes=[LSTMArchitecture], fixed=True
+        True, "start the decoder from the encoder's last state", makes=[LSTMArchitecture], fixed=True
     )
     language_model: bool = option(False, "predict the target without any source", makes=[Architecture], fixed=True)
     tie_embeddings: str = option(
         "none",
-        "decoder: the output layer is the target's embedding; all: and the source's, with --share_vocab",
+        "embeddings that share the output layer's weights: decoder, the target's; all, also the source's (needs "
+        "--share_vocab)",
         allowed=TIED,
         makes=[Architecture],
         fixed=True,
     )
     num_embeddings_partitions: int = option(
-        0, "parts an embedding is cut into; 1 or less: whole", within=NOT_NEGATIVE, makes=[Architecture]
+        0, "variables that each embedding is split into; 0 or 1: one", within=NOT_NEGATIVE, makes=[Architecture]
     )
-    unit_type: str = option("lstm", "recurrent cell", allowed=UNIT_TYPES, makes=[LSTMArchitecture], fixed=True)
+    unit_type: str = option("lstm", "kind of recurrent cell", allowed=UNIT_TYPES, makes=[LSTMArchitecture], fixed=True)
     forget_bias: float = option(
-        1.0, "added to the forget gate", within=FINITE, needs=_HAS_BIAS, makes=[LSTMArchitecture], fixed=True
+        1.0, "bias added to the forget gate", within=FINITE, needs=_HAS_BIAS, makes=[LSTMArchitecture], fixed=True
     )
     num_heads: int = option(8, "heads of each attention", within=POSITIVE, makes=[TransformerArchitecture], fixed=True)
     feed_forward_size: int | None = option(
@@ -107,53 +124,54 @@ class ModelOptions(DataOptions):
     )
     norm: str = option(
         "post",
-        "where layers are normalised: behind the sum with what they read, or before they read it",
+        "place of layer normalisation: after the residual connection (post) or at the input of each sublayer (pre)",
         allowed=NORMS,
         makes=[TransformerArchitecture],
         fixed=True,
     )
     positions: str = option(
-        "sinusoidal", "vectors of positions", allowed=POSITIONS, makes=[TransformerArchitecture], fixed=True
+        "sinusoidal", "position embeddings", allowed=POSITIONS, makes=[TransformerArchitecture], fixed=True
     )
     max_positions: int = option(
         1024,
-        "tokens of the longest sentence, its end counted, where positions are learned",
+        "number of learned position embeddings: greatest length of a sentence in tokens, end mark counted",
         within=POSITIVE,
         needs=_LEARNED,
         makes=[TransformerArchitecture, ConvS2SArchitecture],
         fixed=True,
     )
     kernel_width: int = option(
-        3, "tokens that a convolution reads at once; odd", within=_ODD, makes=[ConvS2SArchitecture], fixed=True
+        3, "width of a convolution in tokens; an odd number", within=_ODD, makes=[ConvS2SArchitecture], fixed=True
     )
     time_major: bool = option(True, "no effect: the fast layout, time first, is always used")
-    scope: str | None = option(None, "no effect, as in the original", saved=False)
+    scope: str | None = option(None, "no effect, as in the TensorFlow NMT tutorial", saved=False)
     init_op: str = option(
         "uniform",
-        "initialiser; families of attention have their papers'",
+        "initializer of the weights; the families transformer and convs2s use those of their papers",
         allowed=INIT_OPS,
         needs=_DRAWN,
         makes=[Initializer],
     )
     init_weight: float = option(
-        0.1, "uniform draws lie within +-init_weight", within=FINITE, needs=_UNIFORM, makes=[Initializer]
+        0.1, "uniform: range from -init_weight to init_weight", within=FINITE, needs=_UNIFORM, makes=[Initializer]
     )
 
     @property
     def most_positions(self) -> int | None:
-        """Tokens of the longest sentence that the model has positions for, its end counted; None: any number."""
+        """Greatest length of a sentence in tokens, end mark counted, that the model has positions for; None: any."""
         return self.max_positions if _LEARNED.holds(self) else None
 
     @property
     def attends(self) -> bool:
-        """Whether the decoder looks at the source: recurrent ones if asked for, the others always."""
+        """True if the decoder attends to the source: a recurrent one with --attention, the others with any source."""
         return bool(self.attention) if of_family(self, LSTMArchitecture) else not self.language_model
 
     @property
     def residual_layers(self) -> tuple[int, int]:
-        """Residual layers of the encoder and of the decoder, if `residual`: all but the first.
+        """Number of residual layers of the encoder and of the decoder: without `residual` 0, else all but the first.
 
-        The gnmt encoder's lowest two have none: the bidirectional one and the one that reads both its directions.
+        The lowest two layers of a gnmt encoder are not residual: the bidirectional one, and the one that reads its
+        output.
         """
         if not self.residual:
             return 0, 0
@@ -164,12 +182,12 @@ class ModelOptions(DataOptions):
         return encoder - 1, decoder - 1
 
     def model_contradictions(self) -> Iterator[str]:
-        """What these options say against each other, and against the data's."""
+        """Yield a message for each contradiction of these options with each other, or with those of the data."""
         yield from self._recurrent_contradictions() if of_family(self, LSTMArchitecture) else ()
         if of_family(self, TransformerArchitecture) and self.num_units % self.num_heads:
             yield (
                 f"--num_heads={self.num_heads} cannot share --num_units={self.num_units} evenly: give another number "
-                "of heads, or a width that is a multiple of it"
+                "of heads, or a --num_units that is a multiple of --num_heads"
             )
         yield from self._position_contradictions()
         if self.init_op == "uniform" and self.init_weight <= 0:
@@ -182,8 +200,8 @@ class ModelOptions(DataOptions):
             yield "--tie_embeddings=all needs --share_vocab, and the vocabulary that nmt.prepare --share_vocab makes"
         if self.tie_embeddings != "none" and (self.embed_prefix or self.num_embeddings_partitions > 1):
             yield (
-                f"--tie_embeddings={self.tie_embeddings} needs an embedding that is trained, and in one piece: leave "
-                "--embed_prefix and --num_embeddings_partitions out"
+                f"--tie_embeddings={self.tie_embeddings} needs an embedding that is trained, and in one variable: "
+                "leave --embed_prefix and --num_embeddings_partitions out"
             )
         if self.use_char_encode and (self.share_vocab or self.embed_prefix):
             yield "--use_char_encode has no source vocabulary: leave --share_vocab and --embed_prefix out"
@@ -201,7 +219,7 @@ class ModelOptions(DataOptions):
         if not (self.attention or self.pass_hidden_state or self.language_model):
             yield (
                 "without --pass_hidden_state (or with unequal --num_encoder_layers and --num_decoder_layers) the "
-                "decoder sees the source through --attention only: give one"
+                "decoder reads the source through --attention only: give one"
             )
 
     def _position_contradictions(self) -> Iterator[str]:
@@ -212,5 +230,5 @@ class ModelOptions(DataOptions):
             if not longest or longest + end > self.max_positions:
                 yield (
                     f"--{name}={longest} keeps sentences that are longer than --max_positions={self.max_positions} "
-                    f"(a target's end counts): give --{name}={self.max_positions - end} or less, or more positions"
+                    f"(a target's end mark counts). Give --{name}={self.max_positions - end} or less, or more positions"
                 )

@@ -1,11 +1,11 @@
-"""One option: a flag with its default and help, its check, and the setting that it makes.
+"""One option: a flag with its default, its help text, its check, and the settings that it fills in.
 
-A dataclass whose fields are options is a group: the command line, the help text, the file `hparams`, the checks and the
-settings that other rooms take all come from these fields.
+A group of options is a dataclass, and each field is an option. The command line, the help text, the file `hparams`,
+the checks and the settings for other packages all come from these fields.
 
-    batch_size: int = option(128, "sentences a step on each rank", within=POSITIVE, makes=[FeedSettings])
+    batch_size: int = option(128, "sentence pairs of a rank's batch", within=POSITIVE, makes=[FeedSettings])
 
-is the flag --batch_size, refuses 0, and becomes `FeedSettings.batch_size`.
+defines the flag --batch_size, refuses 0, and sets `FeedSettings.batch_size`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from nmt.core.errors import InputError
 
 Made = TypeVar("Made")
 
-# What takes an option's value: a class or function with an argument of the option's name, or with one of another name.
+# A class or function that takes an option's value: as its argument of the option's name, or of the name in the tuple.
 Setting = Callable[..., Any] | tuple[Callable[..., Any], str]
 
 
 class Condition(NamedTuple):
-    """What a value, or all options together, must fulfil: in words, and as a test."""
+    """A condition on one value, or on all options together: `text` for messages, and the test `holds`."""
 
     text: str
     holds: Callable[[Any], bool]
@@ -51,18 +51,18 @@ def option(
     fixed: bool = False,
     saved: bool = True,
 ) -> Any:
-    """A field that is an option.
+    """Return a dataclass field that defines an option.
 
     Args:
-        default: None for unset.
-        text: the help, with the unit.
-        allowed: the only values; looked at when a value is checked, so that it may grow.
-        within: what a value must fulfil.
-        needs: what all options together must fulfil for this one to have an effect.
-        makes: the settings that it becomes, see `make`.
-        required: whether a command refuses to start without it.
-        fixed: whether it stays as it is once a run has begun.
-        saved: whether it is kept in `hparams`.
+        default: the default value; None for unset.
+        text: the help text, with the unit.
+        allowed: the allowed values; empty for any. They are read when a value is checked, so more may be added later.
+        within: condition on the value; None for none.
+        needs: condition on all options together, without which this option has no effect; None for none.
+        makes: the settings that take the value, see `make`.
+        required: True if a command refuses to start without the option.
+        fixed: True if a continued run cannot change the option.
+        saved: True if the option is saved in `hparams`.
     """
     details = {
         "help": text,
@@ -78,19 +78,19 @@ def option(
 
 
 def options_of(group: Any) -> dict[str, dataclasses.Field[Any]]:
-    """The options of a dataclass, or of an instance of one, by name."""
+    """Return the options (fields) of a dataclass, or of an instance of a dataclass, by name."""
     return {field.name: field for field in dataclasses.fields(group)}
 
 
 @functools.cache
 def types_of(group: type) -> dict[str, type]:
-    """The type of each option's value; `int | None` counts as int."""
+    """Return the type of each option's value by option name; int for `int | None`."""
     hints = typing.get_type_hints(group)
     return {name: (typing.get_args(hints[name]) or (hints[name],))[0] for name in options_of(group)}
 
 
 def check_each(chosen: Any) -> None:
-    """Checks each option's value by itself.
+    """Check each option's value on its own.
 
     Raises:
         InputError: a value is not allowed.
@@ -108,9 +108,9 @@ def check_each(chosen: Any) -> None:
 
 
 def make(setting: Callable[..., Made], chosen: Any, **more: Any) -> Made:
-    """The setting, made of all options that say so and of `more`, which comes first.
+    """Return `setting` called with all options that name it in `makes`, and with `more`, which overrides them.
 
-    An option that makes a class also makes those derived from it.
+    An option that names a class also fills in the classes derived from it.
     """
     arguments = {}
     for name, field in options_of(chosen).items():

@@ -1,8 +1,8 @@
-"""Presets: values of options for texts of a size, which stand where nothing else is said.
+"""Presets: values of options that suit a text of some size, used where no other value is given.
 
-`nmt/presets/<name>.json` is one: the format of --hparams_path, and the other rank: what is given comes first, then what
-the run that is continued has, then a preset, then the defaults. Of a preset's options those that would have no effect
-beside what is given keep their defaults.
+A preset is a file `nmt/presets/<name>.json` in the format of --hparams_path. Given options and those of a continued run
+override it; it overrides the defaults. A preset's option that would have no effect with the given options keeps its
+default.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from nmt.train.schedule import NOAM
 
 
 def preset(name: str) -> dict[str, Any]:
-    """The options of a preset; none if the name is empty or is no preset's, as the check of options then tells."""
+    """Return the options of a preset; empty if the name is empty or unknown (the check of options reports that)."""
     return read_file(str(Path(__file__).parents[1] / "presets" / f"{name}.json")) if name and name in PRESETS else {}
 
 
 def suited(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a preset sets beside what is given: its learning rate is its optimizer's, and no factor of noam's."""
+    """Return the options of a preset that are not given.
+
+    The preset's learning rate is left out with another optimizer, and with noam, where the rate is only a factor.
+    """
     fresh = {option: value for option, value in values.items() if option not in given}
     other = given.get("optimizer", values.get("optimizer")) != values.get("optimizer")
     if other or given.get("decay_scheme") == NOAM:
@@ -33,7 +36,7 @@ def suited(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
 
 
 def preset_lines(config: Config) -> list[str]:
-    """What a run says of its preset: what that has set, and what was said otherwise."""
+    """Return the log lines about a run's preset: the options that it has set, and those with another value."""
     values = preset(config.preset)
     kept = {name: value for name, value in sorted(values.items()) if getattr(config, name) == value}
     others = [f"{name}={getattr(config, name)} (not {value})" for name, value in values.items() if name not in kept]
@@ -43,13 +46,13 @@ def preset_lines(config: Config) -> list[str]:
 
 
 def blamed(message: str, name: str, values: Mapping[str, Any], given: Collection[str]) -> str:
-    """A message of a contradiction, with the options in it that a preset has set.
+    """Return a contradiction's message, extended by the options in it that a preset has set.
 
     Args:
-        message: names options as --option.
-        name: of the preset.
-        values: of it, those that count.
-        given: options that were given, which the preset has not set.
+        message: text that names options as --option.
+        name: name of the preset.
+        values: options of the preset that are in use.
+        given: names of the options that were given, and that the preset has therefore not set.
     """
     named = [f"--{one}={value}" for one, value in values.items() if one not in given and _names(message, one)]
     if not named:

@@ -1,8 +1,8 @@
-"""From the command line and a saved configuration to a checked one.
+"""Resolution of options: the checked configuration from the command line, files of options and a preset.
 
-An option's value comes, first match wins, from the file --hparams_path, from the command line, from the `hparams` file
-of the run that is continued or translated with, from the preset, and from the default. Options that shape the weights,
-or say what they mean, cannot change in between (`fixed`).
+The first of these with a value for an option counts: the file --hparams_path, the command line, the run's `hparams`
+file, the preset, the default. The run is the one that is continued, or whose model translates. Options that determine
+the weights' shape or meaning cannot change (`fixed`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from nmt.options.presets import blamed, preset, suited
 
 
 def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
-    """The configuration, and the contents of the `hparams` file (beside the first --ckpt, or in out_dir) behind it.
+    """Return the configuration, and the contents of the run's `hparams` file (see `saved_path`).
 
-    A file --hparams_path comes before the flags, and says so where they differ.
+    Options of the file --hparams_path override flags. A line is printed for each flag that they change.
 
     Raises:
-        InputError: for any mistake in the flags or in that file.
+        InputError: a mistake in the flags, in `hparams` or in the file --hparams_path.
     """
     explicit = parse(Config, arguments)
     path = saved_path(explicit.get("ckpt", ""), explicit.get("out_dir", ""))
@@ -43,16 +43,16 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
     try:
         return resolve({**explicit, **first}, saved, path), saved
     except InputError as error:
-        if NO_HPARAMS in str(error):  # the checkpoint may be that which is missing
+        if NO_HPARAMS in str(error):  # the checkpoint may be missing, too: then that is the error to report
             check_model(explicit.get("ckpt") or "", explicit.get("out_dir") or "")
         if explicit.get("override_loaded_hparams"):
-            told = f"{error} (--override_loaded_hparams leaves out what {path} says: without it, that counts)"
+            told = f"{error} (--override_loaded_hparams ignores the options in {path}: leave it out to use them)"
             raise InputError(told) from None
         raise
 
 
 def saved_path(ckpt: str, out_dir: str) -> str:
-    """Where the `hparams` file of a run is, if it is there: beside its first checkpoint, or in its out_dir."""
+    """Return the path of a run's `hparams` file: next to the first checkpoint if it is there, else in out_dir."""
     directories = [os.path.dirname(ckpt.split(",")[0]) or "."] if ckpt else []
     directories += [out_dir] if out_dir else []
     paths = [os.path.join(directory, HPARAMS) for directory in directories]
@@ -60,13 +60,12 @@ def saved_path(ckpt: str, out_dir: str) -> str:
 
 
 def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None, saved_path: str = "hparams") -> Config:
-    """The configuration of a run: `explicit` flags over `saved` ones over a preset over defaults; checked, complete.
+    """Return the checked, complete configuration: `explicit` options, then `saved` ones, then a preset, then defaults.
 
-    Depths are filled in from num_layers, an unset seed is drawn, and unequal depths switch pass_hidden_state
-    off.
+    Unset depths become num_layers, an unset seed is drawn at random, and unequal depths switch pass_hidden_state off.
 
     Raises:
-        InputError: an option has a value that is not allowed, contradicts another, or would change the
+        InputError: an option has a value that is not allowed, contradicts another option, or would change the
             weights' shape or meaning against `saved`.
     """
     given = dict(explicit)
@@ -87,7 +86,7 @@ def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None,
         random_seed=secrets.randbelow(2**31) if config.random_seed is None else config.random_seed,
     )
     check_each(config)
-    # What a preset says gives way.
+    # Options of the preset that have no effect with the given options return to their defaults.
     idle: dict[str, Any] = {option: FIELDS[option].default for option in fresh if any(config.missing(option))}
     config = dataclasses.replace(config, **idle)
     if config.language_model:
@@ -98,7 +97,7 @@ def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None,
                 "--pass_hidden_state needs --num_encoder_layers equal to --num_decoder_layers: leave it out"
             )
         config = dataclasses.replace(config, pass_hidden_state=False)
-    for option, value in kept.items():  # with what the flags come to, as the run before has kept it
+    for option, value in kept.items():  # `hparams` has the resolved values, so compare with the resolved ones
         if FIELDS[option].metadata["fixed"] and getattr(config, option) != value:
             raise InputError(
                 f"--{option}={getattr(config, option)} contradicts {saved_path}, where it is {value!r}: "
@@ -115,7 +114,7 @@ def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None,
 
 
 def _without_source(config: Config) -> Config:
-    """What a language model makes of options that speak of a source."""
+    """Return the configuration with the options of a source set to what a language model needs."""
     return dataclasses.replace(
         config,
         src=config.tgt,

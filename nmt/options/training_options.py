@@ -38,243 +38,248 @@ _FILTER = Condition("--sync=bmuf", lambda options: options.sync == "bmuf")
 
 @dataclass(frozen=True)
 class TrainingOptions(ModelOptions):
-    """How weights are found."""
+    """Options of training."""
 
     title: ClassVar[str] = "training"
 
     optimizer: str = option("sgd", "optimizer", allowed=("sgd", "adam"), makes=[Optimization])
     adam_beta1: float = option(
         0.9,
-        "what Adam keeps of its mean of gradients in a step",
+        "Adam's beta1: decay of the moving average of gradients, per step",
         within=BELOW_ONE,
         needs=_ADAM,
         makes=[Optimization],
     )
     adam_beta2: float = option(
         0.999,
-        "what Adam keeps of its mean of squared gradients in a step",
+        "Adam's beta2: decay of the moving average of squared gradients, per step",
         within=BELOW_ONE,
         needs=_ADAM,
         makes=[Optimization],
     )
     adam_epsilon: float = option(
-        1e-8, "what Adam adds to the root of the latter", within=POSITIVE, needs=_ADAM, makes=[Optimization]
+        1e-8, "Adam's epsilon, added to Adam's denominator", within=POSITIVE, needs=_ADAM, makes=[Optimization]
     )
     weight_decay: float = option(
         0.0,
-        "part of kernels and embeddings that a step takes away, times the learning rate, apart from gradients",
+        "decoupled weight decay (AdamW): share of kernels and embeddings, times the learning rate, that a step removes",
         within=BELOW_ONE,
         makes=[Optimization],
     )
-    learning_rate: float = option(1.0, "learning rate of one rank", within=POSITIVE)
+    learning_rate: float = option(
+        1.0, "learning rate before scaling and decay; noam: factor of its formula", within=POSITIVE
+    )
     learning_rate_scaling: str = option(
         "none",
-        "factor of the learning rate: 1, ranks times accumulated steps, or the root of that; warm-up is then linear",
+        "factor of the learning rate: 1, n = ranks x accumulate_steps, or sqrt(n); warm-up is then linear",
         allowed=("none", "linear", "sqrt"),
     )
-    warmup_steps: int = option(0, "steps of warm-up", within=NOT_NEGATIVE, makes=[Schedule])
-    warmup_scheme: str = option("t2t", "warm-up, where the rate is not scaled", allowed=WARMUP_SCHEMES, needs=_WARMS_UP)
+    warmup_steps: int = option(0, "number of warm-up steps; 0: no warm-up", within=NOT_NEGATIVE, makes=[Schedule])
+    warmup_scheme: str = option("t2t", "shape of an unscaled rate's warm-up", allowed=WARMUP_SCHEMES, needs=_WARMS_UP)
     decay_scheme: str = option(
         "",
-        "decay of the rate; noam: by the root of the step, times --learning_rate / sqrt(--num_units); inverse_sqrt: "
-        "the same from --learning_rate at its peak; plateau: when evaluations find nothing better",
+        "decay of the learning rate; empty: none. inverse_sqrt: as 1 / sqrt(step), from --learning_rate. noam: as "
+        "1 / sqrt(step), times --learning_rate / sqrt(--num_units). plateau: when evaluations do not improve",
         allowed=DECAY_SCHEMES,
         makes=[Schedule],
     )
     plateau_metric: str = option(
         "score",
-        "what must get better on the development text: the first of --metrics, or the perplexity",
+        "figure of the development text that plateau decay compares: score (the first of --metrics) or perplexity",
         allowed=("score", "perplexity"),
         needs=_PLATEAU,
         fixed=True,
     )
     plateau_factor: float = option(
         0.5,
-        "what the rate is multiplied by when it does not",
+        "factor of the learning rate at each plateau decay",
         within=BETWEEN_0_AND_1,
         needs=_PLATEAU,
-        fixed=True,  # with it, the checkpoints' count of how often tells the rate
+        fixed=True,  # checkpoints hold only the number of decays, from which the factor gives the rate
         makes=[(PlateauSettings, "factor")],
     )
     plateau_patience: int = option(
         2,
-        "evaluations in succession without a better figure before that",
+        "number of consecutive evaluations without a better figure before a plateau decay",
         within=POSITIVE,
         needs=_PLATEAU,
         makes=[(PlateauSettings, "patience")],
     )
     num_train_steps: int = option(
-        12000, "steps in all, those of a continued run included", within=POSITIVE, makes=[Schedule, Cadence]
+        12000, "steps in total, including those before a continuation", within=POSITIVE, makes=[Schedule, Cadence]
     )
     num_sampled_softmax: int = option(
-        0, "words that a training step compares the right one with; 0: all", within=NOT_NEGATIVE, makes=[Optimization]
+        0, "words in the sampled softmax of training; 0: all words", within=NOT_NEGATIVE, makes=[Optimization]
     )
     label_smoothing: float = option(
         0.0,
-        "probability that a training step asks for of all words alike; figures are without it",
+        "label smoothing: target probability spread evenly over all words; logged figures leave it out",
         within=BELOW_ONE,
         needs=_ALL_WORDS,
         makes=[Optimization],
     )
     r_drop: float = option(
         0.0,
-        "weight of the divergence of two passes with other dropout, which a training step then makes; 0: one pass",
+        "R-Drop: weight of the divergence between two passes with different dropout masks; 0: one pass, no R-Drop",
         within=NOT_NEGATIVE,
         needs=_ALL_WORDS,
         makes=[Optimization],
     )
     batch_size: int = option(
         128,
-        "sentences a step on each rank",
+        "number of sentence pairs in each rank's batch",
         within=POSITIVE,
         needs=BY_SENTENCES,
         makes=[FeedSettings, LikelihoodSettings],
     )
     batch_tokens: int | None = option(
         None,
-        "tokens of a step's batch for each rank, on its longer side, padding counted, in place of --batch_size and "
-        "--num_buckets; a rank may have one sentence more; unset or 0: these count",
+        "tokens of each rank's batch on its longer side, with padding; replaces --batch_size and --num_buckets. A rank "
+        "may have one more sentence. Unset or 0: --batch_size counts",
         within=NOT_NEGATIVE,
         makes=[FeedSettings],
     )
     accumulate_steps: int | None = option(
         None,
-        "batches of each rank that make one step; unset: TFDIST_ACCUMULATE_STEPS, or 1",
+        "number of batches that each rank accumulates for one step; unset: TFDIST_ACCUMULATE_STEPS, or 1",
         within=POSITIVE,
         makes=[FeedSettings],
     )
     max_batch_tokens: int | None = option(
         None,
-        "most tokens of a rank's batch, padding counted; unset: 200 a sentence, or what sentences are cut to",
+        "greatest number of tokens of a rank's batch, with padding; unset: 200 per sentence, or --src_max_len or "
+        "--tgt_max_len if longer",
         within=POSITIVE,
         makes=[FeedSettings, LikelihoodSettings],
     )
     dropout: float = option(
         0.2,
-        "probability that a number of what a layer reads is dropped; transformer: of what its parts give",
+        "dropout probability of each layer's inputs; transformer: of the embeddings and of each sublayer's output",
         within=BELOW_ONE,
         makes=[Optimization],
     )
     output_dropout: float = option(
         0.0,
-        "probability that a number of what the output layer reads is dropped",
+        "dropout probability of the output layer's inputs",
         within=BELOW_ONE,
         makes=[Optimization],
     )
     attention_dropout: float = option(
         0.0,
-        "probability that a weight of attention is dropped",
+        "dropout probability of attention weights",
         within=BELOW_ONE,
         needs=_TRANSFORMS,
         makes=[Optimization],
     )
     activation_dropout: float = option(
         0.0,
-        "probability that a number inside a feed-forward layer is dropped",
+        "dropout probability of the activations inside feed-forward layers",
         within=BELOW_ONE,
         needs=_TRANSFORMS,
         makes=[Optimization],
     )
     dropout_mask: str = option(
         "step",
-        "how long a mask of --dropout, --output_dropout and --activation_dropout lasts: a step, or a whole sentence",
+        "positions with the same mask of --dropout, --output_dropout, --activation_dropout: one, or the whole sentence",
         allowed=DROPOUT_MASKS,
         needs=_DROPS,
         makes=[Optimization],
     )
     src_word_dropout: float = option(
         0.0,
-        "probability that a source word is dropped as a whole",
+        "probability that the whole embedding of a source word is dropped",
         within=BELOW_ONE,
         needs=_SOURCE,
         makes=[Optimization],
     )
     tgt_word_dropout: float = option(
         0.0,
-        "probability that a target word that the decoder reads is dropped as a whole",
+        "probability that the whole embedding of a target word that the decoder reads is dropped",
         within=BELOW_ONE,
         makes=[Optimization],
     )
     max_gradient_norm: float = option(
-        5.0, "gradients are clipped to this global norm", within=POSITIVE, makes=[Optimization]
+        5.0, "global norm that gradients are clipped to", within=POSITIVE, makes=[Optimization]
     )
     colocate_gradients_with_ops: bool = option(
-        True, "gradients on the device of what they are of", makes=[Optimization]
+        True, "compute each gradient on the device of the operation that it belongs to", makes=[Optimization]
     )
     divergence: str | None = option(
         None,
-        "if the loss rises where it should fall: a warning; the end of training; or, from the last checkpoint before "
-        "that, half the learning rate; unset: TFDIST_DIVERGENCE, or off",
+        "action when the loss diverges: a warning; the end of training; or a return to an earlier checkpoint with half "
+        "the learning rate. Unset: TFDIST_DIVERGENCE, or off",
         allowed=ACTIONS,
         saved=False,
     )
     random_seed: int | None = option(
         None,
-        "seed of everything random; unset: drawn and logged",
+        "seed of all random numbers; unset: drawn at random and logged",
         within=NOT_NEGATIVE,
         makes=[(FeedSettings, "seed"), (SearchSettings, "seed"), (Initializer, "seed")],
     )
-    precision: str = option("float32", "format of the matrix products", allowed=("float32", "bfloat16", "float16"))
+    precision: str = option("float32", "dtype of the matrix products", allowed=("float32", "bfloat16", "float16"))
     loss_scale: str | None = option(
         None,
-        "what the loss is multiplied by: none, a number, backoff, window, logmax; unset: TFDIST_LOSS_SCALE, or none",
+        "loss scale against underflow in float16: none, a number, or a rule that adapts it (backoff, window, logmax); "
+        "unset: TFDIST_LOSS_SCALE, or none",
         makes=[Optimization],
     )
     loss_normalization: str | None = option(
         None,
-        "what a step's summed loss is divided by: its sentences, or its target words; unset: words if --batch_tokens "
-        "is set, else sentences",
+        "divisor of a step's summed loss: its sentences or its target words; unset: words with --batch_tokens, else "
+        "sentences",
         allowed=NORMALIZATIONS,
         makes=[FeedSettings],
     )
 
     sync: str = option(
         "gradients",
-        "what the ranks exchange: gradients in each step, or weights after blocks of steps",
+        "data that ranks exchange: gradients in each step, or weights after each block of local steps (average: their "
+        "mean; bmuf: filtered)",
         allowed=SYNCS,
         makes=[Synchronisation],
         fixed=True,
     )
-    block_steps: int = option(0, "steps of a block", within=NOT_NEGATIVE, needs=_BLOCKS, makes=[Synchronisation])
+    block_steps: int = option(0, "local steps of a block", within=NOT_NEGATIVE, needs=_BLOCKS, makes=[Synchronisation])
     block_momentum: float | None = option(
         None,
-        "what is left of the last block's change; unset: 1 - 1/ranks",
+        "bmuf: momentum, the share of the last block's update that the next one repeats; unset: 1 - 1/ranks",
         within=BELOW_ONE,
         needs=_FILTER,
         makes=[Synchronisation],
     )
     block_learning_rate: float = option(
-        1.0, "what a block's own change counts", within=POSITIVE, needs=_FILTER, makes=[Synchronisation]
+        1.0, "bmuf: factor of a block's averaged change", within=POSITIVE, needs=_FILTER, makes=[Synchronisation]
     )
     block_nesterov: bool = option(
-        False, "a block begins where the momentum leads", needs=_FILTER, makes=[Synchronisation]
+        False, "bmuf: begin each block one momentum step ahead (Nesterov)", needs=_FILTER, makes=[Synchronisation]
     )
     block_state: str = option(
         "reset",
-        "the optimizer's own state at a block's end",
+        "treatment of the optimizer's state, such as Adam's moments, at the end of a block",
         allowed=BLOCK_STATES,
         needs=_BLOCKS,
         makes=[Synchronisation],
     )
     block_warmup: int = option(
         0,
-        "steps with averaged gradients before the first block",
+        "number of steps with averaged gradients before the first block",
         within=NOT_NEGATIVE,
         needs=_BLOCKS,
         makes=[Synchronisation],
     )
 
     def loss_contradictions(self) -> Iterator[str]:
-        """What asks for all words, where a step compares some."""
+        """Yield a message for each option that needs the full softmax, if training uses a sampled softmax."""
         for name in ("label_smoothing", "r_drop"):
             if self.num_sampled_softmax and (value := getattr(self, name)):
                 yield (
-                    f"--num_sampled_softmax={self.num_sampled_softmax} contradicts --{name}={value}, which asks for "
-                    f"all words: give --{name}=0 or --num_sampled_softmax=0"
+                    f"--num_sampled_softmax={self.num_sampled_softmax} contradicts --{name}={value}, which needs the "
+                    f"softmax over all words: give --{name}=0 or --num_sampled_softmax=0"
                 )
 
     def batch_contradictions(self) -> Iterator[str]:
-        """Batches of more tokens than a batch may have."""
+        """Yield a message if --batch_tokens exceeds --max_batch_tokens."""
         if self.batch_tokens and self.max_batch_tokens and self.max_batch_tokens < self.batch_tokens:
             yield (
                 f"--max_batch_tokens={self.max_batch_tokens} is less than --batch_tokens={self.batch_tokens}: give at "
@@ -282,7 +287,7 @@ class TrainingOptions(ModelOptions):
             )
 
     def pass_contradictions(self) -> Iterator[str]:
-        """Two passes that would be the same."""
+        """Yield a message if the two passes of R-Drop would be equal."""
         drops = [self.dropout, self.output_dropout, self.src_word_dropout, self.tgt_word_dropout]
         drops += [self.attention_dropout, self.activation_dropout]
         if self.r_drop and not any(drops):
@@ -292,12 +297,12 @@ class TrainingOptions(ModelOptions):
             )
 
     def block_contradictions(self) -> Iterator[str]:
-        """Blocks without a length."""
+        """Yield a message if local SGD has no number of steps."""
         if self.sync != "gradients" and not self.block_steps:
             yield f"--sync={self.sync} contradicts --block_steps=0: say after how many steps weights are averaged"
 
     def warmup_contradiction(self, given: Mapping[str, Any]) -> Iterator[str]:
-        """The default scheme of an unscaled rate, where it was asked for with one whose warm-up is linear."""
+        """Yield a message if --warmup_scheme=t2t was given together with an option that makes the warm-up linear."""
         if given.get("warmup_scheme") == "t2t" and self.learning_rate_scaling != "none":
             yield (
                 f"--warmup_scheme=t2t contradicts --learning_rate_scaling={self.learning_rate_scaling}, whose warm-up "
@@ -310,9 +315,9 @@ class TrainingOptions(ModelOptions):
             )
 
     def decay_contradictions(self) -> Iterator[str]:
-        """A decay that cannot be without a warm-up."""
+        """Yield a message if the decay scheme needs a warm-up and there is none."""
         if self.decay_scheme in ROOTS and not self.warmup_steps:
             yield (
                 f"--decay_scheme={self.decay_scheme} needs the step at which its rate is greatest: give "
-                "--warmup_steps, 4000 say"
+                "--warmup_steps, for example 4000"
             )

@@ -1,1 +1,1 @@
-"""What a run tells: log, TensorBoard summaries, progress, learning curve, pictures of attention."""
+"""Output of a run: log, TensorBoard summaries, progress, learning curve, pictures of attention."""

@@ -1,8 +1,7 @@
-"""The learning curve: its points in a file that outlives a run, and its picture.
+"""The learning curve: stores its points in a file, and draws it.
 
-`history.jsonl` holds one JSON object a line: "step", and figures of that step such as "train_ppl" or
-"dev_bleu". A run that continues drops what was recorded after the checkpoint it starts from, so that the
-curve stays one line.
+`history.jsonl` holds one JSON object per line: "step", and figures of this step such as "train_ppl" or "dev_bleu". A
+run that continues drops the points after its checkpoint, so the curve does not overlap itself.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ Points = list[tuple[int, float]]
 
 
 class History:
-    """The figures of a run by step, in a file.
+    """The figures of a run by step, stored in a file.
 
     Args:
-        path: made if missing.
-        first_step: the step that the run starts from; later ones in the file are dropped.
+        path: path of the file; made if missing.
+        first_step: the step that the run starts from; points of later steps are dropped from the file.
 
     Raises:
         InputError: the file cannot be read or written.
@@ -38,7 +37,7 @@ class History:
             file.writelines(json.dumps(entry) + "\n" for entry in self._entries)
 
     def record(self, step: int, figures: dict[str, float]) -> None:
-        """Adds the figures of a step.
+        """Add the figures of a step.
 
         Raises:
             InputError: the disk is full.
@@ -48,12 +47,12 @@ class History:
         append(self._path, json.dumps(entry) + "\n")
 
     def points(self, name: str) -> Points:
-        """A figure over the steps; of a step recorded twice, the later value."""
+        """Return the (step, value) pairs of a figure; for a step that was recorded twice, the later value."""
         return sorted({entry["step"]: entry[name] for entry in self._entries if name in entry}.items())
 
 
 def draw(history: History, metrics: Sequence[str] = ("bleu",)) -> bytes | None:
-    """Perplexities (logarithmic) and scores on dev over the steps, as PNG; None without matplotlib."""
+    """Draw perplexities (log scale) and dev scores over the steps; return a PNG, or None without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -101,7 +100,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     for line in lines:
         try:
             entry = json.loads(line)
-        except ValueError:  # the last line of a run that was killed
+        except ValueError:  # a run that was killed may leave an incomplete last line
             continue
         if isinstance(entry, dict) and isinstance(entry.get("step"), int):
             entries.append(entry)

@@ -1,4 +1,4 @@
-"""Pictures of attention: which source words a model looked at while it wrote each target word."""
+"""Pictures of attention: a heatmap of the attention weights between source words and target words."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import numpy as np
 import tensorflow as tf
 
 _DOTS_PER_INCH = 120
-_CELL_INCHES = 0.36  # of a word's column or row, where the picture has room
-_MOST_INCHES = 40  # of all columns, or all rows
+_CELL_INCHES = 0.36  # width of a column and height of a row, unless the picture would become too large
+_MOST_INCHES = 40  # greatest width of all columns and height of all rows
 _LONGEST_LABEL = 24  # characters
 _BLANKS = {ord(character): "\N{OPEN BOX}" for character in "\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"}
 
 
 def heatmap(source: Sequence[str], target: Sequence[str], weights: np.ndarray) -> bytes | None:
-    """A PNG with the source words across and the target words down; the darker a field, the greater its weight.
+    """Draw a PNG with a column for each source word and a row for each target word; a darker cell has a larger weight.
 
     Args:
-        source: the words read.
-        target: the words written, at least one of each.
-        weights: [target, source], 0 to 1.
+        source: source words, at least one.
+        target: target words, at least one.
+        weights: attention weights, [target, source], 0 to 1.
 
     Returns:
-        None without matplotlib.
+        the PNG; None without matplotlib.
 
     Raises:
-        ValueError: other numbers of weights than of words.
+        ValueError: the shape of the weights does not fit the numbers of words.
     """
     if not source or np.shape(weights) != (len(target), len(source)):
         raise ValueError(f"weights {np.shape(weights)} for {len(target)} target and {len(source)} source words")
@@ -40,12 +40,12 @@ def heatmap(source: Sequence[str], target: Sequence[str], weights: np.ndarray) -
         return None
     cell = min(_CELL_INCHES, _MOST_INCHES / max(len(source), len(target)))
     figure = Figure(figsize=(max(cell * len(source), 1.2), max(cell * len(target), 1.2)))
-    axes = figure.add_axes((0, 0, 1, 1))  # the fields; words and scale stand outside, where the picture grows with them
+    axes = figure.add_axes((0, 0, 1, 1))  # the cells only; `savefig` adds room for words and scale
     picture = axes.imshow(weights, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
     style: dict[str, Any] = {
         "fontsize": min(10.0, 0.65 * 72 * cell),
         "parse_math": False,
-    }  # a "$" is a word like any other
+    }  # parse_math: a "$" is an ordinary word, not the begin of a formula
     axes.set_xticks(range(len(source)), [_label(word) for word in source], rotation=60, ha="left", **style)
     axes.set_yticks(range(len(target)), [_label(word) for word in target], **style)
     axes.tick_params(length=0, top=False, bottom=False, labeltop=True, labelbottom=False)
@@ -65,8 +65,8 @@ def heatmap(source: Sequence[str], target: Sequence[str], weights: np.ndarray) -
 
 
 def image_summary(png: bytes) -> Any:
-    """The picture as a `tf.compat.v1.Summary.Image`, the `image` of a summary's value."""
-    width, height = struct.unpack(">II", png[16:24])  # of the header, the first part of every PNG (RFC 2083, 11.2.1)
+    """Return the picture as a `tf.compat.v1.Summary.Image`, the field `image` of a summary's value."""
+    width, height = struct.unpack(">II", png[16:24])  # the header is the first chunk of every PNG (RFC 2083, 11.2.1)
     return tf.compat.v1.Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)
 
 
@@ -78,7 +78,7 @@ def _label(word: str) -> str:
 def _png(figure: Any) -> bytes:
     file = io.BytesIO()
     with warnings.catch_warnings():
-        # The font lacks some scripts: boxes stand for their letters, and a warning for each would say no more.
+        # The font lacks some scripts. The picture shows boxes for their letters, so a warning for each adds nothing.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         figure.savefig(file, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.1)
     return file.getvalue()

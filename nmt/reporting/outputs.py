@@ -1,6 +1,6 @@
 """Logging of a run: lines on the screen and in a file, TensorBoard summaries, the history, the progress.
 
-One object is chosen at the start: `Outputs` on the rank that writes, `NoOutputs` on the others.
+The rank that writes has an object of class `Outputs`, the other ranks have `NoOutputs`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from nmt.reporting.progress import progress
 
 @dataclass(frozen=True)
 class Stats:
-    """Figures of the steps since the last statistics, of all ranks together.
+    """Statistics of all ranks over the steps since the last statistics.
 
     Attributes:
-        step: steps done.
-        learning_rate: of the last step.
-        step_seconds: mean time of a step, evaluation not counted.
-        words_per_second: source words, and target words with the end mark.
+        step: number of steps done.
+        learning_rate: learning rate of the last step.
+        step_seconds: mean time of a step in seconds, without evaluation.
+        words_per_second: source words plus target words with end marks per second.
         perplexity: exp(loss per target word).
-        grad_norm: mean global norm of the gradients before they are clipped.
-        clipped_norm: likewise after.
+        grad_norm: mean global norm of the gradients before clipping.
+        clipped_norm: mean global norm of the gradients after clipping.
         loss: mean loss of a sentence.
     """
 
@@ -46,9 +46,10 @@ class Stats:
     loss: float = 0.0
 
     def line(self, prefix: str, scores: str) -> str:
-        """`<prefix>step N lr X step-time A.AAs wps B.BBK ppl C.CC gN D.DD <scores>, <time>`, for parsers.
+        """Return the log line of the statistics, in a format that parsers of logs may rely on.
 
-        Without a step since the start there is nothing between N and the scores.
+        The format is `<prefix>step N lr X step-time A.AAs wps B.BBK ppl C.CC gN D.DD <scores>, <time>`. If the run has
+        done no step yet, the scores follow N directly.
         """
         if not self.step_seconds:
             return f"{prefix}step {self.step} {scores}, {time.ctime()}"
@@ -60,61 +61,60 @@ class Stats:
 
 
 class RunOutputs(Protocol):
-    """Where a run's figures go."""
+    """Receiver of a run's log lines and figures."""
 
     def say(self, text: str) -> None:
-        """A line for the screen and the log."""
+        """Print a line and write it to the log."""
 
     def stepped(self, step: int) -> None:
-        """A step is done."""
+        """Show that a step is done."""
 
     def stats(self, stats: Stats, best: str) -> None:
-        """Statistics are due; `best` is the best score so far, as text."""
+        """Report statistics; `best` is the best score so far, as text."""
 
     def scores(self, step: int, figures: dict[str, float]) -> None:
-        """An evaluation is done; names such as dev_ppl and test_bleu."""
+        """Report the figures of an evaluation, by names such as dev_ppl and test_bleu."""
 
     def picture(self, step: int, tag: str, drawing: Callable[[], bytes | None]) -> None:
-        """A picture for TensorBoard: PNG, None where it cannot be drawn."""
+        """Add a picture to the TensorBoard summaries; `drawing` returns a PNG, or None if it cannot draw."""
 
     def close(self) -> None:
-        """The run has ended: draws the learning curve."""
+        """End the report of the run: draw the learning curve and close the files."""
 
 
 class NoOutputs:
-    """Tells nothing."""
+    """Receiver that reports nothing."""
 
     def say(self, text: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def stepped(self, step: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def stats(self, stats: Stats, best: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def scores(self, step: int, figures: dict[str, float]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def picture(self, step: int, tag: str, drawing: Callable[[], bytes | None]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Outputs:
-    """Writes `log_<unix seconds>`, `train_log/`, `history.jsonl` and `learning_curve.png` in `out_dir`, and
-    the screen.
+    """Prints, and writes `log_<unix seconds>`, `train_log/`, `history.jsonl` and `learning_curve.png` in `out_dir`.
 
     Args:
-        out_dir: made if missing.
-        first_step: steps already done.
-        last_step: steps to be done in all.
-        metrics: the scores in the learning curve.
+        out_dir: output directory; made if missing.
+        first_step: number of steps already done.
+        last_step: number of steps of the whole training.
+        metrics: names of the scores in the learning curve.
 
     Raises:
-        InputError: out_dir cannot be written to; later, and from any method, the disk is full.
+        InputError: `out_dir` is not writable. All methods raise it if the disk is full.
     """
 
     def __init__(
@@ -126,25 +126,25 @@ class Outputs:
     ) -> None:
         self._directory = make_directory(out_dir)
         self._metrics, self._step = metrics, first_step
-        self._train_log = make_directory(self._directory / "train_log")  # may refuse: before the history is cut
+        self._train_log = make_directory(self._directory / "train_log")  # may raise: before the history is cut
         self._history = History(self._directory / "history.jsonl", first_step)
         self._log = self._directory / f"log_{int(time.time())}"
-        with tf.Graph().as_default():  # the writer refuses to be made while TensorFlow executes eagerly
+        with tf.Graph().as_default():  # a FileWriter cannot be created in eager mode
             self._summaries = tf.compat.v1.summary.FileWriter(os.fspath(self._train_log))
         self._progress = progress(first_step, last_step)
 
     def say(self, text: str) -> None:
-        """Prints the line and logs it."""
+        """Print a line and write it to the log."""
         self._progress.say(text)
         append(self._log, text + "\n")
 
     def stepped(self, step: int) -> None:
-        """Moves the progress on."""
+        """Advance the progress."""
         self._step = step
         self._progress.advance(step, {})
 
     def stats(self, stats: Stats, best: str) -> None:
-        """Prints the line of statistics, writes the summaries, and shows the figures beside the progress."""
+        """Log the line of statistics, write the summaries, and show the figures next to the progress."""
         self.say(stats.line("  ", best))
         self._summarise(
             stats.step,
@@ -169,18 +169,18 @@ class Outputs:
         )
 
     def scores(self, step: int, figures: dict[str, float]) -> None:
-        """Writes an evaluation's figures to the summaries and the history."""
+        """Write an evaluation's figures to the summaries and the history."""
         self._summarise(step, figures)
         self._history.record(step, figures)
 
     def picture(self, step: int, tag: str, drawing: Callable[[], bytes | None]) -> None:
-        """Draws it and adds it to the summaries."""
+        """Draw a picture and add it to the summaries."""
         png = drawing()
         if png is not None:
             self._add(step, [tf.compat.v1.Summary.Value(tag=tag, image=image_summary(png))])
 
     def close(self) -> None:
-        """Draws the learning curve and closes the files."""
+        """Draw the learning curve and close the files."""
         self._progress.close()
         path: Path = self._directory / "learning_curve.png"
         picture = draw(self._history, self._metrics)
@@ -202,7 +202,7 @@ class Outputs:
         try:
             self._summaries.add_summary(summary, step)
             self._summaries.flush()
-        except (RuntimeError, tf.errors.OpError) as error:  # what TensorFlow makes of a full disk
+        except (RuntimeError, tf.errors.OpError) as error:  # TensorFlow raises these if the disk is full
             raise InputError(
                 f"{self._train_log}: cannot be written ({reason_of(error)}); free or choose another disk"
             ) from error

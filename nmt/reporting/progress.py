@@ -1,4 +1,4 @@
-"""Progress of a run, for the person who waits: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run: a bar on a terminal, else a line from time to time."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tqdm import tqdm
 
 
 class Progress(Protocol):
-    """Shows steps done, the newest figures and the time left; shares the screen with lines of text."""
+    """Shows the steps done, the newest figures and the remaining time; also prints lines of text."""
 
     def advance(self, step: int, figures: dict[str, str]) -> None:
-        """`step` steps are done; `figures` replaces what is shown beside them, unless it is empty."""
+        """Show that `step` steps are done; `figures` replaces the figures shown, unless it is empty."""
 
     def say(self, text: str) -> None:
-        """Prints lines on standard output."""
+        """Print lines on standard output."""
 
     def close(self) -> None:
-        """The run is over."""
+        """End the display."""
 
 
 class Bar:
-    """A bar that is drawn anew in place, on standard error; lines go above it."""
+    """A progress bar on `stream`; lines of text are printed above the bar."""
 
     def __init__(self, first_step: int, last_step: int, stream: TextIO, unit: str = "step") -> None:
         self._bar = tqdm(
@@ -37,23 +37,23 @@ class Bar:
         )
 
     def advance(self, step: int, figures: dict[str, str]) -> None:
-        """Moves the bar; tqdm derives the time left from the pace of the newest steps."""
+        """Move the bar; tqdm estimates the remaining time from the speed of the newest steps."""
         if figures:
             self._bar.set_postfix(figures, refresh=False)
         self._bar.update(step - self._bar.n)
 
     def say(self, text: str) -> None:
-        """Prints above the bar."""
+        """Print above the bar."""
         self._bar.write(text, file=sys.stdout)
         sys.stdout.flush()
 
     def close(self) -> None:
-        """Leaves the full bar on the screen."""
+        """Leave the last state of the bar on the screen."""
         self._bar.close()
 
 
 class Lines:
-    """At most one line per twentieth of the run, on standard error: a log file stays readable."""
+    """Progress as lines on `stream`, at most one per twentieth of the run, so that a log file stays readable."""
 
     def __init__(self, first_step: int, last_step: int, stream: TextIO, unit: str = "step") -> None:
         self._first, self._last, self._stream, self._unit = first_step, last_step, stream, unit
@@ -61,7 +61,7 @@ class Lines:
         self._started = time.monotonic()
 
     def advance(self, step: int, figures: dict[str, str]) -> None:
-        """Prints, if new figures came and a twentieth of the run has passed since the last line."""
+        """Print a line, if there are new figures and a twentieth of the run has passed since the last line."""
         if not figures or (step - self._shown) * 20 < self._last - self._first:
             return
         self._shown = step
@@ -74,14 +74,14 @@ class Lines:
         )
 
     def say(self, text: str) -> None:
-        """Prints."""
+        """Print lines."""
         print(text, flush=True)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def progress(first_step: int, last_step: int, stream: TextIO | None = None, unit: str = "step") -> Progress:
-    """A bar if the stream (default: standard error) is a terminal, else lines; `unit` is what is counted."""
+    """Return a bar if the stream (default: standard error) is a terminal, else lines; `unit` names what is counted."""
     stream = sys.stderr if stream is None else stream
     return (Bar if stream.isatty() else Lines)(first_step, last_step, stream, unit)

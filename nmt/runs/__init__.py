@@ -1,1 +1,1 @@
-"""The two runs of the program, training and translation, put together from the rooms below."""
+"""The two kinds of runs of the program, training and translation, built from the other packages."""

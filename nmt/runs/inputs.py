@@ -1,4 +1,4 @@
-"""What both runs read beside checkpoints: the vocabularies, pretrained vectors, parallel texts."""
+"""Inputs of both kinds of runs, except checkpoints: vocabularies, pretrained vectors, parallel texts."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from nmt.text.vocabulary import SourceVocabulary, Vocabulary, checked_vocabulary
 
 Vocabularies = tuple[SourceVocabulary, Vocabulary]
 _DECIDING = ("train", "dev")  # texts that must fit the vocabularies; a test text may be of another domain
-_MANY_UNKNOWN = 0.1  # the part of a text's tokens
-_MANY_SUBWORDS_UNKNOWN = 0.01  # of what is to be translated: text that is cut as it should be has next to none
+_MANY_UNKNOWN = 0.1  # share of a text's tokens
+_MANY_SUBWORDS_UNKNOWN = 0.01  # in a text to translate: with the right segmentation it has almost no unknown subwords
 _WARNING = "warning: "
 
-Untouched = Callable[[], contextlib.AbstractContextManager[Any]]  # in which a graph is built as it is
+Untouched = Callable[[], contextlib.AbstractContextManager[Any]]  # a block in which tfdist does not change graphs
 
 
 def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = False) -> Vocabularies:
-    """Both vocabularies, checked to be those of the run that is continued or translated with.
+    """Read both vocabularies, and check that the model was trained with them.
 
     Args:
-        config: of the run.
-        saved: the contents of the `hparams` file.
-        writes: whether a vocabulary that lacks the special words is completed in out_dir, or in memory alone.
+        config: options of the run.
+        saved: contents of the `hparams` file.
+        writes: whether a vocabulary without the special words is completed by a file in out_dir, or only in memory.
 
     Raises:
-        InputError: a file cannot be used, or has changed since that run began.
+        InputError: a file cannot be used, or has changed since the training began.
     """
     tgt = _read_vocabulary(config, saved, str(config.src if config.share_vocab else config.tgt), writes)
     marked = looks_like(tgt.words)
     if config.subword_option and marked and marked != config.subword_option:
         raise InputError(
             f"--subword_option={config.subword_option}{_by_preset(config, 'subword_option')} does not fit {tgt.path}, "
-            f"whose subwords are those of {marked}: translations would stay in pieces, and be scored so; give "
+            f"which has subwords of {marked}: translations and their scores would be in subwords; give "
             f"--subword_option={marked}"
         )
     src: SourceVocabulary = tgt
@@ -69,13 +69,13 @@ def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = F
 
 
 def _check_joint(config: Config, vocabulary: Vocabulary) -> None:
-    """Raise InputError if the other side's file has words that nobody would read."""
+    """Raise InputError if the target's vocabulary file has words that the joint vocabulary lacks."""
     other = f"{config.vocab_prefix}.{config.tgt}"
     if os.path.exists(other) and set(TextFile(other)) - set(vocabulary.words):
         raise InputError(
-            f"{_joint(config)} reads {vocabulary.path} for both sides, but {other} has other words: make one "
+            f"{_joint(config)} reads {vocabulary.path} for both sides, but {other} has other words. Make one "
             "vocabulary of both languages with python -m nmt.prepare --share_vocab, or give --noshare_vocab "
-            "--tie_embeddings=none; if it is one, remove the other file"
+            f"--tie_embeddings=none. If {vocabulary.path} has both languages, remove {other}"
         )
 
 
@@ -97,22 +97,22 @@ def _read_vocabulary(config: Config, saved: Mapping[str, Any], suffix: str, writ
         )
     if not os.path.exists(path) and not os.path.isabs(path) and config.vocab_prefix == saved.get("vocab_prefix"):
         raise InputError(
-            f"{path} cannot be read: the settings of the model have this path, which begins at the directory where its "
-            f"training was started, and this is {os.getcwd()}: go there, or give --vocab_prefix as it is from here"
+            f"{path} cannot be read. The model's settings have this path relative to the directory where its training "
+            f"was started; this directory is {os.getcwd()}. Start in that directory, or give --vocab_prefix"
         )
     out_dir, check = config.out_dir if writes else None, config.check_special_token
     return checked_vocabulary(path, out_dir, config.sos, config.eos, check_special_token=check)
 
 
 class Vectors(NamedTuple):
-    """Pretrained vectors of the words, float32 [words, size]; None where they are trained from the start."""
+    """Pretrained word vectors, float32 [words, size]; None for a side that trains its vectors from the start."""
 
     source: np.ndarray | None = None
     target: np.ndarray | None = None
 
     @property
     def record(self) -> dict[str, int | None]:
-        """What `hparams` keeps: sizes of the vectors."""
+        """The sizes of the vectors, for the `hparams` file."""
         return {
             f"{side}_embedding_size": None if one is None else int(one.shape[1])
             for side, one in (("src", self.source), ("tgt", self.target))
@@ -120,7 +120,7 @@ class Vectors(NamedTuple):
 
 
 def read_vectors(config: Config, vocabularies: Vocabularies) -> Vectors:
-    """The pretrained vectors that --embed_prefix names; one of the two files may be missing.
+    """Read the pretrained vectors that --embed_prefix names; one of the two files may be missing.
 
     Raises:
         InputError: a file cannot be used, or both are missing.
@@ -137,13 +137,13 @@ def read_vectors(config: Config, vocabularies: Vocabularies) -> Vectors:
     if all(one is None for one in found):
         raise InputError(
             f"--embed_prefix={config.embed_prefix}: neither {config.embed_prefix}.{config.src} nor "
-            f"{config.embed_prefix}.{config.tgt} is there: correct the prefix, or leave it out"
+            f"{config.embed_prefix}.{config.tgt} exists: correct the prefix, or leave it out"
         )
     return Vectors(*found)
 
 
 def vocabulary_record(vocabularies: Vocabularies) -> dict[str, Any]:
-    """What `hparams` keeps of the vocabularies: sizes, and checksums of the words in order."""
+    """Return the sizes of the vocabularies and checksums of their words in order, for the `hparams` file."""
     record: dict[str, Any] = {}
     for side, vocabulary in zip(("src", "tgt"), vocabularies, strict=True):
         record[f"{side}_vocab_size"] = vocabulary.size
@@ -152,24 +152,24 @@ def vocabulary_record(vocabularies: Vocabularies) -> dict[str, Any]:
 
 
 def check_same_vocabularies(ranks: Ranks, config: Config, vocabularies: Vocabularies) -> None:
-    """Checks that all ranks hold the same vocabularies.
+    """Check that all ranks have the same vocabularies.
 
     Collective: every rank calls.
 
     Raises:
-        AgreedError: on every rank, if one differs.
+        AgreedError: on every rank, if a vocabulary differs.
     """
     number = int("".join(_digest(vocabulary)[:7] for vocabulary in vocabularies), 16)  # below 2**56
     check_equal(ranks, number, f"the vocabularies {config.vocab_prefix}.* are not the same on all ranks")
 
 
 def check_same_shortlist(ranks: Ranks, config: Config) -> int | None:
-    """Checks that all ranks read the same shortlist, if any, and returns its checksum.
+    """Check that all ranks read the same shortlist; return its checksum, or None without a shortlist.
 
     Collective: every rank calls.
 
     Raises:
-        AgreedError: on every rank, if one differs or cannot be read.
+        AgreedError: on every rank, if a shortlist differs or cannot be read.
     """
     with together(ranks):
         checksum = TextFile(config.shortlist).checksum if config.shortlist else None
@@ -178,25 +178,25 @@ def check_same_shortlist(ranks: Ranks, config: Config) -> int | None:
 
 
 def _digest(vocabulary: SourceVocabulary) -> str:
-    """SHA-256 of the words in order, in hexadecimal."""
+    """Return the SHA-256 of the words in order, in hexadecimal."""
     return hashlib.sha256("\n".join(vocabulary.words).encode("utf-8")).hexdigest()
 
 
 def open_text(config: Config, prefix: str | None) -> ParallelCorpus:
-    """The parallel text `<prefix>.<src>`, `<prefix>.<tgt>`."""
+    """Open the parallel text `<prefix>.<src>`, `<prefix>.<tgt>`."""
     return open_parallel(f"{prefix}.{config.src}", f"{prefix}.{config.tgt}")
 
 
 def open_held_out(config: Config) -> dict[str, ParallelCorpus]:
-    """The texts that a training is evaluated on, by name: "dev", and "test" if there is one."""
+    """Open the texts for the evaluation during training, by name: "dev", and "test" if it is given."""
     prefixes = {"dev": config.dev_prefix, "test": config.test_prefix}
     return {name: open_text(config, prefix) for name, prefix in prefixes.items() if prefix}
 
 
 def check_same_text(ranks: Ranks, corpora: Iterable[ParallelCorpus]) -> None:
-    """Checks that all ranks read the same texts, by their contents.
+    """Check that all ranks read texts with the same contents.
 
-    Collective: every rank calls, with as many texts.
+    Collective: every rank calls, with the same number of texts.
 
     Raises:
         AgreedError: on every rank, naming the first file that differs.
@@ -207,10 +207,10 @@ def check_same_text(ranks: Ranks, corpora: Iterable[ParallelCorpus]) -> None:
 
 
 def joints_of(config: Config, corpus: ParallelCorpus, vocabularies: Vocabularies) -> Joints | None:
-    """What words of the training text are joined by, if some of it is left out by chance, checked to fit.
+    """Read the BPE merges for BPE-dropout and check that they fit the training text; None without BPE-dropout.
 
     Raises:
-        InputError: the file --bpe_codes cannot be used, or is of another text or vocabulary.
+        InputError: the file --bpe_codes cannot be used, or does not fit the text or the vocabularies.
     """
     rates = config.src_bpe_dropout, config.tgt_bpe_dropout
     if not any(rates):
@@ -223,12 +223,12 @@ def joints_of(config: Config, corpus: ParallelCorpus, vocabularies: Vocabularies
 
 
 def text_record(corpora: Mapping[str, ParallelCorpus]) -> dict[str, dict[str, int]]:
-    """What `hparams` keeps of texts: checksums of their contents."""
+    """Return checksums of the contents of texts, for the `hparams` file."""
     return {name: {"src": corpus.src.checksum, "tgt": corpus.tgt.checksum} for name, corpus in corpora.items()}
 
 
 def changed_texts(corpora: Mapping[str, ParallelCorpus], record: Mapping[str, Any]) -> list[str]:
-    """The files whose contents are not those of a record of the same texts."""
+    """Return the paths of the files that differ from their checksums in a record of `text_record`."""
     changed = []
     for name, corpus in corpora.items():
         before = record.get(name, {})
@@ -239,26 +239,26 @@ def changed_texts(corpora: Mapping[str, ParallelCorpus], record: Mapping[str, An
 
 
 def unknown_in_input(config: Config, vocabulary: SourceVocabulary) -> list[str]:
-    """What is to be said of the words of a text to be translated that the vocabulary lacks: nothing of a few.
+    """Return a warning about the words of a text to translate that the vocabulary lacks; [] if they are few.
 
     Raises:
-        InputError: they are more than --max_unknown_share.
+        InputError: their share is more than --max_unknown_share.
     """
     if not isinstance(vocabulary, Vocabulary):
         return []
     marked = looks_like(vocabulary.words)
-    cut = f"cut it into subwords by the codes that the model's text was cut by ({marked})" if marked else "tokenise it"
-    remedy = f"Prepare it as the training text was: {cut}, with the same capitals"
+    cut = f"segment it with the same subword model ({marked})" if marked else "tokenise it"
+    remedy = f"Prepare it like the training text: {cut}, with the same capitals"
     many = _MANY_SUBWORDS_UNKNOWN if marked else _MANY_UNKNOWN
     line = _fitting(TextFile(str(config.inference_input_file)), vocabulary, config.max_unknown_share, remedy, many)
     return [f"{line}. {remedy}"] if line.startswith(_WARNING) else []
 
 
 def _fitting(text: TextFile, vocabulary: Vocabulary, most: float, remedy: str, many: float = _MANY_UNKNOWN) -> str:
-    """How many of a text's words a vocabulary lacks, in words.
+    """Return a log line about the share of a text's words that a vocabulary lacks.
 
     Raises:
-        InputError: too many.
+        InputError: the share is more than `most`.
     """
     found = count_unknown(text, vocabulary)
     if found.share > most:
@@ -269,16 +269,16 @@ def _fitting(text: TextFile, vocabulary: Vocabulary, most: float, remedy: str, m
 
 
 def unknown_words(config: Config, corpora: Mapping[str, ParallelCorpus], vocabularies: Vocabularies) -> list[str]:
-    """What is to be said of the words in texts, by name, that the vocabularies lack, and of subwords that stay so.
+    """Return log lines about the words of texts that the vocabularies lack, and about a wrong --subword_option.
 
     Raises:
-        InputError: the training or the development text has more of them than --max_unknown_share.
+        InputError: their share in the training or the development text is more than --max_unknown_share.
     """
     lines = []
     for name, corpus in corpora.items():
         for text, vocabulary in zip((corpus.src, corpus.tgt), vocabularies, strict=True):
             if not isinstance(vocabulary, Vocabulary):
-                continue  # it reads any word
+                continue  # a character vocabulary has no unknown words
             shared = " --share_vocab" if config.share_vocab else ""
             remedy = f"Make text and vocabularies together (python -m nmt.prepare{shared}, with one --bpe or --spm"
             most = config.max_unknown_share if name in _DECIDING else 1.0
@@ -286,12 +286,12 @@ def unknown_words(config: Config, corpora: Mapping[str, ParallelCorpus], vocabul
     marked = looks_like(vocabularies[1].words)
     if marked and not config.subword_option:
         lines.append(
-            f"warning: {vocabularies[1].path} has subwords: without --subword_option={marked} translations stay in "
-            "pieces, and are scored so"
+            f"warning: {vocabularies[1].path} has subwords: without --subword_option={marked} translations and their "
+            "scores are in subwords"
         )
     if config.subword_option == "spm" and not begins_words(vocabularies[1].words):
         lines.append(
             f"warning: {vocabularies[1].path} has no piece that begins a word: with --subword_option=spm translations "
-            "are written without spaces, and scored so"
+            "are written and scored without spaces"
         )
     return lines

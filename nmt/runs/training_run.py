@@ -1,4 +1,4 @@
-"""A run that trains, from the start or continued from its last checkpoint: what it is made of, on each rank."""
+"""A training run, from the start or from its last checkpoint: builds its parts on each rank, and trains."""
 
 from __future__ import annotations
 
@@ -40,31 +40,32 @@ from nmt.train.step import TrainStep
 from nmt.train.stopping import StopBySignal
 from nmt.translate.translation_model import TranslationModel
 
-_DATA = "data"  # its entry that tells where in the training text a run is
-_HELD_OUT = "held_out"  # that of the texts it is evaluated on
-_REWINDS = "rewinds"  # how often it went back, and halved its learning rate, because it diverged
-_TRIAL = "rate_trial"  # up to which step that is a trial
+# Entries of the `hparams` file.
+_DATA = "data"  # description of the batch plan (`Feed.record`)
+_HELD_OUT = "held_out"  # checksums of the held-out texts
+_REWINDS = "rewinds"  # number of halvings of the learning rate after divergences
+_TRIAL = "rate_trial"  # last step of the trial of a halved rate
 _MOST_REWINDS = 10
-_LOCK = "run.lock"  # in out_dir, while a run trains there
+_LOCK = "run.lock"  # lock file in out_dir during a training
 
 
 def train_model(
     settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched, job: str = ""
 ) -> None:
-    """Trains, from the latest checkpoint in out_dir if there is one, while no other run does so.
+    """Train from the latest checkpoint in out_dir, or from the start; a lock keeps other runs out of out_dir.
 
     Collective: every rank calls.
 
     Args:
-        settings: of the run.
-        saved: the contents of the `hparams` file.
-        ranks: who trains.
-        untouched: in such a block, graphs are built as they are, without broadcasts of initial values.
-        job: the name of the job, if it may start again on other hosts.
+        settings: settings of the run.
+        saved: contents of the `hparams` file.
+        ranks: the ranks that train.
+        untouched: function that returns a block in which graphs get no broadcasts of initial values.
+        job: name of the job, if it may be restarted on other hosts; else empty.
 
     Raises:
         AgreedError: on every rank, for a user's mistake.
-        InputError: on the rank that writes, for one that shows during training, such as a full disk.
+        InputError: on the rank that writes, for an error during training, such as a full disk.
     """
     config, out_dir = settings.config, str(settings.config.out_dir)
     with hold_for_all(ranks, os.path.join(out_dir, _LOCK), out_dir, "choose another out_dir", job) as taken_over:
@@ -82,18 +83,18 @@ def train_model(
 
 
 def _rewound(config: Config, error: RateTooHighError) -> tuple[dict[str, Any], str]:
-    """Goes back to a checkpoint, from before a divergence for example.
+    """Delete the checkpoints after a divergence or a trial, so that training restarts from an earlier one.
 
     Returns:
-        What is now in the `hparams` file, with more rewinds, each of which halves the rate; and what is to be said.
+        The contents of the `hparams` file with the new number of halvings of the learning rate; and a log line.
 
     Raises:
-        InputError: there is no such checkpoint, or the rate has been halved too often.
+        InputError: there is no earlier checkpoint, or the rate has been halved too often.
     """
     saved, checkpoints = read_saved(os.path.join(str(config.out_dir), HPARAMS)), Checkpoints(str(config.out_dir))
     rewinds = saved.get(_REWINDS, 0) + error.halvings
     if rewinds > _MOST_REWINDS:
-        raise InputError(f"{error}. The learning rate was halved {_MOST_REWINDS} times, to no avail")
+        raise InputError(f"{error}. The learning rate was halved {_MOST_REWINDS} times without success")
     found = (checkpoints.forget_after(step) for step in error.back_to)
     step = next((step for step in found if step is not None), None)
     if step is None:
@@ -106,26 +107,26 @@ def _rewound(config: Config, error: RateTooHighError) -> tuple[dict[str, Any], s
 
 
 def check_options_kept(config: Config, saved: Mapping[str, Any]) -> None:
-    """Checks that a run to be continued still has its file `hparams`: seed, order and all options are in it.
+    """Check that a run with checkpoints has its file `hparams`, which holds seed, order and all options.
 
     Raises:
-        InputError: there are checkpoints without it.
+        InputError: there are checkpoints, but no `hparams`.
     """
     path = checkpoint.latest(str(config.out_dir))
     if path is None or saved or config.override_loaded_hparams:
         return
     hparams = os.path.join(str(config.out_dir), HPARAMS)
     raise InputError(
-        f"{hparams} is missing, but {path} is there: the run would go on with another seed, order and options than it "
-        "began with. Restore the file (that in a directory best_* is as good), choose another out_dir, or give "
-        "--override_loaded_hparams to go on with flags and defaults alone"
+        f"{hparams} is missing, but {path} exists: the run would continue with a different seed, order and options. "
+        "Restore the file (for example from a directory best_*), choose another out_dir, or give "
+        "--override_loaded_hparams to continue with flags and defaults only"
     )
 
 
 def _train(
     settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched, notices: list[str]
 ) -> None:
-    """The same, with what is to be said first."""
+    """Train until the end or until `RateTooHighError`; `notices` are the first lines of the log."""
     config = settings.config
     with together(ranks):
         vocabularies = inputs.read_vocabularies(config, saved, writes=ranks.rank == 0)
@@ -162,7 +163,7 @@ def _train(
         if first_step:
             notices.append(feed.continue_after(first_step, saved.get(_DATA, {})))
             notices += [
-                f"{path} has changed since this run was last started: scores before and after do not compare"
+                f"{path} has changed since this run was last started: earlier and later scores are not comparable"
                 for path in inputs.changed_texts(held_out, saved.get(_HELD_OUT, {}))
             ]
         record = {
@@ -196,7 +197,7 @@ def _train(
                     guard=_guard(config, saved, ranks, first_step, outputs),
                 )
         except RateTooHighError:
-            outputs.close()  # a run that goes back opens them anew
+            outputs.close()  # `train_model` trains again with new outputs
             raise
 
 
@@ -208,7 +209,7 @@ def _guard(config: Config, saved: Mapping[str, Any], ranks: Ranks, first_step: i
 
 
 def initial_weights(config: Config, shape: Architecture, vectors: inputs.Vectors) -> Initializer:
-    """How the weights of a model of this shape start."""
+    """Return the initializer of the model's weights, with the pretrained vectors."""
     return make(Initializer, config, given=given_vectors(shape, *vectors))
 
 
@@ -222,7 +223,7 @@ def evaluators(
     first_step: int,
     ranks: Ranks,
 ) -> tuple[RunOutputs, Evaluation]:
-    """What tells and what evaluates: on rank 0 the objects that do it, elsewhere those that do nothing, or their share.
+    """Make the outputs and the evaluation of this rank; on ranks above 0 they do nothing, but for a shared evaluation.
 
     Raises:
         InputError: out_dir cannot be written to.
@@ -236,7 +237,7 @@ def evaluators(
     store = make(NoStore, config, **kept)
     hparams = config.to_json(**record)
     if not ranks.rank:
-        store = make(Store, config, **kept, hparams=hparams, saver=saver)  # may refuse: before the logs
+        store = make(Store, config, **kept, hparams=hparams, saver=saver)  # may raise: before the logs are opened
         outputs = Outputs(out_dir, first_step, config.num_train_steps, config.metric_names)
     weights = TrainedWeights(shape, settings.session, settings.gpus)
     evaluator = Evaluator(
@@ -254,12 +255,12 @@ def evaluators(
     )
     if not ranks.rank:
         with replace_atomically(os.path.join(out_dir, HPARAMS)) as file:
-            file.write(hparams)  # last: whatever is wrong has shown by now
+            file.write(hparams)  # last, after everything that may raise
     return outputs, evaluator
 
 
 def restore_latest(session: Any, saver: Any, out_dir: str) -> int:
-    """Restores the latest checkpoint, if there is one, and returns the number of steps done."""
+    """Restore the latest checkpoint, if there is one, and return the number of steps done."""
     path = checkpoint.latest(out_dir)
     if path is None:
         return 0
@@ -268,7 +269,7 @@ def restore_latest(session: Any, saver: Any, out_dir: str) -> int:
 
 
 def opening_lines(config: Config, feed: Feed, first_step: int, size: int, rewinds: int) -> list[str]:
-    """What the log begins with."""
+    """Return the first lines of the log: options, ranks, batches, learning rate and steps."""
     optimization = derived_settings.optimization(config, size, rewinds)
     schedule = optimization.schedule
     rate = f"learning rate {schedule.learning_rate:g} (scaling: {config.learning_rate_scaling})"
@@ -285,6 +286,6 @@ def opening_lines(config: Config, feed: Feed, first_step: int, size: int, rewind
         f"# {feed.pairs} sentence pairs, {feed.steps_per_epoch} steps an epoch, seed {config.random_seed}",
         *(f"# {line}" for line in feed.left_out()),
         f"# {config.optimizer}, {rate}, {', '.join(map(str, courses))}",
-        *([f"# --num_gpus={config.num_gpus}, but there is no GPU here: the CPU does the work"] if no_gpu else []),
+        *([f"# --num_gpus={config.num_gpus}, but there is no GPU here: using the CPU"] if no_gpu else []),
         f"# {begin}, {config.num_train_steps} steps in all",
     ]

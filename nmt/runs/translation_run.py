@@ -27,21 +27,21 @@ from nmt.translate.translation_model import TranslationModel
 
 
 def infer(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> None:
-    """Translates the input file by the checkpoint asked for, or the latest in out_dir.
+    """Translate the input file with the given checkpoints, or the latest in out_dir.
 
     Collective: every rank calls.
 
     Args:
-        settings: of the run.
-        saved: the contents of the `hparams` file.
-        ranks: who translates.
-        untouched: in such a block, graphs are built as they are, without broadcasts of initial values.
+        settings: settings of the run.
+        saved: contents of the `hparams` file.
+        ranks: the ranks that translate.
+        untouched: function that returns a block in which graphs get no broadcasts of initial values.
 
     Raises:
         AgreedError: on every rank, for a user's mistake.
     """
     config = settings.config
-    if config.inference_ref_file:  # before all the work
+    if config.inference_ref_file:  # checked before the long work
         files = str(config.inference_input_file), config.inference_ref_file
         from_root(ranks, lambda: check_reference(*files))
     trained = load(settings, saved, ranks, untouched)
@@ -55,13 +55,13 @@ def infer(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouch
 
 
 class Trained(NamedTuple):
-    """What translates.
+    """A trained model, or several for an ensemble.
 
     Attributes:
-        weights: of the checkpoints.
-        vocabularies: they were trained with.
-        paths: of the checkpoints.
-        contents: what tells weights, vocabularies and shortlist from others, by name.
+        weights: weights of the checkpoints.
+        vocabularies: vocabularies of the training.
+        paths: paths of the checkpoints.
+        contents: checksums of weights, vocabularies and shortlist, by name.
     """
 
     weights: TrainedWeights
@@ -71,21 +71,21 @@ class Trained(NamedTuple):
 
 
 def load(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> Trained:
-    """What the options ask to translate with, checked to be the same on all ranks.
+    """Load the model that the options name, and check that it is the same on all ranks.
 
     Collective: every rank calls.
 
     Args:
-        settings: of the run.
-        saved: the contents of the `hparams` file.
-        ranks: who translates.
-        untouched: in such a block, graphs are built as they are.
+        settings: settings of the run.
+        saved: contents of the `hparams` file.
+        ranks: the ranks that translate.
+        untouched: function that returns a block in which graphs get no broadcasts of initial values.
 
     Raises:
-        AgreedError: on every rank: a file is missing, damaged, of other options, or another one on some rank.
+        AgreedError: on every rank: a file is missing or damaged, does not fit the options, or differs between ranks.
     """
     config = settings.config
-    paths = from_root(ranks, lambda: _checkpoints(config))  # a training may be writing others
+    paths = from_root(ranks, lambda: _checkpoints(config))  # rank 0 decides, as a training may be writing newer ones
     with together(ranks):
         vocabularies = inputs.read_vocabularies(config, saved)
         checksums = [checkpoint.checksum(path) for path in paths]
@@ -103,10 +103,10 @@ def load(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouche
 
 
 def _checkpoints(config: Config) -> list[str]:
-    """The checkpoints to translate with: those of --ckpt, or the latest in out_dir.
+    """Return the paths of the checkpoints to translate with: those of --ckpt, or the latest in out_dir.
 
     Raises:
-        InputError: one is missing, or they are not of one kind of model.
+        InputError: a checkpoint is missing, or they have different architectures or vocabularies.
     """
     paths = [path.strip() for path in config.ckpt.split(",")] if config.ckpt else []
     if not all(paths):
@@ -125,10 +125,10 @@ def _checkpoints(config: Config) -> list[str]:
 def _weights(
     settings: RunSettings, saved: Mapping[str, Any], vocabularies: inputs.Vocabularies, paths: Sequence[str]
 ) -> TrainedWeights:
-    """The weights of a checkpoint, or of several for an ensemble.
+    """Return the weights of a checkpoint, or of several checkpoints for an ensemble.
 
     Raises:
-        InputError: a checkpoint is damaged, or of another shape than the options say.
+        InputError: a checkpoint is damaged, or does not fit the architecture of the options.
     """
     shape = derived_settings.architecture(settings.config, vocabularies, saved)
     running = settings.session, settings.gpus
@@ -143,20 +143,20 @@ def _weights(
 
 
 def _check_one_kind(paths: Sequence[str]) -> None:
-    """Checks, where the `hparams` of checkpoints tell, that they are of one kind of model and have the same words."""
+    """Check that the checkpoints with an `hparams` file have the same architecture and vocabularies."""
     records = {}
     for path in paths:
         hparams = os.path.join(os.path.dirname(path), HPARAMS)
         if os.path.isfile(hparams):
             records[path] = read_saved(hparams)
     names = ["src_vocab_sha256", "tgt_vocab_sha256"]
-    for group in (DataOptions, ModelOptions):  # what else is fixed is no matter of a model's shape
+    for group in (DataOptions, ModelOptions):  # fixed options of other groups do not change the architecture
         names += [name for name, field in options_of(group).items() if field.metadata["fixed"]]
     alone = [path for path in paths if path not in records]
     if alone and len(paths) > 1:
         raise InputError(
-            f"--ckpt: beside {alone[0]} there is no {HPARAMS}, so that nothing tells whether it was trained with the "
-            "same words as the others: copy there that of the out_dir it comes from"
+            f"--ckpt: there is no {HPARAMS} in the directory of {alone[0]}, so its vocabulary cannot be checked. "
+            "Copy the file from the out_dir of its training"
         )
     first = next(iter(records), "")
     for path, record in records.items():
@@ -164,23 +164,23 @@ def _check_one_kind(paths: Sequence[str]) -> None:
             if record[name] != records[first][name]:
                 if name.endswith("_vocab_sha256"):
                     raise InputError(
-                        f"--ckpt: {path} was trained with another vocabulary than {first} (see {name} in the hparams "
-                        "beside them); models that translate together need the same words in one order: leave one out"
+                        f"--ckpt: {path} was trained with another vocabulary than {first} (see {name} in their "
+                        "hparams). The models of an ensemble need the same words in the same order: leave one out"
                     )
                 raise InputError(
                     f"--ckpt: {name} is {records[first][name]!r} in the hparams of {first} and {record[name]!r} in "
-                    f"those of {path}; models that translate together need one shape and one vocabulary: leave one out"
+                    f"those of {path}. The models of an ensemble need the same architecture: leave one out"
                 )
 
 
 def _tell_unknown(config: Config, vocabularies: inputs.Vocabularies) -> None:
-    """On one rank. Raises InputError if the text to be translated is not one for these vocabularies."""
+    """Print a warning if the text to translate has many unknown words. Raises InputError if they are too many."""
     for line in inputs.unknown_in_input(config, vocabularies[0]):
         print(f"# {line}", flush=True)
 
 
 def _tell(settings: RunSettings, model: TranslationModel, path: str, lines: int) -> None:
-    """Pictures and scores, and a line that says what was done. On one rank."""
+    """Draw attention pictures, print scores and a summary. Only one rank calls."""
     config = settings.config
     files = str(config.inference_input_file), str(config.inference_output_file)
     if config.inference_list is not None:

@@ -1,1 +1,1 @@
-"""How good a model is: perplexity, BLEU and the other scores of translations."""
+"""Quality of a model: perplexity, and BLEU and other scores of translations."""

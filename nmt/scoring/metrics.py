@@ -1,14 +1,14 @@
-"""Metrics (BLEU, ROUGE, accuracies): one number from 0 to 100 for texts and their references.
+"""Metrics (BLEU, ROUGE, accuracies): one number from 0 to 100 for translations and their references.
 
-Nothing is tokenised: tokens stand between single spaces, and a line without any counts as one empty token. The
+The texts are tokenised already: single spaces separate tokens, and an empty line counts as one empty token. The
 metrics are those of the TensorFlow NMT tutorial:
 
-- `bleu`: corpus BLEU of orders 1 to 4 without smoothing (Papineni, Roukos, Ward, Zhu 2002, "BLEU: a method for
-  automatic evaluation of machine translation", section 2.3);
+- `bleu`: corpus BLEU of orders 1 to 4 without smoothing. See section 2.3 of Papineni, Roukos, Ward, Zhu 2002, "BLEU: a
+  method for automatic evaluation of machine translation".
 - `rouge`: the mean of the sentences' ROUGE-L (Lin 2004, "ROUGE: a package for automatic evaluation of summaries",
-  section 3.1, equations 2 to 4);
-- `accuracy`: sentences that equal their reference;
-- `word_accuracy`: words that equal the reference's at their place.
+  section 3.1, equations 2 to 4).
+- `accuracy`: the share of sentences that equal their reference.
+- `word_accuracy`: the share of words that equal the reference's word at the same position.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from nmt.core.errors import InputError
 Metric = Callable[[Sequence[str], Sequence[str]], float]
 
 _MAX_ORDER = 4
-_EPSILON = 1e-12  # the tutorial's guard against divisions by 0
+_EPSILON = 1e-12  # avoids divisions by 0, as in the tutorial
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Corpus BLEU, 0 to 100; 0 where no n-gram of some order matches.
+    """Return the corpus BLEU, 0 to 100; it is 0 if no n-gram of some order matches.
 
         BLEU = min(1, exp(1 - r/c)) * (p_1 p_2 p_3 p_4)^(1/4)
 
-    with c and r the tokens of hypotheses and references, and p_n the clipped share of the hypotheses' n-grams that
-    occur in their reference.
+    c and r are the numbers of tokens of hypotheses and references. p_n is the clipped share of the hypotheses' n-grams
+    that occur in their reference.
 
     Args:
-      hypotheses: translations, one text of tokens with single spaces between them for each sentence.
-      references: one reference for each of them.
+      hypotheses: translations, one string of tokens separated by single spaces for each sentence.
+      references: one reference for each hypothesis.
 
     Raises:
-      ValueError: other numbers of hypotheses than of references.
+      ValueError: the numbers of hypotheses and references differ.
     """
     matches = [0] * _MAX_ORDER
     possible = [0] * _MAX_ORDER
@@ -58,33 +58,33 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 
 
 def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """The mean over sentences of ROUGE-L's F, 0 to 100; 0 without sentences.
+    """Return the mean over sentences of the F-score of ROUGE-L, 0 to 100; 0 without sentences.
 
         F = (1 + b^2) R P / (R + b^2 P),   R = L / |reference|,   P = L / |hypothesis|,   b = P / R
 
-    with L the length of the longest common subsequence of tokens.
+    L is the length of the longest common subsequence of tokens.
 
     Raises:
-      ValueError: other numbers of hypotheses than of references.
+      ValueError: the numbers of hypotheses and references differ.
     """
     return _mean([_rouge_l(found, wanted) for found, wanted in _tokens(hypotheses, references)])
 
 
 def accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """The percentage of hypotheses that equal their reference, surrounding blanks aside; 0 without sentences.
+    """Return the percentage of hypotheses that equal their reference, without surrounding blanks; 0 without sentences.
 
     Raises:
-      ValueError: other numbers of hypotheses than of references.
+      ValueError: the numbers of hypotheses and references differ.
     """
     _check_counts(hypotheses, references)
     return _mean([float(h.strip() == r.strip()) for h, r in zip(hypotheses, references, strict=True)])
 
 
 def word_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """The mean over sentences of the percentage of places, of the longer one, where both have the same token.
+    """Return the mean over sentences of the percentage of positions of the longer text where the tokens are equal.
 
     Raises:
-      ValueError: other numbers of hypotheses than of references.
+      ValueError: the numbers of hypotheses and references differ.
     """
     return _mean(
         [
@@ -100,10 +100,10 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 
 
 def check_metrics(names: Sequence[str]) -> list[str]:
-    """The names in lower case, each once, in their order.
+    """Return the names of metrics in lower case, without duplicates, in their order.
 
     Raises:
-      InputError: a name is none of `METRICS`, or there is none.
+      InputError: a name is not in `METRICS`, or there is no name.
     """
     known = ", ".join(METRICS)
     if not names:
@@ -115,16 +115,16 @@ def check_metrics(names: Sequence[str]) -> list[str]:
 
 
 def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
-    """The length of the longest sequence that both contain in order, though not side by side.
+    """Return the length of the longest common subsequence.
 
-    A row of the textbook's table differs from place to place by 0 or 1, so the bits of one integer hold it, and one
+    Neighbours in a row of the dynamic programming table differ by 0 or 1, so the bits of one integer hold a row. One
     addition makes the next row (Hyyrö 2004, "Bit-parallel LCS-length computation revisited", section 3).
     """
     places: dict[str, int] = defaultdict(int)
     for place, token in enumerate(first):
         places[token] |= 1 << place
     every = (1 << len(first)) - 1
-    row = every  # a bit is 0 where the table grows
+    row = every  # a bit is 0 where the row of the table grows
     for token in second:
         matches = row & places.get(token, 0)
         row = ((row + matches) | (row - matches)) & every

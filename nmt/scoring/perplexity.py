@@ -1,4 +1,4 @@
-"""Perplexity: how well a checkpoint predicts a text, without dropout."""
+"""Perplexity: measures how well a model predicts a text, without dropout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nmt.text.corpus import ParallelCorpus
 
 
 def perplexity(loss_sum: float, words: float) -> float:
-    """exp(nats per target word, eos counted); infinite where that overflows, NaN if there are no words.
+    """Return exp(nats per target word, eos counted); infinity on overflow, NaN if there are no words.
 
     >>> perplexity(2 * math.log(8), 2)
     8.0
@@ -32,7 +32,14 @@ def perplexity(loss_sum: float, words: float) -> float:
 
 @dataclass(frozen=True)
 class LikelihoodSettings:
-    """Limits of length in tokens (None or 0 for none); sentences, and tokens with padding, scored together."""
+    """Settings of the batches.
+
+    Attributes:
+        src_max_len: number of tokens to which a source sentence is cut; None or 0 for no limit.
+        tgt_max_len: number of tokens to which a target sentence is cut; None or 0 for no limit.
+        batch_size: most sentences of a batch.
+        max_batch_tokens: most tokens of a batch, padding counted; None for `token_limit`.
+    """
 
     src_max_len: int | None = None
     tgt_max_len: int | None = None
@@ -41,26 +48,27 @@ class LikelihoodSettings:
 
 
 class LikelihoodModel(TrainedModel[LikelihoodSettings]):
-    """Scores texts by the weights in its session."""
+    """Computes the cross-entropy of texts with the weights in its session."""
 
     def _build(self, translator: Translator) -> None:
         self._input = BatchInput(translator.architecture)
         self._loss_sum = self._input.losses(translator).words
 
     def perplexity(self, corpus: ParallelCorpus, ranks: Ranks = ONE_PROCESS) -> float:
-        """exp(cross-entropy per target word, end marks counted) of all pairs with words on both sides.
+        """Return exp(cross-entropy per target word, end marks counted) of all pairs with words on both sides.
 
-        Collective: every one of the ranks calls, with equal weights in its model, and scores a share.
+        Collective: every rank of `ranks` calls, with equal weights in its model, and computes a share.
         """
-        with ranks.alone("perplexity"):  # some shares take longer than others
+        with ranks.alone("perplexity"):  # ranks with faster shares wait for the others
             sums = self.sums(corpus, ranks.rank, ranks.size)
         loss_sum, words = ranks.sum(np.array(sums, np.float64)).tolist()
         return perplexity(loss_sum, words)
 
     def sums(self, corpus: ParallelCorpus, rank: int = 0, size: int = 1) -> tuple[float, int]:
-        """Cross-entropy in nats, and target words with end marks, of every `size`-th batch from `rank` on.
+        """Return the cross-entropy in nats and the number of target words with end marks of rank `rank`'s batches.
 
-        The batches are the same for any number of ranks; the sums of all ranks add up to those of the text.
+        These are every `size`-th batch, starting with batch `rank`. The batches are the same for any number of ranks;
+        the sums of all ranks add up to the sums of the text.
         """
         loss_sum, words = 0.0, 0
         limits = self._settings

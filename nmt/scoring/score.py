@@ -1,9 +1,9 @@
-"""The scores of a text of translations: those of `metrics`, and sacreBLEU's BLEU and chrF beside them.
+"""The scores of a text of translations: the metrics of `nmt.scoring.metrics`, and the BLEU and chrF of sacreBLEU.
 
-sacreBLEU (Post 2018, arXiv:1804.08771) gives a signature with each figure, the settings that make it comparable with
-others. Its BLEU differs from `nmt.scoring.metrics.bleu` where a precision is 0, which it smooths, and for blank
-lines: there a line of no tokens counts as one empty token, here as none. chrF (Popović 2015, "chrF: character n-gram
-F-score for automatic MT evaluation") compares characters, and so depends on no tokenisation.
+sacreBLEU (Post 2018, arXiv:1804.08771) adds a signature to each figure: the settings that make figures comparable. Its
+BLEU differs from `nmt.scoring.metrics.bleu` in two points. It smooths a precision of 0. A blank line has no token;
+`nmt.scoring.metrics.bleu` counts it as one empty token. chrF (Popović 2015, "chrF: character n-gram F-score for
+automatic MT evaluation") compares characters, so it does not depend on the tokenisation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nmt.text.tokens import reference_text
 
 
 class Signed(NamedTuple):
-    """A figure of sacreBLEU, 0 to 100, and the settings that it was computed with."""
+    """A score of sacreBLEU, 0 to 100, with its signature, the settings of the computation."""
 
     score: float
     signature: str
@@ -31,9 +31,9 @@ class Scores:
     """The scores of translations, all 0 to 100.
 
     Attributes:
-      metrics: by name, as in `nmt.scoring.metrics.METRICS`, in the order asked for.
-      sacre_bleu: see `sacre_bleu`.
-      chrf: see `chrf`.
+      metrics: values of the requested metrics, by their names in `nmt.scoring.metrics.METRICS`.
+      sacre_bleu: result of the function `sacre_bleu`.
+      chrf: result of the function `chrf`.
     """
 
     metrics: Mapping[str, float]
@@ -41,7 +41,7 @@ class Scores:
     chrf: Signed
 
     def lines(self, text_name: str = "") -> list[str]:
-        """What is printed: `  bleu dev: 27.1`, a line for each figure; without the name, `  bleu: 27.1`."""
+        """Return a line for the log for each score: `  bleu dev: 27.1`, or without a name `  bleu: 27.1`."""
         of = f" {text_name}" if text_name else ""
         signed = {"sacrebleu": self.sacre_bleu, "chrf": self.chrf}
         return [f"  {name}{of}: {value:.1f}" for name, value in self.metrics.items()] + [
@@ -50,23 +50,23 @@ class Scores:
 
 
 def sacre_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Signed:
-    """SacreBLEU's corpus BLEU of text that is tokenised already.
+    """Return sacreBLEU's corpus BLEU of text that is tokenised already.
 
     Raises:
-      ValueError: other numbers of hypotheses than of references.
+      ValueError: the numbers of hypotheses and references differ.
     """
-    # Imported here because it takes longer to load than most callers run.
+    # Imported here because the import takes longer than most callers run.
     from sacrebleu.metrics import BLEU
 
-    # force: do not warn that the text looks tokenised
+    # `force` suppresses the warning that the text looks tokenised.
     return _signed(BLEU(tokenize="none", force=True), hypotheses, references)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Signed:
-    """SacreBLEU's chrF: the mean of precision and recall of n-grams of 1 to 6 characters, recall weighing double.
+    """Return sacreBLEU's chrF: F-score of n-grams of 1 to 6 characters, in which recall has double weight.
 
     Raises:
-      ValueError: other numbers of hypotheses than of references.
+      ValueError: the numbers of hypotheses and references differ.
     """
     from sacrebleu.metrics import CHRF
 
@@ -74,21 +74,21 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Signed:
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], metrics: Sequence[str] = ("bleu",)) -> Scores:
-    """All scores of translations, whose subwords are joined, as those of the references are.
+    """Return all scores of translations. Translations and references are words, not subwords.
 
     Raises:
       InputError: an unknown metric.
-      ValueError: other numbers of hypotheses than of references.
+      ValueError: the numbers of hypotheses and references differ.
     """
     figures = {name: METRICS[name](hypotheses, references) for name in check_metrics(metrics)}
     return Scores(figures, sacre_bleu(hypotheses, references), chrf(hypotheses, references))
 
 
 def check_reference(input_path: str, reference_path: str) -> None:
-    """Check that a text to be translated can be scored by a reference.
+    """Check that a text to translate and its reference have equal numbers of lines.
 
     Raises:
-      InputError: a file cannot be used, or they have different numbers of lines.
+      InputError: the numbers of lines differ, or a file cannot be used.
     """
     text, reference = TextFile(input_path), TextFile(reference_path)
     if len(text) != len(reference):
@@ -107,18 +107,18 @@ def score_files(
     translations_per_input: int = 1,
     picked: Sequence[int] | None = None,
 ) -> Scores:
-    """Score a file of translations, whose subwords are joined already, by a reference file, whose may not be.
+    """Score a file of translations by a reference file. Only the references may contain subwords.
 
     Args:
-      hypothesis_path: the translations.
-      reference_path: a reference for each sentence of the text that was translated.
-      subword_option: the notation of the references' subwords: "", "bpe" or "spm".
-      metrics: names, see `nmt.scoring.metrics.METRICS`.
-      translations_per_input: lines of each sentence among the translations; the first of them counts.
-      picked: the numbers, from 0, of the sentences that were translated; None for all.
+      hypothesis_path: path of the translations.
+      reference_path: path of the references, one line for each sentence of the source text.
+      subword_option: notation of the references' subwords: "", "bpe" or "spm".
+      metrics: names of metrics in `nmt.scoring.metrics.METRICS`.
+      translations_per_input: number of lines of translations for each sentence; the first line is scored.
+      picked: numbers, from 0, of the sentences that were translated; None for all.
 
     Raises:
-      InputError: an unknown metric, a file cannot be used, or they have different numbers of sentences.
+      InputError: an unknown metric, a file cannot be used, or the numbers of sentences differ.
     """
     check_metrics(metrics)  # before any work
     hypotheses, references = TextFile(hypothesis_path), TextFile(reference_path)
@@ -141,4 +141,4 @@ def _signed(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -
     if len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
     value = metric.corpus_score(hypotheses, [references]).score
-    return Signed(value, str(metric.get_signature()))  # which is known only now
+    return Signed(value, str(metric.get_signature()))  # sacreBLEU makes the signature when it computes the score

@@ -1,1 +1,1 @@
-"""Text in and text out: tokens, vocabularies, corpora, the plan of an epoch, padded batches."""
+"""Text input and output: tokens, vocabularies, corpora, the plan of an epoch, padded batches."""

@@ -1,8 +1,8 @@
 """Padded batches: sentences as the arrays that the model is fed with.
 
-Everything is time-major, [time, batch]: a step of a recurrent loop then reads one contiguous row. Sources are padded
-with the source's end mark, both target arrays with the target's; the lengths tell what is padding. Source words that
-are read as characters are arrays themselves: [time, batch, characters].
+All arrays are time-major, [time, batch]: a step of a recurrent loop then reads one contiguous row. Sources are padded
+with the source's end mark, and both target arrays with the target's. The lengths exclude padding. Source words that are
+read as characters are arrays themselves: [time, batch, characters].
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from nmt.text.corpus import ParallelCorpus
 from nmt.text.tokens import split
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
-_TOKENS_PER_SENTENCE = 200  # that memory is thought of for where a batch's tokens are not limited: 4 usual sentences
+_TOKENS_PER_SENTENCE = 200  # default limit on a batch's tokens per sentence: four times a usual sentence
 
 
 def token_limit(batch_size: int, max_batch_tokens: int | None, *limits: int | None) -> int:
-    """Most tokens, padding counted, of one side of a batch: those given; else what the sentences usually take.
+    """Return the greatest number of tokens of one side of a batch, with padding.
 
     Args:
-      batch_size: most sentences of a batch.
-      max_batch_tokens: the limit, if one was given.
-      limits: what sentences are cut to, where they are: these are always allowed.
+      batch_size: greatest number of sentences of a batch.
+      max_batch_tokens: the limit, if given; None for 200 tokens per sentence, or more if `limits` allow more.
+      limits: lengths in tokens that sentences are cut to; None or 0 for no cut.
     """
     longest = max(_TOKENS_PER_SENTENCE, *(limit or 0 for limit in limits)) + 1  # the end mark
     return max_batch_tokens or batch_size * longest
 
 
 def cut_by_tokens(lengths: Sequence[int] | np.ndarray, batch_size: int, most_tokens: int) -> list[slice]:
-    """Cuts sentences of these lengths into batches one after the other, by sentences and by tokens with padding.
+    """Cut sentences of these lengths into consecutive batches, and return them as slices.
 
-    A batch has at most `batch_size` sentences, and fewer where that many, as long as its longest, would be more than
-    `most_tokens`; but at least one.
+    A batch has at most `batch_size` sentences, and at most `most_tokens` tokens when all are padded to the longest. It
+    has at least one sentence.
     """
     slices, start, longest = [], 0, 0
     for end, length in enumerate(lengths):
@@ -51,15 +51,15 @@ class Batch:
     """Sentence pairs of one step on one rank.
 
     Attributes:
-      source: int32 [src_time, batch], or [src_time, batch, characters].
-      source_lengths: int32 [batch], words.
-      target_in: int32 [tgt_time, batch], the start mark and the words: what the decoder reads.
-      target_out: int32 [tgt_time, batch], the words and the end mark: what it should predict.
-      target_lengths: int32 [batch], words + 1; 0 for a sentence that counts for nothing.
-      sentences_per_rank: of this step, by the number of ranks.
-      divisor: what the summed loss is divided by: that, or the step's target words by the number of ranks. It is the
-        same on all ranks, so that the mean of their gradients is that of one process with all sentences, however
-        unevenly these were dealt.
+      source: source ids, int32 [src_time, batch], or [src_time, batch, characters].
+      source_lengths: number of words of each source, int32 [batch].
+      target_in: the decoder's input, int32 [tgt_time, batch]: the start mark and the words.
+      target_out: the words to predict, int32 [tgt_time, batch]: the words and the end mark.
+      target_lengths: number of words of each target + 1, int32 [batch]; 0 for a sentence without loss.
+      sentences_per_rank: sentences of this step on all ranks, divided by the number of ranks.
+      divisor: divisor of the summed loss: `sentences_per_rank`, or the step's target words per rank. It is equal on all
+        ranks. The mean of their gradients is therefore the gradient of one process with all sentences, even if some
+        ranks have more sentences than others.
     """
 
     source: np.ndarray
@@ -82,21 +82,21 @@ def make_batch(
     ranks: int,
     global_divisor: int | None = None,
 ) -> Batch:
-    """Read and number the sentences of a rank's slice.
+    """Read and encode the sentences of a rank's slice, and return the batch.
 
-    A slice without sentences, which a rank gets when a global batch is smaller than the number of ranks, becomes one
-    sentence of target length 0: the rank takes part in the step and adds nothing.
+    If a global batch has fewer sentences than there are ranks, some ranks get no sentence. Their batch is one sentence
+    with target length 0: the rank takes part in the step and adds nothing.
 
     Args:
-      sentence_ids: pair numbers; none of them has an empty side.
-      corpus: where the pairs are.
-      src_vocab: numbers the words of the source.
-      tgt_vocab: the words of the target.
-      src_max_len: tokens that a source sentence is cut to; None or 0 for all.
-      tgt_max_len: the same for the target, before the end mark is added.
-      global_sentences: sentences of this step over all ranks.
-      ranks: the number of ranks.
-      global_divisor: what the loss of this step, summed over all ranks, is divided by; None: the sentences.
+      sentence_ids: numbers of the sentence pairs, without pairs that have an empty side.
+      corpus: the text.
+      src_vocab: source vocabulary.
+      tgt_vocab: target vocabulary.
+      src_max_len: length in tokens that a source is cut to; None or 0 for no limit.
+      tgt_max_len: length in tokens that a target is cut to, without the end mark; None or 0 for no limit.
+      global_sentences: number of sentences of this step on all ranks.
+      ranks: number of ranks.
+      global_divisor: divisor of this step's loss, summed over all ranks; None for `global_sentences`.
     """
     sources = [src_vocab.encode(split(corpus.src.line(i))[: src_max_len or None]) for i in sentence_ids]
     targets = [tgt_vocab.encode(split(corpus.tgt.line(i))[: tgt_max_len or None]) for i in sentence_ids]
@@ -106,7 +106,7 @@ def make_batch(
         target_lengths = np.zeros(1, dtype=np.int32)
     source, source_lengths = _padded(sources, src_vocab.padding_id)
     target_out, _ = _padded(targets, tgt_vocab.eos_id, extra=1)
-    # The start mark takes the place of the last row: an end mark, in every column.
+    # `roll` moves the last row, which has end marks only, to the front. The start mark replaces it.
     target_in = np.roll(target_out, 1, axis=0)
     target_in[0] = tgt_vocab.sos_id
     divisor = global_sentences if global_divisor is None else global_divisor
@@ -125,13 +125,10 @@ def eval_batches(
     size: int = 1,
     max_batch_tokens: int | None = None,
 ) -> Iterator[Batch]:
-    """All pairs with words on both sides, once, in batches of similar length; the same ones in every call.
+    """Yield all pairs with words on both sides once, in batches of similar length; the batches are equal in every call.
 
-    Batches of very long sentences have fewer of them (`token_limit`).
-
-    Of `size` ranks, `rank` gets every `size`-th of these batches: together they get all.
-
-    The batches' `divisor` is 1: a loss divided by it stays the sum that a perplexity is made from.
+    Batches of long sentences have fewer sentences (`token_limit`). Of `size` ranks, `rank` gets every `size`-th batch.
+    The batches' `divisor` is 1, because a perplexity needs the summed loss.
     """
     pairs = np.flatnonzero((corpus.src.lengths > 0) & (corpus.tgt.lengths > 0))
     pairs = pairs[np.lexsort((corpus.src.lengths[pairs], corpus.tgt.lengths[pairs]))]
@@ -147,18 +144,18 @@ def eval_batches(
 def source_batch(
     lines_tokens: Sequence[Sequence[str]], vocab: SourceVocabulary, max_len: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Source sentences to be translated: ids, as in `Batch`, and lengths, int32 [batch], in the order given.
+    """Return the ids of source sentences to translate, as in `Batch`, and their lengths, int32 [batch].
 
     Raises:
-      ValueError: there is no sentence, or one has no tokens, which attention has no answer for.
+      ValueError: there is no sentence, or a sentence has no tokens, for which attention is undefined.
     """
     if not lines_tokens or not all(lines_tokens):
-        raise ValueError("a batch to translate needs sentences, and each of them a token")
+        raise ValueError("a batch to translate needs sentences, and each of them needs a token")
     return _padded([vocab.encode(tokens[: max_len or None]) for tokens in lines_tokens], vocab.padding_id)
 
 
 def _padded(sentences: Sequence[np.ndarray], padding: int, extra: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """The sentences as columns, int32 [longest + extra, batch, ...], and their lengths, int32 [batch]."""
+    """Return the sentences as columns, int32 [longest + extra, batch, ...], and their lengths, int32 [batch]."""
     lengths = np.array([len(ids) for ids in sentences], dtype=np.int32)
     shape = (int(lengths.max()) + extra, len(sentences), *sentences[0].shape[1:])
     columns = np.full(shape, padding, dtype=np.int32)

@@ -1,9 +1,9 @@
-"""BPE-dropout: words cut anew in each epoch, with some joints left out (Provilkov et al. 2020, algorithm 1).
+"""BPE-dropout: words are split anew in each epoch, with some merges skipped (Provilkov et al. 2020, algorithm 1).
 
-The text stands as byte pair encoding has cut it. A line's words are put together, and joined again from their
-characters, where each joint that could be the next one is left out with some probability, each time it comes up. What
-is drawn is a function of seed, epoch, side and line: all ranks agree on it, and a run that goes on draws what the whole
-one does.
+The text is split by byte pair encoding already. A line's subwords are joined to words, and these are split again,
+starting from characters. In each merge step, each possible merge is skipped with some probability. The random numbers
+are a function of seed, epoch, side and line. All ranks therefore agree, and a continued run draws the same numbers as
+an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from nmt.text.lines import TextFile
 from nmt.text.tokens import join, split
 from nmt.text.vocabulary import UNK, Vocabulary
 
-_END = "</w>"  # of a word, as subword-nmt writes it, behind its last character
+_END = "</w>"  # subword-nmt's mark after the last character of a word
 _CHECKED_LINES = 200
-_REMEDY = "give the bpe.codes that nmt.prepare wrote beside this text"
+_REMEDY = "give the bpe.codes that nmt.prepare wrote together with this text"
 
 
 class Joints:
-    """The joints of byte pair encoding in the order in which they were learnt; cuts as library subword-nmt does.
+    """The merges of byte pair encoding in the order in which they were learnt; splits words as library subword-nmt.
 
     Args:
-      lines: of its file of codes, of version 0.2: two symbols each.
-      path: for messages.
+      lines: lines of the file of codes, version 0.2, with two symbols each.
+      path: path of the file, for messages.
 
     Attributes:
-      path: as given.
-      checksum: tells them from others.
+      path: path of the file, for messages.
+      checksum: CRC-32 of the merges.
 
     Raises:
-      InputError: the lines are no such file's.
+      InputError: the lines are not those of such a file.
     """
 
     def __init__(self, lines: Iterable[str], path: str) -> None:
@@ -52,11 +52,11 @@ class Joints:
 
     @property
     def units(self) -> set[str]:
-        """The tokens that stand for the symbols of all joints, before and after them."""
+        """The tokens of all symbols, before and after each merge."""
         return {_token(symbol) for left, right in self._ranks for symbol in (left, right, left + right)}
 
     def cut(self, word: str, dropped: Callable[[], bool] | None = None) -> list[str]:
-        """The tokens of a word, all but the last ending in "@@"; `dropped` tells whether a joint is left out."""
+        """Return the tokens of a word, all but the last ending in "@@"; `dropped` returns True to skip a merge."""
         symbols = [*word[:-1], word[-1] + _END]
         while len(symbols) > 1:
             found = [
@@ -77,7 +77,7 @@ class Joints:
 
 
 def characters(words: Iterable[str]) -> set[str]:
-    """The tokens of words that no joint is left of."""
+    """Return the tokens of words that are split into characters."""
     return {_token(symbol) for word in words for symbol in (*word[:-1], word[-1] + _END)}
 
 
@@ -86,10 +86,10 @@ def _token(symbol: str) -> str:
 
 
 def read_joints(path: str | os.PathLike[str]) -> Joints:
-    """The joints in a file.
+    """Read the merges from a file of codes.
 
     Raises:
-      InputError: it cannot be read, or is of another kind.
+      InputError: the file cannot be read, or is no file of codes.
     """
     try:
         return Joints(Path(path).read_text("utf-8").rstrip("\n").split("\n"), os.fspath(path))
@@ -98,10 +98,10 @@ def read_joints(path: str | os.PathLike[str]) -> Joints:
 
 
 def check_fit(joints: Joints, text: TextFile, vocabulary: Vocabulary | None) -> None:
-    """Checks that a text was cut by these joints, and that a vocabulary, if any, has what is left without some.
+    """Check that a text was split with these merges, and that a vocabulary, if given, has all subwords they can make.
 
     Raises:
-      InputError: more than a hundredth of some lines would be cut otherwise, or units are missing.
+      InputError: more than a hundredth of the checked lines would be split differently, or subwords are missing.
     """
     numbers = range(0, len(text), -(-len(text) // _CHECKED_LINES))
     cut = DrawnText(text, joints, 0.0, ())
@@ -109,26 +109,26 @@ def check_fit(joints: Joints, text: TextFile, vocabulary: Vocabulary | None) -> 
     if 100 * len(others) > len(numbers):
         raise InputError(
             f"{joints.path} does not cut {text.path} as it is cut (line {others[0] + 1}: {text.line(others[0])!r} "
-            f"would be {cut.line(others[0])!r}): {_REMEDY}; the subwords that a model writes are often others: have it "
-            "translate into words, and nmt.prepare cut these (--apply)"
+            f"would be {cut.line(others[0])!r}): {_REMEDY}. If a model wrote the text, its subwords often differ. "
+            "Then let it write words, and split these with nmt.prepare --apply"
         )
     missing = sorted(joints.units - set(vocabulary.words)) if vocabulary else []
     if vocabulary and missing:
         raise InputError(
             f"{vocabulary.path} lacks {len(missing)} of the subwords that {joints.path} can make, such as "
-            f"{missing[0]!r}, and BPE-dropout would make them unknown words: make it with python -m nmt.prepare "
-            "--bpe=N --all_subwords"
+            f"{missing[0]!r}. With BPE-dropout they would be unknown words. Make the vocabulary with python -m "
+            "nmt.prepare --bpe=N --all_subwords"
         )
 
 
 class DrawnText(TextFile):
-    """A text whose lines are cut by chance; its lengths are those of the text as it stands.
+    """A text whose lines are split at random; `lengths` are those of the original text.
 
     Args:
-      text: cut by the same joints, which shares its pages with this one.
-      joints: of its words.
-      rate: the probability that a joint is left out, each time.
-      key: what the draws are a function of, with the line's number: seed, epoch, side.
+      text: text that was split with the same merges; both objects share its memory.
+      joints: the merges of its words.
+      rate: probability that a merge is skipped, each time.
+      key: seed, epoch and side; together with the line's number they determine the random numbers.
     """
 
     def __init__(self, text: TextFile, joints: Joints, rate: float, key: Sequence[int]) -> None:
@@ -136,8 +136,8 @@ class DrawnText(TextFile):
         self._joints, self._rate, self._key = joints, rate, tuple(key)
 
     def line(self, number: int) -> str:
-        """Line `number`, from 0, its words cut anew."""
-        # The same with all versions of Python, by contract.
+        """Return line `number`, from 0, with its words split anew."""
+        # Python guarantees that `random` gives the same numbers in all versions.
         draw = random.Random(" ".join(map(str, (*self._key, number)))).random
         rate, cut = self._rate, self._joints.cut
         dropped = (lambda: draw() < rate) if rate else None

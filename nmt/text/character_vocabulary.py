@@ -1,7 +1,7 @@
 """Character ids: source words as the bytes of their UTF-8 text.
 
-A word is an array of 50 numbers, as in the TensorFlow NMT tutorial: the mark of a word's start, up to 48 bytes, the
-mark of its end, and padding. Longer words are cut. A byte b is numbered b + 1.
+A word is an array of 50 ids, as in the TensorFlow NMT tutorial. It has a start mark, up to 48 bytes, an end mark and
+padding. Longer words are cut. A byte b has the id b + 1.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Sequence
 import numpy as np
 
 WORD_LENGTH = 50
-SENTENCE_PADDING = 257  # at all places of a word past a sentence's end
+SENTENCE_PADDING = 257  # id at all places of a word past a sentence's end
 START, END, PADDING = 259, 260, 261
 NUM_CHARACTERS = PADDING + 1
 
 
 class CharacterVocabulary:
-    """Numbers any word by its characters; a `SourceVocabulary` that needs no file.
+    """A `SourceVocabulary` that encodes any word by its bytes and needs no file.
 
     Attributes:
-      path: what it is, for messages.
-      words: none is in a list.
+      path: description for messages.
+      words: empty, because there is no list of words.
     """
 
     path = "the characters of the source"
@@ -29,16 +29,16 @@ class CharacterVocabulary:
 
     @property
     def size(self) -> int:
-        """The number of different numbers."""
+        """The number of different ids."""
         return NUM_CHARACTERS
 
     @property
     def padding_id(self) -> int:
-        """What is past a sentence's end."""
+        """The id past a sentence's end."""
         return SENTENCE_PADDING
 
     def encode(self, tokens: Sequence[str]) -> np.ndarray:
-        """The characters of the tokens, int32 [tokens, WORD_LENGTH]."""
+        """Return the ids of the tokens' bytes, int32 [tokens, WORD_LENGTH]."""
         numbers = np.full((len(tokens), WORD_LENGTH), PADDING, dtype=np.int32)
         numbers[:, 0] = START
         for row, token in zip(numbers, tokens, strict=True):

@@ -19,11 +19,11 @@ class ParallelCorpus:
     tgt: TextFile
 
     def __post_init__(self) -> None:
-        """Raise InputError unless both files have the same number of lines."""
+        """Raise InputError if the files have different numbers of lines."""
         if len(self.src) != len(self.tgt):
             raise InputError(
-                f"{self.src.path} has {len(self.src)} lines and {self.tgt.path} has {len(self.tgt)}; "
-                "parallel files need one line for each line of the other"
+                f"{self.src.path} has {len(self.src)} lines and {self.tgt.path} has {len(self.tgt)}. "
+                "Parallel files need the same number of lines"
             )
 
     def __len__(self) -> int:
@@ -32,7 +32,7 @@ class ParallelCorpus:
 
 
 def open_parallel(src_path: str | os.PathLike[str], tgt_path: str | os.PathLike[str]) -> ParallelCorpus:
-    """Open both files.
+    """Open both files and return the corpus.
 
     Raises:
       InputError: a file cannot be used, or their line counts differ.

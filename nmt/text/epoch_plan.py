@@ -1,12 +1,12 @@
-"""Bucketing and shuffling: the plan of an epoch, which sentences make which step, for all ranks together.
+"""Plan of an epoch: bucketing, shuffling and the assignment of sentences to steps, for all ranks together.
 
-Batches are formed over the whole corpus, each from one length bucket, and only then dealt to the ranks. All ranks of
-a step so have nearly equal work, one rank of batch 128 and two of 64 see the same batches, and a run can resume at
-any step: the plan is a pure function of the lengths, the cut, the seed and the epoch. It does not know how many ranks
-there are.
+Batches are formed over the whole corpus, each from one length bucket, and then divided among the ranks. So all ranks
+have nearly equal work in a step. One rank with batch size 128 and two ranks with 64 get the same batches, and a run can
+resume at any step. The plan is a pure function of the lengths, the cut, the seed and the epoch, but not of the number
+of ranks.
 
-Every sort here is a stable one. NumPy's faster sorts order equal keys by the instruction set at hand, so that ranks
-on different machines would disagree about the plan.
+All sorts are stable. NumPy's faster sorts order equal keys differently on CPUs with different instruction sets, and
+the ranks' plans would differ.
 
 Cost: O(n log n) time and about 60 bytes a pair for n pairs.
 """
@@ -19,25 +19,25 @@ import numpy as np
 
 from nmt.core.errors import InputError
 
-CUT_VERSION = 2  # of pools and of batches by tokens, for runs that are continued: another number, another plan
-_WIDTH_WITHOUT_LIMIT = 10  # tokens; a bucket's width where no limit of length tells one
-_FEWEST_POOLS = 3  # of a bucket, in an epoch: with fewer, the same sentences would meet again and again
-_MIXED_TOKENS = 2  # where batches are cut by tokens: so far the shorter sides of companions may lie apart
+CUT_VERSION = 2  # version of plans with pools or token batches; a continued run compares it with the run before
+_WIDTH_WITHOUT_LIMIT = 10  # tokens; a bucket's width if there is no limit of length to derive it from
+_FEWEST_POOLS = 3  # per bucket and epoch: with fewer, the same sentences would be in one batch again and again
+_MIXED_TOKENS = 2  # random offset, in tokens, of the shorter sides' lengths when batches are cut by tokens
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How the sentences of an epoch are cut into global batches.
+    """Settings that cut the sentences of an epoch into global batches.
 
     Attributes:
-      global_batch_size: sentences of a step over all ranks.
-      num_buckets: length buckets; at most 1 means none.
-      src_max_len: tokens that a source sentence is cut to; None or 0 for all.
-      tgt_max_len: the same for target sentences.
-      pool_batches: within a bucket, the sentences of so many batches, or of a third of the bucket's if these are
-        fewer, are put in order of length before they are cut: the more, the less padding.
-      global_batch_tokens: tokens of a step over all ranks, on the longer side, padding counted; in place of sentences
-        and buckets. None: these count.
+      global_batch_size: number of sentences of a step on all ranks.
+      num_buckets: number of length buckets; 1 or less for none.
+      src_max_len: length in tokens that a source is cut to; None or 0 for no limit.
+      tgt_max_len: length in tokens that a target is cut to; None or 0 for no limit.
+      pool_batches: size of a pool in batches, at most a third of the bucket's batches. A pool's sentences are sorted by
+        length before they are cut into batches. A larger pool gives less padding.
+      global_batch_tokens: number of tokens of a step on all ranks, on the longer side with padding; it replaces
+        global_batch_size and num_buckets. None: these are used.
     """
 
     global_batch_size: int
@@ -51,26 +51,27 @@ class Cut:
 def epoch_plan(
     src_lengths: np.ndarray, tgt_lengths: np.ndarray, cut: Cut, *, seed: int, epoch: int
 ) -> list[np.ndarray]:
-    """The global batches of one epoch, in the order of its steps.
+    """Return the global batches of one epoch, in the order of its steps.
 
-    Pairs with an empty side are left out. The others go to buckets of similar length; each bucket is shuffled, put in
-    order within pools, and cut into batches; what is left over, of any length, is a short one. By tokens, the longest
-    come first, those of equal length in random order but for their shorter sides; batches are cut by the fewest tokens
-    that make no more batches, so that none is short. Then the batches are shuffled. Every epoch has the same number of
-    batches (`steps_per_epoch`). Within a batch sentences are in order of length, for `rank_slice`.
+    Pairs with an empty side are left out. The others are put into buckets of similar length. Each bucket is shuffled,
+    sorted by length within its pools and cut into batches; the bucket's last batch may be smaller. With
+    global_batch_tokens, sentences are sorted by length, the longest first; those of equal length are in random order,
+    except that their shorter sides are similar. They are cut with the smallest number of tokens that does not increase
+    the number of batches, so that no batch is small. Then the batches are shuffled. Every epoch has the same number of
+    batches (`steps_per_epoch`). Within a batch, sentences are sorted by length, for `rank_slice`.
 
     Args:
-      src_lengths: int [pairs], tokens of the source sentences.
-      tgt_lengths: int [pairs], tokens of the target sentences, without the end mark.
-      cut: how.
-      seed: not negative; other seeds give other orders.
-      epoch: from 0; other epochs give other orders.
+      src_lengths: number of tokens of each source, int [pairs].
+      tgt_lengths: number of tokens of each target without the end mark, int [pairs].
+      cut: settings of the batches.
+      seed: seed of the random order, 0 or more.
+      epoch: number of the epoch from 0; each epoch has another order.
 
     Returns:
-      Arrays int64 [sentences] of pair numbers.
+      arrays of pair numbers, int64 [sentences].
 
     Raises:
-      InputError: no pair has tokens on both sides, or a sentence more tokens than a batch.
+      InputError: no pair has tokens on both sides, or a sentence has more tokens than a batch.
     """
     pairs, src, tgt = _usable(src_lengths, tgt_lengths, cut)
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
@@ -83,30 +84,31 @@ def epoch_plan(
         order = shuffled[np.lexsort((mixed, -longer))]
     starts = _batch_starts(src, tgt, cut)
     batch = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(pairs)))
-    # The decoder does most of the work, so its lengths are the ones to be dealt evenly.
+    # The decoder does most of the work, so the target lengths are to be divided evenly: they are the first sort key.
     order = order[np.lexsort((src[order], tgt[order], batch))]
     batches = np.split(pairs[order], starts[1:])
     return [batches[i] for i in generator.permutation(len(batches))]
 
 
 def steps_per_epoch(src_lengths: np.ndarray, tgt_lengths: np.ndarray, cut: Cut) -> int:
-    """The number of batches of every epoch. Arguments and errors as for `epoch_plan`."""
+    """Return the number of batches of every epoch. Arguments and errors as for `epoch_plan`."""
     _, src, tgt = _usable(src_lengths, tgt_lengths, cut)
     return len(_batch_starts(src, tgt, cut))
 
 
 def widest_batch(src_lengths: np.ndarray, tgt_lengths: np.ndarray, cut: Cut) -> tuple[int, int, int]:
-    """The batch of any epoch that may have the most tokens, padding counted. Arguments and errors as for `epoch_plan`.
+    """Return the batch with the most tokens, with padding, that any epoch may have. Arguments as for `epoch_plan`.
 
     Returns:
-      its sentences, the tokens of its longest one on its longer side, end mark counted, and the number of that pair.
+      the number of its sentences, the tokens of its longest sentence (longer side, with end mark), and the number of
+        that sentence pair.
     """
     pairs, src, tgt = _usable(src_lengths, tgt_lengths, cut)
     lengths = np.maximum(src, tgt + 1)
     if cut.global_batch_tokens is None:
         bucket = _buckets(src, tgt, cut)
         order = np.lexsort((-lengths, bucket))
-        longest = order[np.flatnonzero(np.diff(bucket[order], prepend=-1))]  # of each bucket that has any
+        longest = order[np.flatnonzero(np.diff(bucket[order], prepend=-1))]  # one per non-empty bucket
         sentences = np.minimum(np.bincount(bucket)[bucket[longest]], cut.global_batch_size)
     else:
         starts = _batch_starts(src, tgt, cut)
@@ -117,9 +119,9 @@ def widest_batch(src_lengths: np.ndarray, tgt_lengths: np.ndarray, cut: Cut) -> 
 
 
 def rank_slice(batch: np.ndarray, rank: int, size: int) -> np.ndarray:
-    """The sentences of a global batch that `rank` of `size` ranks works on; empty where there are too few.
+    """Return the sentences of a global batch that `rank` of `size` ranks processes; empty if there are too few.
 
-    Dealing a batch that is in order of length like cards gives every rank the same mix of lengths.
+    A rank gets every `size`-th sentence. The batch is sorted by length, so every rank gets the same mix of lengths.
     """
     if not 0 <= rank < size:
         raise ValueError(f"rank {rank} of {size} ranks")
@@ -127,7 +129,7 @@ def rank_slice(batch: np.ndarray, rank: int, size: int) -> np.ndarray:
 
 
 def _usable(src_lengths: np.ndarray, tgt_lengths: np.ndarray, cut: Cut) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of the pairs with two sides, and the lengths of these after truncation."""
+    """Return the numbers of the pairs with tokens on both sides, and their lengths after truncation."""
     if len(src_lengths) != len(tgt_lengths):
         raise ValueError(f"{len(src_lengths)} source lengths and {len(tgt_lengths)} target lengths")
     pairs = np.flatnonzero((src_lengths > 0) & (tgt_lengths > 0))
@@ -138,19 +140,19 @@ def _usable(src_lengths: np.ndarray, tgt_lengths: np.ndarray, cut: Cut) -> tuple
 
 
 def _pooled(shuffled: np.ndarray, src: np.ndarray, tgt: np.ndarray, cut: Cut) -> np.ndarray:
-    """By bucket, in random order within it but for the pools, which are in order of length."""
+    """Return the pairs sorted by bucket; within a bucket pools are in random order, sorted by length inside."""
     bucket = _buckets(src, tgt, cut)
     shuffled = shuffled[np.argsort(bucket[shuffled], kind="stable")]
     of, counts = bucket[shuffled], np.bincount(bucket)
     in_bucket = np.arange(len(shuffled)) - (np.cumsum(counts) - counts)[of]
-    batches = counts[of] // cut.global_batch_size  # whole ones
+    batches = counts[of] // cut.global_batch_size  # number of full batches
     pool = in_bucket // (cut.global_batch_size * np.clip(batches // _FEWEST_POOLS, 1, cut.pool_batches))
-    pool[in_bucket >= batches * cut.global_batch_size] = len(shuffled)  # what is left over: after all pools
+    pool[in_bucket >= batches * cut.global_batch_size] = len(shuffled)  # the rest comes after all pools
     return shuffled[np.lexsort((src[shuffled], tgt[shuffled], pool, of))]
 
 
 def _buckets(src: np.ndarray, tgt: np.ndarray, cut: Cut) -> np.ndarray:
-    """The bucket of each pair, from 0 to num_buckets inclusive; the target's end mark counts."""
+    """Return the bucket of each pair, from 0 to num_buckets inclusive; the target's end mark counts."""
     if cut.num_buckets <= 1:
         return np.zeros(len(src), dtype=np.int16)
     width = -(-cut.src_max_len // cut.num_buckets) if cut.src_max_len else _WIDTH_WITHOUT_LIMIT
@@ -158,7 +160,7 @@ def _buckets(src: np.ndarray, tgt: np.ndarray, cut: Cut) -> np.ndarray:
 
 
 def _batch_starts(src: np.ndarray, tgt: np.ndarray, cut: Cut) -> np.ndarray:
-    """Where batches begin, int64 [batches], if the buckets lie one behind the other, or the longest come first."""
+    """Return the first index of each batch, int64 [batches], in the order of buckets, or of falling lengths."""
     if cut.global_batch_tokens is not None:
         lengths = np.sort(np.maximum(src, tgt + 1))[::-1]
         if lengths[0] > cut.global_batch_tokens:
@@ -180,7 +182,7 @@ def _batch_starts(src: np.ndarray, tgt: np.ndarray, cut: Cut) -> np.ndarray:
 
 
 def _full_batches(lengths: np.ndarray, tokens: int) -> list[int]:
-    """Where batches of at most so many tokens begin, the longest first; the last may be short."""
+    """Return the first index of each batch of at most `tokens` tokens, for falling lengths; the last may be small."""
     starts = [0]
     while (end := starts[-1] + tokens // int(lengths[starts[-1]])) < len(lengths):
         starts.append(end)

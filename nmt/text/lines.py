@@ -1,10 +1,10 @@
-"""A text file as an array of lines that costs no memory but its index.
+"""Text files as arrays of lines: only an index is in the process's memory.
 
-The file is mapped, not read: all processes of a machine share its pages, and a process decodes only the lines it asks
-for. One pass over the bytes finds the lines and counts their tokens, a second one checks the encoding.
+The file is memory-mapped: all processes of a host share its pages, and a process decodes only the lines that it reads.
+One pass over the bytes finds the lines and counts their tokens; a second pass checks the encoding.
 
-Lines end at "\\n" only and lose one trailing "\\r"; the other line breaks of Unicode (U+2028, vertical tab) are
-characters like any other, so that line numbers agree with those of every other tool. A byte order mark is no text.
+Lines end at "\\n" only and lose one trailing "\\r". Other line breaks of Unicode (U+2028, vertical tab) are ordinary
+characters, so that line numbers agree with those of other tools. A byte order mark is not part of the text.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy as np
 
 from nmt.core.errors import InputError
 
-_LOOKED_AT_BYTES = 1 << 10  # in which UTF-16 shows
+_LOOKED_AT_BYTES = 1 << 10  # enough to detect UTF-16 by its zero bytes
 CHUNK_BYTES = 1 << 22  # bounds the temporary arrays of a pass, which take up to ten times as much
 _NEWLINE, _RETURN, _SPACE = b"\n\r "
-_MARK = b"\xef\xbb\xbf"  # UTF-8's byte order mark, by which some editors begin a file
+_MARK = b"\xef\xbb\xbf"  # UTF-8's byte order mark, which some editors write at the start of a file
 _ICONV = "convert it: iconv -f {} -t utf-8"
-_OTHER_BEGINNINGS = {  # what a file is that begins so, and what to do
+_OTHER_BEGINNINGS = {  # first bytes of a file -> its kind, and the remedy
     b"\xff\xfe\0\0": ("UTF-32", _ICONV.format("utf-32")),
     b"\0\0\xfe\xff": ("UTF-32", _ICONV.format("utf-32")),
     b"\xff\xfe": ("UTF-16", _ICONV.format("utf-16")),
@@ -41,18 +41,18 @@ _OTHER_BEGINNINGS = {  # what a file is that begins so, and what to do
 class TextFile:
     """The lines of a UTF-8 text file, numbered from 0.
 
-    The file must not be shortened in place while this object lives; replacing it by renaming is safe.
+    The file must not be truncated while this object exists; replacing it by renaming is safe.
 
     Attributes:
-      path: the file's name, for messages.
-      lengths: int32 [lines], tokens of each line (split at spaces).
+      path: the file's path, for messages.
+      lengths: number of tokens of each line (split at spaces), int32 [lines].
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Map and check the file.
 
         Raises:
-          InputError: the file is missing, unreadable, empty or not UTF-8 (with the line's number).
+          InputError: the file is missing, unreadable, empty or not UTF-8 (the message has the line number).
         """
         self.path = os.fspath(path)
         self._bytes = _map(self.path)
@@ -63,7 +63,7 @@ class TextFile:
         self._check_encoding()
 
     def __len__(self) -> int:
-        """The number of lines; a last line needs no line end."""
+        """The number of lines; the last line may lack a line end."""
         return len(self._ends)
 
     def __iter__(self) -> Iterator[str]:
@@ -72,11 +72,11 @@ class TextFile:
 
     @functools.cached_property
     def checksum(self) -> int:
-        """CRC-32 of the file's bytes: whether two ranks, or two starts, read the same text. A pass over the file."""
+        """CRC-32 of the file's bytes, to compare the texts of ranks or of two starts. It takes a pass over the file."""
         return zlib.crc32(self._bytes)
 
     def line(self, number: int) -> str:
-        """Line `number`, from 0, without its line end.
+        """Return line `number`, from 0, without its line end.
 
         Raises:
           IndexError: there is no such line.
@@ -87,13 +87,13 @@ class TextFile:
         return line.removesuffix(b"\r").decode("utf-8")
 
     def check_words(self) -> None:
-        """Checks that there is a word.
+        """Check that the file has a word.
 
         Raises:
           InputError: all lines are empty.
         """
         if not self.lengths.any():
-            raise InputError(f"{self.path} has no word in any of its {len(self)} lines: give text")
+            raise InputError(f"{self.path} has no word in any of its {len(self)} lines: give a file with text")
 
     def _start(self, number: int) -> int:
         return int(self._ends[number - 1]) + 1 if number else self._first
@@ -109,7 +109,7 @@ class TextFile:
 
     def _check_encoding(self) -> None:
         first = 0
-        while first < len(self):  # whole lines at a time: no character is cut
+        while first < len(self):  # in blocks of whole lines, so that no character is split
             start = self._start(first)
             last = max(first + 1, int(np.searchsorted(self._ends, start + CHUNK_BYTES)))
             try:
@@ -124,7 +124,7 @@ class TextFile:
 
 
 def _map(path: str) -> mmap.mmap:
-    # Before it is opened, which would wait for a pipe's writer.
+    # This check comes before `open`, which would wait for the writer of a pipe.
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise InputError(f"{path}: is not a regular file, but it is read more than once; save it as a file")
     try:
@@ -132,17 +132,16 @@ def _map(path: str) -> mmap.mmap:
             if file.read(len(_MARK) + 1) in (b"", _MARK):
                 raise InputError(f"{path}: the file is empty; it needs at least one line")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:  # ValueError: what cannot be mapped
+    except (OSError, ValueError) as error:  # ValueError: the file cannot be mapped
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"{path}: cannot be read ({reason}); check the path and its permissions") from error
 
 
 def _index(data: mmap.mmap, first: int) -> tuple[np.ndarray, np.ndarray]:
-    """The offset after each line's last byte, int64 [lines], and each line's count of tokens, int32 [lines].
+    """Return the offset after each line's last byte, int64 [lines], and each line's number of tokens, int32 [lines].
 
-    The text begins with byte `first`.
-    A token begins at a byte that is no separator and follows one; the tokens before each line end, as a running sum,
-    differ from line to line by the counts sought.
+    The text begins with byte `first`. A token begins at a byte that is no separator after a separator. The running sum
+    of tokens up to each line end gives the lines' token counts as differences.
     """
     content = np.frombuffer(data, dtype=np.uint8)
     ends: list[np.ndarray] = []
@@ -154,7 +153,7 @@ def _index(data: mmap.mmap, first: int) -> tuple[np.ndarray, np.ndarray]:
         following = content[start + 1 : start + 1 + len(chunk)]
         newline = chunk == _NEWLINE
         separator = newline | (chunk == _SPACE)
-        # One "\r" at the end of a line is no text; the end of the file ends a line, too.
+        # One "\r" at the end of a line is no text. The end of the file also ends a line.
         at_end = np.ones(len(chunk), dtype=bool)
         at_end[: len(following)] = following == _NEWLINE
         separator |= (chunk == _RETURN) & at_end

@@ -1,11 +1,11 @@
-"""Tokens: lines to tokens and back, subwords joined.
+"""Tokens: splits lines into tokens, and joins tokens and subwords to lines.
 
-Nothing is tokenised here: text comes with its tokens separated by spaces, and subword text with its pieces so. Only
-the space separates; tabs and the other blanks of Unicode are parts of tokens, as they are in the files' word counts.
+Text is not tokenised here: tokens and subwords are already separated by spaces. Only the space is a separator. Tabs and
+other white space of Unicode are parts of tokens, as in the files' word counts.
 
 Subword notations:
-- "bpe" (Sennrich, Haddow, Birch 2016, arXiv:1508.07909): a piece ending in "@@" is glued to the next one;
-- "spm" (SentencePiece; Kudo, Richardson 2018, arXiv:1808.06226): "\u2581" stands for a space, spaces for nothing.
+- "bpe" (Sennrich, Haddow, Birch 2016, arXiv:1508.07909): a piece ending in "@@" is joined to the next piece;
+- "spm" (SentencePiece; Kudo, Richardson 2018, arXiv:1808.06226): "\u2581" is a space, and spaces are removed.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ _SPM_SPACE = "\u2581"
 
 
 def split(line: str) -> list[str]:
-    """The tokens of a line: what stands between runs of spaces."""
+    """Return the tokens of a line, which are separated by one or more spaces."""
     return [token for token in line.split(" ") if token]
 
 
 def join(tokens: Iterable[str], subword_option: str, eos: str) -> str:
-    """The text of a decoder's output tokens, up to the first `eos`.
+    """Return the text of a decoder's output tokens, up to the first `eos`.
 
-    A last BPE piece that still waits for its continuation is kept without its mark: a search cut short by its length
-    limit loses no text.
+    If the last BPE piece ends in "@@" because the search has reached its length limit, it is kept without the mark.
 
     Raises:
       ValueError: an unknown subword option.
@@ -43,7 +42,7 @@ def join(tokens: Iterable[str], subword_option: str, eos: str) -> str:
 
 
 def reference_text(line: str, subword_option: str) -> str:
-    """A line of a reference file as the text that translations are compared with.
+    """Return a line of a reference file as text that translations are compared with.
 
     Raises:
       ValueError: an unknown subword option.
@@ -62,7 +61,7 @@ def _unmark(piece: str) -> str:
 
 
 def looks_like(words: Iterable[str]) -> str:
-    """The subword option that a vocabulary's words call for: that whose marks some have, if none has the other's."""
+    """Return the subword option that fits a vocabulary: the notation in use, or "" if none or both are in use."""
     bpe = spm = False
     for word in words:
         bpe, spm = bpe or word.endswith(_BPE_MARK), spm or word.startswith(_SPM_SPACE)
@@ -70,7 +69,7 @@ def looks_like(words: Iterable[str]) -> str:
 
 
 def begins_words(pieces: Iterable[str]) -> bool:
-    """Whether some pieces of SentencePiece have the mark before a word, without which all are joined into one."""
+    """Return True if a SentencePiece piece has the mark of a word's start; without marks all join to one word."""
     return any(piece.startswith(_SPM_SPACE) for piece in pieces)
 
 

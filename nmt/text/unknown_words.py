@@ -1,4 +1,4 @@
-"""Unknown words: how much of a text its vocabulary lacks, which is how a vocabulary of another text shows."""
+"""Unknown words: share of a text's tokens that are not in its vocabulary. A large share shows a wrong vocabulary."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from nmt.text.lines import TextFile
 from nmt.text.tokens import split
 from nmt.text.vocabulary import Vocabulary
 
-MOST_LINES = 100_000  # counted of a text, evenly spread: a second's work, and as good as all for a share
+MOST_LINES = 100_000  # lines of a text that are counted, evenly spread: it takes a second and is exact enough
 
 
 @dataclass(frozen=True)
 class UnknownWords:
-    """What a count has found.
+    """Result of counting a text's unknown words.
 
     Attributes:
-      text: the file.
-      vocabulary: the other file.
-      tokens: how many were looked at.
-      unknown: those of them that the vocabulary lacks.
-      lines: how many were looked at, if not all.
+      text: path of the text.
+      vocabulary: path of the vocabulary.
+      tokens: number of tokens counted.
+      unknown: number of these tokens that are not in the vocabulary.
+      lines: number of lines counted; None for all lines.
     """
 
     text: str
@@ -31,17 +31,17 @@ class UnknownWords:
 
     @property
     def share(self) -> float:
-        """0 to 1; 0 if there are no tokens."""
+        """Share of unknown tokens, from 0 to 1; 0 if there are no tokens."""
         return self.unknown / max(1, self.tokens)
 
     def __str__(self) -> str:
-        """In words."""
+        """Return the result as text for the log."""
         of_lines = f" (of {self.lines} lines)" if self.lines else ""
         return f"{self.text}: {100 * self.share:.2f} % of its tokens{of_lines} are not in {self.vocabulary}"
 
 
 def count_unknown(text: TextFile, vocabulary: Vocabulary) -> UnknownWords:
-    """How many tokens of the text are not in the vocabulary; `<unk>` itself counts among them."""
+    """Count the tokens of the text that are not in the vocabulary; `<unk>` itself counts as unknown."""
     numbers = range(0, len(text), -(-len(text) // MOST_LINES))
     tokens = unknown = 0
     for number in numbers:

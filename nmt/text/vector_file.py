@@ -1,7 +1,8 @@
-"""Pretrained word vectors, from a file (GloVe, word2vec, fastText).
+"""Files of pretrained word vectors (GloVe, word2vec, fastText).
 
-A line is a word and its numbers, with spaces between them, as GloVe (Pennington, Socher, Manning 2014), word2vec's text
-format and fastText have it. The latter two begin with a line of two fields: how many vectors follow, and their size.
+A line has a word and its numbers, separated by spaces, as in GloVe (Pennington, Socher, Manning 2014), in word2vec's
+text format and in fastText. Files of word2vec and fastText begin with a line of two fields: the number of vectors and
+their size.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from nmt.text.lines import TextFile
 from nmt.text.tokens import split
 from nmt.text.vocabulary import Vocabulary
 
-_NUM_TRAINED = 3  # `<unk>` and the marks of a sentence: what a file has for them is another program's
+_NUM_TRAINED = 3  # `<unk>` and the sentence marks: a file's vectors for them come from another program
 _SHOWN = 5  # words that a message names
 
 
 def read_embeddings(path: str | os.PathLike[str], vocabulary: Vocabulary) -> np.ndarray:
-    """The vectors of all words but the first three, which are trained with the model.
+    """Read the vectors of all words except the first three, which are trained with the model.
 
-    Words that are in the file only are passed over. Every line must be whole: a file that was cut or mixed up is no
-    base for a model.
+    Words that are not in the vocabulary are ignored. Every line must be complete: a truncated or damaged file is
+    refused.
 
     Returns:
-      float32 [vocabulary.size - 3, size], in the order of the vocabulary; the file tells the size.
+      float32 [vocabulary.size - 3, size], in the order of the vocabulary, with the file's size of a vector.
 
     Raises:
-      InputError: the file cannot be read or is not UTF-8, a line has another number of fields than the others, a word
-        of the vocabulary has no vector or two, or something in its vector is not a finite number.
+      InputError: the file cannot be read or is not UTF-8, or the lines differ in their number of fields. Or a word of
+        the vocabulary has no vector, two vectors, or a vector with a number that is not finite.
     """
     file = TextFile(path)
     first = _check_shape(file)
@@ -39,7 +40,7 @@ def read_embeddings(path: str | os.PathLike[str], vocabulary: Vocabulary) -> np.
     if not rows:
         raise InputError(f"{vocabulary.path} has no words but its first {_NUM_TRAINED}, which need no {file.path}")
     vectors = np.empty((len(rows), size), dtype=np.float32)
-    lines: dict[str, int] = {}  # of the words that have been found
+    lines: dict[str, int] = {}  # words that have been found -> line numbers
     for number in range(first, len(file)):
         text = file.line(number)
         word = text.lstrip(" ").split(" ", 1)[0]
@@ -56,26 +57,26 @@ def read_embeddings(path: str | os.PathLike[str], vocabulary: Vocabulary) -> np.
         names = ", ".join(map(repr, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
         raise InputError(
             f"{file.path} has no vector for {len(missing)} of the {len(rows)} words of {vocabulary.path}: {names}; add "
-            "them to the one or remove them from the other"
+            "the vectors, or remove these words from the vocabulary"
         )
     return vectors
 
 
 def _check_shape(file: TextFile) -> int:
-    """The number of the first vector's line: 1 after a heading, else 0. InputError unless all have one size."""
+    """Return the index of the first vector's line: 1 after a header, else 0. InputError if vectors differ in size."""
     first = int(file.lengths[0] == 2)
     if first:
         fields = split(file.line(0))
         if not all(field.isascii() and field.isdigit() for field in fields):
             raise InputError(
-                f"{file.path}, line 1: is {' '.join(fields)!r}; a first line of two fields is the number of vectors "
-                "and their size, as whole numbers"
+                f"{file.path}, line 1: is {' '.join(fields)!r}; a first line of two fields must be the number of "
+                "vectors and their size, as whole numbers"
             )
         count, size = map(int, fields)
         if (len(file) - 1, size > 0) != (count, True):
             raise InputError(
                 f"{file.path}, line 1: promises {count} vectors of {size} numbers and {len(file) - 1} lines follow; "
-                "get the whole file, or mend its first line"
+                "get the whole file, or correct its first line"
             )
     else:
         size = int(file.lengths[0]) - 1
@@ -90,7 +91,7 @@ def _check_shape(file: TextFile) -> int:
 
 
 def _numbers(file: TextFile, number: int, fields: list[str]) -> np.ndarray:
-    """The vector in these fields of a line."""
+    """Return the vector in these fields of a line."""
     try:
         vector = np.array(fields, dtype=np.float32)
     except ValueError as error:

@@ -1,8 +1,8 @@
 """Vocabulary: words and their numbers (ids).
 
-A vocabulary is a UTF-8 file with one word a line; a word's id is its line number from 0. The first three lines are
-`<unk>`, which stands for all words that are not in the file, and the marks of a sentence's start and end. A file that
-has none of the three can be completed; in one that is taken as it is, the first word stands for all unknown ones.
+A vocabulary is a UTF-8 file with one word per line; a word's id is its line number from 0. The first three lines are
+`<unk>`, which replaces all words that are not in the file, and the marks of a sentence's start and end. A file without
+these three can be completed. If it is used unchanged, its first word replaces all unknown words.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _REMEDY = "make vocabularies with python -m nmt.prepare"
 
 
 class SourceVocabulary(Protocol):
-    """What numbers the words of a source: a `Vocabulary`, or something that looks into the words."""
+    """Encoder of source words to ids: a `Vocabulary` of words, or a `CharacterVocabulary`."""
 
     @property
     def path(self) -> str:
-        """Where it came from, for messages."""
+        """Path of the file, or a description, for messages."""
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words in the order of their ids, if it has a list of them."""
+        """The words in the order of their ids; empty if there is no list of words."""
 
     @property
     def size(self) -> int:
-        """How many different ids there are."""
+        """The number of different ids."""
 
     @property
     def padding_id(self) -> int:
-        """What stands past a sentence's end."""
+        """The id past a sentence's end."""
 
     def encode(self, tokens: Sequence[str]) -> np.ndarray:
-        """The ids of the tokens, int32 [tokens, ...]."""
+        """Return the ids of the tokens, int32 [tokens, ...]."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Vocabulary:
     """A fixed list of words; `words[i]` has the id i.
 
     Attributes:
-      path: the file it came from, for messages.
+      path: path of the file, for messages.
       words: all words.
       sos: the word that starts a target sentence.
       eos: the word that ends a sentence and pads a batch.
-      specials_first: whether the first three words are `<unk>`, `sos` and `eos`. If not, `sos` and `eos` are anywhere,
-        and the first word is the unknown one.
+      specials_first: True if the first three words are `<unk>`, `sos` and `eos`. If False, `sos` and `eos` may have any
+        id, and the first word replaces unknown words.
     """
 
     path: str
@@ -70,19 +70,19 @@ class Vocabulary:
     _ids: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raise InputError unless the special words are there and every word is one token that occurs once."""
+        """Raise InputError if a special word is missing, or a word is no token or occurs twice."""
         specials = (UNK, self.sos, self.eos)
         if self.specials_first and self.words[:3] != specials:
             raise InputError(
                 f"{self.path}: the first three lines must be {' '.join(map(repr, specials))} and are "
-                f"{' '.join(map(repr, self.words[:3]))}; {_REMEDY}, or set --sos and --eos as the file has them"
+                f"{' '.join(map(repr, self.words[:3]))}; {_REMEDY}, or set --sos and --eos to the file's marks"
             )
         ids = _numbered(self.path, self.words)
         for mark, option in ((self.sos, "sos"), (self.eos, "eos")):
             if mark not in ids:
                 raise InputError(
-                    f"{self.path} has no line {mark!r}, which marks sentences; add it, set --{option} to a word that "
-                    "the file has, or leave --check_special_token on"
+                    f"{self.path} has no line {mark!r}, which marks sentences; add it, set --{option} to a word of "
+                    "the file, or leave --check_special_token on"
                 )
         object.__setattr__(self, "_ids", ids)
 
@@ -108,20 +108,20 @@ class Vocabulary:
 
     @property
     def padding_id(self) -> int:
-        """What stands past a sentence's end: `eos_id`."""
+        """The id past a sentence's end: `eos_id`."""
         return self.eos_id
 
     def encode(self, tokens: Sequence[str]) -> np.ndarray:
-        """The ids of the tokens, int32 [tokens]; an unknown token gets `unk_id`."""
+        """Return the ids of the tokens, int32 [tokens]; an unknown token gets `unk_id`."""
         lookup = self._ids.get
         return np.fromiter((lookup(token, 0) for token in tokens), dtype=np.int32, count=len(tokens))
 
     def count_unknown(self, tokens: Sequence[str]) -> int:
-        """How many of the tokens it lacks; `<unk>` itself counts among them."""
+        """Count the tokens that are not in the vocabulary; `<unk>` itself counts as unknown."""
         return sum(token not in self._ids or token == UNK for token in tokens)
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The words of the ids; an id outside the vocabulary gives `<unk>`."""
+        """Return the words of the ids; an id outside the vocabulary gives `<unk>`."""
         words = self.words
         return [words[i] if 0 <= i < len(words) else UNK for i in ids]
 
@@ -132,8 +132,8 @@ def read_vocabulary(
     """Read and check a vocabulary file.
 
     Raises:
-      InputError: the file cannot be read, is not UTF-8, does not start with `<unk>`, `sos`, `eos` (or, without
-        `specials_first`, lacks one of the latter two), or has a word that no token can equal, or one word twice.
+      InputError: the file cannot be read or is not UTF-8, or a word has a space, is empty or occurs twice. Or the
+        special words are not the first three; without `specials_first`: `sos` or `eos` is missing.
     """
     file = TextFile(path)
     return Vocabulary(file.path, tuple(file), sos, eos, specials_first)
@@ -142,19 +142,19 @@ def read_vocabulary(
 def complete_vocabulary(
     path: str | os.PathLike[str], out_dir: str | os.PathLike[str] | None, sos: str = SOS, eos: str = EOS
 ) -> Vocabulary:
-    """Read a vocabulary file that starts with the special words or has none of them; then they are put first.
+    """Read a vocabulary file that starts with the special words, or add them if the file has none of them.
 
-    What becomes of the latter is written to `<out_dir>/<the file's name>`, from which the vocabulary can be read again.
+    A completed vocabulary is written to `<out_dir>/<the file's name>`, from which it can be read again.
 
     Args:
-      path: the file, which is left as it is.
-      out_dir: made if missing; None writes nothing, which all processes but one do.
+      path: the vocabulary file, which is not changed.
+      out_dir: directory of the completed copy, created if missing; None writes nothing, for all processes but one.
       sos: the word that starts a target sentence.
       eos: the word that ends a sentence.
 
     Raises:
-      InputError: as `read_vocabulary`; or some of the special words are in other lines, or the copy would replace the
-        file, or cannot be written.
+      InputError: as `read_vocabulary`; or some special words are in other lines, or the copy would replace the file or
+        cannot be written.
     """
     file = TextFile(path)
     words, specials = tuple(file), (UNK, sos, eos)
@@ -165,8 +165,8 @@ def complete_vocabulary(
     if misplaced:
         raise InputError(
             f"{file.path} has {', '.join(misplaced)}: the first three lines must be "
-            f"{' '.join(map(repr, specials))}, or none of these may be in the file; move or remove them, or set --sos "
-            "and --eos as the file has them"
+            f"{' '.join(map(repr, specials))}, or none of these may be in the file. Move or remove them, or set --sos "
+            "and --eos to the file's marks"
         )
     completed = Vocabulary(file.path, (*specials, *words), sos, eos)
     if out_dir is None:
@@ -174,8 +174,8 @@ def complete_vocabulary(
     copy = make_directory(out_dir) / Path(file.path).name
     if copy.exists() and copy.samefile(file.path):
         raise InputError(
-            f"{file.path} lacks the lines {' '.join(map(repr, specials))}, and its copy that has them would replace "
-            "it; choose another out_dir, or put them there yourself"
+            f"{file.path} lacks the lines {' '.join(map(repr, specials))}, and its completed copy would replace "
+            "it; choose another out_dir, or add these lines to the file"
         )
     return write_vocabulary(copy, words, sos, eos)
 
@@ -188,14 +188,14 @@ def checked_vocabulary(
     *,
     check_special_token: bool = True,
 ) -> Vocabulary:
-    """A vocabulary that begins with the special words or gets them (`complete_vocabulary`), or one taken as it is."""
+    """Read a vocabulary and add the special words if needed (`complete_vocabulary`), or read it unchanged."""
     if check_special_token:
         return complete_vocabulary(path, out_dir, sos, eos)
     return read_vocabulary(path, sos, eos, specials_first=False)
 
 
 def write_vocabulary(path: str | os.PathLike[str], words: Iterable[str], sos: str = SOS, eos: str = EOS) -> Vocabulary:
-    """Write the special words and then `words`, which hold none of them, to `path`; return the vocabulary.
+    """Write the special words and then `words`, which must not contain them, to `path`; return the vocabulary.
 
     Raises:
       InputError: a word is empty, has a space or occurs twice, or the file cannot be written.
@@ -207,7 +207,7 @@ def write_vocabulary(path: str | os.PathLike[str], words: Iterable[str], sos: st
 
 
 def _numbered(path: str, words: Iterable[str]) -> dict[str, int]:
-    """The ids of the words; InputError unless every word is one token that occurs once."""
+    """Return the ids of the words. InputError if a word has a space, is empty or occurs twice."""
     ids: dict[str, int] = {}
     for number, word in enumerate(words):
         if not word or " " in word:

@@ -1,1 +1,1 @@
-"""Training: the step, its schedule, the loop, and evaluation at its milestones."""
+"""Training: the training step, the learning rate schedule, the training loop, and evaluation during training."""

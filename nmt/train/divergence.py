@@ -1,13 +1,15 @@
-"""Divergence guard: whether the loss rises where it should fall, and what is done then.
+"""Divergence guard: detects a rising loss, and warns, stops training, or goes back with a lower learning rate.
 
-The loss per word is looked at in windows of steps. Training has diverged if it gives back, for some windows in
-succession, a quarter of what it had gained since the first step, or a twentieth of the first loss if that is more: a
-measure that depends neither on the loss's unit nor on where it ends. A loss that is not finite needs no patience.
+The guard compares mean losses per word over windows of steps. Training has diverged if the loss rises, for some windows
+in succession, by a quarter of its fall since the first step. If a twentieth of the first loss is more than this
+quarter, that is the limit. This measure depends neither on the loss's unit nor on its final value. A loss that is not
+finite counts as divergence at once.
 
-A run that goes back halves its rate. A rate that diverges in the beginning has never worked, and the first half of it
-that does is at the edge of divergence still: the loss falls as fast as with a good rate for some hundred steps, and
-then no further. So the run begins anew, and such a half is on trial only, past the steps that led to the divergence
-and for a hundred at least; then the run begins anew with a quarter of it.
+A run that goes back to a checkpoint halves its learning rate. A rate that diverges early in training never worked. The
+first halved rate that works is still at the edge of divergence. Its loss falls as fast as with a good rate for some
+hundred steps, and then no further. So the run restarts from the beginning with a halved rate, which is only on trial.
+The trial lasts as many steps as led to the divergence, but at least a hundred. If it does not diverge, the run restarts
+again with a quarter of the trial's rate.
 """
 
 from __future__ import annotations
@@ -24,22 +26,22 @@ from tfdist.extend import WINDOW_STEPS, Windows
 
 ACTIONS = ("off", "warn", "stop", "rewind")
 _BEGINNING_STEPS = 500
-_TRIAL_STEPS = 100  # at least
-_GIVEN_BACK = 0.25  # of what has been gained
-_NOISE = 0.05  # of the first loss
+_TRIAL_STEPS = 100  # least length of a trial
+_GIVEN_BACK = 0.25  # share of the fall of the loss
+_NOISE = 0.05  # share of the first loss
 CAUSES = (
-    "usual causes: a learning rate that is too high for this batch and these ranks (lower --learning_rate, or warm up "
-    "over more steps: --warmup_steps), --max_gradient_norm too high, sentences that are not each other's translations"
+    "usual causes: a learning rate that is too high for this batch and these ranks, --max_gradient_norm too high, "
+    "wrong sentence pairs. Lower --learning_rate, or raise --warmup_steps"
 )
 
 
 class RateTooHighError(AgreedError):
-    """Training is to go back, and on with a lower rate, as every rank knows.
+    """Training must go back to a checkpoint and lower its learning rate; raised on every rank.
 
     Attributes:
-        back_to: to the last checkpoint up to the first of these steps; where none is left, to that up to the second.
-        halvings: of the rate.
-        trial: the step up to which the lower rate is on trial; None: it is not.
+        back_to: steps; the newest checkpoint up to the first step is restored, or if none is left, up to the second.
+        halvings: how often the learning rate is halved.
+        trial: the last step of the lower rate's trial; None for no trial.
     """
 
     def __init__(self, message: str, is_mine: bool, back_to: Sequence[int], halvings: int, trial: int | None) -> None:
@@ -51,8 +53,8 @@ class DivergedError(RateTooHighError):
     """Training has diverged.
 
     Args:
-        good_step: after which it had not yet.
-        step: done so far.
+        good_step: the last step after which training had not diverged.
+        step: number of steps done.
     """
 
     def __init__(self, message: str, is_mine: bool, good_step: int, step: int) -> None:
@@ -63,10 +65,10 @@ class DivergedError(RateTooHighError):
 
 
 class Rise:
-    """Finds a loss that rises.
+    """Detector of a rising loss.
 
     Args:
-        first_step: steps done before.
+        first_step: number of steps done before.
     """
 
     def __init__(self, first_step: int = 0) -> None:
@@ -75,11 +77,11 @@ class Rise:
         self._windows = Windows(lambda first, known: min(known) + _room(first, min(known)))
 
     def see(self, step: int, loss: float) -> str:
-        """What is wrong, in words, or nothing.
+        """Check the loss of a window; return a description of the divergence, or "".
 
         Args:
-            step: the last of a window.
-            loss: its mean.
+            step: the last step of the window.
+            loss: mean loss per word of the window.
         """
         before, self._step = self._step, step
         if not math.isfinite(loss):
@@ -92,8 +94,8 @@ class Rise:
             return ""
         rose = ", ".join(f"{value:.3g}" for value in above)
         return (
-            f"the loss has risen to {rose} a word in the windows of {step - before} steps up to step {step}, from "
-            f"{lowest:.3g} at the lowest (and {self._windows.first:.3g} in the beginning)"
+            f"the loss per word has risen to {rose} in the windows of {step - before} steps up to step {step} "
+            f"(lowest: {lowest:.3g}, first: {self._windows.first:.3g})"
         )
 
 
@@ -102,32 +104,32 @@ def _room(first: float, lowest: float) -> float:
 
 
 class Guard(Protocol):
-    """Looks at each step."""
+    """Checks the result of each step for divergence."""
 
     def see(self, result: StepResult) -> None:
-        """After a step. Collective: every rank calls.
+        """Check the result of a step. Collective: every rank calls.
 
         Raises:
-            DivergedError: on every rank, if that ends training.
+            DivergedError: on every rank, if training has diverged and must end.
             RateTooHighError: on every rank, if a trial is over.
         """
 
 
 class NoGuard:
-    """Looks at nothing."""
+    """Guard that checks nothing."""
 
     def see(self, result: StepResult) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class LossGuard:
-    """Adds up the ranks' losses after the first step and then every 20 steps, and looks at their means.
+    """Guard that sums the losses of all ranks after the first step and then every 20 steps, and checks the mean.
 
     Args:
-        ranks: who agrees.
-        first_step: steps done before.
-        say: what is told of a divergence that does not end training; None: it does.
-        trial: the step up to which the learning rate is on trial; None: it is not.
+        ranks: the ranks that train.
+        first_step: number of steps done before.
+        say: function that logs a divergence; None: a divergence raises `DivergedError`.
+        trial: the last step of the learning rate's trial; None for no trial.
     """
 
     def __init__(
@@ -149,7 +151,7 @@ class LossGuard:
         self._next = step + WINDOW_STEPS
         loss, words, norms, steps = self._ranks.sum(self._sums).tolist()
         self._sums[:] = 0
-        if not steps:  # their updates were left out
+        if not steps:  # all updates were skipped for overflow
             return
         wrong = self._rise.see(step, loss / words)
         rate = f"learning rate {result.learning_rate:g}"
@@ -160,6 +162,7 @@ class LossGuard:
             self._say(f"# Training seems to diverge: {told}.")
         elif self._trial is not None and step >= self._trial:
             told = (
-                f"with {rate} training does not diverge up to step {step}, but twice that does: too near to train well"
+                f"with {rate} training does not diverge up to step {step}, but with twice that rate it does: too near "
+                "to train well"
             )
             raise RateTooHighError(told, self._is_mine, [0, step], halvings=2, trial=None)

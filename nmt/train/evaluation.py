@@ -1,8 +1,9 @@
-"""Evaluation at a milestone of training: a checkpoint is written; perplexity and BLEU are made from it.
+"""Evaluation during training: writes a checkpoint, and computes perplexity and BLEU with it.
 
-One object is chosen at the start. If rank 0 evaluates alone, it has an `Evaluator` and the others `NoEvaluation`, which
-wait for it in their next collective call. If the evaluation is shared, all ranks have an `Evaluator`, those that do not
-write with a store and outputs that do nothing: each takes its share of the sentences, and all know all figures.
+The kind of object is chosen at the start. If rank 0 evaluates alone, it has an `Evaluator`. The other ranks have
+`NoEvaluation` and wait for rank 0 in their next collective call. If the evaluation is shared, all ranks have an
+`Evaluator`: each evaluates a share of the sentences, and all get the same figures. Ranks that do not write have a store
+and outputs that do nothing.
 """
 
 from __future__ import annotations
@@ -28,70 +29,70 @@ from nmt.text.corpus import ParallelCorpus
 from nmt.text.tokens import reference_text
 from nmt.translate.translation_model import TranslationModel, translate_shared
 
-PERPLEXITY = "ppl"  # its name among the figures
+PERPLEXITY = "ppl"  # name of the perplexity among the metrics
 
 
 class Evaluation(Protocol):
-    """The milestones; each takes the training session and the number of steps done."""
+    """Evaluation of the model in the training session."""
 
     @property
     def best(self) -> str:
         """The best scores on the development text so far, as text: `bleu 31.20`."""
 
     def best_step(self) -> int:
-        """The step of the best model by the first metric."""
+        """Return the step of the best model by the first metric."""
 
     def newest(self, metric: str) -> float:
-        """The last figure of the development text, of this metric or `PERPLEXITY`; not a number where none is known."""
+        """Return the newest value of a metric or `PERPLEXITY` on the development text; NaN if there is none."""
 
     def milestone(self, session: Any, step: int, *, perplexities: bool, scores: bool) -> None:
-        """Checkpoint and sample translation; perplexities; scores of translated texts, and the best models."""
+        """Write a checkpoint and print a sample translation; evaluate perplexities and scores, and keep best models."""
 
     def save(self, session: Any, step: int) -> None:
-        """A checkpoint, and nothing else."""
+        """Write a checkpoint only."""
 
     def end(self, session: Any, stats: Stats) -> None:
-        """Checkpoint, full evaluation, and that of the best models."""
+        """Write a checkpoint; evaluate it and the best models with all metrics."""
 
 
 class NoEvaluation:
-    """Does nothing."""
+    """Evaluation that does nothing."""
 
     best = ""
 
     def best_step(self) -> int:
-        """None."""
+        """Return 0."""
         return 0
 
     def newest(self, metric: str) -> float:
-        """None."""
+        """Return NaN."""
         return math.nan
 
     def milestone(self, session: Any, step: int, *, perplexities: bool, scores: bool) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def save(self, session: Any, step: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def end(self, session: Any, stats: Stats) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Evaluator:
-    """Evaluates each milestone's checkpoint on the texts, and keeps the models of the best scores.
+    """Evaluates each checkpoint on the held-out texts, and keeps the models with the best scores.
 
     Args:
-        texts: held-out text by name; "dev" is the one that decides which model is best.
-        weights: those of the two models.
-        likelihood: tells perplexities.
-        translation: translates.
-        metrics: what translations are scored by.
-        store: where checkpoints and translations go.
-        subword_option: how tokens are joined into words.
-        seed: of the choice of sample sentences.
-        everybody: all ranks, where work that they wait for is announced.
-        sharing: those that evaluate together; `OneProcess` if this one does so alone.
-        outputs: where figures go.
+        texts: held-out texts by name; the scores on "dev" decide which model is best.
+        weights: the weights that `likelihood` and `translation` share.
+        likelihood: model that computes perplexities.
+        translation: model that translates.
+        metrics: names of the metrics that score translations.
+        store: writer of checkpoints and translations.
+        subword_option: notation of the subwords that are joined into words: "", "bpe" or "spm".
+        seed: random seed that chooses the sample sentences.
+        everybody: all ranks, if they wait while this rank evaluates; else `OneProcess`.
+        sharing: the ranks that evaluate together; `OneProcess` if rank 0 evaluates alone.
+        outputs: receiver of the log lines and figures.
     """
 
     def __init__(
@@ -120,19 +121,19 @@ class Evaluator:
 
     @property
     def best(self) -> str:
-        """The best scores on the development text so far, as text."""
+        """The best scores on the development text so far, as text: `bleu 31.20`."""
         return ", ".join(f"{metric} {self._best(metric).score:.2f}" for metric in self._metrics)
 
     def best_step(self) -> int:
-        """The step of the best model by the first metric."""
+        """Return the step of the best model by the first metric."""
         return self._best(self._metrics[0]).step
 
     def newest(self, metric: str) -> float:
-        """The last figure of the development text, of this metric or `PERPLEXITY`; not a number where none is known."""
+        """Return the newest value of a metric or `PERPLEXITY` on the development text; NaN if there is none."""
         return self._newest.get(f"dev_{metric}", math.nan)
 
     def milestone(self, session: Any, step: int, *, perplexities: bool, scores: bool) -> None:
-        """Checkpoint and sample translation; perplexities; scores of translated texts, and the best models."""
+        """Write a checkpoint and print a sample translation; evaluate perplexities and scores, and keep best models."""
         with self._everybody.alone("evaluation"):
             path = self._store.save(session, step)
             self._restore(path)
@@ -145,18 +146,18 @@ class Evaluator:
                 self._evaluate_average(step)
 
     def save(self, session: Any, step: int) -> None:
-        """A checkpoint, and nothing else."""
+        """Write a checkpoint only."""
         self._store.save(session, step)
 
     def end(self, session: Any, stats: Stats) -> None:
-        """Checkpoint, full evaluation, and that of the best models."""
+        """Write a checkpoint; evaluate it and the best models with all metrics."""
         with self._everybody.alone("evaluation"):
             path = self._store.save(session, stats.step)
             figures = self._full(path, stats.step)
             self._offer(path, figures)
             averaged = self._evaluate_average(stats.step)
             self._outputs.say(stats.line("# Final, ", self._summary(figures, averaged)))
-            self._sharing.barrier()  # until the best models are written
+            self._sharing.barrier()  # the writing rank must have written the best models
             known = {stats.step: figures}
             for metric in self._metrics:
                 self._evaluate_best(self._best(metric), f"# Best {metric}", known, stats)
@@ -168,7 +169,7 @@ class Evaluator:
     def _evaluate_best(
         self, model: BestScore, said: str, known: dict[int, dict[str, float]], stats: Stats, prefix: str = ""
     ) -> None:
-        """Say what a best model scores; `known` has the figures of steps, and gets those of this one."""
+        """Log the scores of a best model; `known` caches figures by step and gets the figures of this model."""
         path = self._sharing.broadcast(model.checkpoint)
         if path is None:
             self._outputs.say(f"{said}: no model has scored more than 0 yet")
@@ -187,7 +188,7 @@ class Evaluator:
             self._store.best[best_name(metric, prefix)].offer(path, scores[f"{prefix}dev_{metric}"])
 
     def _evaluate_average(self, step: int) -> dict[str, float]:
-        """Scores of the mean of the newest checkpoints, if models are averaged and there are enough."""
+        """Return the scores of the mean of the newest checkpoints; {} without averages or with too few checkpoints."""
         if best_name(self._metrics[0], AVERAGE) not in self._store.best:
             return {}
         path = self._sharing.broadcast(self._store.average(step))
@@ -200,7 +201,7 @@ class Evaluator:
         return scores
 
     def _restore(self, path: str) -> None:
-        self._sharing.barrier()  # until it is written
+        self._sharing.barrier()  # the writing rank must have written the checkpoint
         checkpoint.restore(self._weights.session, self._weights.saver, path)
 
     def _full(self, path: str, step: int, prefix: str = "") -> dict[str, float]:
@@ -209,7 +210,7 @@ class Evaluator:
         return self._perplexities(step, prefix) | self._scores(step, prefix)
 
     def _summary(self, figures: Mapping[str, float], averaged: Mapping[str, float], prefix: str = "") -> str:
-        """`dev ppl 3.21, dev bleu 20.1, avg_dev bleu 20.3, test ppl ...`"""
+        """Return the figures as text: `dev ppl 3.21, dev bleu 20.1, avg_dev bleu 20.3, test ppl ...`."""
         parts = []
         for name in (prefix + text for text in self._texts):
             parts.append(f"{name} ppl {figures[f'{name}_{PERPLEXITY}']:.2f}")
@@ -219,7 +220,7 @@ class Evaluator:
         return ", ".join(parts)
 
     def _sample(self, step: int) -> None:
-        """Prints a sentence of the development text and its translation; seed and step choose which."""
+        """Log a sentence of the development text, chosen by seed and step, and its translation."""
         text = self._texts["dev"]
         number = int(np.random.Generator(np.random.PCG64([self._seed, step])).integers(len(text)))
         source = text.src.line(number)

@@ -1,7 +1,7 @@
-"""The data feed: of each step's batch the part that is this rank's, the plans of all epochs laid end to end.
+"""The data feed: this rank's part of each step's batch. The epochs follow each other without a gap.
 
-The position in it is the number of steps done, so that a run which continues needs nothing but that number, unless
-its text, ranks or batches have changed: then it goes on with the next epoch.
+The number of steps done is the position in the feed; a run that continues needs only this number. If its text, ranks or
+batches have changed, it continues with the next epoch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ NORMALIZATIONS = ("sentences", "words")
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the present plan took over: in the middle of a run, if text, ranks or batches have changed since.
+    """The point of the run where the current batch plan begins; not 0 if text, ranks or batches have changed.
 
     Attributes:
-        step: steps done before it.
-        epoch: epochs done before it, one that was broken off included.
+        step: number of steps done before.
+        epoch: number of epochs before, an interrupted epoch included.
     """
 
     step: int = 0
@@ -38,25 +38,25 @@ class Origin:
 
 @dataclass(frozen=True)
 class FeedSettings:
-    """How batches are cut.
+    """Settings of the batches.
 
     Attributes:
-        batch_size: sentences of one rank in a step, or in each part of it.
-        num_buckets: length classes.
-        src_max_len: tokens kept of a source as it is read; 0 or None for all.
-        tgt_max_len: the same for the target.
-        seed: of the order.
+        batch_size: number of sentences of a rank's batch.
+        num_buckets: number of length classes.
+        src_max_len: number of tokens to which a source sentence is cut; 0 or None for no limit.
+        tgt_max_len: number of tokens to which a target sentence is cut; 0 or None for no limit.
+        seed: random seed of the sentence order.
         max_batch_tokens: most tokens of a rank's batch, padding counted, on its longer side; None for `token_limit`.
-        accumulate_steps: parts of a step that a rank does one after the other, each as another rank would; None for 1.
-        loss_normalization: what a step's summed loss is divided by: its "sentences", or its target "words"; None: the
-            words if batches are cut by tokens.
-        pool_batches: so many batches' sentences of a length class are put in order of length before they are cut.
-        batch_tokens: in place of `batch_size` and `num_buckets`, the tokens of a batch of all ranks, on its longer
-            side, padding counted, by their number: a rank has at most one sentence more than its share. None: these
-            count.
-        src_bpe_dropout: probability that a joint of a source word is left out (`nmt.text.bpe_dropout`). Batches are
-            planned by the text as it stands.
-        tgt_bpe_dropout: the same of a target word.
+        accumulate_steps: number of batches that a rank processes one after the other in a step, as if it were as many
+            ranks; None for 1.
+        loss_normalization: divisor of a step's summed loss: its number of "sentences" or of target "words". None:
+            words if `batch_tokens` is set, else sentences.
+        pool_batches: number of batches of a length class that are sorted by length together before they are cut.
+        batch_tokens: tokens per rank of a global batch, padding counted, on its longer side. It replaces `batch_size`
+            and `num_buckets`; None: these two count. A rank has at most one sentence more than its share.
+        src_bpe_dropout: probability that a BPE merge in a source word is skipped (`nmt.text.bpe_dropout`). Batches are
+            planned with the text's lengths without BPE-dropout.
+        tgt_bpe_dropout: probability that a BPE merge in a target word is skipped.
     """
 
     batch_size: int
@@ -74,7 +74,7 @@ class FeedSettings:
 
     @property
     def by_words(self) -> bool:
-        """Whether a loss is divided by words."""
+        """Whether a step's summed loss is divided by its number of words."""
         if self.loss_normalization is None:
             return bool(self.batch_tokens)
         return self.loss_normalization == "words"
@@ -84,16 +84,16 @@ class Feed:
     """The batches that rank `rank` of `size` trains on.
 
     Args:
-        corpus: the training text, of which only this rank's sentences are read.
-        src_vocab: the words of the source.
-        tgt_vocab: the words of the target.
-        settings: how batches are cut; the same on all ranks.
+        corpus: the training text; only this rank's sentences are read.
+        src_vocab: the source vocabulary.
+        tgt_vocab: the target vocabulary.
+        settings: settings of the batches; the same on all ranks.
         rank: this rank.
         size: number of ranks.
-        joints: of subwords; wanted with a BPE-dropout.
+        joints: the BPE merges; required for BPE-dropout.
 
     Attributes:
-        parts: of a step, that a rank does one after the other.
+        parts: number of batches that a rank processes in a step.
 
     Raises:
         InputError: there are fewer usable sentence pairs than ranks.
@@ -121,8 +121,8 @@ class Feed:
             corpus.src.check_words()
             corpus.tgt.check_words()
             raise InputError(
-                f"no line of {corpus.src.path} and {corpus.tgt.path} has words on both sides: give text of which line "
-                "i of one translates line i of the other"
+                f"no line of {corpus.src.path} and {corpus.tgt.path} has words on both sides: give two texts where "
+                "line i of one translates line i of the other"
             )
         if self.pairs < size:
             raise InputError(
@@ -150,18 +150,18 @@ class Feed:
         if longest > most:
             raise InputError(
                 f"--batch_tokens={most} is less than the {longest} tokens, end mark counted, of line {pair + 1} of "
-                f"{corpus.src.path} and {corpus.tgt.path}: set it to {longest} or more, or cut long lines by "
+                f"{corpus.src.path} and {corpus.tgt.path}. Set it to {longest} or more, or cut long lines by "
                 "--src_max_len and --tgt_max_len"
             )
 
     def sizes(self) -> tuple[str, str]:
-        """A rank's batch, and that of all ranks in a step, in words."""
+        """Return the sizes of a rank's batch and of a step's global batch as text."""
         if self._settings.batch_tokens:
             return f"{self._settings.batch_tokens} tokens", f"{self._cut.global_batch_tokens} tokens"
         return str(self._settings.batch_size), f"{self._cut.global_batch_size} sentences"
 
     def left_out(self) -> list[str]:
-        """What of the text is not trained on, in lines."""
+        """Return log lines about the sentence pairs and tokens that training does not use."""
         corpus, told = self._corpus, []
         empty = len(corpus) - self.pairs
         if empty:
@@ -176,14 +176,14 @@ class Feed:
         return told
 
     def continue_after(self, step: int, record: Mapping[str, Any]) -> str:
-        """Go on where a run has stopped: exactly, or with the next epoch if its plan was another one.
+        """Continue a run at its next step, or at the next epoch if its batch plan has changed.
 
         Args:
-            step: steps done.
-            record: what `record` said in that run; empty if it was another program's or there was none.
+            step: number of steps done.
+            record: result of `record` in that run; empty if there is none.
 
         Returns:
-            What has changed, in words; empty if nothing has.
+            A log line about the changes; empty if nothing has changed.
         """
         try:
             before = Origin(int(record["first_step"]), int(record["first_epoch"]))
@@ -201,12 +201,12 @@ class Feed:
         changed = ", ".join(
             known.get(name, name) for name, value in self._plan_record().items() if plan.get(name) != value
         )
-        # Nothing has, if the checkpoints since the plan took over were deleted.
-        reason = f"{changed} changed since" if changed else "batches were cut otherwise until"
-        return f"{now}{reason} step {step}: training goes on with epoch {self._origin.epoch + 1}"
+        # `changed` is empty if the checkpoints since the beginning of this plan were deleted.
+        reason = f"{changed} changed since" if changed else "batches were cut differently until"
+        return f"{now}{reason} step {step}: training continues with epoch {self._origin.epoch + 1}"
 
     def record(self) -> dict[str, Any]:
-        """What a run that continues must know of this one's plan, for JSON."""
+        """Return the description of the batch plan that `continue_after` needs, for JSON."""
         return {
             "plan": self._plan_record(),
             "steps_per_epoch": self.steps_per_epoch,
@@ -216,7 +216,7 @@ class Feed:
         }
 
     def _plan_record(self) -> dict[str, Any]:
-        """All that the plan of an epoch is a function of, and what the sentences in it say."""
+        """Return the inputs that determine an epoch's batches: sizes, settings, and checksums of the texts."""
         settings, cut = self._settings, self._cut
         by_sentences = cut.global_batch_tokens is None
         sizes = {"global batch size": cut.global_batch_size, "num_buckets": cut.num_buckets}
@@ -238,17 +238,17 @@ class Feed:
         }
 
     def check_tokens(self, step: int) -> None:
-        """Checks that no batch, in whatever epoch, is too wide: one long line makes all its batch as long.
+        """Check that no batch of any epoch is too large: all its sentences are padded to the longest one.
 
         Args:
-            step: steps done.
+            step: number of steps done.
 
         Raises:
-            InputError: with the first such step after these, and the line.
+            InputError: a batch is too large; the message names the next step that has it, and the longest line.
         """
         settings, corpus = self._settings, self._corpus
         if settings.batch_tokens:
-            return  # whoever gave it has said how many; a rank has one sentence more at most
+            return  # the user gave the number of tokens; a rank has at most one sentence more
         most = token_limit(settings.batch_size, settings.max_batch_tokens, settings.src_max_len, settings.tgt_max_len)
         sentences, longest, pair = widest_batch(corpus.src.lengths, corpus.tgt.lengths, self._cut)
         sentences = -(-sentences // (self._size * self.parts))
@@ -256,13 +256,13 @@ class Feed:
             return
         raise InputError(
             f"step {self._step_of(pair, step)} would train on {sentences} sentences a rank, padded to the longest of "
-            f"them, {longest} tokens (line {pair + 1} of {corpus.src.path} and {corpus.tgt.path}): "
+            f"them, {longest} tokens (line {pair + 1} of {corpus.src.path} and {corpus.tgt.path}). This makes "
             f"{sentences * longest} tokens with padding, more than {most}. Set --src_max_len and --tgt_max_len to cut "
             "long lines, lower --batch_size, or set --max_batch_tokens to allow as many"
         )
 
     def _step_of(self, pair: int, done: int) -> int:
-        """The first step after those done, from 1, that trains on a pair."""
+        """Return the number, from 1, of the first step after `done` steps that trains on a sentence pair."""
         epoch = (done - self._origin.step) // self.steps_per_epoch
         while True:
             plan = self._plan_of(self._origin.epoch + epoch)
@@ -273,12 +273,12 @@ class Feed:
             epoch += 1
 
     def epoch_ended(self, step: int) -> int:
-        """The number of the epoch, from 1, that ends with this step; 0 if none does."""
+        """Return the number, from 1, of the epoch that ends with this step; 0 if none does."""
         done, rest = divmod(step - self._origin.step, self.steps_per_epoch)
         return 0 if rest or not done else self._origin.epoch + done
 
     def batch(self, step: int, part: int = 0) -> Batch:
-        """Of the global batch that follows `step` steps, this rank's sentences, or a part of these."""
+        """Return this rank's batch number `part` of the global batch that follows `step` steps."""
         epoch, position = divmod(step - self._origin.step, self.steps_per_epoch)
         epoch += self._origin.epoch
         if epoch != self._epoch:
@@ -301,15 +301,16 @@ class Feed:
         )
 
     def _words(self, pairs: np.ndarray) -> int:
-        """Target words of a step's sentence pairs, end marks counted, as far as they are trained on.
+        """Return the number of target words of a step's sentence pairs, cut to `tgt_max_len`, end marks counted.
 
-        As the text stands: to cut the sentences of all ranks anew, only to count, would cost more with each rank.
+        BPE-dropout is ignored: to segment the sentences of all ranks again for the count would cost more with each
+        rank.
         """
         lengths = self._corpus.tgt.lengths[pairs]
         return int((np.minimum(lengths, self._settings.tgt_max_len or lengths.max()) + 1).sum())
 
     def _drawn(self, text: TextFile, rate: float, side: int) -> TextFile:
-        """A text as it is read in the present epoch."""
+        """Return a text as the current epoch reads it: with BPE-dropout, if `rate` is more than 0."""
         key = self._settings.seed, self._epoch, side
         return DrawnText(text, self._joints, rate, key) if self._joints and rate else text
 

@@ -1,7 +1,7 @@
-"""The training loop: steps, and what is due between them.
+"""The training loop: training steps, and between them statistics, evaluations and checkpoints.
 
-All ranks go through the same steps and take the same decisions, from figures that are sums over all of them.
-What only one of them does is behind the objects that the loop is given.
+All ranks do the same steps and take the same decisions, which they base on sums over all ranks. Work for one rank only
+is inside the objects that the loop gets, such as `Evaluation` and `RunOutputs`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from nmt.train.prefetch import Batches
 from nmt.train.step import StepResult, TrainStep, dropout_seed
 from nmt.train.stopping import Stop
 
-PERPLEXITY_INTERVAL = 10  # times steps_per_stats
+PERPLEXITY_INTERVAL = 10  # in units of steps_per_stats
 _HOPELESS_PERPLEXITY = 1e20
 
 
 @dataclass(frozen=True)
 class Cadence:
-    """When things are due, in steps: at fixed ones, so that a run that was stopped goes on as if it had not been.
+    """The steps of statistics and evaluations. They are fixed, so a run that was interrupted continues identically.
 
     Attributes:
-        num_train_steps: steps in all.
-        steps_per_stats: between statistics; perplexities, with a checkpoint, come ten times as rarely.
-        steps_per_external_eval: between translations of the held-out texts, with a checkpoint.
+        num_train_steps: number of steps of the whole training.
+        steps_per_stats: steps between statistics; perplexities and a checkpoint follow after ten such intervals.
+        steps_per_external_eval: steps between translations of the held-out texts, with a checkpoint.
         evaluate_epochs: whether the held-out texts are also translated at the end of each epoch.
-        early_stopping_patience: so many times steps_per_external_eval without a better score end training; 0: never.
+        early_stopping_patience: training ends after this many times steps_per_external_eval steps without a better
+            score; 0 for never.
     """
 
     num_train_steps: int
@@ -48,35 +49,35 @@ class Cadence:
     early_stopping_patience: int = 0
 
     def stats_due(self, step: int) -> bool:
-        """Whether statistics are due after this step."""
+        """Return whether statistics are due after this step."""
         return step % self.steps_per_stats == 0
 
     def perplexities_due(self, step: int) -> bool:
-        """Likewise."""
+        """Return whether perplexities are due after this step."""
         return step % (PERPLEXITY_INTERVAL * self.steps_per_stats) == 0
 
     def scores_due(self, step: int, epoch_ended: bool) -> bool:
-        """Likewise."""
+        """Return whether translations of the held-out texts are due after this step."""
         return step % self.steps_per_external_eval == 0 or (epoch_ended and self.evaluate_epochs)
 
 
 class Window:
-    """The steps since the last statistics."""
+    """Totals of the steps since the last statistics."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self.clear()
 
     def clear(self) -> None:
-        """Begins anew."""
-        # loss, target words, source words, gradient norms, clipped ones, sentences, updates
+        """Reset the totals."""
+        # loss, target words, source words, gradient norms, clipped norms, sentences, updates
         self._totals = np.zeros(7)
         self._seconds = 0.0
         self._steps = 0
         self._last: StepResult | None = None
 
     def add(self, result: StepResult, sentences: float, seconds: float) -> None:
-        """Counts a step of this rank."""
+        """Add a step of this rank."""
         if not result.left_out:
             self._totals += [
                 result.loss_sum,
@@ -92,17 +93,17 @@ class Window:
         self._last = result
 
     def stats(self) -> Stats:
-        """The figures of all ranks.
+        """Return the statistics of all ranks.
 
         Collective: every rank calls.
 
         Raises:
-            DivergedError: on every rank, if training has.
+            DivergedError: on every rank, if training has diverged.
         """
         if self._last is None:
             raise ValueError("no step since the last statistics")
         loss, target_words, source_words, norms, clipped, sentences, updates = self._ranks.sum(self._totals).tolist()
-        if not updates:  # all were left out
+        if not updates:  # all updates were skipped for overflow
             none = {"perplexity": math.nan, "grad_norm": math.nan, "clipped_norm": math.nan, "loss": math.nan}
             return Stats(self._last.global_step, self._last.learning_rate, self._seconds / self._steps, **none)
         stats = Stats(
@@ -118,8 +119,8 @@ class Window:
         if not (stats.perplexity <= _HOPELESS_PERPLEXITY and math.isfinite(stats.grad_norm)):
             raise DivergedError(
                 f"training diverged by step {stats.step}: perplexity {stats.perplexity:g}, gradient norm "
-                f"{stats.grad_norm:g}. These weights are not saved: the same command goes on from the last checkpoint; "
-                f"{CAUSES}",
+                f"{stats.grad_norm:g}. These weights are not saved: the same command continues from the last "
+                f"checkpoint; {CAUSES}",
                 self._ranks.rank == 0,
                 stats.step - self._steps,
                 stats.step,
@@ -129,14 +130,14 @@ class Window:
 
 @contextlib.contextmanager
 def _standing_still(outputs: RunOutputs) -> Iterator[None]:
-    """Tells how long it took: so long training stood still."""
+    """Log the duration of the block, during which training stands still."""
     started = time.perf_counter()
     yield
     outputs.say(f"  training stood still for {time.perf_counter() - started:.1f}s")
 
 
 def _is_over(step: int, cadence: Cadence, evaluation: Evaluation, outputs: RunOutputs, ranks: Ranks) -> bool:
-    """Whether the scores, those of this step included, have stopped growing."""
+    """Return whether early stopping ends training: no better score for too long, this step included."""
     if not cadence.early_stopping_patience:
         return False
     patience = cadence.early_stopping_patience * cadence.steps_per_external_eval
@@ -149,14 +150,14 @@ def _is_over(step: int, cadence: Cadence, evaluation: Evaluation, outputs: RunOu
 
 
 def _step(step: TrainStep, session: Any, feed: Batches, done: int, seed: int, ranks: Ranks) -> tuple[StepResult, float]:
-    """The step that follows those that are done, in its parts, and its sentences."""
+    """Run the step after `done` steps, batch by batch; return its result and this rank's number of sentences."""
     results, sentences = [], 0.0
     for part in range(feed.parts):
         batch = feed.batch(done, part)
         with memory_for(
             f"step {done + 1}", batch.source, batch.target_in, "--batch_size, --src_max_len, --tgt_max_len"
         ):
-            # A part has the random numbers of the rank that it would be.
+            # Each part is a virtual rank with random numbers of its own.
             results.append(step.run(session, batch, dropout_seed(seed, ranks.rank + part * ranks.size, done)))
         sentences += batch.sentences_per_rank
     together = results[-1]._replace(
@@ -181,23 +182,23 @@ def train(
     stop: Stop,
     guard: Guard,
 ) -> None:
-    """Trains from `first_step` to the last step, with everything due in between and at the end.
+    """Train from `first_step` to the last step, with all statistics and evaluations that are due.
 
-    Asked to stop, it saves after the step that is being done and returns. What is evaluated and saved is at the end of
-    a block, if the ranks train by blocks.
+    After a request to stop, the function finishes the current step, writes a checkpoint and returns. With local SGD, it
+    ends the current block before an evaluation or a checkpoint.
 
     Collective: every rank calls, with the same cadence, first step and seed.
 
     Raises:
-        DivergedError: on every rank, if training has.
-        RateTooHighError: on every rank, if a trial of the rate is over.
+        DivergedError: on every rank, if training has diverged.
+        RateTooHighError: on every rank, if a trial of the learning rate is over.
         InputError: on one rank, if its memory does not suffice, or a file cannot be written.
     """
     window = Window(ranks)
     stats = Stats(first_step)
     over = False
     if first_step >= cadence.num_train_steps:
-        # The end is evaluated again: a run may have been killed in the midst of it.
+        # The last step is evaluated again: the run may have been killed during its evaluation.
         outputs.say(f"# Step {first_step} is done and no step is left: raise --num_train_steps to train further.")
     else:
         scored = first_step > 0 and cadence.scores_due(first_step, feed.epoch_ended(first_step) > 0)
@@ -207,7 +208,7 @@ def train(
         step.decay.look(session, evaluation, ranks, outputs.say, perplexities=due, scores=scored)
         over = scored and _is_over(first_step, cadence, evaluation, outputs, ranks)
     now = first_step
-    left_out = ranks.broadcast(max(0, first_step - step.updates(session)))  # (rank 0 alone has restored them as yet)
+    left_out = ranks.broadcast(max(0, first_step - step.updates(session)))  # so far only rank 0 has restored variables
     while now < cadence.num_train_steps and not over:
         started = time.perf_counter()
         result, sentences = _step(step, session, feed, now, seed, ranks)
@@ -221,14 +222,14 @@ def train(
         window.add(result, sentences, seconds)
         guard.see(result)
         outputs.stepped(now)
-        at_end = now == cadence.num_train_steps  # where everything is evaluated anyway
+        at_end = now == cadence.num_train_steps  # `evaluation.end` evaluates everything
         epoch = feed.epoch_ended(now)
         stats_due = cadence.stats_due(now)
         eval_due = not at_end and cadence.perplexities_due(now)
         external_due = not at_end and cadence.scores_due(now, epoch > 0)
         asked = stop.asked()
         if stats_due or eval_due or external_due or at_end or asked:
-            stats = window.stats()  # before anything is saved: broken weights must not be
+            stats = window.stats()  # raises before diverged weights are saved
         if eval_due or external_due or at_end or asked:
             ranks.end_block()
         if stats_due:
@@ -238,7 +239,7 @@ def train(
             outputs.say(f"# Finished epoch {epoch}, step {now}.")
         if asked and not at_end:
             evaluation.save(session, now)
-            outputs.say(f"# Asked to stop: saved after step {now}; the same command goes on from there.")
+            outputs.say(f"# Asked to stop: saved after step {now}; the same command continues from there.")
             ranks.barrier()
             outputs.close()
             return
@@ -248,5 +249,5 @@ def train(
             step.decay.look(session, evaluation, ranks, outputs.say, perplexities=eval_due, scores=external_due)
         over = external_due and _is_over(now, cadence, evaluation, outputs, ranks)
     evaluation.end(session, stats)
-    ranks.barrier()  # the others stay until the evaluation is over
+    ranks.barrier()  # the other ranks wait for the end of the evaluation
     outputs.close()

@@ -1,8 +1,8 @@
-"""Plateau decay: the learning rate is lowered when a figure of the development text has stopped getting better.
+"""Plateau decay: lowers the learning rate when a metric of the development text has stopped improving.
 
-After `patience` looks in succession that found nothing better, the rate is multiplied by `factor`, and they are counted
-anew. What has been seen is a variable of the training graph: a checkpoint is written before its figures are known, and
-has the state before them, and a run that goes on from it evaluates that step again and comes to the same.
+After `patience` evaluations in succession without improvement, the rate is multiplied by `factor` and the count starts
+again. The state is a variable of the training graph. A checkpoint is written before its evaluation, so it holds the
+state before that evaluation. A run that continues from it repeats the evaluation and gets the same state.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PlateauSettings:
-    """When a rate is lowered, and by how much.
+    """Settings of the plateau decay.
 
     Attributes:
-        metric: the figure of the development text: that of the perplexity, which falls, or one that rises.
-        factor: what the rate is multiplied by, between 0 and 1.
-        patience: looks in succession without a better figure.
+        metric: name of the metric on the development text; `PERPLEXITY` improves downwards, all others upwards.
+        factor: factor of the learning rate, between 0 and 1.
+        patience: number of evaluations in succession without improvement.
     """
 
     metric: str
@@ -36,40 +36,42 @@ class PlateauSettings:
     patience: int = 2
 
     def __str__(self) -> str:
-        """In words."""
+        """Return the settings as text for the log."""
         return f"times {self.factor:g} after {self.patience} evaluation(s) without a better dev {self.metric}"
 
 
 class Decay(Protocol):
-    """What lowers the rate by what is found in evaluations."""
+    """Lowers the learning rate according to the results of evaluations."""
 
     def lowered(self, rate: tf.Tensor) -> tf.Tensor:
-        """The rate, a scalar, as often lowered as was due so far."""
+        """Return the learning rate, a scalar, with all decays so far."""
 
     def look(
         self, session: Any, evaluation: Evaluation, ranks: Ranks, say: Say, *, perplexities: bool, scores: bool
     ) -> None:
-        """After an evaluation that was due, with these figures. Collective: every rank calls."""
+        """Update the decay after an evaluation of perplexities, scores or both. Collective: every rank calls."""
 
 
 class NoDecay:
-    """Leaves the rate as it is."""
+    """Decay that leaves the learning rate unchanged."""
 
     def lowered(self, rate: tf.Tensor) -> tf.Tensor:
-        """The rate."""
+        """Return the rate."""
         return rate
 
     def look(
         self, session: Any, evaluation: Evaluation, ranks: Ranks, say: Say, *, perplexities: bool, scores: bool
     ) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Plateau:
-    """Creates the variable `plateau`, float64 [3]: the best figure, looks since then, how often the rate was lowered.
+    """Plateau decay; its state is the variable `plateau`, float64 [3].
+
+    The elements are the best value, the number of evaluations since then, and the number of decays.
 
     Args:
-        settings: when, and by how much.
+        settings: settings of the decay.
     """
 
     def __init__(self, settings: PlateauSettings) -> None:
@@ -80,15 +82,15 @@ class Plateau:
         self._assign = self._state.assign(self._new, read_value=False)
 
     def lowered(self, rate: tf.Tensor) -> tf.Tensor:
-        """The rate, a scalar, as often lowered as was due so far."""
+        """Return the learning rate, a scalar, with all decays so far."""
         return rate * tf.cast(tf.pow(tf.constant(self._settings.factor, tf.float64), self._state[2]), rate.dtype)
 
     def look(
         self, session: Any, evaluation: Evaluation, ranks: Ranks, say: Say, *, perplexities: bool, scores: bool
     ) -> None:
-        """After an evaluation that was due, with these figures.
+        """Update the state after an evaluation of perplexities, scores or both.
 
-        Collective: every rank calls; the figure and the state of rank 0, which has evaluated and restored, count.
+        Collective: every rank calls. Rank 0 has the metric's value and the restored state, so its new state counts.
         """
         settings, falls = self._settings, self._settings.metric == PERPLEXITY
         if not (perplexities if falls else scores):

@@ -1,4 +1,4 @@
-"""The next batch is prepared on a thread while this one is trained on."""
+"""Prefetching: a background thread prepares the next batch while the ranks train on the current one."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from nmt.text.batches import Batch
 
 
 class Batches(Protocol):
-    """Where a step's batches come from, `nmt.train.feed.Feed`: a pure function of step and part."""
+    """Source of batches (`nmt.train.feed.Feed`): a batch depends on step and part only."""
 
     parts: int
 
     def batch(self, step: int, part: int = 0) -> Batch:
-        """The batch of a part of the step that follows `step` steps."""
+        """Return batch number `part` of the step that follows `step` steps."""
 
     def epoch_ended(self, step: int) -> int:
-        """The number of the epoch, from 1, that ends with this step; 0 if none does."""
+        """Return the number, from 1, of the epoch that ends with this step; 0 if none does."""
 
 
 class Ahead:
-    """The same batches, of which the next is always on its way, until it is closed.
+    """The batches of another source, prefetched by a background thread until `close`.
 
-    What goes wrong with a batch is raised where that batch is asked for, not before; for one thread at a time.
+    An error in a batch is raised by the call of `batch` that asks for this batch. Only one thread may call at a time.
 
     Args:
-        batches: the batches.
-        last_step: the steps of the run; nothing is prepared for those after it.
+        batches: the source.
+        last_step: number of steps of the run; no batch is prepared after it.
 
     Attributes:
-        parts: of a step.
+        parts: number of batches that a rank processes in a step.
     """
 
     def __init__(self, batches: Batches, last_step: int) -> None:
@@ -40,7 +40,7 @@ class Ahead:
         self._under_way: dict[tuple[int, int], Future[Batch]] = {}
 
     def batch(self, step: int, part: int = 0) -> Batch:
-        """The batch, once it is there; the one that follows is begun."""
+        """Wait for the batch and return it; start the preparation of the next one."""
         wanted = self._under_way.pop((step, part), None) or self._begin(step, part)
         for other in self._under_way.values():
             other.cancel()
@@ -50,11 +50,11 @@ class Ahead:
         return found
 
     def epoch_ended(self, step: int) -> int:
-        """The number of the epoch that ends with this step."""
+        """Return the number, from 1, of the epoch that ends with this step; 0 if none does."""
         return self._batches.epoch_ended(step)
 
     def close(self) -> None:
-        """Ends the thread, after the batch that it is at."""
+        """End the thread after its current batch."""
         self._thread.shutdown(cancel_futures=True)
 
     def _begin(self, step: int, part: int) -> Future[Batch]:

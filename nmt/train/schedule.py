@@ -1,25 +1,25 @@
-"""Learning rate schedule: the rate as a function of the step, a warm-up, then halvings; or both in one.
+"""Learning rate schedule: the rate as a function of the step, with a warm-up and a decay.
 
 Warm-up over W steps, for step < W:
 
     t2t     lr = rate * 0.01 ** ((W - step) / W)                    from 1 % of the rate, exponentially
     linear  lr = start + (rate - start) * step / W                  (Goyal et al. 2017, section 2.2)
 
-Decay multiplies by 0.5 ** floor((step - S) / T) from step S on; with N training steps in all:
+Decay multiplies the rate by 0.5 ** floor((step - S) / T) from step S on. With N training steps in all:
 
     luong5    S = floor(N / 2)      T = floor((N - S) / 5)
     luong10   S = floor(N / 2)      T = floor((N - S) / 10)
     luong234  S = floor(2 N / 3)    T = floor((N - S) / 4)
 
-The inverse square root of the step, after a linear warm-up (Vaswani et al. 2017, equation 3, whose first step is 1):
+Inverse square root of the step after a linear warm-up (Vaswani et al. 2017, equation 3, which counts steps from 1):
 
     noam          lr = rate * units ** -0.5 * min(s ** -0.5, s * W ** -1.5)    with s = step + 1
 
-The same with the rate at its peak, as others (fairseq) state it:
+The same schedule, given by its peak rate as in fairseq:
 
     inverse_sqrt  lr = start + (rate - start) * s / W  for s < W,  rate * (W / s) ** 0.5  from there on
 
-With "plateau" the schedule ends with the warm-up: what evaluations find decides (`nmt.train.plateau`).
+With "plateau" the schedule ends with the warm-up; evaluations decide on the decay (`nmt.train.plateau`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import tensorflow as tf
 from tfdist import schedules
 
 WARMUP_SCHEMES = ("t2t", "linear")
-# scheme -> (the share of the training after which decay starts, number of halvings from there to the end)
+# scheme -> (share of the training before the decay starts, number of halvings until the end)
 _DECAYS = {"luong5": (Fraction(1, 2), 5), "luong10": (Fraction(1, 2), 10), "luong234": (Fraction(2, 3), 4)}
 NOAM, INVERSE_SQRT, PLATEAU = "noam", "inverse_sqrt", "plateau"
 ROOTS = (NOAM, INVERSE_SQRT)  # these have a warm-up of their own
@@ -41,16 +41,16 @@ DECAY_SCHEMES = ("", *_DECAYS, *ROOTS, PLATEAU)
 
 @dataclass(frozen=True)
 class Schedule:
-    """A learning rate over the whole of a training.
+    """The learning rate of a whole training.
 
     Attributes:
-        learning_rate: after the warm-up and before the decay; with "noam" the factor of its formula.
-        num_train_steps: N, the last step of the training.
+        learning_rate: the rate after the warm-up and before the decay; with "noam" the factor of its formula.
+        num_train_steps: N, the number of steps of the training.
         warmup_steps: W; 0 for no warm-up.
         warmup_scheme: "t2t" or "linear".
-        warmup_start: the rate at step 0 of the "linear" warm-up, and of that of "inverse_sqrt".
-        decay_scheme: "" for none; "noam" and "inverse_sqrt" have a warm-up of their own over W steps.
-        num_units: of the model, for "noam".
+        warmup_start: the rate at step 0 of the warm-up of "linear" or "inverse_sqrt".
+        decay_scheme: one of `DECAY_SCHEMES`; "" for no decay. "noam" and "inverse_sqrt" include a warm-up of W steps.
+        num_units: number of units of the model, for "noam".
 
     Raises:
         ValueError: an unknown scheme, a negative count, or "noam" or "inverse_sqrt" without a warm-up.
@@ -65,7 +65,7 @@ class Schedule:
     num_units: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse unknown schemes."""
+        """Raise ValueError for invalid settings."""
         for name, allowed in (("warmup_scheme", WARMUP_SCHEMES), ("decay_scheme", DECAY_SCHEMES)):
             if getattr(self, name) not in allowed:
                 choices = ", ".join(repr(choice) for choice in allowed)
@@ -78,11 +78,11 @@ class Schedule:
 
     @property
     def noam_peak(self) -> float:
-        """The greatest rate of "noam", where its warm-up ends."""
+        """The highest rate of "noam", at the end of its warm-up."""
         return self.learning_rate * (self.num_units * self.warmup_steps) ** -0.5
 
     def __str__(self) -> str:
-        """How the rate begins, in words: behind the rate itself."""
+        """Return the text that follows the rate in the log: the scheme or the warm-up."""
         if self.decay_scheme == NOAM:
             return f"noam, at most {self.noam_peak:.3g} at step {self.warmup_steps}"
         if self.decay_scheme == INVERSE_SQRT:
@@ -90,8 +90,7 @@ class Schedule:
         return f"{self.warmup_scheme} warm-up over {self.warmup_steps} steps" if self.warmup_steps else "no warm-up"
 
     def rate(self, step: tf.Tensor) -> tf.Tensor:
-        """The learning rate (float32 scalar) of the update that starts at this step (an integer scalar, from
-        0)."""
+        """Return the learning rate (float32 scalar) of the update after `step` updates (an integer scalar)."""
         return self._course()(step)
 
     def _course(self) -> schedules.Schedule:
@@ -103,7 +102,7 @@ class Schedule:
         if self.decay_scheme in _DECAYS:
             share, times = _DECAYS[self.decay_scheme]
             start = int(self.num_train_steps * share)
-            # A training of fewer steps than halvings would halve every 0 steps.
+            # A training with fewer steps than halvings would halve every 0 steps.
             every = max(1, (self.num_train_steps - start) // times)
             decayed = schedules.exponential(self.learning_rate, every, 0.5, staircase=True, begin_step=start)
         if not self.warmup_steps:

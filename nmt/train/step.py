@@ -1,10 +1,11 @@
 """The training step: loss, gradients, clipping, update of the weights, and the figures of the batch.
 
-Loss: cross-entropy summed over the words, divided by the sentences or words of a rank (Batch.divisor), so that the mean
-of the ranks' gradients is the gradient of one process that has all sentences. Gradients are merged (one row for each
-word of an embedding), clipped to a global norm (Pascanu, Mikolov, Bengio 2013), and applied. They come from
-`tf.gradients` and go to a TensorFlow 1 optimizer's `apply_gradients`: between these two a library may average them over
-the ranks, and leave out what is not finite.
+The loss is the cross-entropy summed over the words, divided by the number of sentences or words of a rank
+(Batch.divisor). So the mean of the ranks' gradients is the gradient of one process that has all sentences.
+
+Gradients are merged (one row for each word of an embedding), clipped to a global norm (Pascanu, Mikolov, Bengio 2013),
+and applied. They come from `tf.gradients` and go to `apply_gradients` of a TensorFlow 1 optimizer. Between these two
+calls a library may average them over the ranks, and skip updates with gradients that are not finite.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from nmt.train.schedule import Schedule
 
 
 def with_weight_decay(optimizer: Any, decay: float) -> Any:
-    """The same kind of optimizer with decoupled weight decay: weights shrink apart from their gradients.
+    """Return a subclass of an optimizer class with decoupled weight decay: weights shrink apart from their gradients.
 
     Loshchilov, Hutter 2019, algorithm 2, line 12, in step t with the learning rate a_t of its schedule and the decay d:
 
         w_t = w_{t-1} - a_t (m_t / (sqrt(v_t) + epsilon) + d w_{t-1})
 
-    Matrices shrink: kernels and embeddings, these as a whole where a step has gradients of some rows alone; of a
-    normalised kernel the length. Biases, gains and an attention's vectors do not. It is done where a gradient is
-    applied, and so as often: a library that applies them after several batches, or leaves one out that is not finite,
-    need not know of it.
+    Kernels and embeddings shrink, an embedding as a whole even if the gradient has only some rows. Of a kernel with
+    weight normalization, only the length shrinks. Biases, gains and the vectors of attention do not shrink. A matrix
+    shrinks each time its gradient is applied. So a library that accumulates gradients over several batches, or skips
+    an update that is not finite, needs no code for weight decay.
 
     Args:
-        optimizer: a class of TensorFlow 1 optimizers, whose first argument is the learning rate, a scalar.
-        decay: d; 0 for none.
+        optimizer: class of a TensorFlow 1 optimizer; its first argument is the learning rate, a scalar.
+        decay: d; 0 returns `optimizer` itself.
 
     Returns:
         a class with the same arguments, variables and names.
@@ -49,7 +50,7 @@ def with_weight_decay(optimizer: Any, decay: float) -> Any:
         return optimizer
 
     class Decaying(optimizer):  # type: ignore[misc]
-        """Shrinks a matrix before its gradient is applied."""
+        """Optimizer that shrinks a matrix before it applies the matrix's gradient."""
 
         def __init__(self, rate: tf.Tensor, *args: Any, **kwargs: Any) -> None:
             super().__init__(rate, *args, **kwargs)
@@ -59,7 +60,7 @@ def with_weight_decay(optimizer: Any, decay: float) -> Any:
             kind = weights.name.rpartition("/")[2].partition(":")[0]
             if kind == DIRECTION or (weights.shape.rank < 2 and kind != LENGTH):
                 return []
-            with tf.control_dependencies([gradient]):  # which all that reads the weights has led to
+            with tf.control_dependencies([gradient]):  # the gradient depends on all earlier reads of the weights
                 return [weights.assign_sub(self._part * weights.read_value(), read_value=False)]
 
         def _resource_apply_dense(self, grad: tf.Tensor, handle: Any) -> Any:
@@ -78,33 +79,33 @@ v1 = tf.compat.v1
 
 @dataclass(frozen=True)
 class Optimization:
-    """How weights are updated.
+    """Settings of the loss, the regularization and the optimizer.
 
     Attributes:
         optimizer: "sgd", or "adam" (Kingma, Ba 2015).
         schedule: the learning rate of each step.
-        plateau: when evaluations lower it; None: never.
-        max_gradient_norm: gradients are clipped to this global norm.
-        dropout: probability that a number of what a layer reads is dropped; in a Transformer, of what its parts give.
-        output_dropout: probability that a number of what the output layer reads is dropped.
-        dropout_mask: "step", or "sentence": these two, and `activation_dropout`, drop the same numbers at all times of
-            a sentence.
+        plateau: settings of the plateau decay; None for no such decay.
+        max_gradient_norm: global norm to which gradients are clipped.
+        dropout: dropout rate of the inputs of layers; in a Transformer, of the outputs of its sublayers.
+        output_dropout: dropout rate of the input of the output layer.
+        dropout_mask: "step", or "sentence". With "sentence", `dropout`, `output_dropout` and `activation_dropout` use
+            the same mask at all time steps of a sentence.
         src_word_dropout: probability that a source word is dropped as a whole.
-        tgt_word_dropout: the same for a target word that the decoder reads.
-        attention_dropout: the same for a weight of attention, where the family has such a dropout.
-        activation_dropout: the same for a number inside a feed-forward layer; likewise.
-        num_sampled_softmax: words that the softmax is taken over (`nmt.model.parts.sampled_softmax`); 0 for all. The
-            loss, and the perplexity printed in training, are then those of the sample.
-        label_smoothing: probability that is asked for of all words alike; the loss that is printed is without it.
-        r_drop: what the divergence of two passes with other dropout counts; 0: one pass. The loss that is printed is
-            without it, the mean of both.
-        adam_beta1: of Adam, what is left of the mean of gradients after a step.
-        adam_beta2: the same for the mean of their squares.
-        adam_epsilon: added to the root of the latter.
-        weight_decay: part of each matrix that a step takes away, times the learning rate.
-        colocate_gradients_with_ops: whether gradients are computed on the device of what they are gradients of.
-        loss_scale: what a library multiplies the loss by, which then leaves out updates that overflow; None or "none":
-            nothing.
+        tgt_word_dropout: probability that a target word is dropped as a whole in the decoder's input.
+        attention_dropout: dropout rate of attention weights, where the model family supports it.
+        activation_dropout: dropout rate inside a feed-forward layer, where the model family supports it.
+        num_sampled_softmax: number of words of the sampled softmax (`nmt.model.parts.sampled_softmax`); 0 for the full
+            softmax. The loss and the perplexity in the log of training are then computed with the sample.
+        label_smoothing: probability mass that is spread evenly over all words; the logged loss is without it.
+        r_drop: weight of the divergence between two passes with different dropout; 0 for one pass. The logged loss is
+            the mean of both passes, without the divergence.
+        adam_beta1: decay rate of Adam's mean of gradients.
+        adam_beta2: decay rate of Adam's mean of squared gradients.
+        adam_epsilon: number that is added to the root of the mean of squared gradients.
+        weight_decay: share of each matrix that a step subtracts, times the learning rate.
+        colocate_gradients_with_ops: whether a gradient is computed on the device of its forward operation.
+        loss_scale: loss scale setting of a library that scales the loss and skips updates that overflow; None or
+            "none": no loss scale.
 
     Raises:
         ValueError: an unknown optimizer.
@@ -132,12 +133,12 @@ class Optimization:
     plateau: PlateauSettings | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
+        """Raise ValueError for an unknown optimizer."""
         if self.optimizer not in ("sgd", "adam"):
             raise ValueError(f"optimizer is {self.optimizer!r}; it must be 'sgd' or 'adam'")
 
     def build(self, rate: tf.Tensor) -> Any:
-        """The TensorFlow optimizer."""
+        """Return the TensorFlow optimizer with this learning rate, a scalar."""
         kind: Any = v1.train.GradientDescentOptimizer
         moments: tuple[float, ...] = ()
         if self.optimizer == "adam":
@@ -146,18 +147,17 @@ class Optimization:
 
 
 class StepResult(NamedTuple):
-    """What a step did, on this rank.
+    """Result of a step on this rank.
 
     Attributes:
         loss_sum: cross-entropy in nats, summed over this rank's target words.
-        target_words: target words of this rank, end marks counted.
-        source_words: source words of this rank.
-        grad_norm: global norm of the gradients (averaged over the ranks, if a library does so) before they
-            are clipped.
-        clipped_norm: the same after.
+        target_words: number of target words of this rank, end marks counted.
+        source_words: number of source words of this rank.
+        grad_norm: global norm of the gradients (averaged over the ranks, if a library does so) before clipping.
+        clipped_norm: global norm of the gradients after clipping.
         learning_rate: the rate that was used.
-        global_step: updates done, this one counted.
-        left_out: its update overflowed, and was left out: the losses and norms do not count.
+        global_step: number of updates done, this one counted.
+        left_out: whether the update overflowed and was skipped; losses and norms are then invalid.
     """
 
     loss_sum: float
@@ -171,11 +171,11 @@ class StepResult(NamedTuple):
 
 
 class TrainStep:
-    """The training graph, built in the current default graph; `run` does one step in a session of it.
+    """The training graph, built in the current default graph; `run` does one step in a session of that graph.
 
     Attributes:
-        leaves_out: whether an update that overflows is left out.
-        decay: what lowers the learning rate beside its schedule.
+        leaves_out: whether an update that overflows is skipped.
+        decay: decay of the learning rate by evaluations, in addition to its schedule.
 
     Raises:
         ValueError: the initializer has no vectors for the architecture's pretrained embeddings.
@@ -211,7 +211,7 @@ class TrainStep:
             label_smoothing=optimization.label_smoothing,
             r_drop=optimization.r_drop,
         )
-        # int32 because that is the tutorial's type; by hand because TensorFlow's own global step is int64.
+        # int32 as in the TensorFlow NMT tutorial; TensorFlow's own function would create an int64 global step.
         step = v1.get_variable(
             "global_step", [], tf.int32, v1.zeros_initializer(), trainable=False,
             collections=[v1.GraphKeys.GLOBAL_VARIABLES, v1.GraphKeys.GLOBAL_STEP],
@@ -228,15 +228,15 @@ class TrainStep:
         clipped, norm = tf.clip_by_global_norm(gradients, optimization.max_gradient_norm)
         update = optimization.build(rate).apply_gradients(zip(clipped, weights, strict=True), global_step=step)
         with tf.control_dependencies([update]):
-            done = tf.identity(step.read_value())  # after the update, which fetching the variable would not promise
+            done = tf.identity(step.read_value())  # fetching the variable could read it before the update
         self._fetches = (losses.words, norm, rate, done)
 
     def updates(self, session: Any) -> int:
-        """How many updates have been done."""
+        """Return the number of updates done."""
         return int(session.run(self._step))
 
     def run(self, session: Any, batch: Batch, seed: np.ndarray) -> StepResult:
-        """Updates the weights by the batch; `seed`, int32 [2], decides what dropout drops and what is sampled."""
+        """Update the weights with the batch; `seed`, int32 [2], is the seed of dropout and the sampled softmax."""
         loss_sum, norm, rate, step = session.run(self._fetches, self._input.feed(batch) | {self._seed: seed})
         return StepResult(
             loss_sum=float(loss_sum),
@@ -250,19 +250,19 @@ class TrainStep:
 
 
 def normalized(loss_sum: tf.Tensor, divisor: tf.Tensor) -> tf.Tensor:
-    """The training loss: nats summed over target words, divided by the number of sentences or words (both scalars).
+    """Return the training loss: nats summed over target words, divided by a number of sentences or words (scalars).
 
-    With `divisor` = those in the batch of all ranks / number of ranks, the mean of this over the ranks is what one
-    process gets from the whole batch, whether or not the ranks' slices are equally large.
+    `divisor` is the number in the batch of all ranks / number of ranks. Then the mean over the ranks is the loss that
+    one process computes from the whole batch, even if the ranks' slices differ in size.
     """
     return loss_sum / tf.cast(divisor, loss_sum.dtype)
 
 
 def merged(gradient: Any) -> Any:
-    """The same gradient with one row for each index; dense gradients and None pass.
+    """Return the gradient with one row for each index; dense gradients and None are returned unchanged.
 
-    A lookup's gradient has a row for each occurrence of a word. The norm over such rows depends on how a
-    batch is cut into ranks; the norm over the words' sums does not.
+    The gradient of an embedding lookup has a row for each occurrence of a word. The norm over these rows depends on how
+    a batch is distributed over the ranks. The norm over the sums of each word's rows does not.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -270,11 +270,11 @@ def merged(gradient: Any) -> Any:
     rows = tf.cond(
         tf.size(words) < tf.size(gradient.indices),
         lambda: tf.math.unsorted_segment_sum(gradient.values, place, tf.size(words)),
-        lambda: tf.identity(gradient.values),  # as ranks have averaged them; words are the indices then
+        lambda: tf.identity(gradient.values),  # gradients averaged over the ranks are merged already: words == indices
     )
     return tf.IndexedSlices(rows, words, gradient.dense_shape)
 
 
 def dropout_seed(seed: int, rank: int, step: int) -> np.ndarray:
-    """The seed of one rank's dropout in one step, int32 [2]."""
+    """Return the dropout seed of a rank in a step, int32 [2]."""
     return np.random.SeedSequence([seed, rank, step]).generate_state(2).view(np.int32)

@@ -1,7 +1,7 @@
-"""Stop signals: a run that is told to end saves a checkpoint first; Slurm and its like send one in time.
+"""Stop signals: a run that receives one writes a checkpoint and ends. Schedulers such as Slurm send it before a kill.
 
-SIGTERM is the usual one, and SIGINT comes of Ctrl-C; SIGUSR1 means the same, for launchers (Open MPI's) that end the
-ranks at once on the others.
+SIGTERM is the usual stop signal, and Ctrl-C sends SIGINT. SIGUSR1 has the same effect; it is for launchers such as Open
+MPI's, which end the ranks at once on the other two signals.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class Stop(Protocol):
-    """Whether training is to end with the step that has just been done."""
+    """Source of requests to end training after the current step."""
 
     def asked(self) -> bool:
-        """The same answer on all ranks, after each step."""
+        """Return whether training must end; after each step, the answer is the same on all ranks."""
 
 
 class NoStop:
-    """Nobody asks."""
+    """Source that never requests an end of training."""
 
     def asked(self) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
 
 class StopBySignal:
-    """SIGTERM, SIGUSR1 or SIGINT to any rank stops all of them after one and the same step; a second SIGINT at once.
+    """SIGTERM, SIGUSR1 or SIGINT to any rank stops all ranks after the same step; a second SIGINT ends at once.
 
-    The ranks tell each other with what they exchange in a step anyway. The handlers replace those before, in the main
-    thread alone, until `close`.
+    The request travels with the exchanges of a step. The handlers replace earlier handlers until `close`; they are
+    installed only if the object is created in the main thread.
 
     Args:
-        ranks: who tells whom.
+        ranks: the ranks that train.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -50,11 +50,11 @@ class StopBySignal:
             self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
 
     def asked(self) -> bool:
-        """Whether any rank has got the signal."""
+        """Return whether any rank has received a signal."""
         return self._ranks.asked_to_stop()
 
     def close(self) -> None:
-        """Gives the signals back."""
+        """Restore the earlier signal handlers."""
         while self._before:
             signal.signal(*self._before.popitem())
 
@@ -62,5 +62,5 @@ class StopBySignal:
         self._ranks.ask_to_stop()
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            if self._ranks.rank == 0:  # all have got it; no stream of Python's may be written to in a handler
+            if self._ranks.rank == 0:  # all ranks receive Ctrl-C; a handler must not write to Python's streams
                 os.write(2, b"# Ctrl-C: saves after this step, and ends; a second one ends at once\n")

@@ -1,4 +1,4 @@
-"""Synchronisation: what the ranks of a training exchange, and how often; the library that does it knows more."""
+"""Synchronisation: settings of the exchanges between ranks; the library `tfdist` defines their details."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ BLOCK_STATES = ("reset", "average", "keep")
 
 @dataclass(frozen=True)
 class Synchronisation:
-    """How the ranks' weights are kept together.
+    """Settings of the synchronisation of the ranks' weights.
 
     Attributes:
-        sync: "gradients", averaged in each step; or, after each block of local steps, weights: "average", or "bmuf",
-            filtered (Chen, Huo 2016).
-        block_steps: steps of a block.
-        block_momentum: what is left of the last block's change; None: 1 - 1/ranks.
-        block_learning_rate: what a block's own change counts.
-        block_nesterov: whether a block begins where the momentum leads.
-        block_state: what becomes of the optimizer's own state at a block's end.
-        block_warmup: steps with averaged gradients before the first block.
+        sync: "gradients" averages gradients in each step; "average" and "bmuf" synchronise weights after each block of
+            local steps, "bmuf" with block momentum (Chen, Huo 2016).
+        block_steps: number of steps of a block.
+        block_momentum: factor of the previous block's change; None for 1 - 1/ranks.
+        block_learning_rate: factor of the change within a block.
+        block_nesterov: whether a block starts from weights that are moved ahead by the momentum (Nesterov).
+        block_state: treatment of the optimizer's state at the end of a block, one of `BLOCK_STATES`.
+        block_warmup: number of steps with averaged gradients before the first block.
     """
 
     sync: str = "gradients"

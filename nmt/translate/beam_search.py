@@ -1,4 +1,4 @@
-"""Beam search: the best of several partial translations of each sentence, extended together."""
+"""Beam search: extends several partial translations of each sentence together and keeps the best."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _BLOCKS = sorted(range(32, 97), key=lambda size: abs(size - 64))
 def top_words(
     logits: tf.Tensor, count: int, forbidden: tf.Tensor | None = None, block: int | None = None
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The `count` greatest logits of each row, and all rows' logarithms of summed exponentials.
+    """Return the `count` greatest logits of each row with their words, and each row's log(sum(exp(logits))).
 
-    A selection of k of n values looks at each value by itself; the greatest of a block of values does not. So the k
-    blocks with the greatest maxima are selected first, which hold the k greatest values, and then k of their values.
+    `top_k` examines each value separately; a maximum over a block of values does not. So the k blocks with the greatest
+    maxima are selected first. They hold the k greatest values, which are then selected from these blocks.
 
     Args:
         logits: [rows, vocabulary].
-        count: at least 1; of fewer words, all are returned, if the graph knows how many there are.
-        forbidden: [vocabulary], added to the logits before words are chosen, but not before they are summed up: 0, or
-            minus infinity for a word that may not be chosen. None: all may be.
-        block: words that are compared at once; None for about 64, and a divisor of the vocabulary if there is one:
-            others cost a copy of the logits.
+        count: number of words, at least 1; all words if a vocabulary of static size has fewer.
+        forbidden: [vocabulary], 0 or minus infinity for a word that may not be chosen; None: all words are allowed. It
+            is added to the logits for the choice of words, but not for log(sum(exp(logits))).
+        block: number of words in a block; None for about 64. A divisor of the vocabulary's size is best, since other
+            sizes cost a copy of the logits; None takes a divisor if there is one.
 
     Returns:
-        logits [rows, count], greatest first, and of equal ones the first; their words, int32 [rows, count]; and
-        log(sum(exp(logits))), [rows, 1], by which a logit is greater than the word's log-probability.
+        logits, [rows, count], greatest first, equal logits in the order of the vocabulary; their words, int32 [rows,
+        count]; and log(sum(exp(logits))), [rows, 1]. A logit minus this number is the word's log-probability.
     """
     choice = logits if forbidden is None else logits + forbidden
     values, words = _greatest(choice, count, block)
@@ -40,7 +40,7 @@ def top_words(
 
 def _greatest(logits: tf.Tensor, count: int, block: int | None) -> tuple[tf.Tensor, tf.Tensor]:
     vocabulary = logits.shape[1]
-    if vocabulary is None:  # of a shortlist, which is short
+    if vocabulary is None:  # a shortlist: blocks do not pay for a few words
         return tuple(tf.math.top_k(logits, count))
     block = block or next((size for size in _BLOCKS if vocabulary % size == 0), _BLOCKS[0])
     count, blocks = min(count, vocabulary), -(-vocabulary // block)
@@ -55,7 +55,7 @@ def _of_blocks(logits: tf.Tensor, count: int, block: int, blocks: int) -> tuple[
         logits = tf.pad(logits, [[0, 0], [0, missing]], constant_values=-float("inf"))
     grouped = tf.reshape(logits, [-1, blocks, block])
     _, chosen = tf.math.top_k(tf.reduce_max(grouped, 2), count)
-    chosen = tf.sort(chosen, 1)  # so that of equal values the first is taken
+    chosen = tf.sort(chosen, 1)  # `top_k` then takes the first of equal values
     values, places = tf.math.top_k(tf.reshape(tf.gather(grouped, chosen, batch_dims=1), [-1, count * block]), count)
     return values, tf.gather(chosen, places // block, batch_dims=1) * block + places % block
 
@@ -73,33 +73,33 @@ def beam_search(
     min_length: int = 0,
     unk_id: int | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Keep the `beam_width` best partial translations of each sentence.
+    """Translate by beam search: keep the `beam_width` best partial translations of each sentence.
 
     A candidate of log-probability P scores (Wu et al. 2016, arXiv:1609.08144, eq. 14)
 
         P / ((5 + length) / 6) ** length_penalty_weight
           + coverage_penalty_weight * (sum over source positions of log min(attention so far, 1)).
 
-    As in the TensorFlow NMT tutorial, the length that scores a candidate does not count the eos that it ends
-    with, while that of a beam finished earlier does; the coverage counts for beams finished earlier only, and
-    there a position without any attention counts as covered. A finished beam stays in the race and can only be
-    followed by eos, at no cost. A sentence is done when all its beams are finished.
+    Details are as in the TensorFlow NMT tutorial. The length of a beam that finished in an earlier step includes its
+    eos. The length of a candidate that ends in this step does not. Only beams that finished earlier get the coverage
+    penalty, in which a position without any attention counts as covered. A finished beam still competes, and only eos
+    may follow it, at no cost. A sentence is done when all its beams are finished.
 
     Args:
-        translator: made with dropout 0.
+        translator: a translator with dropout 0.
         source: int32 [source time, batch].
         source_lengths: int32 [batch], each at least 1.
         max_steps: int32, the most words to write (eos included): a scalar, or [batch] to limit each sentence.
-        sos_id: the word before the first.
-        eos_id: the word after the last.
-        beam_width: partial translations kept for each sentence.
-        length_penalty_weight: 0 compares plain log-probabilities, more favours longer translations.
-        coverage_penalty_weight: 0 does not look at coverage, more favours translations of the whole source.
+        sos_id: id of the word before the first word.
+        eos_id: id of the word after the last word.
+        beam_width: number of partial translations kept for each sentence.
+        length_penalty_weight: exponent of the length penalty; 0 for none, more favours longer translations.
+        coverage_penalty_weight: factor of the coverage penalty; 0 for none, more favours complete translations.
         min_length: the fewest words to write (eos not counted), where `max_steps` allows them.
-        unk_id: a word that is not written; None if all are. What the others get stays as it is.
+        unk_id: id of a word that is never written; None allows all words. Other words keep their probabilities.
 
     Returns:
-        ids, int32 [batch, beam, time], best first, eos from the first eos on and past a sentence's limit; and
+        ids, int32 [batch, beam, time], best first, with eos from the first eos on and past a sentence's limit; and
         the scores, [batch, beam].
 
     Raises:
@@ -113,19 +113,19 @@ def beam_search(
     batch = tf.shape(source_lengths)[0]
     forbidden = Forbidden(eos_id, min_length, unk_id)
     race = _Race(beam_width, length_penalty_weight, coverage_penalty_weight, forbidden)
-    positions = tf.shape(source)[0] if coverage_penalty_weight else 0  # whose attention is kept account of
+    positions = tf.shape(source)[0] if coverage_penalty_weight else 0  # source positions whose attention is summed
     start = race.start(batch, sos_id, positions, tf.nest.flatten(decoder.initial_state)[0].dtype)
     return write_words(decoder, tf.broadcast_to(max_steps, [batch]), start, race.advance, beam_width, eos_id)
 
 
 class _Account(NamedTuple):
-    """What is known of each beam.
+    """State of each beam.
 
     Attributes:
-        log_probs: [sentences, beam].
-        lengths: words, the eos of a finished beam included; int32 [sentences, beam].
-        attended: [sentences, beam, source time], the sum of the attention's weights over the words; without a coverage
-            penalty it has no source positions.
+        log_probs: log-probabilities, [sentences, beam].
+        lengths: numbers of words, the eos of a finished beam included; int32 [sentences, beam].
+        attended: sums of the attention weights over the words, [sentences, beam, source time]; source time is 0 without
+            a coverage penalty.
     """
 
     log_probs: tf.Tensor
@@ -134,10 +134,10 @@ class _Account(NamedTuple):
 
 
 class _Race:
-    """The rules by which beams extend, score and replace each other.
+    """One step of beam search: extends the beams by a word, scores the candidates and keeps the best.
 
-    Of what follows a beam, no more than `width` words and eos can be among the best `width` of all: the length that
-    scores a candidate is the same for all words but eos, so that the most probable words score best.
+    It suffices to consider the `width` most probable words and eos after each beam. All words but eos give candidates
+    of equal length, so the most probable words score best.
     """
 
     def __init__(
@@ -149,14 +149,14 @@ class _Race:
         self._forbidden = forbidden
 
     def start(self, batch: tf.Tensor, sos_id: int, positions: int | tf.Tensor, dtype: tf.DType) -> Written:
-        """A single beam of each sentence."""
+        """Return a single empty beam for each sentence."""
         zeros = tf.zeros(tf.stack([batch, 1]), tf.int32)
         none = tf.cast(zeros, dtype)
         account = _Account(none, zeros, tf.zeros(tf.stack([batch, 1, positions]), dtype))
         return Written(zeros[:, :, None] + sos_id, tf.cast(zeros, tf.bool), none, account)
 
     def advance(self, written: Written, logits: tf.Tensor, attention: tf.Tensor | None) -> tuple[Written, tf.Tensor]:
-        """Write one word: see `nmt.translate.search_loop.Advance`."""
+        """Extend the beams by one word; see `nmt.translate.search_loop.Advance`."""
         sentences, beams = tf.unstack(tf.shape(written.scores))
         finished, before, lengths, attended, ids = (
             tf.reshape(one, tf.concat([[sentences * beams], tf.shape(one)[2:]], 0))
@@ -194,9 +194,9 @@ class _Race:
     def _candidates(
         self, logits: tf.Tensor, forbidden: tf.Tensor | None, finished: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """What may follow each beam: words, and their log-probabilities, [beams, at least `width`].
+        """Return words that may follow each beam, and their log-probabilities, both [beams, at least `width`].
 
-        In the order of the vocabulary, since of equally good ones the first is to win. `finished` is [beams, 1].
+        Words are in the order of the vocabulary, so the first of equally good words wins. `finished` is [beams, 1].
         """
         eos_id = self._forbidden.eos_id
         impossible, certain = tf.constant(-float("inf"), logits.dtype), tf.zeros([], logits.dtype)
@@ -208,7 +208,7 @@ class _Race:
         order = tf.argsort(words, 1)
         log_probs, words = (tf.gather(one, order, batch_dims=1) for one in (tf.concat([end, go_on], 1), words))
         missing = [[0, 0], [0, max(0, self._width - words.shape[1])]]
-        if missing[1][1]:  # of a small vocabulary
+        if missing[1][1]:  # the vocabulary is smaller than the beam
             words = tf.pad(words, missing, constant_values=eos_id)
             log_probs = tf.pad(log_probs, missing, constant_values=impossible)
         return words, log_probs
@@ -222,6 +222,6 @@ class _Race:
         return tf.pow((5.0 + tf.cast(lengths, dtype)) / 6.0, tf.cast(self._length_weight, dtype))
 
     def _coverage_penalty(self, attended: tf.Tensor) -> tf.Tensor:
-        """[beams], at most 0; positions past a sentence's end have no attention and add nothing."""
+        """Return the penalty, [beams], at most 0. Positions past a sentence's end have no attention and add nothing."""
         share = tf.where(attended > 0, tf.minimum(attended, 1.0), tf.ones_like(attended))
         return self._coverage_weight * tf.reduce_sum(tf.math.log(share), 1)

@@ -1,8 +1,8 @@
-"""Ensembles: several models of one shape translate together, by the mean of their probabilities.
+"""Ensembles: several models of one architecture translate together, with the mean of their probabilities.
 
-The next word's probability is the arithmetic mean of what the models give it, as in fairseq and Sockeye (Sutskever et
-al. 2014, arXiv:1409.3215, section 3.6, have figures of ensembles). Search sees one model; its weights of attention are
-the models' mean, too.
+The next word's probability is the arithmetic mean of the models' probabilities, as in fairseq and Sockeye. Sutskever et
+al. 2014 (arXiv:1409.3215, section 3.6) report scores of ensembles. For search, the ensemble is one model; its attention
+weights are the mean of the models' weights, too.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from nmt.model.registry import make_translator
 
 
 class EnsembleWeights(TrainedWeights):
-    """The weights of several models; arguments as for `TrainedWeights`, but for the first.
+    """The weights of several models in one graph and session.
 
-    The variables of model i have the names of a model by itself below `scopes[i]`.
+    The variables of model i have their usual names, below the scope `scopes[i]`.
 
     Args:
-        models: how many.
-        arguments: of `TrainedWeights`.
+        models: number of models.
+        arguments: arguments of `TrainedWeights`.
 
     Attributes:
-        scopes: of the models' variables.
+        scopes: variable scope of each model.
     """
 
     def __init__(self, models: int, *arguments: Any) -> None:
@@ -45,13 +45,13 @@ class EnsembleWeights(TrainedWeights):
 
 
 class Ensemble:
-    """What search asks of a `Translator`, of several.
+    """Several translators behind those methods of `Translator` that search calls.
 
     Args:
-        members: of one architecture.
+        members: translators of one architecture.
 
     Attributes:
-        architecture: of each.
+        architecture: the members' architecture.
     """
 
     def __init__(self, members: Sequence[Translator]) -> None:
@@ -59,16 +59,16 @@ class Ensemble:
         self._members = members
 
     def encode(self, source: tf.Tensor, source_lengths: tf.Tensor) -> list[Memory]:
-        """The members' memories; arguments as for `Translator.encode`."""
+        """Return the members' memories; arguments as for `Translator.encode`."""
         return [member.encode(source, source_lengths) for member in self._members]
 
     def decoder(self, memory: Sequence[Memory], *words: tf.Tensor) -> EnsembleDecoder:
-        """A decoder over the members' memories; arguments as for `Translator.decoder`."""
+        """Return a decoder over the members' memories; arguments as for `Translator.decoder`."""
         return EnsembleDecoder([member.decoder(own, *words) for member, own in zip(self._members, memory, strict=True)])
 
 
 class EnsembleDecoder(StepDecoder):
-    """Several decoders that read the same words; states and sources are lists of theirs."""
+    """Several decoders that read the same words; states and sources are lists with an element for each decoder."""
 
     def __init__(self, members: Sequence[StepDecoder]) -> None:
         self._members = members
@@ -76,7 +76,7 @@ class EnsembleDecoder(StepDecoder):
         self.sources = [member.sources for member in members]
 
     def step(self, state: Any, token_ids: tf.Tensor, sources: Any = None) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
-        """As `StepDecoder.step`; the logits are the logarithm of the members' summed probabilities."""
+        """Do a step of all members, as `StepDecoder.step`; logits are the logarithm of the summed probabilities."""
         sources = self.sources if sources is None else sources
         found = [
             member.step(own, token_ids, read) for member, own, read in zip(self._members, state, sources, strict=True)

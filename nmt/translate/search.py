@@ -1,4 +1,4 @@
-"""Greedy search and sampling: a translation word by word, the best one each time or one drawn at random."""
+"""Greedy search and sampling: writes a translation word by word, each the most probable one or a random one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 from nmt.model.interface import StepDecoder, Translator
 from nmt.translate.search_loop import Forbidden, Written, any_batch, write_words
 
-# (logits [sentences * translations, vocabulary], what is written) -> the next words, int32 [sentences, translations]
+# (logits [sentences * translations, vocabulary], translations so far) -> next words, int32 [sentences, translations]
 Choice = Callable[[tf.Tensor, Written], tf.Tensor]
 
 
@@ -25,21 +25,21 @@ def greedy_search(
     min_length: int = 0,
     unk_id: int | None = None,
 ) -> tf.Tensor:
-    """Write the most probable next word until it is eos.
+    """Translate by greedy search: write the most probable next word until it is eos.
 
     Args:
-        translator: made with dropout 0.
+        translator: a translator with dropout 0.
         source: int32 [source time, batch].
         source_lengths: int32 [batch], each at least 1.
         max_steps: int32, the most words to write (eos included): a scalar, or [batch] to limit each sentence.
-        sos_id: the word before the first.
-        eos_id: the word after the last.
+        sos_id: id of the word before the first word.
+        eos_id: id of the word after the last word.
         min_length: the fewest words to write (eos not counted), where `max_steps` allows them.
-        unk_id: a word that is not written; None if all are.
+        unk_id: id of a word that is never written; None allows all words.
 
     Returns:
-        ids, int32 [batch, time], eos from the first eos on, and past a sentence's limit; time is as long as
-        the longest translation needs.
+        ids, int32 [batch, time], with eos from the first eos on and past a sentence's limit; time is the length of the
+        longest translation.
     """
     batch = tf.shape(source_lengths)[0]
     decoder = translator.decoder(translator.encode(source, source_lengths))
@@ -60,37 +60,37 @@ def sample_search(
     min_length: int = 0,
     unk_id: int | None = None,
 ) -> tf.Tensor:
-    """Write words drawn from softmax(logits / temperature) until one is eos.
+    """Translate by sampling: draw words from softmax(logits / temperature) until one is eos.
 
-    The word drawn by a number u is the first whose cumulative probability exceeds u. All chance is in these numbers,
-    which come from outside (see `uniform_draws`): the same ones give the same words in any batch.
+    A random number u selects the first word whose cumulative probability exceeds u. The random numbers are arguments
+    (see `uniform_draws`): equal numbers give equal words in any batch.
 
     Args:
-        translator: made with dropout 0.
+        translator: a translator with dropout 0.
         source: int32 [source time, batch].
         source_lengths: int32 [batch], each at least 1.
         max_steps: int32, the most words to write (eos included): a scalar, or [batch] to limit each sentence.
-        sos_id: the word before the first.
-        eos_id: the word after the last.
-        temperature: more than 0; the smaller, the nearer to greedy search.
-        draws: float64 [batch, translations, time] in [0, 1), uniform; time is at least the greatest of max_steps.
+        sos_id: id of the word before the first word.
+        eos_id: id of the word after the last word.
+        temperature: divisor of the logits, more than 0; small values are close to greedy search.
+        draws: float64 [batch, translations, time], uniform in [0, 1); time is at least the greatest of max_steps.
         min_length: the fewest words to write (eos not counted), where `max_steps` allows them.
-        unk_id: a word that is not drawn; None if all are.
+        unk_id: id of a word that is never drawn; None allows all words.
 
     Returns:
-        ids, int32 [batch, translations, time], eos from the first eos on, and past a sentence's limit.
+        ids, int32 [batch, translations, time], with eos from the first eos on and past a sentence's limit.
 
     Raises:
-        ValueError: temperature not above 0.
+        ValueError: the temperature is not more than 0.
     """
     if temperature <= 0:
         raise ValueError(f"sampling_temperature is {temperature}; it must be more than 0")
     batch, translations, _ = tf.unstack(tf.shape(draws))
 
     def choose(logits: tf.Tensor, written: Written) -> tf.Tensor:
-        # In float64: the sum of a large vocabulary's probabilities would lose the small ones.
+        # float64, because a float32 sum over a large vocabulary loses small probabilities.
         cumulative = tf.cumsum(tf.nn.softmax(tf.cast(logits, tf.float64) / temperature), axis=1)
-        # Times the sum, which rounding keeps from being 1: the last word is not passed by.
+        # Rounding may make the sum less than 1. Scaled by the sum, a draw never goes past the last word.
         draws = tf.gather(written.account, written.time, axis=2)
         drawn = tf.reshape(draws, [-1, 1]) * cumulative[:, -1:]
         return tf.reshape(tf.reduce_sum(tf.cast(cumulative <= drawn, tf.int32), axis=1), tf.shape(draws))
@@ -102,9 +102,10 @@ def sample_search(
 
 
 def uniform_draws(seed: int, sentence: int, translation: int, steps: int) -> np.ndarray:
-    """The random numbers of one translation: float64 [steps] in [0, 1).
+    """Return the random numbers of one translation: float64 [steps] in [0, 1).
 
-    Each seed, sentence and translation (all 0 or more) has a stream of its own; fewer steps give its beginning.
+    Each combination of seed, sentence and translation (all 0 or more) has its own stream; `steps` is the number of
+    elements from its beginning.
     """
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, sentence, translation]))).random(steps)
 
@@ -112,18 +113,18 @@ def uniform_draws(seed: int, sentence: int, translation: int, steps: int) -> np.
 def attention_weights(
     translator: Translator, source: tf.Tensor, source_lengths: tf.Tensor, sos_id: int, target: tf.Tensor
 ) -> tf.Tensor:
-    """Where the decoder looks while it writes given words, however these were found.
+    """Return the decoder's attention weights while it writes given words.
 
     Args:
-        translator: with attention, made with dropout 0.
+        translator: a translator with attention and dropout 0.
         source: int32 [source time, batch].
         source_lengths: int32 [batch], each at least 1.
-        sos_id: the word before the first.
-        target: int32 [batch, target time], the words written.
+        sos_id: id of the word before the first word.
+        target: int32 [batch, target time], the words to write.
 
     Returns:
-        [batch, target time, source time]: row t has the weights, of sum 1, with which word t was written; 0 past a
-        source's end.
+        [batch, target time, source time]: row t has the attention weights for word t. Their sum is 1; they are 0 past
+        the end of the source.
 
     Raises:
         ValueError: the model has no attention.
@@ -154,7 +155,7 @@ def _start(shape: tf.Tensor, sos_id: int, draws: Any = ()) -> Written:
 
 
 def _write(decoder: StepDecoder, limits: tf.Tensor, start: Written, forbidden: Forbidden, choose: Choice) -> tf.Tensor:
-    """Translations of each sentence, int32 [batch, translations, time], by a choice of words."""
+    """Translate with a function that chooses the words; return ids, int32 [batch, translations, time]."""
 
     def advance(written: Written, logits: tf.Tensor, _: tf.Tensor | None) -> tuple[Written, tf.Tensor]:
         never = forbidden.at(written.time, logits)

@@ -1,7 +1,7 @@
-"""The loop of every search: one word after the other; a sentence that is done leaves the batch.
+"""The loop of every search: writes one word in each iteration; finished sentences leave the batch.
 
-A single loop inside the graph. The steps that long sentences still take cost what these cost; what a sentence gets does
-not depend on those it shares a batch with.
+It is a single while loop inside the graph. Once short sentences have left, a step costs only the work for the remaining
+sentences. A sentence's translations do not depend on the other sentences of its batch.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from nmt.model.interface import StepDecoder
 
 
 class Written(NamedTuple):
-    """What a search has written, of each sentence that it still translates.
+    """The translations so far of each sentence that is not finished.
 
     Attributes:
-        ids: int32 [sentences, translations, 1 + time], the translations, sos first.
-        finished: bool [sentences, translations], those that have ended.
+        ids: words of the translations, sos first; int32 [sentences, translations, 1 + time].
+        finished: whether a translation has ended; bool [sentences, translations].
         scores: [sentences, translations].
-        account: what else the search keeps account of, nested tensors [sentences, translations, ...].
+        account: further state of the search; nested tensors [sentences, translations, ...].
     """
 
     ids: tf.Tensor
@@ -32,13 +32,14 @@ class Written(NamedTuple):
 
     @property
     def time(self) -> tf.Tensor:
-        """Words written of each translation, an int32 scalar."""
+        """Number of words in each translation so far, an int32 scalar."""
         return tf.shape(self.ids)[2] - 1
 
 
-# (what is written, logits [sentences * translations, vocabulary] of the next words, the attention's weights that these
-# came with, [sentences * translations, source time] or None) -> the same with one word more, and which of the
-# translations before each goes on with, int32 [sentences, translations]: i of sentence s is s * translations + i.
+# Arguments: the translations so far; logits of the next words, [sentences * translations, vocabulary]; attention
+# weights of this step, [sentences * translations, source time] or None.
+# Returns: the translations with one word more; and for each, the row of the translation that it extends, int32
+# [sentences, translations]. Translation i of sentence s has row s * translations + i.
 Advance = Callable[[Written, tf.Tensor, tf.Tensor | None], tuple[Written, tf.Tensor]]
 
 
@@ -47,9 +48,9 @@ class Forbidden:
     """The words that a search may not write.
 
     Attributes:
-        eos_id: not before `min_length` words.
-        min_length: words of a translation at least, without eos.
-        unk_id: never; None if it may be written.
+        eos_id: id of eos, which is forbidden before `min_length` words are written.
+        min_length: the fewest words of a translation, without eos.
+        unk_id: id of a word that is always forbidden; None for no such word.
     """
 
     eos_id: int
@@ -57,7 +58,7 @@ class Forbidden:
     unk_id: int | None = None
 
     def at(self, time: tf.Tensor, logits: tf.Tensor) -> tf.Tensor | None:
-        """What is added to the logits after `time` words: [vocabulary], 0 or minus infinity; None for nothing."""
+        """Return the mask to add to the logits after `time` words: [vocabulary], 0 or minus infinity; None: no mask."""
         if not self.min_length and self.unk_id is None:
             return None
         words = tf.range(tf.shape(logits)[1])
@@ -78,16 +79,16 @@ def write_words(
     """Write words until all translations of all sentences have ended.
 
     Args:
-        decoder: over the memory of the sentences.
+        decoder: a decoder over the memory of the sentences.
         limits: int32 [batch], the most words of each sentence's translations.
-        start: before the first word, of all sentences; it may have fewer translations than there will be.
-        advance: writes a word of each.
-        translations: of each sentence after the first word.
-        eos_id: what ids are filled up with.
+        start: state of all sentences before the first word; it may have fewer translations than `translations`.
+        advance: function that extends each translation by a word.
+        translations: number of translations of each sentence after the first word.
+        eos_id: id that fills the ends of short translations.
 
     Returns:
-        ids, int32 [batch, translations, time], without sos, where time is as long as the longest needs; and the scores
-        [batch, translations], 0 where the limit is 0.
+        ids, int32 [batch, translations, time], without sos; time is the length of the longest translation. And the
+        scores, [batch, translations], 0 where the limit is 0.
     """
     batch = tf.shape(limits)[0]
     sentences = tf.cast(tf.where(limits > 0)[:, 0], tf.int32)
@@ -131,14 +132,14 @@ def write_words(
 
 
 def any_batch(state: list[tf.Tensor]) -> list[tf.TensorShape]:
-    """The shapes of tensors in a loop that does not know the batch's size."""
+    """Return the shapes of the tensors with an unknown batch size, for `shape_invariants` of a loop."""
     return [tf.TensorShape([None, *value.shape[1:]]) for value in state]
 
 
 def _filled_in(
     results: tuple[tf.Tensor, tf.Tensor], sentences: tf.Tensor, written: Written, go: tf.Tensor, eos_id: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The results with those of these sentences, which `go` are in what is written; the others get as long."""
+    """Return the results with those of `sentences`, which are rows `go` of `written`; pad the other ids with eos."""
     ids, scores = results
     before = tf.shape(ids)
     more = tf.fill(tf.stack([before[0], before[1], written.time - before[2]]), eos_id)

@@ -1,12 +1,11 @@
-"""Shortlists: the words that a translation may have, told from its source, in place of the whole vocabulary.
+"""Shortlists: the target words that a translation may have, chosen by its source words, instead of the vocabulary.
 
-The dearest product of a step of search is the one with the output layer. With a shortlist it is over some hundred
-words: those of all sentences of the batch. To each sentence only its own are open, so that what it gets does not depend
-on those it shares a batch with (Jean et al. 2015, arXiv:1412.2007, section 3.3; Mi et al. 2016, arXiv:1605.03209).
+The output layer is the most expensive matrix product of a search step. With a shortlist it has only some hundred
+columns: the words of all sentences of the batch. Each sentence may use only its own words, so its translation does not
+depend on the rest of the batch. See Jean et al. 2015, arXiv:1412.2007, section 3.3; Mi et al. 2016, arXiv:1605.03209.
 
-A file of shortlists, which `python -m nmt.shortlist` makes, has on each line a word of the source and the words of the
-target that it may become, with spaces between. Those of the end mark are open to every sentence, and so are the
-special words.
+A file of shortlists is made by `python -m nmt.shortlist`. Each line has a source word and its possible target words,
+separated by spaces. Every sentence may use the target words of the end mark, and the special words.
 """
 
 from __future__ import annotations
@@ -24,39 +23,39 @@ from nmt.text.lines import TextFile
 from nmt.text.tokens import split
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
-_REMEDY = "make it anew, with python -m nmt.shortlist, the vocabularies of the model and its --sos and --eos"
+_REMEDY = "make the file again with python -m nmt.shortlist, the model's vocabularies and its --sos and --eos"
 
 
 class Shortlist:
-    """What the words of a source may become.
+    """The possible target words of each source word.
 
     Args:
-        specials: the ids of the target's unknown word and of its marks of start and end.
-        to_all: ids of what any sentence may have beside them.
-        candidates: ids of what a sentence may have, by the id of a word that it has.
+        specials: ids of the target's unknown word, start mark and end mark.
+        to_all: ids of the other target words that every sentence may have.
+        candidates: ids of possible target words, by the id of the source word.
 
     Attributes:
-        places: where the lists have the special words, in their order.
+        places: indices of the special words in a batch's list, in the order of `specials`.
     """
 
     def __init__(
         self, specials: tuple[int, int, int], to_all: np.ndarray, candidates: Mapping[int, np.ndarray]
     ) -> None:
-        first = list(dict.fromkeys(specials))  # two of them may be one word
+        first = list(dict.fromkeys(specials))  # two special words may be the same word
         unk, sos, eos = (first.index(one) for one in specials)
         self.places = unk, sos, eos
         self._specials, self._to_all, self._candidates = np.array(first), to_all, candidates
 
     def of(self, source: np.ndarray, at_least: int) -> tuple[np.ndarray, np.ndarray]:
-        """The words of a batch.
+        """Return the target words of a batch.
 
         Args:
             source: int32 [time, batch]; padding is an end mark.
-            at_least: how many are wanted, though some be closed to all.
+            at_least: least length of the list; it is filled up with words that are closed to all sentences.
 
         Returns:
-            their ids, int32 [words], the special ones first and the others in order; and to which sentences they are
-            closed, bool [batch, words].
+            ids of the words, int32 [words], special words first, then the others in ascending order. And whether a word
+            is closed to a sentence, which then may not use it, bool [batch, words].
         """
         nothing = np.zeros(0, np.int32)
         own = []
@@ -74,7 +73,7 @@ class Shortlist:
 
 
 def read_shortlist(path: str | os.PathLike[str], src_vocab: SourceVocabulary, tgt_vocab: Vocabulary) -> Shortlist:
-    """The shortlist of a file.
+    """Read a shortlist from a file.
 
     Raises:
         InputError: the file cannot be read, or does not fit the vocabularies.
@@ -87,7 +86,7 @@ def read_shortlist(path: str | os.PathLike[str], src_vocab: SourceVocabulary, tg
         for place, word in enumerate(words):
             if word not in known[place > 0]:
                 raise InputError(
-                    f"{file.path}, line {number}: {word!r} is not in {vocabularies[place > 0].path}, so that this is "
+                    f"{file.path}, line {number}: {word!r} is not in {vocabularies[place > 0].path}, so this is "
                     f"the shortlist of another vocabulary; {_REMEDY}"
                 )
         key = int(src_vocab.encode(words[:1])[0]) if words else -1
@@ -98,23 +97,24 @@ def read_shortlist(path: str | os.PathLike[str], src_vocab: SourceVocabulary, tg
     end = src_vocab.padding_id
     if end not in candidates:
         raise InputError(
-            f"{file.path} has no line of {src_vocab.words[end]!r}, whose words are open to every sentence; {_REMEDY}"
+            f"{file.path} has no line for {src_vocab.words[end]!r}, with the words that are open to every sentence; "
+            f"{_REMEDY}"
         )
     specials = tgt_vocab.unk_id, tgt_vocab.sos_id, tgt_vocab.eos_id
     return Shortlist(specials, candidates[end], candidates)
 
 
 class Shortlisted:
-    """What search asks of a `Translator`, of one that writes and reads places of a shortlist in place of ids.
+    """A translator over the indices of a shortlist; it has those methods of `Translator` that search calls.
 
     Args:
-        translator: of all words, or what is asked as one is.
-        words: int32 [words], as `Shortlist.of` has them.
-        closed: bool [batch, words], likewise.
+        translator: a `Translator` or `Ensemble` over the whole vocabulary.
+        words: int32 [words], ids of the shortlist (see `Shortlist.of`).
+        closed: bool [batch, words], whether a word is closed to a sentence.
 
     Attributes:
-        architecture: the translator's.
-        encode: the translator's.
+        architecture: architecture of `translator`.
+        encode: method `encode` of `translator`.
     """
 
     def __init__(self, translator: Any, words: tf.Tensor, closed: tf.Tensor) -> None:
@@ -123,6 +123,6 @@ class Shortlisted:
         self._translator, self._words = translator, (words, closed)
 
     def decoder(self, memory: Any) -> StepDecoder:
-        """A decoder over this memory."""
+        """Return a decoder over this memory."""
         found: StepDecoder = self._translator.decoder(memory, *self._words)
         return found

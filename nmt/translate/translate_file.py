@@ -1,4 +1,4 @@
-"""File translation: a text file into a file of translations, all its lines or those on a list, which are drawn, too."""
+"""File translation: translates all or some lines of a text file, and draws attention weights for some lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nmt.reporting.progress import progress
 from nmt.text.lines import TextFile
 from nmt.translate.translation_model import TranslationModel, translate_shared
 
-LINES_PER_RANK = 4_000  # of a piece: the batches of a piece are of similar length only if there are many
+LINES_PER_RANK = 4_000  # of a piece; with few lines, sentences of a batch would differ much in length
 
 
 def translate_file(
@@ -27,29 +27,29 @@ def translate_file(
     inference_list: str | None = None,
     work: str = "",
 ) -> int:
-    """Translates a text file line by line into another, which appears when it is complete.
+    """Translate a text file line by line into another file, which appears when it is complete.
 
-    Rank 0 alone reads and writes; the translations of a line stand in consecutive lines. A long text is translated in
-    pieces, so that memory does not grow with it; what a process that was killed has done of the same text, with the
-    same model and options, is not done again.
+    Rank 0 alone reads and writes; the translations of a line are consecutive lines. A long text is translated in
+    pieces, so the memory does not grow with its length. After a process was killed, the next call reuses its finished
+    pieces if text, model and options are the same.
 
     Collective: every rank calls, with equal weights in its model.
 
     Args:
-        model: what translates.
-        input_path: the source text.
-        output_path: where the translations go; the directory is made if missing.
-        ranks: who translates; each does a share.
-        inference_list: the numbers of the lines wanted, from 0, with commas between them; None for all. They are
-            translated in the order of the list, each as it would be in the whole file.
-        work: what tells this model with these options from others.
+        model: the model that translates.
+        input_path: path of the source text.
+        output_path: path of the translations; the directory is made if missing.
+        ranks: the ranks that share the lines.
+        inference_list: line numbers from 0, separated by commas; None for all lines. Lines are translated in the order
+            of the list, each with the same result as in the whole file.
+        work: identifier of the model and the options.
 
     Returns:
         the number of source lines translated.
 
     Raises:
-        AgreedError: on every rank: the input cannot be read or is not UTF-8, the list names what is no line of it, or
-            the output cannot be written.
+        AgreedError: on every rank: the input cannot be read or is not UTF-8, a listed line does not exist, or the
+            output cannot be written.
     """
     with contextlib.closing(_Files(input_path, output_path, inference_list, work)) as files:
         done, total = from_root(ranks, files.open)
@@ -63,14 +63,14 @@ def translate_file(
 
 
 class _Files:
-    """What rank 0 reads and writes in a translation; on the others nothing is ever opened."""
+    """The input and output file of a translation; only rank 0 opens them."""
 
     def __init__(self, input_path: str, output_path: str, inference_list: str | None, work: str) -> None:
         self._paths, self._list, self._work = (input_path, output_path), inference_list, work
         self._opened = contextlib.ExitStack()
 
     def open(self) -> tuple[int, int]:
-        """Opens both files; returns how many lines are done, and how many are wanted."""
+        """Open both files; return the number of lines that are done, and the number of all lines to translate."""
         self._text = TextFile(self._paths[0])
         self._numbers = picked_numbers(self._text, self._list)
         work = f"{self._work} {self._text.checksum:08x} {self._list}"
@@ -83,32 +83,32 @@ class _Files:
         return self._first, len(self._numbers)
 
     def read(self, start: int, most: int) -> tuple[list[int], list[str]]:
-        """The numbers of the next lines, and their texts."""
+        """Return the numbers and the texts of at most `most` lines from index `start` on."""
         numbers = list(self._numbers[start : start + most])
         return numbers, [self._text.line(number) for number in numbers]
 
     def write(self, translations: list[list[str]], done: int) -> None:
-        """Adds the translations of the lines read; with them, so many are done."""
+        """Write the translations of some lines; `done` is the number of lines done, these included."""
         self._output.add("".join(line + "\n" for found in translations for line in found), done)
         pace = (done - self._first) / (time.perf_counter() - self._started)
         self._shown.advance(done, {"lines/s": f"{pace:.1f}"})
 
     def complete(self) -> None:
-        """The output appears."""
+        """Give the output its final name."""
         self._output.complete()
 
     def close(self) -> None:
-        """Closes what is open; what is done stays for the next time."""
+        """Close the files; finished pieces stay for the next call."""
         self._opened.close()
 
 
 def draw_attention(model: TranslationModel, input_path: str, output_path: str, inference_list: str) -> list[str]:
-    """Draws where the model looks while it translates the lines of a list, `<output_path><number>.png` for each.
+    """Draw the model's attention for each line of a list, as `<output_path><number>.png`.
 
-    Arguments as for `translate_file`. For one rank.
+    Arguments as for `translate_file`. Only one rank calls.
 
     Returns:
-        the pictures' paths: none by a model without attention, or without matplotlib; a blank line has none.
+        paths of the pictures. There are none for blank lines, for a model without attention, and without matplotlib.
 
     Raises:
         InputError: the input or the list cannot be used, or a picture cannot be written.
@@ -125,10 +125,10 @@ def draw_attention(model: TranslationModel, input_path: str, output_path: str, i
 
 
 def picked_lines(path: str, inference_list: str | None) -> tuple[list[int], list[str]]:
-    """The numbers and the texts of the lines of a file that are on the list; of all its lines without a list.
+    """Return the numbers and the texts of the lines of a file that are on the list; None lists all lines.
 
     Raises:
-        InputError: the file cannot be used, or the list names what is no line of it.
+        InputError: the file cannot be used, or the list names a line that the file does not have.
     """
     text = TextFile(path)
     numbers = list(picked_numbers(text, inference_list))
@@ -136,7 +136,7 @@ def picked_lines(path: str, inference_list: str | None) -> tuple[list[int], list
 
 
 def picked_numbers(text: TextFile, inference_list: str | None) -> Sequence[int]:
-    """The same without the texts."""
+    """Return the numbers of the lines on the list, as `picked_lines`."""
     numbers = range(len(text)) if inference_list is None else parse_list(inference_list)
     for number in [] if inference_list is None else numbers:
         if number >= len(text):
@@ -147,16 +147,16 @@ def picked_numbers(text: TextFile, inference_list: str | None) -> Sequence[int]:
 
 
 def parse_list(inference_list: str) -> list[int]:
-    """The numbers of a list such as "3,0,17", in its order.
+    """Return the numbers of a list such as "3,0,17", in its order.
 
     Raises:
-        InputError: something between the commas is no number of a line.
+        InputError: an entry is not a line number.
     """
     entries: Sequence[str] = [entry.strip(" ") for entry in inference_list.split(",")]
     for entry in entries:
         if not (entry.isascii() and entry.isdigit()):
             raise InputError(
-                f"--inference_list={inference_list}: {entry!r} is no line number; give numbers from 0 with commas "
-                "between them"
+                f"--inference_list={inference_list}: {entry!r} is no line number; give numbers from 0, separated "
+                "by commas"
             )
     return [int(entry) for entry in entries]

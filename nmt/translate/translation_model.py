@@ -1,7 +1,6 @@
-"""The translation graph: lines of one language into lines of another, with the weights of a checkpoint.
+"""The translation graph: translates lines with the weights of a checkpoint, without dropout.
 
-Without dropout. Lines of similar length are translated together; the order of the output is that of the input, and a
-blank line gives blank lines.
+A batch has lines of similar length; the output has the order of the input. A blank line gives blank lines.
 """
 
 from __future__ import annotations
@@ -27,38 +26,38 @@ v1 = tf.compat.v1
 
 MODES = ("greedy", "sample", "beam_search")
 
-_SLACK = 10  # tokens above twice the source's length: one source word may be many subwords
+_SLACK = 10  # tokens in addition to twice the source's length: one source word may give many subwords
 
 
 def search_mode(infer_mode: str | None, beam_width: int, sampling_temperature: float) -> str:
-    """The mode asked for; else beam search if it has a width, sampling if it has a temperature, greedy search."""
+    """Return `infer_mode`; if unset, beam search with a beam width, sampling with a temperature, else greedy."""
     sampled = "sample" if sampling_temperature else "greedy"
     return infer_mode or ("beam_search" if beam_width else sampled)
 
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How translations are searched for.
+    """Settings of the search for translations.
 
     Attributes:
-        infer_mode: one of `MODES`; None for what `search_mode` chooses.
-        beam_width: hypotheses kept by beam search.
+        infer_mode: one of `MODES`; None: `search_mode` chooses.
+        beam_width: number of hypotheses of beam search.
         length_penalty_weight: exponent of the length penalty of beam search.
         coverage_penalty_weight: factor of the coverage penalty of beam search, which needs attention.
-        sampling_temperature: what logits are divided by before a word is drawn.
-        translations_per_input: translations of each line; greedy search finds one, beam search at most as many as it
-            keeps hypotheses.
-        seed: of the draws; not negative.
-        batch_size: sentences translated together.
-        src_max_len: tokens kept of a source; None or 0 for all.
-        tgt_max_len: most tokens of a translation; None or 0 for twice its source's length, and ten.
-        min_length: fewest tokens of a translation; one of a very short source may then be longer than the above.
-        ban_unk_token: whether the word for unknown ones is never written.
-        shortlist: the file that tells what words a source may become; None: all.
-        subword_option: how tokens are joined into words: "", "bpe" or "spm".
+        sampling_temperature: divisor of the logits before a word is drawn.
+        translations_per_input: number of translations of each line; greedy search finds one, beam search at most
+            `beam_width`.
+        seed: random seed of sampling; not negative.
+        batch_size: number of sentences that are translated together.
+        src_max_len: number of tokens to which a source sentence is cut; None or 0 for no limit.
+        tgt_max_len: most tokens of a translation; None or 0 for twice the source's length plus ten.
+        min_length: fewest tokens of a translation, even if twice the source's length plus ten is less.
+        ban_unk_token: whether the unknown word is never written.
+        shortlist: path of a file with the possible target words of each source word; None allows all words.
+        subword_option: notation of the subwords that are joined into words: "", "bpe" or "spm".
 
     Raises:
-        ValueError: an unknown mode, or one without the number that it needs.
+        ValueError: an unknown mode, or a mode without the number that it needs.
     """
 
     infer_mode: str | None = None
@@ -77,7 +76,7 @@ class SearchSettings:
     subword_option: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be searched for."""
+        """Raise ValueError for invalid settings."""
         if self.mode not in MODES:
             raise ValueError(f"infer_mode is {self.infer_mode!r}; it must be one of {', '.join(map(repr, MODES))}")
         if self.mode == "beam_search" and self.beam_width < 1:
@@ -93,23 +92,23 @@ class SearchSettings:
 
     @property
     def mode(self) -> str:
-        """One of `MODES`."""
+        """The search mode, one of `MODES`."""
         return search_mode(self.infer_mode, self.beam_width, self.sampling_temperature)
 
     @property
     def translations(self) -> int:
-        """Translations that each line gets."""
+        """Number of translations of each line."""
         found = {"greedy": 1, "sample": self.translations_per_input, "beam_search": self.beam_width}
         return min(self.translations_per_input, found[self.mode])
 
 
 class Alignment(NamedTuple):
-    """Where a model looked while it wrote.
+    """A translation and its attention weights.
 
     Attributes:
-        source: the tokens read.
-        target: the tokens written, the end mark among them unless the limit of length came first.
-        weights: float32 [target, source], each row of sum 1.
+        source: tokens of the source.
+        target: tokens of the translation, with the end mark unless the translation was cut at its greatest length.
+        weights: attention weights, float32 [target, source]; each row has the sum 1.
     """
 
     source: list[str]
@@ -118,7 +117,7 @@ class Alignment(NamedTuple):
 
 
 class TranslationModel(TrainedModel[SearchSettings]):
-    """Translates by the weights in its session."""
+    """Translates with the weights in its session."""
 
     def _build(self, translator: Translator) -> None:
         self._source = v1.placeholder(tf.int32, translator.architecture.source_shape, "source")
@@ -154,14 +153,14 @@ class TranslationModel(TrainedModel[SearchSettings]):
             self._weights = attention_weights(translator, self._source, self._lengths, vocabulary.sos_id, self._target)
 
     def translate(self, lines: Sequence[str], numbers: Sequence[int] | None = None) -> list[list[str]]:
-        """The translations of each line, best first, in the order of the lines; what the line alone would get.
+        """Translate lines; a line's translations do not depend on the other lines.
 
         Args:
             lines: source text.
-            numbers: what chooses the random draws for each line when words are sampled; None for 0, 1, 2, ...
+            numbers: number of each line, which selects its random stream for sampling; None for 0, 1, 2, ...
 
         Returns:
-            `translations` of the settings for each line.
+            the translations of each line, best first, in the order of the lines.
         """
         tokens = [self._tokens(line) for line in lines]
         numbers = range(len(lines)) if numbers is None else numbers
@@ -177,14 +176,14 @@ class TranslationModel(TrainedModel[SearchSettings]):
         return translations
 
     def align(self, line: str, number: int = 0) -> Alignment | None:
-        """The line's best translation and the attention with which it is written.
+        """Return the line's best translation with its attention weights.
 
         Args:
             line: source text.
-            number: see `translate`.
+            number: number of the line, as in `translate`.
 
         Returns:
-            None for a blank line, and by a model without attention.
+            None for a blank line, and for a model without attention.
         """
         tokens = self._tokens(line)
         if not tokens or self._weights is None:
@@ -200,15 +199,15 @@ class TranslationModel(TrainedModel[SearchSettings]):
         return split(line)[: self._settings.src_max_len or None]
 
     def _limits(self, lengths: np.ndarray) -> np.ndarray:
-        """The most words, eos among them, of translations of sources of these lengths, int32 [batch]."""
-        # Not twice the longest source of the batch: a sentence's limit would depend on its neighbours.
+        """Return the most words (eos included) of a translation, by the lengths of the sources, int32 [batch]."""
+        # Each sentence has its own limit; a common one would depend on the other sentences of the batch.
         limit = self._settings.tgt_max_len
         limits = np.full_like(lengths, limit) if limit else 2 * lengths + _SLACK
         limits = np.maximum(limits, self._settings.min_length + 1)  # and the end mark
         return limits if self._longest is None else np.minimum(limits, self._longest)
 
     def _search(self, tokens: Sequence[Sequence[str]], numbers: Sequence[int]) -> np.ndarray:
-        """Ids, int32 [batch, translations, time], of the translations of sentences that each have a token."""
+        """Return the ids of the translations, int32 [batch, translations, time]; each sentence has at least a token."""
         source, lengths = source_batch(tokens, self._src_vocab, None)
         limits = self._limits(lengths)
         feed: dict[tf.Tensor, Any] = {self._source: source, self._lengths: lengths, self._max_steps: limits}
@@ -228,17 +227,17 @@ class TranslationModel(TrainedModel[SearchSettings]):
 def translate_shared(
     model: TranslationModel, lines: Sequence[str], ranks: Ranks, numbers: Sequence[int] | None = None
 ) -> list[list[str]]:
-    """What `model.translate` returns, on every rank, for which each rank translates a share.
+    """Translate lines with all ranks, a share each; return the result of `model.translate` on every rank.
 
-    The lines are dealt like cards in the order of their lengths, so that the ranks have nearly equal work; since a
-    line's translations do not depend on other lines, they do not depend on the number of ranks.
+    The lines, sorted by length, go to the ranks in turn, so the ranks have nearly equal work. A line's translations do
+    not depend on other lines, and so not on the number of ranks.
 
     Collective: every rank calls with the same lines and numbers, and with equal weights in its model.
     """
     numbers = range(len(lines)) if numbers is None else numbers
     order = np.argsort([len(split(line)) for line in lines], kind="stable").tolist()
     mine = order[ranks.rank :: ranks.size]
-    with ranks.alone("translation"):  # some shares take longer than others
+    with ranks.alone("translation"):  # ranks with faster shares wait for the others
         share = model.translate([lines[i] for i in mine], [numbers[i] for i in mine])
     translations: list[list[str]] = [[] for _ in lines]
     for rank, gathered in enumerate(ranks.gather(share)):

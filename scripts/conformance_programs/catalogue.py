@@ -1,4 +1,4 @@
-"""Which programs there are: read from their source, without importing TensorFlow."""
+"""Catalogue: the list of the programs, read from their source without importing TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 STYLES = {"graph": "graph", "functions": "function", "eager": "eager", "fit": "fit", "self_check": "eager"}
-HIDDEN = "self_check"  # programs that are wrong on purpose, run only when asked for
+HIDDEN = "self_check"  # programs that are wrong on purpose; --only must name them
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """One of them.
+    """One program.
 
     Attributes:
-      name: of the function.
-      module: where it is.
-      style: graph, function, eager or fit; those of a style share a job.
-      what: the first line of its docstring.
-      differs: why it cannot be equal to one process; empty if it can.
-      told: words of the message with which tfdist leaves the ranks apart; empty if it must not.
+      name: name of its function.
+      module: name of its module.
+      style: graph, function, eager or fit; the programs of a style share a job.
+      what: first line of its docstring.
+      differs: reason why it cannot be equal to one process; empty if it can.
+      told: words of tfdist's message that the ranks' variables differ; empty if they must not differ.
     """
 
     name: str
@@ -36,12 +36,12 @@ class Program:
 
 
 def programs(only: Sequence[str] = ()) -> list[Program]:
-    """Those whose names match one of the patterns; without patterns, all but the hidden ones."""
+    """Return the programs whose names match one of the patterns; without patterns, all but the hidden programs."""
     found = [p for path in sorted(FOLDER.glob("*.py")) for p in _of_module(path)]
     names = [p.name for p in found]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise ValueError(f"several programs are called {', '.join(sorted(twice))}: --only could not tell them apart")
+        raise ValueError(f"several programs are called {', '.join(sorted(twice))}: give each program its own name")
     found.sort(key=lambda p: list(STYLES.values()).index(p.style))
     if not only:
         return [p for p in found if p.module != HIDDEN]

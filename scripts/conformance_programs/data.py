@@ -1,16 +1,16 @@
-"""What the programs learn: a regression with a category, cut into batches and these into the ranks' parts."""
+"""Data of the programs: a regression with a category, cut into batches, and each batch into the ranks' parts."""
 
 from __future__ import annotations
 
 import numpy as np
 
-ROWS = 48  # of a whole batch
-PARTS = 12  # the number of ranks divides it: programs may cut a batch into so many tasks
+ROWS = 48  # rows of a whole batch
+PARTS = 12  # a multiple of the number of ranks; programs may cut a batch into 12 tasks
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def batches(rank: int, size: int, steps: int = 5) -> list[Batch]:
-    """A rank's part of each batch: x [rows, 5], y [rows, 3], category [rows] of 7."""
+    """Return a rank's part of each batch: x [rows, 5], y [rows, 3], category [rows] from 0 to 6."""
     random = np.random.RandomState(3)
     result = []
     for _ in range(steps):
@@ -21,11 +21,11 @@ def batches(rank: int, size: int, steps: int = 5) -> list[Batch]:
 
 
 def arrays(rank: int, size: int, steps: int = 5) -> Batch:
-    """The same as three arrays, of which ``rows(size)`` rows after one another are a batch."""
+    """Return a rank's parts of all batches as three arrays; each ``rows(size)`` successive rows are a batch."""
     x, y, category = (np.concatenate(parts) for parts in zip(*batches(rank, size, steps), strict=True))
     return x, y, category
 
 
 def rows(size: int) -> int:
-    """How many rows of a batch each rank has."""
+    """Return the number of each rank's rows of a batch."""
     return ROWS // size

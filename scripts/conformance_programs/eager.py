@@ -1,4 +1,4 @@
-"""Eager execution throughout: a loop, a tape, an update."""
+"""Eager programs: loops with a tape and an update, all executed eagerly."""
 
 import keras
 import numpy as np
@@ -40,7 +40,7 @@ def tape_and_assign_sub(rank, size):
 
 
 def clipped_by_hand(rank, size):
-    """The global norm taken and divided by, without clip_by_global_norm."""
+    """Gradients are divided by their global norm in the script, without clip_by_global_norm."""
     w, b = _variables()
     optimizer = tf.keras.optimizers.SGD(0.5)
     for x, y, _ in batches(rank, size):
@@ -104,7 +104,7 @@ def optimizer_of_tensorflow_1(rank, size):
 
 
 def gradients_in_numpy(rank, size):
-    """Gradients go to NumPy, which makes the new values."""
+    """NumPy computes the new values from the gradients."""
     w, b = _variables()
     moment = np.zeros([5, 3], "float32")
     for x, y, _ in batches(rank, size):
@@ -132,7 +132,7 @@ def persistent_tape_and_two_optimizers(rank, size):
 
 
 def optimizer_made_later(rank, size):
-    """The optimizer is changed for another one in the middle, and its learning rate is assigned."""
+    """Another optimizer takes over in the middle, and learning rates are assigned."""
     w, b = _variables()
     optimizer = tf.keras.optimizers.SGD(0.3)
     for number, (x, y, _) in enumerate(batches(rank, size, 6)):

@@ -1,4 +1,4 @@
-"""Eager execution: loops around loops, second derivatives, and other threads."""
+"""Eager programs: nested loops, second derivatives, and other threads."""
 
 import tempfile
 import threading
@@ -27,7 +27,7 @@ def _weights(model):
 
 
 def reptile(rank, size):
-    """start = get_weights(), some steps, set_weights(part of the way), again.
+    """get_weights, some steps, set_weights to a point between old and new weights, repeated.
 
     Told: were set between two steps, to other values on each rank.
     """
@@ -59,7 +59,7 @@ def folds(rank, size):
 
 
 def best_weights_kept(rank, size):
-    """The weights of a step are kept in NumPy, training goes on, and they are loaded back at the end."""
+    """A step's weights are kept in NumPy, training continues, and the weights are restored later."""
     model, optimizer, kept = _model(), keras.optimizers.SGD(0.3), None
     for number, (x, y, _) in enumerate(batches(rank, size)):
         _step(model, optimizer, x, y)
@@ -97,7 +97,7 @@ def gauss_newton(rank, size):
 
 
 def gradient_penalty_of_tapes(rank, size):
-    """Two tapes, one in the other: the slope with respect to the inputs is a part of the loss."""
+    """Two nested tapes: the gradient with respect to the inputs is a part of the loss."""
     model, optimizer = _model(), keras.optimizers.Adam(0.02, epsilon=1e-3)
     for x, y, _ in batches(rank, size):
         x = tf.constant(x)
@@ -113,7 +113,7 @@ def gradient_penalty_of_tapes(rank, size):
 
 
 def sharpness_aware_by_hand(rank, size):
-    """Weights are moved along the gradient and back, and the gradient of there is applied."""
+    """Weights are moved along the gradient, the gradient at that point is taken, and applied to the old weights."""
     model, optimizer = _model(), keras.optimizers.SGD(0.3)
     for x, y, _ in batches(rank, size):
         variables = model.trainable_variables
@@ -133,7 +133,7 @@ def sharpness_aware_by_hand(rank, size):
 
 
 def average_of_weights_by_hand(rank, size):
-    """A second model holds the moving average of the first one's weights, and makes targets for it."""
+    """A teacher model has the moving average of the student's weights, and makes targets for the student."""
     student, teacher = _model(), _model()
     teacher.set_weights(student.get_weights())
     optimizer = keras.optimizers.SGD(0.3)
@@ -149,7 +149,7 @@ def average_of_weights_by_hand(rank, size):
 
 
 def _while_another_thread_looks(model, data, train):
-    """A thread has a tape open, for slopes with respect to inputs, while the main one trains."""
+    """Train in the main thread while another thread has a tape open, for gradients with respect to the inputs."""
     inputs = tf.constant(data[0][0])
     opened, trained = threading.Event(), threading.Event()
 
@@ -203,7 +203,7 @@ def loaded_on_rank_0(rank, size):
 
 
 def checkpoint_of_each_rank(rank, size):
-    """tf.train.Checkpoint writes model and optimizer in the middle, and others are restored from it."""
+    """tf.train.Checkpoint saves model and optimizer in the middle; a new model and optimizer are restored from it."""
     model, optimizer = _model(), keras.optimizers.Adam(0.05, epsilon=1e-3)
     data = batches(rank, size, 6)
     for x, y, _ in data[:3]:

@@ -1,4 +1,4 @@
-"""Keras 3: compile and fit, with models and data of all kinds."""
+"""Keras 3 programs: compile and fit, with models and data of all kinds."""
 
 import keras
 import numpy as np
@@ -24,7 +24,7 @@ def _fit(model, rank, size, optimizer=None, **options):
 
 
 def sequential(rank, size):
-    """A Sequential model of known inputs, Adam."""
+    """A Sequential model with an input shape, trained with Adam."""
     return _fit(_sequential(), rank, size)
 
 
@@ -36,7 +36,7 @@ def functional(rank, size):
 
 
 def subclassed(rank, size):
-    """A subclass of Model, whose layers are built in the first step."""
+    """A subclass of Model, which builds its layers in the first step."""
 
     class Network(keras.Model):
         def __init__(self):
@@ -50,7 +50,7 @@ def subclassed(rank, size):
 
 
 def custom_train_step(rank, size):
-    """train_step of one's own: a tape, clipping, apply_gradients, metrics."""
+    """A custom train_step: a tape, clipping, apply_gradients, metrics."""
 
     class Network(keras.Sequential):
         def train_step(self, data):
@@ -67,7 +67,7 @@ def custom_train_step(rank, size):
 
 
 def train_step_without_optimizer(rank, size):
-    """train_step of one's own that subtracts gradients itself."""
+    """A custom train_step that subtracts gradients without an optimizer."""
 
     class Network(keras.Sequential):
         def train_step(self, data):
@@ -91,7 +91,7 @@ def from_a_dataset(rank, size):
 
 
 def from_a_generator(rank, size):
-    """A generator of Python without end, and steps_per_epoch."""
+    """An endless Python generator, and steps_per_epoch."""
     x, y, _ = arrays(rank, size, 4)
 
     def generate():
@@ -125,7 +125,7 @@ def from_a_py_dataset(rank, size):
 
 
 def train_on_batch(rank, size):
-    """model.train_on_batch in a loop of one's own."""
+    """model.train_on_batch in a loop of the script."""
     x, y, _ = arrays(rank, size)
     model = _sequential()
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
@@ -182,7 +182,7 @@ def class_weight(rank, size):
 
 
 def validation_data(rank, size):
-    """validation_data and validation_split of another fit."""
+    """validation_data, and validation_split in a second fit."""
     x, y, _ = arrays(rank, size, 4)
     model = _sequential()
     model.compile(keras.optimizers.Adam(0.05, epsilon=1e-3), "mse", metrics=["mae"])

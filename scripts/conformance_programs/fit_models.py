@@ -1,4 +1,4 @@
-"""Keras 3: models that need care: embeddings, frozen parts, statistics of batches, scopes, names and orders."""
+"""Keras 3 programs: models with embeddings, frozen parts, batch statistics, strategy scopes, names and orders."""
 
 import tempfile
 
@@ -25,15 +25,15 @@ def _words(rank, size, optimizer):
 
 
 def embedding_and_descent(rank, size):
-    """An embedding, whose rows occur several times in a batch, with SGD."""
+    """An embedding with SGD; its rows occur several times in a batch."""
     return _words(rank, size, keras.optimizers.SGD(0.5))
 
 
 def embedding_and_adam(rank, size):
     """An embedding with Adam.
 
-    Differs: one process squares the gradients of a row that occurs several times one by one, ranks square their mean;
-    TFDIST_SPARSE=unmerged keeps them apart.
+    Differs: a row that occurs several times has several gradients; one process squares each of them, ranks square
+    their mean; TFDIST_SPARSE=unmerged does not merge them.
     """
     return _words(rank, size, keras.optimizers.Adam(0.05, epsilon=1e-3))
 
@@ -48,7 +48,7 @@ def low_rank_adaptation(rank, size):
 
 
 def frozen_layers(rank, size):
-    """A layer that is not trained, and differs between ranks at first."""
+    """A layer that is not trained, with different initial values on each rank."""
     x, y, _ = arrays(rank, size, 4)
     frozen = layers.Dense(6, "tanh", trainable=False, name="frozen")
     model = keras.Sequential([keras.Input([5]), frozen, layers.Dense(3, name="out")])
@@ -58,7 +58,7 @@ def frozen_layers(rank, size):
 def batch_normalization(rank, size):
     """BatchNormalization between two layers.
 
-    Differs: each rank normalises by the mean and variance of its own part of the batch.
+    Differs: each rank normalizes by the mean and variance of its own part of the batch.
     """
     x, y, _ = arrays(rank, size, 4)
     model = keras.Sequential([keras.Input([5]), layers.Dense(6, name="in"), layers.BatchNormalization(name="norm")])
@@ -69,7 +69,7 @@ def batch_normalization(rank, size):
 def dropout(rank, size):
     """Dropout between two layers.
 
-    Differs: each rank draws masks of its own.
+    Differs: each rank draws its own masks.
     """
     x, y, _ = arrays(rank, size, 4)
     model = keras.Sequential([keras.Input([5]), layers.Dense(16, "relu", name="in"), layers.Dropout(0.5)])
@@ -99,7 +99,7 @@ def attention_and_a_shared_layer(rank, size):
 
 
 def tied_weights(rank, size):
-    """An embedding whose transpose makes the logits."""
+    """An embedding that is also the output layer: its transpose makes the logits."""
     _, _, category = arrays(rank, size, 4)
 
     class Tied(keras.Model):
@@ -135,7 +135,7 @@ def _in_a_scope(strategy, rank, size):
 
 
 def layers_in_the_order_of_a_set(rank, size):
-    """Branches are made in a loop over a set of strings: in another order in each process, with names of their own."""
+    """Named branches are made in a loop over a set of strings, which has another order in each process."""
     x, y, _ = arrays(rank, size, 4)
     inputs, branches = keras.Input([5]), {}
     for name in {"alpha", "beta", "gamma", "delta", "epsilon"}:
@@ -147,7 +147,7 @@ def layers_in_the_order_of_a_set(rank, size):
 
 
 def names_that_differ_in_a_number(rank, size):
-    """tower_1 and tower_2 have the same shapes and other data."""
+    """tower_1, tower_2 and tower_11 have the same shapes and different data."""
     x, y, _ = arrays(rank, size, 4)
     inputs = keras.Input([5])
     towers = [
@@ -159,7 +159,7 @@ def names_that_differ_in_a_number(rank, size):
 
 
 def names_counted_on_rank_0(rank, size):
-    """Rank 0 has made another model before: Keras counts its layers' names on."""
+    """Rank 0 has made another model before, so that Keras gives its layers higher numbers in their names."""
     x, y, _ = arrays(rank, size, 4)
     if rank == 0:
         keras.Sequential([keras.Input([5]), layers.Dense(7), layers.Dense(3)])
@@ -168,7 +168,7 @@ def names_counted_on_rank_0(rank, size):
 
 
 def loaded_saved_model(rank, size):
-    """tf.saved_model.load: the variables of what it gives are trained by a tape."""
+    """tf.saved_model.load: a tape trains the variables of the loaded module."""
     w = tf.Variable(tf.random.normal([5, 3]), name="w")
     module = tf.Module()
     module.w = w
@@ -190,7 +190,7 @@ def loaded_saved_model(rank, size):
 
 
 def saved_and_loaded_by_keras(rank, size):
-    """model.save in the middle, keras.models.load_model, and fit goes on with the optimizer's state."""
+    """model.save in the middle, keras.models.load_model, and fit continues with the optimizer's state."""
     x, y, _ = arrays(rank, size, 4)
     model = keras.Sequential([keras.Input([5]), layers.Dense(7, "tanh", name="in"), layers.Dense(3, name="out")])
     _fitted(model, x, y, size)

@@ -1,4 +1,4 @@
-"""Keras 3: what optimizers and callbacks do beside the step."""
+"""Keras 3 programs: options of optimizers, and callbacks."""
 
 import keras
 import numpy as np
@@ -16,27 +16,27 @@ def _fitted(rank, size, optimizer, model=None, epochs=2, **options):
 
 
 def clipnorm(rank, size):
-    """clipnorm: each gradient by its own norm."""
+    """clipnorm: each gradient is clipped by its own norm."""
     return _fitted(rank, size, keras.optimizers.Adam(0.05, epsilon=1e-3, clipnorm=0.05))
 
 
 def global_clipnorm(rank, size):
-    """global_clipnorm: all gradients by their norm together."""
+    """global_clipnorm: all gradients are clipped by their global norm."""
     return _fitted(rank, size, keras.optimizers.SGD(0.5, momentum=0.9, global_clipnorm=0.05))
 
 
 def clipvalue(rank, size):
-    """clipvalue: each entry."""
+    """clipvalue: each entry of a gradient is clipped."""
     return _fitted(rank, size, keras.optimizers.SGD(0.5, clipvalue=0.02))
 
 
 def moving_average_of_weights(rank, size):
-    """use_ema: weights are overwritten by their moving average."""
+    """use_ema: the moving average overwrites the weights."""
     return _fitted(rank, size, keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.7, ema_overwrite_frequency=3))
 
 
 def weight_decay(rank, size):
-    """AdamW, with biases left out of the decay."""
+    """AdamW, with biases excluded from the decay."""
     optimizer = keras.optimizers.AdamW(0.05, weight_decay=0.1, epsilon=1e-3)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     return _fitted(rank, size, optimizer)
@@ -60,7 +60,7 @@ def learning_rate_schedule(rank, size):
 
 
 def early_stopping(rank, size):
-    """EarlyStopping, which gives the best weights back."""
+    """EarlyStopping, which restores the best weights."""
     x, y, _ = arrays(rank, size, 4)
     stop = keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True)
     optimizer = keras.optimizers.SGD(1.2, momentum=0.9)
@@ -74,7 +74,7 @@ def reduced_on_plateau(rank, size):
 
 
 def learning_rate_scheduler(rank, size):
-    """LearningRateScheduler, and a callback of one's own that changes a weight."""
+    """LearningRateScheduler, and a custom callback that changes a weight."""
 
     class Normed(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -86,7 +86,7 @@ def learning_rate_scheduler(rank, size):
 
 
 def fitted_again(rank, size):
-    """fit, some layers frozen, compiled again, fit; weights set in between."""
+    """fit twice: before the second time weights are set, a layer is frozen, and the model is compiled again."""
     x, y, _ = arrays(rank, size, 4)
     model = keras.Sequential([keras.Input([5]), layers.Dense(7, "tanh"), layers.Dense(3)])
     _fitted(rank, size, keras.optimizers.Adam(0.05, epsilon=1e-3), model)

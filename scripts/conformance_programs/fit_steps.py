@@ -1,4 +1,4 @@
-"""Keras 3: models with a training step of their own, and losses that look at a whole batch."""
+"""Keras 3 programs: models with a custom training step or loss, and losses over a whole batch."""
 
 import keras
 import tensorflow as tf
@@ -12,7 +12,7 @@ def _weights(*models):
 
 
 class Adversaries(keras.Model):
-    """A generator and a critic, each with an optimizer; what the generator is given are labels in place of noise."""
+    """A generator and a critic, each with an optimizer. The generator gets labels in place of noise."""
 
     def __init__(self):
         super().__init__()
@@ -56,7 +56,7 @@ def adversaries(rank, size):
 
 
 def distilled(rank, size):
-    """compute_loss of one's own with a teacher that is not trained."""
+    """A custom compute_loss with a teacher that is not trained."""
     x, y, _ = arrays(rank, size, 4)
     teacher = keras.Sequential([keras.Input([5]), layers.Dense(3, name="teacher")])
     teacher.trainable = False
@@ -73,7 +73,7 @@ def distilled(rank, size):
 
 
 def spectral_normalization(rank, size):
-    """SpectralNormalization, whose vector begins at random and is no trainable weight."""
+    """SpectralNormalization, which has a vector with random initial values that is no trainable weight."""
     x, y, _ = arrays(rank, size, 4)
     model = keras.Sequential([keras.Input([5]), layers.SpectralNormalization(layers.Dense(6, "tanh", name="in"))])
     model.add(layers.Dense(3, name="out"))
@@ -83,9 +83,9 @@ def spectral_normalization(rank, size):
 
 
 def contrastive(rank, size):
-    """Each sample is told from all others of its batch.
+    """A contrastive loss: each sample is distinguished from all others of its batch.
 
-    Differs: a rank's samples are told from those of its own part of the batch.
+    Differs: a rank's samples are distinguished from those of its own part of the batch.
     """
     x, _, _ = arrays(rank, size, 4)
 

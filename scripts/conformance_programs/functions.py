@@ -1,4 +1,4 @@
-"""``tf.function``: a tape in a step that is traced."""
+"""Programs with ``tf.function``: a tape in a traced step."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,7 +7,7 @@ from conformance_programs.data import batches
 
 
 class Network(tf.Module):
-    """Two layers, made at once."""
+    """Two layers; the constructor makes all variables."""
 
     def __init__(self, name=None):
         super().__init__(name=name)
@@ -63,7 +63,7 @@ def gradients_leave(rank, size):
 
 
 def gradients_subtracted_outside(rank, size):
-    """The function returns gradients, which assign_sub takes from the variables outside."""
+    """The function returns gradients, and assign_sub outside subtracts them from the variables."""
     network = Network()
 
     @tf.function
@@ -79,7 +79,7 @@ def gradients_subtracted_outside(rank, size):
 
 
 def subtracted_inside(rank, size):
-    """The function itself updates by assign_sub."""
+    """The function updates its variables by assign_sub."""
     network = Network()
 
     @tf.function
@@ -97,7 +97,7 @@ def subtracted_inside(rank, size):
 
 
 def descent_in_numpy(rank, size):
-    """Loss and gradient go to NumPy as one vector; a descent there sets the variables."""
+    """Gradients go to NumPy as one vector; gradient descent in NumPy sets the variables."""
     network = Network()
     variables = network.trainable_variables
 
@@ -120,7 +120,7 @@ def descent_in_numpy(rank, size):
 
 
 def quasi_newton_in_numpy(rank, size):
-    """L-BFGS in NumPy, which asks a function for loss and gradient at its points, on one batch."""
+    """L-BFGS in NumPy on one batch; a function computes the loss and the gradient at each point."""
     network = Network()
     variables = network.trainable_variables
     shapes = [v.shape.as_list() for v in variables]
@@ -180,7 +180,7 @@ def nested_functions(rank, size):
 
 
 def micro_batches(rank, size):
-    """Gradients of micro-batches are added up in a loop of Python within the function, clipped and applied."""
+    """Gradients of micro-batches are added up in a Python loop within the function, clipped and applied."""
     network = Network()
     optimizer = tf.keras.optimizers.Adam(0.05, epsilon=1e-3)
 
@@ -224,7 +224,7 @@ def micro_batches_in_a_traced_loop(rank, size):
 
 
 def accumulated_in_variables_and_clipped(rank, size):
-    """One function adds gradients to variables, another one clips and applies what they hold."""
+    """One function adds gradients to variables, another one clips and applies these sums."""
     network = Network()
     optimizer = tf.keras.optimizers.SGD(0.5)
     sums = [tf.Variable(tf.zeros_like(v), trainable=False) for v in network.trainable_variables]

@@ -1,4 +1,4 @@
-"""``tf.function``: second derivatives, derivatives of single examples, steps within steps."""
+"""Programs with ``tf.function``: second derivatives, derivatives of single examples, nested steps."""
 
 import tensorflow as tf
 
@@ -11,7 +11,7 @@ def _linear():
 
 
 def _newton_direction(w, x, y):
-    """Of a convex loss: the Hessian as the Jacobian of the gradient, damped."""
+    """Return Newton's direction for a convex loss, with the Hessian as the Jacobian of the gradient."""
     with tf.GradientTape() as outer:
         with tf.GradientTape() as inner:
             loss = tf.reduce_mean(tf.math.log(tf.cosh(x @ w - y))) + 0.1 * tf.reduce_sum(w**2)
@@ -21,7 +21,7 @@ def _newton_direction(w, x, y):
 
 
 def newton_and_assign_sub(rank, size):
-    """A step of Newton's method by tape.jacobian, taken by assign_sub."""
+    """A step of Newton's method by tape.jacobian, applied by assign_sub."""
     w, _ = _linear()
 
     @tf.function
@@ -48,7 +48,7 @@ def newton_and_optimizer(rank, size):
 
 
 def clipped_examples(rank, size):
-    """As in private training: the gradient of each example is clipped, then their mean is applied."""
+    """As in differentially private training, each example's gradient is clipped, and their mean is applied."""
     w, b = _linear()
     optimizer = tf.keras.optimizers.SGD(0.5, momentum=0.9)
 
@@ -117,7 +117,7 @@ def gradient_penalty_in_a_function(rank, size):
 
 
 def meta_learning(rank, size):
-    """Each task takes a step of its own within the outer tape; the outer gradient is the mean over tasks."""
+    """Each task takes its own step within the outer tape; the outer loss is the mean over tasks."""
     w, b = _linear()
     optimizer = tf.keras.optimizers.Adam(0.05, epsilon=1e-3)
 
@@ -143,7 +143,7 @@ def meta_learning(rank, size):
 
 
 def sharpness_aware(rank, size):
-    """Weights are moved along the gradient, the gradient is taken there, weights are moved back, and it is applied."""
+    """Weights are moved along the gradient, the gradient at that point is taken, and applied to the old weights."""
     w, b = _linear()
     optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
 
@@ -170,7 +170,7 @@ def sharpness_aware(rank, size):
 
 
 def product_with_the_hessian(rank, size):
-    """A step along the gradient that is shortened where a product with the Hessian says that it is steep."""
+    """A step along the gradient, divided by a term with a product of the Hessian."""
     w, _ = _linear()
 
     @tf.function

@@ -1,4 +1,4 @@
-"""``tf.function``: what stands around a step: loops, strategies, compiled parts, layers of Keras, other optimizers."""
+"""Programs with ``tf.function``: loops, strategies, compiled parts, layers of Keras, other optimizers."""
 
 import keras
 import tensorflow as tf
@@ -20,7 +20,7 @@ def _loss(w, b, x, y):
 
 
 def model_of_keras(rank, size):
-    """A Keras model with its own loss object, trained by hand: optimizer.apply."""
+    """A Keras model with a loss object, trained in a custom loop with optimizer.apply."""
     model = _sequential()
     optimizer, criterion = keras.optimizers.AdamW(0.05, epsilon=1e-3), keras.losses.MeanSquaredError()
 
@@ -38,7 +38,7 @@ def model_of_keras(rank, size):
 
 
 def loss_scaled_by_hand(rank, size):
-    """The loss times 256, the gradients divided by it."""
+    """The loss times 256, and the gradients divided by 256."""
     w, b = _linear()
     optimizer = tf.keras.optimizers.SGD(0.3)
 
@@ -55,7 +55,7 @@ def loss_scaled_by_hand(rank, size):
 
 
 def loss_compiled(rank, size):
-    """XLA compiles the loss alone, in a function of its own."""
+    """XLA compiles only the loss, in a separate function."""
     w, b = _linear()
     optimizer = tf.keras.optimizers.SGD(0.3, momentum=0.9)
     loss_of = tf.function(_loss, jit_compile=True)
@@ -72,7 +72,7 @@ def loss_compiled(rank, size):
 
 
 def step_compiled(rank, size):
-    """XLA is to compile the whole step."""
+    """XLA must compile the whole step."""
     w, b = _linear()
 
     @tf.function(jit_compile=True)
@@ -88,7 +88,7 @@ def step_compiled(rank, size):
 
 
 def custom_gradient(rank, size):
-    """tf.custom_gradient: activations are rounded on the way forth, and gradients go straight through."""
+    """tf.custom_gradient: the forward pass rounds activations, and the backward pass leaves gradients unchanged."""
     w, b = _linear()
     v = tf.Variable(tf.random.normal([3, 3]), name="v")
     optimizer = tf.keras.optimizers.SGD(0.3)
@@ -109,7 +109,7 @@ def custom_gradient(rank, size):
 
 
 def while_loop(rank, size):
-    """The gradient of a loop over time, with a state that is masked by the category."""
+    """The gradient of a loop over time; the category masks the state."""
     w, b = _linear()
     u = tf.Variable(tf.random.normal([3, 3], stddev=0.3), name="u")
     optimizer = tf.keras.optimizers.Adam(0.05, epsilon=1e-3)
@@ -176,7 +176,7 @@ def one_device_strategy(rank, size):
 
 
 def variables_made_in_the_first_trace(rank, size):
-    """A module makes its variables when it is first called, in the function."""
+    """A module makes its variables at its first call, within the function."""
 
     class Lazy(tf.Module):
         def __init__(self):
@@ -218,7 +218,7 @@ def tf_gradients_in_a_function(rank, size):
 
 
 def concrete_function(rank, size):
-    """A step of a signature, called as a concrete function, with an embedding."""
+    """A step with an input signature and an embedding, called as a concrete function."""
     table = tf.Variable(tf.random.normal([7, 3]), name="table")
     optimizer = tf.keras.optimizers.SGD(0.5)
 
@@ -236,7 +236,7 @@ def concrete_function(rank, size):
 
 
 def average_of_weights(rank, size):
-    """tf.train.ExponentialMovingAverage behind each step, in the function; the averages end in the model."""
+    """tf.train.ExponentialMovingAverage after each step, in the function."""
     w, b = _linear()
     optimizer = tf.keras.optimizers.SGD(0.3)
     ema = tf.train.ExponentialMovingAverage(0.7)
@@ -255,7 +255,7 @@ def average_of_weights(rank, size):
 
 
 def applied_every_second_time(rank, size):
-    """Gradients are added up in variables, and applied in tf.cond every second time, in one function."""
+    """One function adds gradients to variables, and applies them in tf.cond every second time."""
     w, b = _linear()
     optimizer = tf.keras.optimizers.SGD(0.3, momentum=0.9)
     optimizer.build([w, b])

@@ -1,4 +1,4 @@
-"""TensorFlow 1: optimizers in a session, and what scripts do between gradients and their application."""
+"""TensorFlow 1 programs: optimizers in a session, and changes of gradients before they are applied."""
 
 import tensorflow.compat.v1 as tf
 
@@ -30,14 +30,14 @@ def _train(step, x, y, rank, size):
 
 
 def minimize(rank, size):
-    """Momentum by minimize."""
+    """MomentumOptimizer.minimize."""
     x, y, loss = _model()
     step = tf.train.MomentumOptimizer(learning_rate=0.1, momentum=0.9).minimize(loss)
     return _train(step, x, y, rank, size)
 
 
 def clipped_by_global_norm(rank, size):
-    """compute_gradients, clip_by_global_norm, apply_gradients by keywords."""
+    """compute_gradients, clip_by_global_norm, apply_gradients with keyword arguments."""
     x, y, loss = _model()
     global_step = tf.train.get_or_create_global_step()
     optimizer = tf.train.AdamOptimizer(learning_rate=0.05, epsilon=1e-3)
@@ -69,7 +69,7 @@ def monitored_session(rank, size):
 
 
 def embedding(rank, size):
-    """Embeddings, whose gradients are IndexedSlices, with plain descent."""
+    """An embedding, which has gradients of IndexedSlices, with plain gradient descent."""
     i = tf.placeholder(tf.int32, [None])
     y = tf.placeholder(tf.float32, [None, 3])
     table = tf.get_variable("table", [7, 4])
@@ -84,7 +84,7 @@ def embedding(rank, size):
 
 
 def learning_rate_placeholder(rank, size):
-    """A learning rate that is fed, and decays."""
+    """A learning rate that is fed to a placeholder and decays."""
     x, y, loss = _model()
     rate = tf.placeholder(tf.float32, [], name="rate")
     step = tf.train.RMSPropOptimizer(rate, epsilon=1e-2).minimize(loss)
@@ -97,12 +97,12 @@ def learning_rate_placeholder(rank, size):
 
 def two_learning_rates(rank, size):
     """Two optimizers for two parts of a model, grouped."""
-    tf.enable_resource_variables()  # an update of others could come before the gradient that still needs the old value
+    tf.enable_resource_variables()  # other variables could be updated before a gradient has read the old value
     x, y, loss = _model()
     hidden = tf.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES, scope="hidden")
     output = tf.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES, scope="output")
     gradients = tf.gradients(loss, hidden + output)
-    with tf.control_dependencies(gradients):  # both are of the weights before the step
+    with tf.control_dependencies(gradients):  # both optimizers use gradients at the weights before the step
         gradients = [tf.identity(gradient) for gradient in gradients]
     first = tf.train.GradientDescentOptimizer(0.3).apply_gradients(zip(gradients[: len(hidden)], hidden))
     second = tf.train.AdamOptimizer(0.05, epsilon=1e-3).apply_gradients(zip(gradients[len(hidden) :], output))

@@ -1,4 +1,4 @@
-"""TensorFlow 1: loops, conditions, gradients of gradients, adversaries, averages of weights, towers."""
+"""TensorFlow 1 programs: loops, conditions, second derivatives, adversaries, averages of weights, towers."""
 
 import tensorflow.compat.v1 as tf
 
@@ -24,7 +24,7 @@ def _train(step, x, y, rank, size, variables=None, steps=5):
 
 
 def _recurrent(x):
-    """Each feature is a step of time."""
+    """Return the last state of a recurrent network; each feature is a time step."""
     w = tf.get_variable("w", [4, 4], initializer=tf.orthogonal_initializer())
     u = tf.get_variable("u", [1, 4])
     sequence = tf.transpose(x)[:, :, None]
@@ -48,7 +48,7 @@ def while_loop_rnn(rank, size):
 
 
 def while_loop_rnn_of_control_flow_v2(rank, size):
-    """The same with resource variables and TensorFlow 2's control flow."""
+    """A recurrent network in tf.while_loop, with resource variables and TensorFlow 2's control flow."""
     tf.enable_resource_variables()
     tf.enable_control_flow_v2()
     return while_loop_rnn(rank, size)
@@ -69,7 +69,7 @@ def scanned_rnn(rank, size):
 
 
 def moving_average(rank, size):
-    """An exponential moving average of the weights behind each update."""
+    """An exponential moving average of the weights after each update."""
     x, y = _inputs()
     loss = tf.reduce_mean((_dense(x, 3, "model") - y) ** 2)
     apply = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
@@ -81,7 +81,7 @@ def moving_average(rank, size):
 
 
 def moving_average_swapped_in(rank, size):
-    """Weights are changed for their averages, evaluated, changed back, and trained on."""
+    """After each step the averages replace the weights for an evaluation, and then the weights are restored."""
     x, y = _inputs()
     loss = tf.reduce_mean((_dense(x, 3, "model") - y) ** 2)
     variables = tf.trainable_variables()
@@ -104,7 +104,7 @@ def moving_average_swapped_in(rank, size):
 
 
 def gradient_penalty(rank, size):
-    """A critic whose loss contains the norm of its gradient with respect to the inputs."""
+    """A critic with a loss that contains the norm of its gradient with respect to the inputs."""
     x, y = _inputs()
 
     def critic(inputs):
@@ -119,7 +119,7 @@ def gradient_penalty(rank, size):
 
 
 def adversarial(rank, size):
-    """Two optimizers and two lists of variables, in turn."""
+    """Two optimizers, for two lists of variables, run in turn."""
     x, y = _inputs()
     fake = _dense(tf.nn.tanh(_dense(y, 6, "generator/1")), 5, "generator/2")
 
@@ -162,7 +162,7 @@ def applied_every_second_step(rank, size):
 
 
 def target_network(rank, size):
-    """As in deep Q-learning: a second network, copied from the first every second step, makes the targets."""
+    """As in deep Q-learning, a second network makes the targets; the first is copied to it every second step."""
     x, y = _inputs()
     online = _dense(x, 3, "online")
     target = tf.reduce_max(_dense(x, 3, "target"), axis=1, keepdims=True)
@@ -196,7 +196,7 @@ def towers(rank, size):
 
 
 def loss_scaled(rank, size):
-    """The loss times 128, the gradients divided by it, steps left out where they are not finite."""
+    """The loss times 128, and the gradients divided by 128; gradients that are not finite are replaced by zeros."""
     x, y = _inputs()
     loss = tf.reduce_mean((_dense(x, 3, "model") - y) ** 2)
     variables = tf.trainable_variables()

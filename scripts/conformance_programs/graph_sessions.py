@@ -1,4 +1,4 @@
-"""TensorFlow 1: how sessions are started, fed, restored and read."""
+"""TensorFlow 1 programs: ways to start, feed, restore and read sessions."""
 
 import os
 import tempfile
@@ -53,7 +53,7 @@ def interactive_session(rank, size):
 
 
 def values_loaded_after_init(rank, size):
-    """Values that are loaded by v.load after the initialiser."""
+    """Values are loaded by v.load after the initializer."""
     x, y, loss = _model()
     step = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
     with tf.Session() as session:
@@ -66,7 +66,7 @@ def values_loaded_after_init(rank, size):
 
 
 def restored_on_rank_0(rank, size):
-    """A checkpoint that rank 0 alone has, restored there after the initialiser."""
+    """Only rank 0 has a checkpoint, and restores it after the initializer."""
     x, y, loss = _model()
     step = tf.train.AdamOptimizer(0.05, epsilon=1e-3).minimize(loss)
     saver = tf.train.Saver(tf.trainable_variables())
@@ -85,7 +85,7 @@ def restored_on_rank_0(rank, size):
 
 
 def resumed_from_a_checkpoint(rank, size):
-    """Saved in the middle by each rank, restored in a new session, and trained on."""
+    """Each rank saves in the middle, restores in a new session, and continues to train."""
     x, y, loss = _model()
     step = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
     saver = tf.train.Saver()
@@ -104,7 +104,7 @@ def resumed_from_a_checkpoint(rank, size):
 
 
 def initialized_in_parts(rank, size):
-    """Weights are initialised first, and what the optimizer has made later, if it is not there yet."""
+    """Weights are initialized first, and the uninitialized variables of the optimizer later."""
     x, y, loss = _model()
     with tf.Session() as session:
         session.run(tf.variables_initializer(tf.trainable_variables()))
@@ -117,7 +117,7 @@ def initialized_in_parts(rank, size):
 
 
 def dataset_iterator(rank, size):
-    """Batches from an initialisable iterator of a dataset."""
+    """Batches from an initializable iterator of a dataset."""
     features, labels, _ = arrays(rank, size)
     dataset = tf.data.Dataset.from_tensor_slices((features, labels)).batch(rows(size)).prefetch(1)
     iterator = tf.data.make_initializable_iterator(dataset)

@@ -1,4 +1,4 @@
-"""TensorFlow 1: scripts that update variables by themselves, without an optimizer of TensorFlow."""
+"""TensorFlow 1 programs: scripts that update variables without an optimizer of TensorFlow."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -41,7 +41,7 @@ def descent_by_assign_sub(rank, size):
 
 
 def _adam_updates(variables, loss, rate=0.05, first=0.9, second=0.95, epsilon=1e-3):
-    """As scripts of generative models have it: slots, and assignments of all."""
+    """Return Adam's update in the style of scripts for generative models: slots, and assignments to all variables."""
     updates = []
     t = tf.Variable(1.0, name="adam_t", trainable=False)
     for v, g in zip(variables, tf.gradients(loss, variables)):
@@ -52,7 +52,7 @@ def _adam_updates(variables, loss, rate=0.05, first=0.9, second=0.95, epsilon=1e
         unbiased = new_m / (1.0 - tf.pow(first, t))
         new_v = v - rate * unbiased / tf.sqrt(new_s / (1.0 - tf.pow(second, t)) + epsilon)
         updates += [m.assign(new_m), s.assign(new_s), v.assign(new_v)]
-    with tf.control_dependencies(updates):  # else it may come before t is read, in one process too
+    with tf.control_dependencies(updates):  # else t may change before the updates read it, in one process too
         return t.assign_add(1.0)
 
 
@@ -63,7 +63,7 @@ def adam_by_assign(rank, size):
 
 
 def sign_descent_by_assign(rank, size):
-    """A step by the sign of the clipped gradient, assigned by tf.assign_add."""
+    """A step by the sign and the root of the clipped gradient, assigned by tf.assign_add."""
     x, y, loss, variables = _model()
     gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 0.1)
     step = [tf.assign_add(v, -0.1 * tf.sign(g) * tf.sqrt(tf.abs(g))) for v, g in zip(variables, gradients)]
@@ -71,7 +71,7 @@ def sign_descent_by_assign(rank, size):
 
 
 def raw_adam(rank, size):
-    """A group of the operations beneath TensorFlow's optimizers: training_ops.resource_apply_adam."""
+    """A group of operations that TensorFlow's optimizers use: training_ops.resource_apply_adam."""
     x, y, loss, variables = _model(use_resource=True)
     t = tf.get_variable("t", [], initializer=tf.zeros_initializer(), trainable=False, use_resource=True)
     new_t = t.assign_add(1.0)
@@ -152,14 +152,14 @@ def accumulated_and_assigned(rank, size):
 
 
 class DecayedAdam(tf.train.Optimizer):
-    """An optimizer of one's own that overrides apply_gradients, as in scripts for language models."""
+    """A custom optimizer that overrides apply_gradients, as in scripts for language models."""
 
     def __init__(self, learning_rate, decay=0.01, name="DecayedAdam"):
         super().__init__(False, name)
         self.learning_rate, self.decay = learning_rate, decay
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
-        """Moments, the decay of weights, and the update."""
+        """Return the updates of moments and parameters, with weight decay."""
         updates = []
         for gradient, parameter in grads_and_vars:
             if gradient is None:
@@ -179,7 +179,7 @@ class DecayedAdam(tf.train.Optimizer):
 
 
 def optimizer_that_overrides_apply(rank, size):
-    """A subclass of Optimizer that overrides apply_gradients with assignments; clipping, and the step counted apart."""
+    """A subclass of Optimizer overrides apply_gradients with assignments; the script clips and counts steps."""
     x, y, loss, variables = _model()
     global_step = tf.train.get_or_create_global_step()
     clipped, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), clip_norm=0.1)
@@ -189,7 +189,7 @@ def optimizer_that_overrides_apply(rank, size):
 
 
 def weights_clipped_after(rank, size):
-    """As critics are trained: an optimizer, and behind it the weights clipped by assignment."""
+    """As in training of critics: after the optimizer, an assignment clips the weights."""
     x, y, loss, variables = _model()
     apply = tf.train.RMSPropOptimizer(0.1, epsilon=1e-2).minimize(loss)
     with tf.control_dependencies([apply]):
@@ -217,7 +217,7 @@ def gradients_fed_back(rank, size):
 
 
 def descent_in_numpy_by_load(rank, size):
-    """Gradients are fetched, and NumPy's new values are loaded.
+    """Gradients are fetched, NumPy computes new values, and v.load sets them.
 
     Told: a session hands out gradients.
     """

@@ -1,4 +1,4 @@
-"""Programs that are wrong on purpose: what the verdicts are good for."""
+"""Self check: programs that are wrong on purpose, to test the verdicts."""
 
 import warnings
 
@@ -15,7 +15,7 @@ def self_check_apart(rank, size):
 
 
 def self_check_told(rank, size):
-    """The same, with a word of warning.
+    """The ranks end with different values, after a warning.
 
     Told: the ranks are apart on purpose.
     """
@@ -24,7 +24,7 @@ def self_check_told(rank, size):
 
 
 def self_check_untold(rank, size):
-    """The same, but the warning does not come.
+    """The ranks end with different values, but the expected warning does not come.
 
     Told: the ranks are apart on purpose.
     """
@@ -32,13 +32,13 @@ def self_check_untold(rank, size):
 
 
 def self_check_wrong(rank, size):
-    """The ranks end with the same values, which are not those of one process."""
+    """The ranks end with the same values, which differ from those of one process."""
     found = tape_and_assign_sub(rank, size)
     return {"w": found["w"] * size}
 
 
 def self_check_differs(rank, size):
-    """The same, with a reason.
+    """The ranks' values differ from those of one process for a reason.
 
     Differs: it is multiplied by the number of ranks.
     """
@@ -46,7 +46,7 @@ def self_check_differs(rank, size):
 
 
 def self_check_refused(rank, size):
-    """What tfdist refuses."""
+    """A step compiled by XLA, which tfdist refuses."""
     w = tf.Variable(tf.ones([5, 3]))
 
     @tf.function(jit_compile=True)
@@ -60,12 +60,12 @@ def self_check_refused(rank, size):
 
 
 def self_check_failed(rank, size):
-    """Rank 1 fails, while the others wait for it in a tape."""
+    """Rank 1 fails, while the other ranks wait for it in an exchange of gradients."""
     if rank == 1:
         raise ValueError("on purpose")
     return tape_and_assign_sub(rank, size)
 
 
 def self_check_after(rank, size):
-    """What is right, after a program that has failed: in a job of its own."""
+    """A correct program after one that has failed; it runs in a new job."""
     return tape_and_assign_sub(rank, size)

@@ -1,7 +1,7 @@
-"""Runs programs on one rank, or as one process: ``python -m conformance_programs.worker``, started by the jobs.
+"""Worker: runs programs on one rank, or as one process; the jobs start ``python -m conformance_programs.worker``.
 
-What each program returns goes to ``FOLDER/NAME.RANK.npz``, and how it ended to ``FOLDER/NAME.RANK.json``. After each
-program the ranks wait for each other's files: nothing that is under test tells them how the others fared.
+A program's arrays go to ``FOLDER/NAME.RANK.npz``, and its outcome to ``FOLDER/NAME.RANK.json``. After each program the
+ranks wait for each other's files. Files, and not tfdist, tell the other ranks' outcomes, since tfdist is under test.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-BROKEN = 3  # exit code: a program has failed, and what it has left behind is not to be trusted
+BROKEN = 3  # exit code: a program has failed, and this process may be in a wrong state
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _MESSAGE = re.compile(r"^\s*(?:[\w.]+\.)?(\w+: \S.*)$")
 
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("style")
     parser.add_argument("programs", nargs="+", help="MODULE.NAME")
-    parser.add_argument("--alone", nargs=2, type=int, metavar=("RANK", "SIZE"), help="without tfdist, as this rank")
+    parser.add_argument("--alone", nargs=2, type=int, metavar=("RANK", "SIZE"), help="run without tfdist, as this rank")
     parser.add_argument("--wait", type=float, default=60.0, help="seconds for the other ranks to end a program")
     options = parser.parse_args()
     if options.alone:
@@ -55,18 +55,18 @@ def main() -> None:
         _write(options.folder / f"{name}.{rank}.json", json.dumps(outcome).encode())
         if not options.alone and not _all_ended_alike(options.folder, name, size, options.wait):
             sys.stderr.flush()
-            os._exit(BROKEN)  # the others may wait for this rank where no exception reaches them
+            os._exit(BROKEN)  # the other ranks may wait for this one where an exception cannot reach them
 
 
 @contextlib.contextmanager
 def _heard() -> Iterator[list[str]]:
-    """The warnings and the lines of tfdist's log that come meanwhile."""
+    """Collect the warnings and the lines of tfdist's log while the context is open."""
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     logger, show = logging.getLogger("tfdist"), warnings.showwarning
     logger.addHandler(handler)
-    # (Not ``catch_warnings``: a warning that has been given is not to be repeated for that.)
+    # Not ``catch_warnings``, which would repeat warnings that have been shown already.
     warnings.showwarning = lambda message, *where: (said.append(str(message)), show(message, *where))[1]
     try:
         yield said
@@ -90,7 +90,7 @@ def _run(module: str, name: str, style: str, rank: int, size: int, folder: Path)
 
 
 def _start_afresh(style: str, rank: int) -> None:
-    """As in a new process, as far as one can have that."""
+    """Reset graphs, sessions and seeds, so that the program starts almost as in a new process."""
     import keras
     import tensorflow as tf
 
@@ -107,10 +107,10 @@ def _start_afresh(style: str, rank: int) -> None:
 
 
 def judged(text: str) -> tuple[bool, str]:
-    """Whether a traceback ends where tfdist refuses on purpose, and the first line of its message.
+    """Return whether a traceback ends with a refusal by tfdist, and the first line of the error's message.
 
-    That is where the last frame, those told within messages included, is a ``raise`` of tfdist; errors about other
-    ranks that did not come are no refusals.
+    In a refusal, the last frame is a ``raise`` statement of tfdist. Frames within messages count too. Errors about
+    missing ranks are no refusals.
     """
     frames = list(_FRAME.finditer(text))
     after = text[frames[-1].end() :] if frames else text
@@ -130,7 +130,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _all_ended_alike(folder: Path, name: str, size: int, wait_seconds: float) -> bool:
-    """Whether all ranks have got through the program, or have all been refused."""
+    """Return whether all ranks have finished the program, or tfdist has refused it on all ranks."""
     paths = [folder / f"{name}.{rank}.json" for rank in range(size)]
     deadline = time.monotonic() + wait_seconds
     while not all(path.exists() for path in paths):

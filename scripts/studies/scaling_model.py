@@ -1,31 +1,32 @@
-"""How long a data-parallel step takes: a model of few parameters, each with a meaning and a measurement of its own.
+"""Scaling model: predicts the time of a data-parallel step, with few parameters that are measured or nominal.
 
-Between GPUs (``Cluster``), for ``simulate_scaling``. All ranks stand on one ring, through every node once, on
-which each link carries 2 (n - 1) / n times the gradients' bytes B (Patarasuk, Yuan, "Bandwidth Optimal All-reduce
-Algorithms for Clusters of Workstations", 2009), and the slowest link sets the pace:
+``Cluster`` models GPUs on nodes, for ``simulate_scaling``. All ranks are on one ring that passes each node once. Each
+link carries 2 (n - 1) / n times the gradients' bytes B (Patarasuk, Yuan, "Bandwidth Optimal All-reduce Algorithms for
+Clusters of Workstations", 2009). The slowest link limits the exchange:
 
     exchange(n) = 2 (n - 1) / n * B * (staging + 1 / link(n)) + 2 ceil(log2 n) * latency
 
-- compute, a step of one rank: from the step of 1 rank;
-- staging, seconds a byte at each rank beside the links (copies, additions): from the step of some ranks of a node;
-- efficiency, the share of the network's nominal rate that is reached: from the step of several nodes, whose link it is;
-- bandwidths, latency and ranks a node: nominal.
+- compute: seconds of a step of one rank, from the step of 1 rank.
+- staging: seconds a byte at each rank for copies and additions, without the links, from a step of ranks of one node.
+- efficiency: share of the network's nominal rate that is reached, from a step of several nodes.
+- bandwidths, latency and ranks per node: nominal values.
 
-With as many measured steps as parameters nothing is left to tune. In one piece the exchange follows the backward pass;
-in buckets each begins when its gradients are there, evenly over the backward pass, and the one before it has travelled.
-Rows of embedding tables go to everybody, (n - 1) times those of one rank, where that is less than the dense tables.
+There are as many measured steps as parameters, so that no parameter is free. An exchange in one piece follows the
+backward pass, which makes gradients at an even rate. A bucket's exchange begins when its gradients are ready and the
+bucket before it has been exchanged. All ranks gather the rows of embedding tables if these are fewer bytes than the
+dense tables: (n - 1) times the rows of one rank.
 
-On one machine whose ranks are processes on its cores (``Machine``) the gradients go through memory, which all ranks
-share, and nothing hides behind computation where all cores compute:
+``Machine`` models ranks that are processes on the cores of one machine. The gradients go through shared memory. When
+all cores compute, computation cannot hide the exchange:
 
     step(n) = compute(n) + n / cores * floor        for n > 1
 
-- alone, beside: a step of one process alone, and of each when every core has one: from independent processes, which
-  exchange nothing;
-- floor, 2.5 copies of the gradients (into shared memory, a sum, and out): from copies while every core copies.
+- ``alone``: seconds of a step of one process alone.
+- ``beside``: seconds of a step when each core has a process; both are from independent processes without an exchange.
+- floor: 2.5 copies of the gradients (into shared memory, a sum, and out), from copies while every core copies.
 
-compute(n) goes from alone to beside with the cores that are busy, and beyond the cores grows with n / cores. No step of
-ranks goes into it.
+compute(n) rises from ``alone`` to ``beside`` with the number of busy cores, and beyond them with n / cores. It needs no
+measured step of ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from dataclasses import dataclass
 
 
 def ring_bytes(size: float, ranks: int) -> float:
-    """What each link carries of an all-reduce of so many bytes."""
+    """Return the bytes that each link carries in an all-reduce of ``size`` bytes."""
     return 2 * (ranks - 1) / ranks * size
 
 
@@ -53,40 +54,40 @@ class Cluster:
     efficiency: float = 1.0
 
     def seconds_a_byte(self, ranks: int) -> float:
-        """On the slowest link of a ring of so many ranks, and at its ends."""
+        """Return the seconds a byte on a ring's slowest link, with staging."""
         several = ranks > self.ranks_per_node
         return self.staging + 1 / (self.efficiency * self.network_bandwidth if several else self.local_bandwidth)
 
     def all_reduce(self, size: float, ranks: int) -> float:
-        """Seconds of the exchange of so many bytes."""
+        """Return the seconds of an all-reduce of ``size`` bytes."""
         latency = 2 * math.ceil(math.log2(ranks)) * self.latency
         return ring_bytes(size, ranks) * self.seconds_a_byte(ranks) + latency
 
     def all_gather(self, size: float, ranks: int) -> float:
-        """Seconds until each rank has the so many bytes of each other one."""
+        """Return the seconds of an all-gather of ``size`` bytes of each rank."""
         return (ranks - 1) * size * self.seconds_a_byte(ranks) + math.ceil(math.log2(ranks)) * self.latency
 
 
-# IBM's DDL on the NMT tutorial: 717 MB of gradients, 4 GPUs a node, 150 GB/s in it and 100 Gbit/s between nodes.
+# IBM's DDL on the NMT tutorial: 717 MB of gradients, 4 GPUs a node, 150 GB/s in a node and 100 Gbit/s between nodes.
 ARTICLE = Cluster(ranks_per_node=4, local_bandwidth=150e9, network_bandwidth=100e9 / 8)
 ARTICLE_BYTES = 717e6
-ARTICLE_MS = {1: 360.0, 2: 450.0, 4: 560.0, 8: 680.0, 12: 690.0, 16: 700.0}  # a step, by GPUs
+ARTICLE_MS = {1: 360.0, 2: 450.0, 4: 560.0, 8: 680.0, 12: 690.0, 16: 700.0}  # milliseconds of a step, by GPUs
 ARTICLE_FITTED = (1, 2, 8)
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a rank computes and sends in a step.
+    """A rank's computation and gradients in a step.
 
     Attributes:
-      compute: seconds.
-      gradients: bytes in float32, tables included.
-      tables: bytes of the dense gradients of embedding tables, among these.
-      touched: the share of the tables' rows that one rank's batch touches.
-      rows: whether rows travel where that is less.
-      wire: bytes on the wire for a byte of float32: 0.5 for bf16.
-      bucket: bytes of a bucket of float32; 0: one exchange after the backward pass.
-      backward: the backward pass's share of the computation: two of three matrix products.
+      compute: seconds of computation.
+      gradients: bytes of all gradients in float32, tables included.
+      tables: bytes of the embedding tables' dense gradients.
+      touched: share of the tables' rows that one rank's batch touches.
+      rows: whether ranks gather rows if these are fewer bytes than dense tables.
+      wire: bytes sent for a byte of float32: 0.5 for bf16.
+      bucket: bytes of a bucket in float32; 0 for one exchange after the backward pass.
+      backward: backward pass's share of the computation: two of three matrix products.
     """
 
     compute: float
@@ -99,7 +100,7 @@ class Job:
     backward: float = 2 / 3
 
     def seconds(self, cluster: Cluster, ranks: int) -> float:
-        """A step of so many ranks, each with its own batch."""
+        """Return the seconds of a step of ``ranks`` ranks, each with its own batch."""
         if ranks == 1:
             return self.compute
         own_rows = self.touched * self.tables * self.wire
@@ -114,27 +115,27 @@ class Job:
         return max(done, self.compute) + gathered
 
     def block_seconds(self, cluster: Cluster, ranks: int, block_steps: int) -> float:
-        """A step with block synchronisation: one exchange of all parameters for so many steps."""
+        """Return the seconds of a step of local SGD, with one exchange of all parameters for ``block_steps`` steps."""
         if ranks == 1:
             return self.compute
         return self.compute + cluster.all_reduce(self.gradients * self.wire, ranks) / block_steps
 
 
 def fitted(cluster: Cluster, gradients: float, seconds: Mapping[int, float]) -> tuple[Cluster, Job]:
-    """The model that goes through three measured steps.
+    """Return the model that fits three measured steps exactly.
 
     Args:
-      cluster: nominal.
-      gradients: bytes.
-      seconds: by ranks: of one, of some of one node, and of several nodes.
+      cluster: cluster with nominal values.
+      gradients: bytes of the gradients.
+      seconds: seconds of a step, by number of ranks: one rank, several ranks of one node, and ranks of several nodes.
 
     Raises:
-      ValueError: other steps, or steps that the links' nominal rates cannot explain.
+      ValueError: the numbers of ranks are others, or the steps are too short for the links' nominal rates.
     """
     ranks = sorted(seconds)
     if len(ranks) != 3 or ranks[0] != 1 or not 1 < ranks[1] <= cluster.ranks_per_node < ranks[2]:
         raise ValueError(
-            f"steps of {ranks} ranks: it takes 1, one number up to {cluster.ranks_per_node} (a node), and one above"
+            f"steps of {ranks} ranks: give steps of 1 rank, of up to {cluster.ranks_per_node} (one node), and of more"
         )
     compute = seconds[1]
 
@@ -152,7 +153,7 @@ def fitted(cluster: Cluster, gradients: float, seconds: Mapping[int, float]) -> 
 
 @dataclass(frozen=True)
 class Machine:
-    """Ranks that are processes of one machine, on its cores; seconds."""
+    """Ranks that are processes on the cores of one machine; times in seconds."""
 
     cores: int
     alone: float
@@ -160,7 +161,7 @@ class Machine:
     floor: float
 
     def seconds(self, ranks: int) -> float:
-        """A step of so many ranks."""
+        """Return the seconds of a step of ``ranks`` ranks."""
         busy = min(ranks, self.cores)
         share = (busy - 1) / (self.cores - 1) if self.cores > 1 else 1.0
         compute = (self.alone + (self.beside - self.alone) * share) * max(1.0, ranks / self.cores)

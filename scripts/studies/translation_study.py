@@ -1,4 +1,4 @@
-"""Studies of the translation program on Multi30k: texts, trainings that differ in some flags, and what came of each."""
+"""Translation study: shared code for studies on Multi30k: texts, trainings with different flags, and their figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # of what all scripts share
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # modules that all scripts share
 
 from mpi_jobs import ROOT, environment, finish, mpirun  # noqa: E402
 
@@ -30,37 +30,37 @@ Figures = dict[str, float]
 
 
 def parser(description: str, ranks: int, epochs: int, names: Sequence[str]) -> argparse.ArgumentParser:
-    """The options that all studies have.
+    """Return a parser with the options that all studies have.
 
     Args:
-      description: of the study.
-      ranks: if none are given.
-      epochs: likewise.
-      names: of its trainings.
+      description: description of the study.
+      ranks: default number of ranks.
+      epochs: default number of epochs.
+      names: names of the study's trainings.
     """
     made = argparse.ArgumentParser(description=description)
-    made.add_argument("--data", type=Path, required=True, help="the folder of Multi30k")
-    made.add_argument("--out", type=Path, help="keep models and logs here; what has ended there is not done again")
-    made.add_argument("--family", choices=list(FAMILIES), default="lstm", help="of the models")
+    made.add_argument("--data", type=Path, required=True, help="folder of Multi30k")
+    made.add_argument("--out", type=Path, help="folder for models and logs; trainings finished there are not repeated")
+    made.add_argument("--family", choices=list(FAMILIES), default="lstm", help="model family")
     made.add_argument("--ranks", type=int, default=ranks)
     made.add_argument("--epochs", type=int, default=epochs)
-    made.add_argument("--steps", type=int, help="instead of epochs")
+    made.add_argument("--steps", type=int, help="number of steps, instead of epochs")
     made.add_argument("--batch", type=int, default=32, help="sentences a rank")
     made.add_argument("--units", type=int, default=256)
     made.add_argument("--learning_rate", type=float, default=0.005)
-    made.add_argument("--sentences", type=int, help="train on the first so many only")
+    made.add_argument("--sentences", type=int, help="train only on the first sentences")
     made.add_argument("--bpe", type=int, default=6000)
-    made.add_argument("--seed", type=int, default=1, help="of weights, batches and dropout")
-    made.add_argument("--only", nargs="+", choices=list(names), help="of the trainings")
-    made.add_argument("--json", type=Path, help="also write the numbers here")
+    made.add_argument("--seed", type=int, default=1, help="seed of weights, batches and dropout")
+    made.add_argument("--only", nargs="+", choices=list(names), help="trainings to run")
+    made.add_argument("--json", type=Path, help="also write the numbers to this file")
     return made
 
 
 def prepare(options: argparse.Namespace, folder: Path, *flags: str) -> int:
-    """Segment the texts; flags are more ones of ``nmt.prepare``.
+    """Segment the texts; ``flags`` are further flags of ``nmt.prepare``.
 
     Returns:
-      Steps of one epoch, or of all if they were given.
+      The number of steps of a training: --steps, or computed from --epochs.
     """
     texts, data = folder / "text", folder / "data"
     texts.mkdir(parents=True, exist_ok=True)
@@ -92,21 +92,21 @@ def train(
     may_diverge: bool = False,
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Figures:
-    """Train in one way.
+    """Run one training, unless its log says that it is finished.
 
     Args:
-      name: of the training.
-      flags: in which it differs; the last of a name counts.
-      options: of the study.
-      folder: of the study.
-      steps: in all.
-      program: what trains.
-      ranks: of this training; None: as the study has it.
-      may_diverge: it may end early, saying so; there are no figures then.
-      variables: of its environment.
+      name: name of the training.
+      flags: flags that differ from the other trainings; they override the flags before them.
+      options: options of the study.
+      folder: folder of the study.
+      steps: total number of steps.
+      program: arguments of Python for the program that trains.
+      ranks: number of ranks; None for the study's.
+      may_diverge: whether it may end early with a message of divergence; its BLEU figures are then 0.
+      variables: further environment variables.
 
     Returns:
-      ``final`` and ``best`` BLEU on ``dev`` and ``test``, ``words/s`` of all ranks, ``log``'s lines not among them.
+      ``final`` and ``best`` BLEU on ``dev`` and ``test``, and ``words/s`` of all ranks.
     """
     data, log = folder / "data", folder / f"{name}.log"
     command = [
@@ -129,7 +129,7 @@ def train(
 
 
 def figures(text: str) -> Figures:
-    """Those of a log."""
+    """Return the figures in a log."""
     found: Figures = {}
     for label, start in (("final", "# Final, "), ("best", "# Best bleu, ")):
         line = next((one for one in text.splitlines() if one.startswith(start)), "")
@@ -142,7 +142,7 @@ def figures(text: str) -> Figures:
 
 
 def write(options: argparse.Namespace, steps: int, found: dict[str, Figures]) -> None:
-    """The file of the numbers, if one is wanted."""
+    """Write the file of --json, if the option is given."""
     if options.json:
         given: dict[str, Any] = {n: str(v) if isinstance(v, Path) else v for n, v in vars(options).items()}
         options.json.write_text(json.dumps({"options": given, "steps": steps, "results": found}, indent=2) + "\n")

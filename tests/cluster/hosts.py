@@ -1,8 +1,8 @@
-"""Hosts on one machine: namespaces of the network, of processes, memory, names and mounts, joined by a bridge.
+"""Hosts on one machine: namespaces for network, processes, shared memory, names and mounts, joined by a bridge.
 
-Each has its host name, address, ``/dev/shm``, ``/etc/hosts`` and an ``sshd``; the other files are the machine's.
-Nothing has a name outside: when this process ends, however it does, the kernel takes all of it back. Needs root, and
-the packages openssh-server, openssh-client, iproute2 and util-linux.
+Each host has its own host name, address, ``/dev/shm``, ``/etc/hosts`` and ``sshd``. It shares the other files with the
+machine. No namespace has a name outside, so the kernel removes all of them when this process ends in any way. Needs
+root, and the packages openssh-server, openssh-client, iproute2 and util-linux.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PR_SET_PDEATHSIG = 1
 
 @functools.cache
 def obstacle() -> str:
-    """Why there can be no hosts here; empty if there can."""
+    """Return the reason why no hosts can be made here; empty if they can."""
     if os.geteuid() != 0:
         return "only root can make network namespaces"
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
@@ -43,7 +43,7 @@ def obstacle() -> str:
 
 
 def address(number: int) -> str:
-    """Of a host."""
+    """Return the IP address of a host."""
     return f"10.77.0.{number}"
 
 
@@ -51,9 +51,9 @@ class Hosts(Service):
     """Hosts ``node1``, ``node2``, ... as long as the context is open.
 
     Args:
-      count: how many.
-      rate: of each link in both directions, as ``tc`` has it (``1gbit``); None: as fast as memory.
-      delay_seconds: from each host to each.
+      count: number of hosts.
+      rate: bandwidth of each link in both directions, as ``tc`` writes it (``1gbit``); None: no limit.
+      delay_seconds: one-way delay between each two hosts.
     """
 
     def __init__(self, count: int, rate: str | None = None, delay_seconds: float = 0.0) -> None:
@@ -62,10 +62,10 @@ class Hosts(Service):
         self._delay_seconds = delay_seconds
         self._folder = Folder("tfdist-hosts-")
         self._kept = self._folder.path
-        # Open MPI's daemons name their files by their process numbers, which hosts have in common.
+        # Open MPI's daemons name their files by process number, and the hosts have the same process numbers.
         self._daemons_files = self._kept / "daemons"
         self._outer: dict[str, subprocess.Popen[bytes]] = {}
-        self._first: dict[str, int] = {}  # process 1 of each host, by its number here
+        self._first: dict[str, int] = {}  # host name -> process number, on this machine, of the host's process 1
 
     def start(self) -> None:
         """See ``Service``."""
@@ -85,7 +85,7 @@ class Hosts(Service):
         self.limit(self._rate)
 
     def close(self) -> None:
-        """End all that runs there."""
+        """End all processes of the hosts."""
         for name in list(self._first):
             self.destroy(name)
         for process in self._outer.values():
@@ -96,24 +96,24 @@ class Hosts(Service):
 
     @property
     def folder(self) -> Path:
-        """Where all of them have their keys, ``ssh`` (what is in ``~/.ssh``) and ``hosts`` (``/etc/hosts``)."""
+        """Folder that all hosts share: keys, ``ssh`` (mounted as ``~/.ssh``) and ``hosts`` (as ``/etc/hosts``)."""
         return self._kept
 
     @property
     def first_processes(self) -> Mapping[str, int]:
-        """Of each host, by the number it has here."""
+        """Process number, on this machine, of process 1 of each host."""
         return self._first
 
     def command(self, name: str, command: Sequence[str]) -> list[str]:
-        """What runs a command there as somebody who is logged in."""
+        """Return the command line that runs a command on a host, as a user who is logged in there."""
         there = ["nsenter", "-t", str(self._first[name]), *_NAMESPACES, f"-w{Path.cwd()}", "--"]
         return [*there, "env", self._daemons_setting(), *command]
 
     def run(
         self, name: str, command: Sequence[str], timeout_seconds: float, environment: Mapping[str, str] | None = None
     ) -> Finished:
-        """Run a command there, in the project's root."""
-        # The host outlives the command, and ends with this process.
+        """Run a command on a host, in the project's root."""
+        # with_children: the host outlives the command, so nothing else would end the command's children.
         return run(self.command(name, command), timeout_seconds, environment, with_children=True)
 
     def job(
@@ -123,13 +123,13 @@ class Hosts(Service):
         timeout_seconds: float,
         environment: Mapping[str, str] | None = None,
     ) -> Finished:
-        """Run ``python arguments`` on so many ranks of each host, by ``tfdist-run`` on the first."""
+        """Run ``python arguments`` with ``tfdist-run`` on the first host; ``ranks`` has each host's number of ranks."""
         hosts = ",".join(f"{name}:{count}" for name, count in ranks.items())
         command = [sys.executable, "-m", "tfdist.launch.command", "-H", hosts, sys.executable, *arguments]
         return self.run(next(iter(ranks)), command, timeout_seconds, environment)
 
     def limit(self, rate: str | None, name: str | None = None) -> None:
-        """The rate of all links, or of one host's; None: none."""
+        """Limit the bandwidth of all links, or of one host's link; rate None removes the limit."""
         for number, host in enumerate(self.names, 1):
             if name not in (None, host):
                 continue
@@ -140,16 +140,16 @@ class Hosts(Service):
                     self._ip(within, f"tc qdisc add dev {device} root tbf rate {rate} burst 256k latency 100ms")
 
     def link(self, name: str, up: bool) -> None:
-        """Pull a host's cable, or put it back."""
+        """Disconnect a host from the network, or connect it again."""
         self._in_bridge(f"ip link set port{self.names.index(name) + 1} {'up' if up else 'down'}")
 
     def destroy(self, name: str) -> None:
-        """Switch a host off: all its processes are gone at once, and nobody is told."""
+        """Kill all processes of a host at once; the other hosts get no message."""
         os.kill(self._first.pop(name), signal.SIGKILL)
         self._outer.pop(name).wait()
 
     def processes(self, name: str, words: str) -> list[int]:
-        """The numbers that processes of a host have here, whose command lines hold these words."""
+        """Return the numbers, on this machine, of a host's processes with these words in their command lines."""
         own = os.readlink(f"/proc/{self._first[name]}/ns/pid")
         found = []
         for entry in Path("/proc").iterdir():
@@ -164,7 +164,7 @@ class Hosts(Service):
         return sorted(found)
 
     def bytes_sent(self, name: str) -> int:
-        """By a host's interface so far, as the kernel counts."""
+        """Return the number of bytes that a host's interface has sent so far, from the kernel's counter."""
         told = self._ip(name, "cat /sys/class/net/eth0/statistics/tx_bytes", check=False)
         return int(told) if told else 0
 

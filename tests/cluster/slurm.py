@@ -1,7 +1,7 @@
-"""Slurm on hosts that are namespaces: its controller on the first, a daemon on each, and munge between them.
+"""Slurm on hosts that are namespaces: its controller on the first host, slurmd on each, and munge between them.
 
-Configuration, key, sockets and state are in a folder of its own, so that a Slurm of the machine's is neither used nor
-touched; the daemons end with the hosts. Needs Debian's packages slurm-wlm and munge, and libpmix-dev for
+Configuration, key, sockets and state are in a separate folder, so that a Slurm installation of the machine is neither
+used nor changed. The daemons end with the hosts. Needs Debian's packages slurm-wlm and munge, and libpmix-dev for
 Open MPI.
 """
 
@@ -21,7 +21,7 @@ _TOOLS = ("srun", "sbatch", "scontrol", "/usr/sbin/slurmctld", "/usr/sbin/slurmd
 _READY_SECONDS = 40.0
 _CALL_SECONDS = 30.0
 _LOOK_SECONDS = 0.5
-# A job that is requeued waits for as long as a credential lives (cred_expire): two minutes where nothing is said.
+# A requeued job waits until the credential expires (cred_expire): after two minutes by default.
 _CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={first}
@@ -52,16 +52,16 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 GraceTi
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=2 PreemptMode=OFF
 """
 _OTHERS = {
-    "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # none is used, but slurmd wants to know which they would be
+    "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # no cgroup is used, but slurmd requires the setting
     "mpi.conf": "PMIxCliTmpDirBase={own}\n",  # the hosts share /tmp
 }
 
 
 def obstacle(pmi: str = "pmi2") -> str:
-    """Why there can be no Slurm on hosts that are here; empty if there can.
+    """Return the reason why Slurm cannot run on such hosts here; empty if it can.
 
     Args:
-      pmi: how the ranks are to find each other: ``pmi2`` for MPICH, ``pmix`` for Open MPI.
+      pmi: interface by which the ranks find each other: ``pmi2`` for MPICH, ``pmix`` for Open MPI.
     """
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
@@ -72,14 +72,14 @@ def obstacle(pmi: str = "pmi2") -> str:
 
 
 class Slurm(Service):
-    """A cluster of hosts, as long as the context is open.
+    """A Slurm cluster of hosts, as long as the context is open.
 
-    Jobs of its partition ``urgent`` take the place of those in ``main``, the default, which are requeued, 60 seconds
-    after a SIGTERM at the latest.
+    Jobs of its partition ``urgent`` pre-empt jobs of the default partition ``main``. A pre-empted job gets a SIGTERM
+    and is requeued 60 seconds later at the latest.
 
     Args:
-      hosts: which must be there longer than this.
-      cpus: of each, as Slurm counts them.
+      hosts: the hosts, which must stay open longer than the cluster.
+      cpus: number of CPUs of each host in Slurm's configuration.
     """
 
     def __init__(self, hosts: Hosts, cpus: int = 2) -> None:
@@ -107,7 +107,7 @@ class Slurm(Service):
         self._until_idle()
 
     def close(self) -> None:
-        """Take the folder away; the daemons end with their hosts."""
+        """Remove the folder; the daemons end with their hosts."""
         self._folder.cleanup()
 
     def run(
@@ -119,22 +119,22 @@ class Slurm(Service):
         )
 
     def submit(self, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-        """Hand ``sbatch arguments`` in; returns the job's number."""
+        """Submit ``sbatch arguments`` and return the job's number."""
         done = self.run(["sbatch", "--parsable", *arguments], _CALL_SECONDS, environment)
         if done.code != 0:
             raise RuntimeError(f"sbatch {' '.join(arguments)}: {done.errors}")
         return done.output.strip()
 
     def job(self, number: str) -> dict[str, str]:
-        """What the controller knows of a job, as ``scontrol show job`` names it."""
+        """Return the controller's record of a job, with the field names of ``scontrol show job``."""
         told = self.run(["scontrol", "--oneliner", "show", "job", number], _CALL_SECONDS).output
         return dict(word.split("=", 1) for word in told.split() if "=" in word)
 
     def wait(self, number: str, states: Sequence[str], timeout_seconds: float) -> dict[str, str]:
-        """Wait until a job is in one of these states; returns what is known of it.
+        """Wait until a job is in one of these states and return its record as ``job`` does.
 
         Raises:
-          TimeoutError: it is not; the message has its state.
+          TimeoutError: the job reaches none of the states in time; the message has its state.
         """
         deadline = time.monotonic() + timeout_seconds
         while (known := self.job(number)).get("JobState") not in states:
@@ -144,12 +144,12 @@ class Slurm(Service):
         return known
 
     def log(self) -> str:
-        """What the daemons have written."""
+        """Return the log files of all daemons."""
         files = sorted((self._kept / "log").iterdir())
         return "\n".join(f"== {file.name}\n{file.read_text(errors='replace')}" for file in files)
 
     def _write(self) -> None:
-        self._kept.chmod(0o711)  # else munged refuses to have its socket there
+        self._kept.chmod(0o711)  # else munged refuses to make its socket in the folder
         self._own.mkdir()
         log = self._kept / "log"
         log.mkdir()

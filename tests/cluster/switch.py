@@ -1,9 +1,9 @@
-"""A switch in user space, which takes its time: for kernels without ``sch_netem``.
+"""A network switch in user space that delays each frame: for kernels without ``sch_netem``.
 
     python -m tests.cluster.switch SECONDS PID...
 
-Makes the interface ``eth0`` in the network of each process, and brings the frames of each to the others after so many
-seconds, as long as it runs. Frames pass as large as TCP makes them (64 KiB).
+Makes the interface ``eth0`` in the network namespace of each process. While it runs, it passes each frame to the other
+interfaces after that many seconds. Frames may be as large as TCP makes them (64 KiB).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READY = "ready"
 
 
 def port(pid: int) -> int:
-    """The other end of a new interface of that process's network."""
+    """Make an interface in that process's network namespace and return the file descriptor of its other end."""
     libc, own = ctypes.CDLL(None, use_errno=True), os.open("/proc/self/ns/net", os.O_RDONLY)
     theirs = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
     try:
@@ -47,21 +47,21 @@ def port(pid: int) -> int:
 
 
 class Switch:
-    """Ports, and the frames between them.
+    """Passes frames between ports.
 
     Args:
-      ports: see ``port``.
-      delay_seconds: from each to each.
+      ports: file descriptors that ``port`` returned.
+      delay_seconds: delay of each frame.
     """
 
     def __init__(self, ports: list[int], delay_seconds: float) -> None:
         self._ports = ports
         self._delay_seconds = delay_seconds
-        self._learnt: dict[bytes, int] = {}  # where an address is
+        self._learnt: dict[bytes, int] = {}  # MAC address -> port
         self._under_way: deque[tuple[float, int, bytes]] = deque()
 
     def run(self) -> None:
-        """Until this process is ended."""
+        """Pass frames until this process is ended."""
         while True:
             wait = self._under_way[0][0] - time.monotonic() - _SPIN_SECONDS if self._under_way else 1.0
             for source in select.select(self._ports, [], [], max(0.0, wait))[0]:
@@ -85,7 +85,7 @@ class Switch:
 
     @staticmethod
     def _give(target: int, frame: bytes) -> None:
-        with contextlib.suppress(OSError):  # it is down, or full: as networks do, the frame is lost
+        with contextlib.suppress(OSError):  # the port is down, or full: the frame is lost, as in a network
             os.write(target, frame)
 
 

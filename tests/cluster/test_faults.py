@@ -1,6 +1,6 @@
-"""Whatever happens to a rank, a host or a link: the job ends in time, says who or where, and leaves nothing behind.
+"""After a fault of a rank, a host or a link, the job ends in time, names the rank or host, and leaves nothing behind.
 
-Links of 100 Mbit/s: a step's message of 20 MB is under way for more than a second.
+Links have 100 Mbit/s, so that a step's message of 20 MB takes more than a second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfdist.launch import host_check
 pytestmark = [pytest.mark.long("several hosts"), pytest.mark.skipif(bool(obstacle()), reason=obstacle())]
 
 ABORT_SECONDS = 6
-END_SECONDS = ABORT_SECONDS + 60  # of which ssh takes 30 to find out that nobody is there
+END_SECONDS = ABORT_SECONDS + 60  # ssh takes 30 s to notice that a host is gone
 START_SECONDS = 90
 SCRIPT = """
 import os, signal, sys, time
@@ -49,15 +49,15 @@ with v1.Session() as session:
 
 
 class Job:
-    """One on some hosts, which the test does something to.
+    """A job on some hosts, which the test disturbs.
 
     Args:
-      hosts: all.
-      folder: where it works.
-      ranks: of each host.
+      hosts: all hosts.
+      folder: working directory of the job.
+      ranks: number of ranks on each host.
       pause: seconds that a step computes after its message.
-      action: what the last rank does after its second step.
-      limits: settings.
+      action: code that the last rank runs after its second step.
+      limits: settings of tfdist, as environment variables.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class Job:
         return "\n".join(line for line in lines if " -hosts " not in line)  # (the launcher's command line)
 
     def reach(self, words: str) -> None:
-        """Wait until it has said that."""
+        """Wait until the job's output contains these words."""
         until(lambda: words in self.said or self.process.poll() is not None, START_SECONDS, lambda: self.said)
         assert words in self.said, self.said
 
     def ends(self, *patterns: str, well: bool = False, gone: str = "") -> None:
-        """It ends in time, with these words, and leaves nothing on its hosts, but for one that is gone."""
+        """Check that the job ends in time, prints these patterns, and leaves nothing on its hosts but ``gone``."""
         begun = time.monotonic()
         try:
             code = self.process.wait(END_SECONDS)
@@ -110,7 +110,7 @@ class Job:
         assert {path.name for path in self._folder.iterdir()} == {"job.py", "said", "traces"}
 
     def left(self, gone: str = "") -> str:
-        """What is left of it."""
+        """Return the job's processes and shared memory that still exist on the hosts."""
         found = []
         for host in self.hosts.names:
             if host != gone:
@@ -121,11 +121,11 @@ class Job:
         return ", ".join(found)
 
     def last_rank(self) -> int:
-        """The process of the last rank of the last host."""
+        """Return the process number of the last rank on the last host."""
         return max(self.hosts.processes(list(self.ranks)[-1], f"{sys.executable} job.py"))
 
     def close(self) -> None:
-        """End all that is left."""
+        """Kill the launcher if it still runs."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -183,7 +183,7 @@ def test_a_stopped_rank(start: Callable[..., Job]) -> None:
 
 @pytest.mark.parametrize("pause", [0.0, 4.0])
 def test_a_broken_link(hosts: Hosts, start: Callable[..., Job], pause: float) -> None:
-    """In a message, and while the ranks compute."""
+    """The link breaks during a message, and while the ranks compute."""
     job = start({"node1": 1, "node2": 1}, pause)
     job.reach("step 1")
     time.sleep(0.7)
@@ -195,7 +195,7 @@ def test_a_broken_link(hosts: Hosts, start: Callable[..., Job], pause: float) ->
 
 
 def test_full_shared_memory(hosts: Hosts, start: Callable[..., Job]) -> None:
-    """Before the start, on one host."""
+    """Shared memory is full on one host before the start."""
     fill(hosts, "node2")
     try:
         job = start({"node1": 2, "node2": 2})
@@ -205,7 +205,7 @@ def test_full_shared_memory(hosts: Hosts, start: Callable[..., Job]) -> None:
 
 
 def test_shared_memory_that_fills_up(hosts: Hosts, start: Callable[..., Job]) -> None:
-    """What a job has, it keeps."""
+    """A job keeps the shared memory that it has allocated."""
     job = start({"node1": 2, "node2": 2})
     job.reach("step 1")
     fill(hosts, "node2")
@@ -220,7 +220,7 @@ def fill(hosts: Hosts, name: str) -> None:
 
 
 def test_no_sshd(hosts: Hosts, start: Callable[..., Job]) -> None:
-    """Neither the one that listens nor the session that has started the ranks: a job that runs does not need it."""
+    """A running job needs neither the sshd that listens nor the ssh session that has started the ranks."""
     if "Open MPI" in host_check.facts_here(sys.executable)["mpi"]:
         pytest.skip("Open MPI ends a job when a daemon's session ends")
     job = start({"node1": 1, "node3": 1})

@@ -1,4 +1,4 @@
-"""What is wrong with a host is said before the start: each host of one job has something of its own."""
+"""Faults of a host's installation are reported before the start: in one job, each host has a different fault."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def many() -> Iterator[Hosts]:
 
 
 def shell(hosts: Hosts, name: str, text: str) -> None:
-    """Do something in a host's own mounts and network."""
+    """Run a shell script in a host's mount and network namespaces."""
     done = hosts.run(name, ["sh", "-ec", text], 20)
     assert done.code == 0, done.errors
 
@@ -104,7 +104,7 @@ def test_each_host_is_named_with_what_it_lacks(many: Hosts, tmp_path: Path) -> N
         "node7": r"nothing can be written to /tmp \(No space left on device\); delete something there",
         "node8": r".* has tfdist none \(here: .*\) there; install the same versions on all machines",
         "node9": r"cannot be reached: its host key is not known here \(.*\); log in once by hand \('ssh node9'\) .*",
-        "node10": r"cannot be reached: its host key is another than before \(.*\); .*'ssh-keygen -R node10'.*",
+        "node10": r"cannot be reached: its host key has changed \(.*\); .*'ssh-keygen -R node10'.*",
         "node11": r"cannot be reached: there is no way to it \(ssh: .*\); look whether it is on and its network .*",
         "node12": r"takes node1 for itself \(127\.0\.1\.1\), and its ranks would .*; give node1 this machine's .*",
         "node13": r"does not know the name node1, by which its ranks are to find this machine; put it into .* there",

@@ -1,4 +1,4 @@
-"""``tfdist-run --max-restarts`` on several hosts, of which one goes away in the middle."""
+"""``tfdist-run --max-restarts`` on several hosts; one of them fails during the job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.launch import TFDIST_RUN, run
 
 pytestmark = [pytest.mark.long("several hosts"), pytest.mark.skipif(bool(hosts.obstacle()), reason=hosts.obstacle())]
 
-# It has no end of its own in the first attempt.
+# In the first attempt the program does not end unless it is ended.
 RANK = """
 import os, sys, time
 import socket
@@ -42,7 +42,7 @@ def three() -> Iterator[Hosts]:
 
 
 class Job:
-    """``tfdist-run`` on node1, whose lines can be waited for."""
+    """``tfdist-run`` on node1; a test can wait for lines of its output."""
 
     def __init__(self, hosts: Hosts, arguments: Sequence[str], folder: Path) -> None:
         self.said = folder / "said"
@@ -53,7 +53,7 @@ class Job:
             )
 
     def until(self, words: str, count: int, seconds: float) -> str:
-        """What has been said when so many lines have these words."""
+        """Wait until ``count`` lines contain these words and return the output."""
         deadline = time.monotonic() + seconds
         while self.said.read_text().count(words) < count:
             assert time.monotonic() < deadline, self.said.read_text()
@@ -105,7 +105,7 @@ def nmt(folder: Path, out: Path) -> list[str]:
 
 
 def destroyed(three: Hosts) -> None:
-    """The host of rank 0 goes away, which leaves its lock behind."""
+    """Destroy the host of rank 0, which leaves its lock file behind."""
     three.destroy("node2")
 
 
@@ -119,7 +119,7 @@ def signalled(number: signal.Signals) -> Callable[[Hosts], None]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The texts, and a model of two ranks that nothing has happened to."""
+    """Return the folder with the texts, and with a model that two ranks have trained without a fault."""
     folder = tmp_path_factory.mktemp("trained")
     prepare = [sys.executable, "-m", "nmt.prepare", f"--train_prefix={folder}/text/train", "--src=en", "--tgt=de"]
     for command in (
@@ -132,7 +132,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# (The second of the hosts that are left stands in for one that is gone.)
+# (The second of the remaining hosts replaces the lost host.)
 FAULTS: dict[str, tuple[Callable[[Hosts], None], str]] = {
     "destroyed host": (destroyed, "node3:1,node1:1"),
     "broken link": (cut_off, "node2:1,node1:1"),

@@ -28,7 +28,7 @@ STEPS, RATE, NORM = 20, 0.3, 0.5
 
 pytestmark = [pytest.mark.long("several hosts"), pytest.mark.skipif(bool(OBSTACLE), reason=OBSTACLE)]
 
-# UCX's addresses are sent with what was in memory behind them; what is random there makes the lines long.
+# UCX's addresses are sent with the bytes that follow them in memory. If these are random, the lines become long.
 DIRTY = "import os; blocks = [os.urandom(4_000 + n % 3_000) for n in range(20_000)]; del blocks[::2]\n"
 
 TRAINING = (
@@ -70,7 +70,7 @@ def cluster() -> Iterator[Slurm]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> dict[str, np.ndarray]:
-    """64 rows to be shared out, of which every rank's have another scale; and the script beside them."""
+    """Write the script and 64 rows, which the ranks share and whose scale differs by rank; return the rows."""
     random = np.random.default_rng(7)
     x = random.normal(size=(64, 5)) * (1 + np.arange(64) % 4)[:, None]
     y = x @ random.normal(size=5) + random.normal(size=64)
@@ -80,7 +80,7 @@ def data(tmp_path: Path) -> dict[str, np.ndarray]:
 
 
 def trained(data: dict[str, np.ndarray]) -> np.ndarray:
-    """One process on all rows, from rank 0's values."""
+    """Return the weights that one process gets from all rows, starting from rank 0's values."""
     x, y = data["x"], data["y"]
     w = np.full(x.shape[1], 0.1)
     for _ in range(STEPS):
@@ -112,17 +112,17 @@ def test_ranks_of_two_hosts_do_what_one_process_does(
 
 @pytest.mark.skipif(PMI != "pmi2", reason="of MPICH's network modules")
 def test_addresses_that_slurm_cuts_off(cluster: Slurm) -> None:
-    """Why tfdist chooses: MPICH as it is, after what the training above does before it."""
+    """The reason why tfdist chooses the network module: MPICH alone fails here after the program's allocations."""
     program = DIRTY + "from mpi4py import MPI; MPI.COMM_WORLD.allreduce(1)"
     command = ["srun", *RANKS, "--mpi=pmi2", "--kill-on-bad-exit=1", sys.executable, "-c", program]
-    finished = cluster.run(command, 20)  # it may as well hang
+    finished = cluster.run(command, 20)  # it may also hang
     if finished.code == 0:
         pytest.skip("the addresses of this machine's networks are short enough")
     assert "value not properly terminated" in finished.errors, finished
 
 
 def corpus(directory: Path) -> list[str]:
-    """A toy language pair, its target the reversed source; the flags that train on it."""
+    """Write a toy language pair, in which the target is the reversed source; return the flags for training."""
     random = np.random.default_rng(3)
     words = list("abcdefg")
     for name, pairs in (("train", 301), ("dev", 3)):
@@ -146,11 +146,11 @@ def weights(directory: Path, step: int) -> dict[str, Any]:
 
 
 class Training:
-    """nmt in ``nmt.sbatch``, submitted and looked at.
+    """A job that runs nmt by ``nmt.sbatch``.
 
     Args:
-      folder: for corpus, models and logs.
-      name: of model and log.
+      folder: folder of corpus, models and logs.
+      name: name of model and log.
     """
 
     def __init__(self, cluster: Slurm, folder: Path, name: str, flags: list[str]) -> None:
@@ -165,21 +165,21 @@ class Training:
         return self._log.read_text() if self._log.exists() else ""
 
     def until(self, pattern: str) -> None:
-        """A line like this is in the log."""
+        """Wait until a line of the log matches the pattern."""
         deadline = time.monotonic() + 120
         while not re.search(pattern, self.log(), re.MULTILINE):
             assert time.monotonic() < deadline, f"{pattern} is not there\n{self.log()}"
             time.sleep(0.2)
 
     def ended_well(self, restarts: int) -> None:
-        """After so many starts beside the first, before each of which it was asked to stop."""
+        """Check that the job completes after this number of restarts, and was asked to stop before each of them."""
         ended = self._cluster.wait(self.number, ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED"], 200)
         assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", str(restarts)), self.log()
         assert len(re.findall(r"^# Asked to stop: saved after step \d+", self.log(), re.MULTILINE)) == restarts
 
 
 def test_a_job_that_is_pre_empted_goes_on_to_its_end(cluster: Slurm, tmp_path: Path) -> None:
-    """It saves, is queued again, and ends with the bits of a job that was left alone."""
+    """The job saves, is requeued, and ends with the same bits as a job that was not disturbed."""
     steps = 400
     flags = [*corpus(tmp_path), f"--num_train_steps={steps}"]
     stopped = Training(cluster, tmp_path, "stopped", flags)

@@ -23,7 +23,7 @@ assert_law = functools.partial(assert_law, feeds=DATA)
 
 
 def sparse(seed: int | None = None) -> Any:
-    """A model with inducing points that are drawn at random."""
+    """Return a model whose inducing points are drawn at random."""
     random = np.random.RandomState(seed) if seed is not None else np.random
     return gpflow.models.SVGP(
         gpflow.kernels.SquaredExponential(lengthscales=np.ones(5)),
@@ -39,13 +39,13 @@ def set_seed(seed: int) -> None:
 
 
 def batches(feeds: list[Feed]) -> Iterator[Any]:
-    """As GPflow takes them: a dataset's iterator."""
+    """Return the batches as an iterator of a dataset, as GPflow takes them."""
     together = tuple(np.concatenate([feed[n] for feed in feeds]) for n in "xy")
     return iter(tf.data.Dataset.from_tensor_slices(together).batch(len(feeds[0]["x"])))
 
 
 def case_minibatches_and_adam() -> None:
-    """The loss of a rank's batch stands for all data, so that the mean of the ranks' losses is that of all batches."""
+    """GPflow scales the loss of a batch to all data, so the mean of the ranks' losses is the loss of all batches."""
 
     def train(feeds: list[Feed], make: Callable[[float], Any]) -> dict[str, np.ndarray]:
         model, optimizer = sparse(), make(0.05)
@@ -88,7 +88,7 @@ def case_a_tape_that_clips() -> None:
 
 
 def case_natural_gradients_and_adam() -> None:
-    """They assign to the variational parameters themselves, what is not linear in the gradients."""
+    """Natural gradients assign to the variational parameters values that are not linear in the gradients."""
 
     def train(feeds: list[Feed], function: bool) -> dict[str, np.ndarray]:
         model = sparse()
@@ -124,13 +124,13 @@ def own(loss: Any) -> Any:
 
 
 def whole_and_share(compiled: bool) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """What one process gets of the whole batch, and of a rank's share of it."""
+    """Return the variables that one process gets from the whole batch, and from a rank's share of the batch."""
     return scipy(sparse(0), DATA[0], own, compiled), scipy(sparse(0), mine(DATA[0]), own, compiled)
 
 
 def case_scipy_with_the_mean_of_losses() -> None:
-    """SciPy reads the variables before anything is trained, so that ranks that begin with other values need
-    ``broadcast_variables``; and its line search goes by the loss, each rank's own without ``all_reduce``."""
+    """SciPy reads the variables before the first step, so ranks with different values need ``broadcast_variables``.
+    Its line search uses the loss, which needs ``all_reduce``: otherwise each rank uses its own loss."""
     for compiled in (True, False):
         with subtest("compiled" if compiled else "eagerly"):
             expected, alone = one_process(functools.partial(whole_and_share, compiled))
@@ -143,7 +143,7 @@ def case_scipy_with_the_mean_of_losses() -> None:
 
 
 def case_scipy_with_the_same_data() -> None:
-    """The ranks do what one process does, without anything more than the import."""
+    """With the import alone, the ranks do what one process does."""
     expected = one_process(lambda: scipy(sparse(0), DATA[0], own))
     found = scipy(sparse(0), DATA[0], own)
     assert_equal_everywhere(found)
@@ -151,6 +151,6 @@ def case_scipy_with_the_same_data() -> None:
 
 
 def case_scipy_alone_is_refused() -> None:
-    """Ranks that begin with other values, and go by losses of their own, would end apart."""
+    """Ranks that begin with different values and use their own losses would end with different variables."""
     with pytest.raises(tfdist.DisagreementError, match="sets .* to other values on each rank.*broadcast_variables"):
         scipy(sparse(tfdist.rank()), mine(DATA[0]), own)

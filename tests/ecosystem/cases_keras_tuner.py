@@ -1,7 +1,7 @@
-"""KerasTuner: every rank searches, with one seed, and in a directory of its own.
+"""KerasTuner: every rank searches, with the same seed and a directory of its own.
 
-The ranks then try the same hyperparameters in the same order, train each trial together, and have the same scores,
-which are means over the ranks; so all of them find the same best one.
+The ranks then try the same hyperparameters in the same order and train each trial together. The scores are means over
+the ranks, so all ranks find the same best hyperparameters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRIALS = 2
 
 
 def build(parameters: Any) -> Any:
-    """A model of a size, and with a rate, that are looked for."""
+    """Return a model; its size and learning rate are the hyperparameters of the search."""
     units, rate = parameters.Choice("units", [3, 5, 7, 9]), parameters.Float("rate", 0.01, 0.1, sampling="log")
     model = keras.Sequential([keras.Input([5]), keras.layers.Dense(units, "tanh"), keras.layers.Dense(3)])
     model.compile(keras.optimizers.Adam(rate, epsilon=1e-3), "mse")
@@ -28,7 +28,7 @@ def build(parameters: Any) -> Any:
 
 
 def search(feeds: list[Feed], **options: Any) -> dict[str, np.ndarray]:
-    """All but the last batch to train with, the last to choose by; what was tried, and the weights of the best."""
+    """Train on all batches but the last, choose by the last; return the trials and the weights of the best model."""
     x, y = (np.concatenate([feed[n] for feed in feeds[:-1]]) for n in "xy")
     with tempfile.TemporaryDirectory() as directory:
         tuner = keras_tuner.RandomSearch(

@@ -16,7 +16,7 @@ from tests.named import subtest
 
 
 class Regression(snt.Module):  # type: ignore[misc]
-    """A layer, and an embedding of the category beside it; the variables are made when it is first called."""
+    """A layer plus an embedding of the category; the first call makes the variables."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Regression(snt.Module):  # type: ignore[misc]
 
 
 def train(feeds: list[Feed], make: Callable[[], Any], function: bool) -> dict[str, np.ndarray]:
-    """Sonnet's loop: a tape, and ``optimizer.apply``."""
+    """Train with Sonnet's loop: a tape, and ``optimizer.apply``."""
     model, optimizer = Regression(), make()
 
     def step(feed: Feed) -> None:

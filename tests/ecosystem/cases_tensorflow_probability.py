@@ -44,8 +44,8 @@ def case_fit_of_a_distribution_that_a_network_gives() -> None:
 
 
 def case_variational_layers() -> None:
-    """Weights are drawn once a batch, and all ranks draw the same with one seed, as one process does: each sample of a
-    batch sees the same weights. (``DenseFlipout`` draws a sign for each sample, which is each rank's own.)"""
+    """Weights are drawn once per batch, so each sample of a batch sees the same weights. With one seed, all ranks draw
+    the weights of one process. (``DenseFlipout`` draws a sign for each sample, which differs by rank.)"""
 
     def train(feeds: list[Feed], kind: Any) -> dict[str, np.ndarray]:
         def divergence(posterior: Any, prior: Any, _: Any) -> Any:
@@ -63,7 +63,7 @@ def case_variational_layers() -> None:
         model.fit(all_of_it["x"], all_of_it["y"], batch_size=len(feeds[0]["x"]), shuffle=False, verbose=0)
         return trained(model)
 
-    # Initial values are to differ by rank, what is drawn is not: by a seed of the operation and the one of all.
+    # Initial values must differ by rank and drawn weights must not: the operation's seed and the global seed see to it.
     assert_law(
         lambda feeds: train(feeds, tfpl.DenseReparameterization), set_seed=lambda seed: tk.utils.set_random_seed(3)
     )

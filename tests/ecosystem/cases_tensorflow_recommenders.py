@@ -27,7 +27,7 @@ def fitted(model: Any, feeds: list[Feed], optimizer: Any) -> dict[str, np.ndarra
 
 
 class Ranking(tfrs.Model):  # type: ignore[misc]
-    """What somebody makes of something of a category: by embedding and features."""
+    """Predicts a rating from an embedding of the category and from features."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,8 +40,8 @@ class Ranking(tfrs.Model):  # type: ignore[misc]
 
 
 class Retrieval(tfrs.Model):  # type: ignore[misc]
-    """Two towers. What an answer is told from are the other answers of a rank's own batch, as in any data-parallel
-    training: one process with the whole batch must leave the others out."""
+    """Two towers. The negatives of an answer are the other answers of the rank's own batch, as in any data-parallel
+    training. One process with the whole batch must leave out the answers of other ranks' batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def case_ranking() -> None:
 
 
 def case_retrieval() -> None:
-    """Each batch's loss is a mean over its answers; the sum, which TensorFlow Recommenders takes if no loss is given,
+    """Each batch's loss is a mean over its answers. Without a loss, TensorFlow Recommenders takes the sum, which then
     becomes the mean of the ranks' sums."""
     feeds = [{**feed, "of_rank": np.arange(len(feed["x"])) % tfdist.size()} for feed in data(steps=STEPS)]
     assert_law(

@@ -1,4 +1,4 @@
-"""Horovod's operations on tensors: values, gradients, names, process sets, and what does not fit."""
+"""Horovod's operations on tensors: values, gradients, names, process sets, and arguments that differ by rank."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INTEGERS = (tf.uint8, tf.int8, tf.int32, tf.int64)
 
 
 def own(rank: int, shape: Sequence[int] = (3, 2)) -> np.ndarray:
-    """What a rank brings: small numbers that differ from rank to rank."""
+    """Return a rank's input: small numbers that differ from rank to rank."""
     return np.random.RandomState(rank).randint(-4, 5, shape).astype(np.float32)
 
 
@@ -37,7 +37,7 @@ EVERY = [own(r) for r in range(SIZE)]
 
 
 def everyway(call: Callable[[Any], Any], value: Any, dtype: Any = tf.float32) -> list[np.ndarray]:
-    """The results at once, in a function, and in a session."""
+    """Return the results of eager mode, of a function, and of a session."""
     found = [call(tf.constant(value, dtype))]
     found.append(tf.function(call)(tf.constant(value, dtype)))
     with tf.Graph().as_default(), v1.Session() as session:
@@ -48,13 +48,13 @@ def everyway(call: Callable[[Any], Any], value: Any, dtype: Any = tf.float32) ->
 
 
 def all_equal(found: Sequence[Any], expected: Any, rtol: float = 1e-7, atol: float = 0) -> None:
-    """Each of them is as expected."""
+    """Check that each result is as expected."""
     for one in found:
         np.testing.assert_allclose(np.asarray(one, np.float64), expected, rtol, atol)
 
 
 def refused(error: type[Exception], call: Callable[[], Any], match: str = "") -> str:
-    """On every rank, within 10 s; and the next operation works."""
+    """Check that the call raises on every rank within 10 s, and that the next operation works."""
     start = time.monotonic()
     with pytest.raises(error, match=match) as found:
         call()
@@ -206,7 +206,7 @@ def case_reducescatter() -> None:
 
 
 def adasum(vectors: Sequence[np.ndarray]) -> np.ndarray:
-    """By the published formula, in float64."""
+    """Return Adasum of the vectors by the published formula, in float64."""
     if len(vectors) == 1:
         return vectors[0]
     a, b = (adasum([v.astype(np.float64) for v in half]) for half in np.array_split(vectors, 2))
@@ -215,7 +215,7 @@ def adasum(vectors: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def pairwise(vectors: list[np.ndarray]) -> np.ndarray:
-    """Neighbours first."""
+    """Combine neighbours first, then the results."""
     while len(vectors) > 1:
         vectors = [adasum(vectors[i : i + 2]) for i in range(0, len(vectors), 2)]
     return vectors[0]
@@ -229,12 +229,12 @@ def case_adasum() -> None:
     expected = pairwise(list(vectors))
     all_equal(everyway(lambda x: hvd.allreduce(x, op=hvd.Adasum), vectors[RANK]), expected, rtol=1e-4, atol=1e-5)
     same = tf.constant(vectors[0])
-    all_equal([hvd.allreduce(same, op=hvd.Adasum)], vectors[0], rtol=1e-5)  # what all agree on is not added up
+    all_equal([hvd.allreduce(same, op=hvd.Adasum)], vectors[0], rtol=1e-5)  # equal vectors are not added up
     all_equal([hvd.allreduce(tf.zeros([5]), op=hvd.Adasum)], np.zeros(5))
 
 
 def gradients(call: Callable[[Any], Any], value: np.ndarray, upstream: np.ndarray) -> list[np.ndarray]:
-    """Of ``sum(upstream * call(value))``: by a tape, in a function, and in a session."""
+    """Return gradients of ``sum(upstream * call(value))`` from a tape, a function, and a session."""
 
     def by_tape(x: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -260,7 +260,7 @@ def case_gradients() -> None:
     root = SIZE - 1
     broadcast = gradients(lambda x: hvd.broadcast(x, root), value, ups[RANK])
     all_equal(broadcast, total / SIZE if root == RANK else np.zeros([3, 2]), rtol=1e-4, atol=1e-6)
-    # The rows of rank r are 3 r … 3 r + 2 of what is gathered.
+    # The rows of rank r are 3 r … 3 r + 2 of the gathered tensor.
     rows = [np.random.RandomState(19 + r).randn(3 * SIZE, 2).astype(np.float32) for r in range(SIZE)]
     expected = np.mean(rows, 0)[3 * RANK : 3 * RANK + 3]
     all_equal(gradients(hvd.allgather, value, rows[RANK]), expected, rtol=1e-4, atol=1e-6)
@@ -284,7 +284,7 @@ def case_gradients() -> None:
 
 
 def case_many_in_any_order() -> None:
-    """Each rank begins them in another order, in a function and in a session, with few threads."""
+    """Each rank begins the operations in another order, in a function and in a session, with few threads."""
     order = np.random.RandomState(RANK).permutation(40)
 
     def many(x: Any) -> Any:
@@ -317,7 +317,7 @@ def case_one_after_the_other_in_conditions_and_loops() -> None:
 
 
 def case_rows_without_elements() -> None:
-    """Their bytes do not tell how many there are."""
+    """The number of rows does not follow from the number of bytes."""
     for call in (lambda f, x: f(x), lambda f, x: tf.function(f)(x)):
         assert call(hvd.alltoall, tf.zeros([2 * SIZE, 0])).shape == [2 * SIZE, 0]
         assert call(hvd.alltoall, tf.zeros([0, 3])).shape == [0, 3]
@@ -331,7 +331,7 @@ def case_rows_without_elements() -> None:
 
 
 def case_names_of_modules() -> None:
-    """As real scripts import them."""
+    """Modules are imported as real scripts import them."""
     from tfdist.horovod.compression import Compression
     from tfdist.horovod.elastic import TensorFlowKerasState
     from tfdist.horovod.functions import broadcast_object, broadcast_variables
@@ -518,7 +518,7 @@ def case_a_timeline() -> None:
 
 
 def case_operations_without_names_after_a_join() -> None:
-    """Ranks that have come there by different numbers of operations find each other's again."""
+    """After a join, operations match again although the ranks have run different numbers of operations."""
     for _ in range(2):
         for step in range(RANK + 1):
             there = [r for r in range(SIZE) if r >= step]
@@ -527,7 +527,7 @@ def case_operations_without_names_after_a_join() -> None:
 
 
 def case_runs_that_fail_leave_nothing_behind() -> None:
-    """In every second step one operation does not fit, while others are under way, or wait for it."""
+    """In every second step one operation has different arguments by rank, while others run or wait for it."""
     if SIZE == 1:
         return
 
@@ -562,7 +562,7 @@ def case_runs_that_fail_leave_nothing_behind() -> None:
 
 
 def case_two_sessions_of_one_graph() -> None:
-    """The one that waits is not the one that has run last."""
+    """The session that waits is not the session that has run last."""
     with tf.Graph().as_default():
         x = v1.placeholder(tf.float32, [])
         total, plain = hvd.allreduce(x, op=hvd.Sum), x + 1
@@ -604,7 +604,8 @@ def case_a_barrier_in_a_session() -> None:
 
 
 def case_ranks_that_are_slow_in_different_places() -> None:
-    """An operation beside a step of training, each waited for by one rank while the other is busy elsewhere."""
+    """The all-reduce of a metric overlaps with a training step. One rank comes late to the first, the others to the
+    second."""
     if SIZE == 1:
         return
     variable = tf.Variable(1.0)

@@ -1,4 +1,4 @@
-"""What goes wrong with Horovod's names on one rank is said, and ends the job: a job each."""
+"""Failures of one rank in ``tfdist.horovod`` are reported and end the job. Each case is a job of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SOON = {"TFDIST_STALL_SECONDS": "1", "TFDIST_STALL_ABORT_SECONDS": "4"}
 
 
 def run(folder: Path, program: str, settings: dict[str, str] | None = None) -> Finished:
-    """On two ranks."""
+    """Run a program on two ranks."""
     path = folder / "program.py"
     path.write_text("import tensorflow as tf\nimport tfdist.horovod as hvd\n" + textwrap.dedent(program))
     return mpirun(2, [str(path)], 120, {**SOON, **(settings or {})})

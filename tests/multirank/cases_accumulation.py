@@ -40,7 +40,7 @@ Run = Callable[[list[Feed]], Variables]
 
 @contextlib.contextmanager
 def accumulating(steps: int = STEPS, **others: Any) -> Iterator[None]:
-    """So many steps are one meanwhile."""
+    """Accumulate this number of steps into one update while the context is open."""
     with settings():
         tfdist.configure(accumulate_steps=steps, **others)
         try:
@@ -50,23 +50,23 @@ def accumulating(steps: int = STEPS, **others: Any) -> Iterator[None]:
 
 
 def pieces(feeds: list[Feed], steps: int = STEPS) -> list[Feed]:
-    """Each batch as so many smaller ones, of this rank's rows."""
+    """Return this rank's rows, each batch divided into one smaller batch for each accumulated step."""
     return [{n: v[k::steps] for n, v in mine(feed).items()} for feed in feeds for k in range(steps)]
 
 
 def even(steps: int = STEPS) -> list[Feed]:
-    """Batches that so many steps of all ranks share equally."""
+    """Return batches that can be divided equally among the accumulated steps of all ranks."""
     rows = BATCH // (SIZE * steps) * SIZE * steps
     return [{n: v[:rows] for n, v in feed.items()} for feed in data(steps=UPDATES)]
 
 
 def assert_steps_are_one(run: Run, steps: int = STEPS, tolerance: float = 1e-5) -> None:
-    """What one process does with each batch the ranks do in so many steps; other batches would make a difference.
+    """Check that ranks with accumulated steps train as one process with whole batches; other batches must differ.
 
     Args:
-      run: trains with batches and returns the variables.
-      steps: that are one.
-      tolerance: of the greatest entry of a variable.
+      run: function that trains with batches and returns the variables.
+      steps: number of steps that make one update.
+      tolerance: allowed difference, relative to the greatest entry of a variable.
     """
     feeds = even(steps)
     expected, others = one_process(lambda: (run(feeds), run([{n: v[:6] for n, v in f.items()} for f in feeds])))
@@ -81,14 +81,14 @@ def session(build: Callable[[], Any]) -> Run:
 
 
 def clipped(make: Callable[[], Any], merging: Callable[[Any], Any] = merged, **options: Any) -> Any:
-    """A clipped step that counts, and moving averages after it; of variables with other options, the step alone."""
+    """Return a clipped step with a global step and moving averages; for other variable options the step alone."""
     loss, variables = model(**options)
     gradients, _ = tf.clip_by_global_norm([merging(g) for g in tf.gradients(loss, variables)], 0.3)
     count = v1.train.get_or_create_global_step()
     step = make().apply_gradients(zip(gradients, variables, strict=True), global_step=count, name="train")
     assert step.name == "train"
     if options:
-        return step  # TensorFlow itself does not find initial values of reference variables for their averages
+        return step  # TensorFlow does not find initial values of reference variables for their averages
     with tf.control_dependencies([step]):
         return tf.train.ExponentialMovingAverage(0.7).apply(variables)
 
@@ -115,7 +115,7 @@ def case_sessions_with_reference_variables() -> None:
 
 
 def case_steps_inside_a_condition() -> None:
-    """Of the script's: gradients and all, or their application alone."""
+    """The script has its whole step, or only the application of gradients, in a condition."""
 
     def build(inside: bool) -> Any:
         inputs, optimizer = placeholders(), v1.train.MomentumOptimizer(0.1, 0.9)
@@ -138,7 +138,7 @@ def case_steps_inside_a_condition() -> None:
 
 
 def case_rows_that_stay_unmerged() -> None:
-    """RMSProp sees each row of all steps and ranks, as one process has them, and so does their norm."""
+    """RMSProp and the gradients' norm see the unmerged rows of all steps and ranks, as in one process."""
     make = functools.partial(v1.train.RMSPropOptimizer, 0.05, momentum=0.5, epsilon=1e-2)
     with accumulating(sparse="unmerged"):
         assert_steps_are_one(session(functools.partial(clipped, make, lambda g: g)))
@@ -160,7 +160,7 @@ def case_a_monitored_session_counts_updates() -> None:
 
 
 def case_two_optimizers_in_turn() -> None:
-    """Each counts its own steps."""
+    """Each optimizer counts its own steps."""
 
     def run(feeds: list[Feed], steps: int) -> Variables:
         with tf.Graph().as_default():
@@ -184,7 +184,7 @@ def case_two_optimizers_in_turn() -> None:
 
 
 def in_functions(make: Callable[[], Any]) -> Run:
-    """A tape in a function, which is traced again for other batches; the gradients are clipped."""
+    """Train with a tape in a function, which is traced again for other batches; the gradients are clipped."""
 
     def run(feeds: list[Feed]) -> Variables:
         tf.random.set_seed(0)
@@ -226,7 +226,7 @@ def case_functions() -> None:
 
 
 def case_models_of_the_same_names_are_kept_apart() -> None:
-    """Functions share the exchanges of variables that are called alike, but not their sums."""
+    """Functions share the exchanges of variables with equal names, but not the accumulated sums."""
 
     def run(feeds: list[Feed]) -> Variables:
         trained = []
@@ -280,7 +280,7 @@ def trained_in_function(feeds: list[Feed], last: Sequence[int] = ()) -> Variable
 
 
 def case_the_last_step_of_a_script() -> None:
-    """It is applied with what is held: with one before it, and by itself, where three are usual."""
+    """The last step applies the accumulated gradients: of two steps, or of one, where an update has three."""
     (feed,) = data(steps=1)
     updates = [{n: v[part] for n, v in feed.items()} for part in (slice(0, 36), slice(36, 60), slice(60, 72))]
     steps = [mine({n: v[k : k + 12] for n, v in feed.items()}) for k in range(0, 72, 12)]
@@ -292,14 +292,14 @@ def case_the_last_step_of_a_script() -> None:
 
 
 def batches(epoch_steps: int, rows: int = 6) -> tuple[np.ndarray, np.ndarray]:
-    """What all ranks have in each step of an epoch: x [steps, ranks, rows, 5], y [steps, ranks, rows, 3]."""
+    """Return the data of all ranks in each step of an epoch: x [steps, ranks, rows, 5], y [steps, ranks, rows, 3]."""
     random = np.random.RandomState(5)
     shape = epoch_steps, SIZE, rows
     return random.randn(*shape, 5).astype(np.float32), random.randn(*shape, 3).astype(np.float32)
 
 
 def dataset(x: Any, y: Any) -> Any:
-    """Batches of any sizes, of a number that nobody knows."""
+    """Return a dataset of batches of any sizes, with unknown cardinality."""
     spec = (tf.TensorSpec([None, 5]), tf.TensorSpec([None, 3]))
     return tf.data.Dataset.from_generator(lambda: zip(x, y, strict=True), output_signature=spec)
 
@@ -315,13 +315,13 @@ def fitted(build: Callable[[], Any], fit: Callable[[Any], Any], **options: Any) 
 
 
 def assert_fits(epoch_steps: int, known: bool, build: Callable[[], Any] = functional, **options: Any) -> None:
-    """Two epochs of so many steps, of which the last update has what is left over."""
+    """Check two epochs of this number of steps; the last update has the remaining steps."""
     x, y = batches(epoch_steps)
     cut = [slice(k, min(k + STEPS, epoch_steps)) for k in range(0, epoch_steps, STEPS)]
 
     def whole(trained: Any) -> None:
         whole = dataset([x[c].reshape(-1, 5) for c in cut], [y[c].reshape(-1, 3) for c in cut])
-        # (Where Keras finds the end by itself, it counts an iteration more.)
+        # (Where Keras does not know the number of steps, it counts one iteration more.)
         trained.fit(whole.apply(tf.data.experimental.assert_cardinality(len(cut))), epochs=2, verbose=0)
 
     def mine(trained: Any) -> None:
@@ -339,13 +339,13 @@ def assert_fits(epoch_steps: int, known: bool, build: Callable[[], Any] = functi
 
 
 def case_fit_and_what_an_epoch_leaves_over() -> None:
-    """Where all ranks know when it ends, and where they find out."""
+    """The number of steps in an epoch is known, or is unknown until the data end."""
     assert_fits(7, known=True, steps_per_execution=2)
     assert_fits(8, known=False, build=Subclassed)
 
 
 def case_variations_of_accumulated_steps() -> None:
-    """Others of the same mechanisms."""
+    """More variations of the same mechanisms."""
     assert_fits(8, known=True)
     assert_fits(7, known=False, steps_per_execution=2)
     with accumulating():
@@ -427,7 +427,7 @@ def case_a_write_in_a_session_is_refused() -> None:
 
 
 def case_what_would_not_see_updates_is_refused() -> None:
-    """Moving averages that are built before the optimizer; gradients from inside a condition of TensorFlow 1."""
+    """Moving averages built before the optimizer, and gradients from a condition of TensorFlow 1, are refused."""
     with accumulating():
         with tf.Graph().as_default():
             w = v1.get_variable("w", [2])

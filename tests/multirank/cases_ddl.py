@@ -1,4 +1,4 @@
-"""The names of IBM's DDL: what each rank brings is its own, and what comes of it is what NumPy makes of all of them."""
+"""The names of IBM's DDL: the result of each operation on the ranks' own values equals the result in NumPy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ways() -> Iterator[tuple[Reduce, str]]:
 
 
 def combined(values: Sequence[np.ndarray], op: str) -> np.ndarray:
-    """What NumPy makes of the ranks' values."""
+    """Return the ranks' values combined by NumPy."""
     return np.mean(values, axis=0) if op == "avg" else np.sum(values, axis=0)
 
 
@@ -73,7 +73,7 @@ def case_options_are_understood() -> None:
         ddl.init(f"-mode b:{SIZE}x3 -dev 0 -dbg_level 1")
         ddl.init(f"-mode b:{SIZE}x3 -dev 0 -dbg_level 1")
     said = [
-        f"ddl.init: -mode b:{SIZE}x3 is a job of {3 * SIZE} ranks, and this is one of {SIZE}",
+        f"ddl.init: -mode b:{SIZE}x3 is for a job of {3 * SIZE} ranks, but this job has {SIZE}",
         "ddl.init: -dev 0, -dbg_level 1: without a meaning here",
     ]
     assert len(lines) == (0 if RANK else 2), lines
@@ -111,7 +111,7 @@ def case_allreduce_n_of_values() -> None:
 def case_what_cannot_be_reduced_is_refused() -> None:
     for values, op, said in (
         ([1.0], "mean", f"op='mean' in ddl.allreduce_n on rank {RANK}: it is 'avg' or 'sum'"),
-        ([np.array([1])], "avg", "the mean of int64 is not one"),
+        ([np.array([1])], "avg", "the mean of int64 values needs a float"),
         ([np.array(["a"])], "sum", "strings"),
     ):
         with subtest(op, values), pytest.raises(ValueError, match=said):
@@ -124,7 +124,8 @@ def case_nothing_is_reduced_alone() -> None:
 
 
 def case_gradients_in_a_session() -> None:
-    """They are the average, which is applied as it is, after one exchange; and clipping sees it."""
+    """Reduced gradients are the average. It is applied after one exchange without another average, and clipping sees
+    it."""
     for reduce, op in ways():
         with subtest(reduce, op), tf.Graph().as_default() as graph, v1.Session() as session, no_warnings():
             shapes = ((2, 3), (4,))
@@ -148,7 +149,7 @@ def case_gradients_in_a_session() -> None:
 
 
 def case_weighted_gradients_in_a_session() -> None:
-    """What a script makes of gradients on each rank in its own way, before they are reduced, is reduced so."""
+    """A script weights gradients differently on each rank before it reduces them: the weighted values are reduced."""
     weights = np.array([1.0 + 2 * rank for rank in range(SIZE)], np.float32)
     for reduce, op in ways():
         with subtest(reduce, op), tf.Graph().as_default(), v1.Session() as session, no_warnings():
@@ -169,7 +170,7 @@ def case_weighted_gradients_in_a_session() -> None:
 
 
 def case_weighted_gradients_and_the_gradients_themselves() -> None:
-    """Of which the optimizer applies the average, too; that it cannot be clipped is told."""
+    """The optimizer also applies the average of the unweighted gradients; a warning says to reduce them first."""
     with tf.Graph().as_default(), v1.Session() as session:
         w = v1.get_variable("w", [3], initializer=v1.zeros_initializer())
         u = v1.get_variable("u", [3], initializer=v1.zeros_initializer())
@@ -191,7 +192,7 @@ def case_weighted_gradients_and_the_gradients_themselves() -> None:
 
 
 def case_a_norm_of_averages_is_reduced() -> None:
-    """It changes nothing in how they are applied, in one exchange."""
+    """Reducing a norm of averages does not change how the averages are applied, in one exchange."""
     with tf.Graph().as_default() as graph, v1.Session() as session, no_warnings():
         w = v1.get_variable("w", [3], initializer=v1.zeros_initializer())
         optimizer = v1.train.GradientDescentOptimizer(1.0)
@@ -219,7 +220,7 @@ def case_what_a_session_has_run_is_reduced() -> None:
 
 
 def case_gradients_of_a_tape() -> None:
-    """In a function, which may return them, and eagerly, where the tape has averaged them."""
+    """Gradients of a tape in a function, which may return them, and in eager mode, where the tape averages them."""
     for reduce, op in ways():
         expected = combined(ranks_values((2, 3)), op)
 
@@ -239,7 +240,7 @@ def case_gradients_of_a_tape() -> None:
 
 
 def case_weighted_gradients_in_a_function() -> None:
-    """What is returned, a norm say, is of this rank's own gradients, and so is what is reduced."""
+    """Returned values, for example a norm, and reduced values come from this rank's own gradients."""
     for reduce, op in ways():
 
         @tf.function
@@ -330,7 +331,8 @@ def case_the_law_of_functions() -> None:
 
 
 def case_reduced_gradients_in_other_settings() -> None:
-    """They train as others do: in accumulated steps the optimizer decides when they travel, in blocks variables do."""
+    """Reduced gradients also train with accumulated steps, where the optimizer decides when they are exchanged, and
+    with local SGD, where variables are exchanged."""
     if SIZE == 1:  # nothing is installed
         return
     feeds = data("float64", steps=4)
@@ -381,7 +383,7 @@ def case_bcast() -> None:
 
 
 def case_initial_values_of_a_training_graph() -> None:
-    """One that comes from another rank is that one's; the others are rank 0's, or each rank's own."""
+    """A value that is broadcast from another rank has that rank's value; the others are rank 0's or each rank's own."""
     for enabled in (True, False):
         with tf.Graph().as_default(), v1.Session() as session, no_warnings(), subtest(enabled):
             with ddl.enable_bcast() if enabled else ddl.disable_bcast():
@@ -404,7 +406,7 @@ def case_initial_values_of_a_training_graph() -> None:
 
 
 def case_metrics_in_fit() -> None:
-    """Keras 3 averages by itself, to which the callback adds nothing, but for what a script logs before it."""
+    """tfdist averages the metrics of Keras 3, so the callback changes only what a script logs before it."""
     import keras
 
     class Own(keras.callbacks.Callback):  # type: ignore[misc]
@@ -425,7 +427,7 @@ def case_metrics_in_fit() -> None:
 
 
 def case_global_variables_in_fit() -> None:
-    """Rank 0's, also where it alone has an optimizer's state, and where tfdist is told to leave them."""
+    """Global variables are rank 0's, also if only rank 0 has optimizer state or tfdist's broadcast is off."""
     import keras
 
     for disabled in (False, True):
@@ -445,7 +447,7 @@ def case_global_variables_in_fit() -> None:
 
 
 def case_weighted_gradients_by_all_reduce_in_a_session() -> None:
-    """The remedy that messages name: what it returns is not averaged again in another way."""
+    """The remedy that messages name: results of ``all_reduce`` are not averaged again."""
     with tf.Graph().as_default(), v1.Session() as session:
         variable = v1.get_variable("w", initializer=np.zeros(1, np.float32), use_resource=True)
         gradient = tf.gradients(variable * (RANK + 1.0), variable)[0]

@@ -1,4 +1,4 @@
-"""The engine: every way, dtype and layout against sums made by NumPy."""
+"""Engines: every engine, dtype and layout of ranks against sums computed by NumPy."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def same_everywhere(array: np.ndarray) -> bool:
 
 
 def assert_result(result: np.ndarray, expected: np.ndarray, exact: bool) -> None:
-    """The expected values, to the last bit or to the dtype's rounding, and the same bits on all ranks."""
+    """Check the values, to the last bit or to the dtype's rounding, and that all ranks have the same bits."""
     assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
     assert same_everywhere(result)
     if exact:
@@ -128,7 +128,7 @@ def case_non_finite_values_pass_through_on_all_ranks_alike() -> None:
 
 
 def case_many_tensors_in_many_blocks() -> None:
-    """More parts than one call reads, and slices of several blocks."""
+    """Buckets have more parts than one system call reads, and slices have several blocks."""
     with blocks_of(1 << 17):
         shapes = [(1,)] * 3000 + [(100_003,), (2, 5)]
         every = [[brought(r, s, "float32") + n % 7 for n, s in enumerate(shapes)] for r in range(SIZE)]
@@ -145,7 +145,7 @@ def case_many_tensors_in_many_blocks() -> None:
 
 
 def case_pieces_of_lanes_that_nodes_share() -> None:
-    """Nodes of 1, 1 and 2 ranks on four: the first two have both shards in common, of more pieces than are numbered."""
+    """Four ranks on nodes of 1, 1 and 2: the first two nodes share both shards, in more pieces than go at a time."""
     topology = Topology(((0,), (1,), (2, 3)) if SIZE == 4 else tuple((rank,) for rank in range(SIZE)))
     kinds = (np.bool_, np.int8, np.int64, np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.complex64)
     with reductions(topology, Chunking(64, 16)) as between:
@@ -165,7 +165,7 @@ def case_pieces_of_lanes_that_nodes_share() -> None:
 
 
 def case_a_rank_that_is_slow_to_read_small_buckets() -> None:
-    """The others bring the next one meanwhile, which must not be what it reads."""
+    """The other ranks write the next bucket while the slow rank still reads; it must not read the next bucket."""
     with settings(at_once()):
         collective = opened(*(all_reduce(f"bucket {n}", "sum", "float32", [3, 40]) for n in range(2)))
         combine = reduce_ops.combine
@@ -195,7 +195,7 @@ def case_a_static_shape_that_is_not_true() -> None:
 
 
 def case_random_sizes_threads_and_delays() -> None:
-    """Buckets of random sizes, each rank with its own delays and number of threads; every value is checked."""
+    """Buckets have random sizes, each rank its own delays and number of threads; every value is checked."""
     shared_seed, own = np.random.RandomState(7), np.random.RandomState(RANK)
     for way in (*WAYS, *(dataclasses.replace(w, crossover_bytes=1 << 12) for w in WAYS[2:])):
         for threads in (1, 2, 4):
@@ -269,7 +269,7 @@ def case_compressed_gradients_are_added_in_float32() -> None:
 
 
 def case_large_values_are_divided_before_they_are_narrowed() -> None:
-    """Means that float16 can hold, of sums that it cannot; and sums that overflow do so silently."""
+    """Means fit into float16 although the sums do not; sums that overflow do so without a warning."""
     own = np.float32(40_000 + 512 * RANK)
     mean = float(np.mean([40_000 + 512 * r for r in range(SIZE)]))
     tolerance = 0.005 * mean  # between nodes each node's part is rounded too
@@ -287,7 +287,7 @@ def case_large_values_are_divided_before_they_are_narrowed() -> None:
 
 
 def _step_with_gradient(value: np.float32) -> np.ndarray:
-    """What a step makes of two zeros in two buckets, and of an embedding's row, [3]."""
+    """Return the values [3] after one step: two variables in two buckets and an embedding's row, all initially 0."""
     with tf.Graph().as_default(), v1.Session() as session:
         zeros = {"initializer": v1.zeros_initializer()}
         dense = [v1.get_variable(name, [9], **zeros) for name in ("v", "w")]
@@ -341,7 +341,7 @@ def assert_rows() -> None:
 
 
 def case_rows_of_several_tables_step_after_step() -> None:
-    """Another number of rows in each step, none at all in some, and the last results are still held."""
+    """The number of rows changes in each step and may be 0; the results of the last step are still held."""
     widths, held = (3, 1, 64), []
     tables = [Table(f"e{w}", None, "gather", np.dtype(np.int32), np.dtype(np.float32), (w,)) for w in widths]
     for choice in WAYS:
@@ -366,7 +366,7 @@ def _some_rows(random: np.random.RandomState, count: int, width: int) -> tuple[n
 
 
 def case_rows_that_stay_unmerged() -> None:
-    """All ranks' rows in the order of the ranks, duplicates included, each divided in float32."""
+    """The result has all ranks' rows in the order of ranks, with duplicates; each row is divided in float32."""
     for dtype in (np.float32, np.float16):
         brought_by = [
             (np.array([3, 1, 3, r][: 2 + r % 3], np.int32), np.full((2 + r % 3, 2), 60_000 - 100 * r).astype(dtype))
@@ -409,7 +409,7 @@ def case_sparse_as_dense_hands_out_dense_gradients() -> None:
 
 def case_a_refusal_of_shared_memory_falls_back() -> None:
     """With /dev/shm too small, the gradients go through MPI."""
-    with no_room_in_shared_memory(), settings(staged(20 << 20)):  # more than what is left of any window
+    with no_room_in_shared_memory(), settings(staged(20 << 20)):  # more than any window has left
         elements = 100_000
         exchange = all_reduce("x", "sum", np.dtype(np.float32), [elements])
         collective = opened(exchange)
@@ -449,7 +449,7 @@ def case_collectives_at_once_and_in_graphs() -> None:
 
 
 def case_an_exchange_of_more_than_mpi_counts() -> None:
-    """In pieces: here of a few bytes, of parts of different sizes, of which some are empty."""
+    """The exchange has pieces of a few bytes here, from parts of different sizes, some of them empty."""
     sizes = [[(3 * sender + 5 * receiver) % 7 * 40 for receiver in range(SIZE)] for sender in range(SIZE)]
 
     def part(sender: int, receiver: int) -> np.ndarray:
@@ -466,7 +466,7 @@ def case_an_exchange_of_more_than_mpi_counts() -> None:
 
 
 def case_an_arrival_of_many_ranks() -> None:
-    """They find out first whether all bring the same, which takes no more with more ranks."""
+    """The ranks first compare whether all bring the same, at a cost that does not depend on the number of ranks."""
     control = job().world.control
     with channels_with(gathered_ranks=0):
         assert control.arrive("the same", 7) == [7] * SIZE
@@ -479,7 +479,7 @@ def case_an_arrival_of_many_ranks() -> None:
 
 
 def case_shared_memory_is_there_when_it_is_given_out() -> None:
-    """All its pages: on a full /dev/shm the first touch of one would end the rank in the middle of a step."""
+    """All pages are allocated: with a full /dev/shm, the first access to a page would kill the rank in a step."""
     piece = 6 << 20
     node = job().world.channel("a large one", NodeMemory(piece, 0)).node
     if node is not None:  # several ranks share a machine
@@ -516,7 +516,7 @@ def case_join() -> None:
 
 
 def _join(way: Choice) -> None:
-    """Rank r has data for 3 + 2 r steps; the mean is over those that still train, and all end with the same."""
+    """Rank r has data for 3 + 2 r steps; the mean is over the ranks that still train; all end with equal values."""
     steps = [3 + 2 * r for r in range(SIZE)]
     expected = np.float32(1)
     for number in range(max(steps)):
@@ -530,7 +530,7 @@ def _join(way: Choice) -> None:
         loss = (tf.reduce_sum(w) + tf.reduce_sum(u) + tf.reduce_sum(tf.nn.embedding_lookup(e, [0, 2]))) * factor
         step = v1.train.GradientDescentOptimizer(0.01).minimize(loss)
         initializer = v1.global_variables_initializer()
-        for _ in range(2):  # and training can go on after it
+        for _ in range(2):  # training can continue after the join
             session.run(initializer)
             for number in range(steps[RANK]):
                 session.run(step, {factor: (RANK + 1) * (number + 1)})
@@ -564,12 +564,12 @@ def case_settings_are_kept() -> None:
 
 
 def resident_bytes() -> int:
-    """This process's memory, what it shares with others included."""
+    """Return the resident memory of this process, shared memory included."""
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def case_memory_is_bounded_and_does_not_grow() -> None:
-    """At most three times the gradients at the default settings, and the same after 1,000 steps."""
+    """Memory is at most three times the gradients at the default settings, and the same after 1,000 steps."""
     for way in WAYS:
         with subtest(way):
             memory_of(way)

@@ -25,7 +25,7 @@ Run = Callable[[Any, np.ndarray, np.ndarray, int], Any]
 
 
 def arrays(steps: int = STEPS, share: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Regression data, of which batch k of rank r is its part of global batch k."""
+    """Return regression data; batch k of rank r is the rank's part of global batch k."""
     feeds = data(steps=steps)
     rows = slice(tfdist.rank(), None, tfdist.size()) if share else slice(None)
     return np.concatenate([f["x"][rows] for f in feeds]), np.concatenate([f["y"][rows] for f in feeds])
@@ -42,7 +42,7 @@ def unbuilt() -> Any:
 
 
 class Subclassed(keras.Model):
-    """Its training step clips by itself, before it applies."""
+    """A model whose training step clips the gradients before it applies them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,14 +69,14 @@ def fit_dataset(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
 
 
 def fit_generator(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
-    """Of a size that nobody knows."""
+    """Train with a generator of unknown length."""
     spec = (tf.TensorSpec([None, 5]), tf.TensorSpec([None, 3]))
     cut = [(x[k : k + batch], y[k : k + batch]) for k in range(0, len(x), batch)]
     return model.fit(tf.data.Dataset.from_generator(lambda: iter(cut), output_signature=spec), epochs=2, verbose=0)
 
 
 def fit_endless(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
-    """A dataset and then a generator without end, and weights."""
+    """Train with an endless dataset and then an endless generator, with sample weights."""
     steps = len(x) // batch
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch).repeat()
     model.fit(dataset, epochs=2, initial_epoch=1, steps_per_epoch=steps, verbose=0)
@@ -91,7 +91,7 @@ def fit_endless(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
 
 
 class Batches(keras.utils.PyDataset):
-    """Keras's own kind of data."""
+    """Data as a ``PyDataset`` of Keras."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray, batch: int) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ def case_eagerly_and_compiled_and_several_steps_at_once() -> None:
 
 
 def case_variations_of_fit() -> None:
-    """Others of the same mechanisms."""
+    """More variations of the same mechanisms."""
     for name, make in MORE_OPTIMIZERS.items():
         with subtest(name):
             assert_fit_law(optimizer=make)
@@ -195,7 +195,7 @@ def case_reduced_precision() -> None:
     def scaled() -> Any:
         return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, clipnorm=0.5), initial_scale=2.0**8)
 
-    assert_fit_law(build, scaled, tolerance=2e-2)  # the forward pass itself rounds otherwise in other batches
+    assert_fit_law(build, scaled, tolerance=2e-2)  # the forward pass rounds differently in batches of other sizes
     assert_fit_law(functional, scaled, tolerance=1e-3)
 
 
@@ -210,7 +210,7 @@ def case_embeddings_stay_sparse() -> None:
     assert_fit_law(embedding)
 
 
-# They square each row by itself: what they make of a row that occurs twice is not what they make of the sum.
+# These optimizers square each row separately: for a row that occurs twice, the result differs from that of the sum.
 SQUARING: dict[str, Callable[[], Any]] = {
     "adam": lambda: keras.optimizers.Adam(0.05, epsilon=1e-3),
 }
@@ -237,7 +237,7 @@ def case_embeddings_unmerged_are_those_of_one_process() -> None:
 
 
 def merging(make: Callable[[], Any]) -> Any:
-    """An optimizer that sees each row once."""
+    """Return an optimizer that merges duplicate rows before it applies the gradients."""
     optimizer = make()
     kind = type(optimizer)
 
@@ -258,7 +258,7 @@ def assert_merged_is_one_process(optimizers: dict[str, Callable[[], Any]]) -> No
 
 
 def case_embeddings_are_those_of_one_process_that_merges() -> None:
-    """By default: each row once."""
+    """By default the optimizer gets each row once."""
     assert_merged_is_one_process(SQUARING)
     unmerged = one_process(lambda: trained(embedding, SQUARING["adam"], fit, False, 0))
     found = trained(embedding, SQUARING["adam"], fit, True, tfdist.rank())
@@ -266,14 +266,14 @@ def case_embeddings_are_those_of_one_process_that_merges() -> None:
 
 
 def case_variations_of_optimizers_that_square() -> None:
-    """And eagerly."""
+    """More optimizers, and eager mode."""
     assert_unmerged_is_one_process(MORE_SQUARING)
     assert_unmerged_is_one_process({"adam": SQUARING["adam"]}, run_eagerly=True)
     assert_merged_is_one_process(MORE_SQUARING)
 
 
 def case_state_from_rank_0() -> None:
-    """Weights and optimizer state that only rank 0 has: as if from a file."""
+    """Only rank 0 has these weights and this optimizer state, as if it had read them from a file."""
     x, y = arrays()
     keras.utils.set_random_seed(tfdist.rank())
     model = functional()
@@ -370,7 +370,7 @@ def case_logs_are_means_and_decisions_alike() -> None:
 
 
 class Board(keras.callbacks.TensorBoard):
-    """One that needs no TensorBoard, and shows that subclasses count."""
+    """A callback that needs no TensorBoard; subclasses of callbacks are handled too."""
 
     def __init__(self, path: Path) -> None:
         keras.callbacks.Callback.__init__(self)
@@ -409,7 +409,7 @@ def case_files_and_progress_are_rank_0s() -> None:
         model.predict(x)
     assert bool(said.getvalue()) == (tfdist.rank() == 0)
     assert bool(list(mine.iterdir())) == (tfdist.rank() == 0)
-    again = functional()  # interrupted, and started once more
+    again = functional()  # interrupted, and started again
     again.compile("adam", "mse")
     epochs: list[int] = []
     backup = keras.callbacks.BackupAndRestore(mine / "backup", delete_checkpoint=False)
@@ -522,8 +522,8 @@ def case_values_and_metrics_of_other_ranks() -> None:
 
 
 def case_models_that_differ_are_told() -> None:
-    # (Of sizes that no other case has: an exchange that is open on one rank is not compared again, and all that could
-    # be told is where the ranks are.)
+    # (No other case has these sizes. An exchange that is already open on one rank is not compared again; then the
+    # message could only say where the ranks are.)
     model = keras.Sequential([keras.layers.Dense(40 + tfdist.rank()), keras.layers.Dense(3)])
     model.compile("sgd", "mse")
     try:

@@ -1,4 +1,4 @@
-"""What a graph, a function or a model held of the ranks is used again when it is gone."""
+"""Channels and threads of a graph, a function or a model are used again after it has been deleted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUNDS = 12
 
 
 def graph(number: int) -> tuple[Any, Any]:
-    """Its variable after a step, and what is to be kept of it."""
+    """Train one step in a new graph; return the variable's value, and the graph, which keeps the channels open."""
     with tf.Graph().as_default() as made, v1.Session() as session:
         w, b = (v1.get_variable(n, initializer=tf.fill([300], float(number))) for n in "wb")
         loss = tf.reduce_sum((w + b) * (tfdist.rank() + 1.0))
@@ -52,10 +52,10 @@ def keras(number: int) -> tuple[Any, Any]:
 
 
 def case_what_is_gone_is_used_again() -> None:
-    """And what only some ranks have done with is not: a rank keeps a graph of another round than its neighbour."""
+    """Channels that some ranks still use are not used again: each rank keeps the graph of another round."""
     mean = float(np.mean([rank + 1.0 for rank in range(tfdist.size())]))
     tfdist.configure(bucket_mb=0.001)  # several buckets, and so a thread
-    gc.freeze()  # the garbage of each round is looked for in what is new
+    gc.freeze()  # gc.collect() then searches new objects only
     try:
         for build in (graph, function, keras):
             with subtest(build):
@@ -81,7 +81,7 @@ def assert_flat(build: Callable[[int], tuple[Any, Any]], mean: float) -> None:
 
 
 def used(group: tfdist.Ranks, number: int) -> None:
-    """At once and in a function, with each rank's own value."""
+    """Use a group in eager mode and in a function, with each rank's own value."""
     own = tf.constant([float(number + group.ranks.index(tfdist.rank()))])
     reduce = tf.function(lambda value: tfdist.all_reduce(value, "sum", group))
     expected = sum(number + place for place in range(group.size))
@@ -90,7 +90,7 @@ def used(group: tfdist.Ranks, number: int) -> None:
 
 
 def case_groups_are_given_back() -> None:
-    """Those that are dropped, and those that are closed; another of the same ranks is not touched."""
+    """Deleted and closed groups give their channels back; another group of the same ranks is not changed."""
     gc.freeze()
     try:
         for closed in (False, True):
@@ -123,7 +123,7 @@ def case_what_was_closed_is_refused() -> None:
         fetched = tfdist.all_reduce(tf.constant([1.0]), "sum", closed)
         assert session.run(fetched) == [tfdist.size()]
         closed.close()
-        closed.close()  # nothing more
+        closed.close()  # the second call does nothing
         for call in (lambda: session.run(fetched), lambda: tfdist.all_reduce(1.0, "sum", closed)):
             try:
                 call()

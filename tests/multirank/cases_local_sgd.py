@@ -1,4 +1,4 @@
-"""LocalSGD of local steps: BMUF and plain averaging against a computation in NumPy, with other data on each rank."""
+"""Blocks of local steps: BMUF and plain averaging against a computation in NumPy, with other data on each rank."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Values = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Filter:
-    """What is asked for, and the oracle's figures of it."""
+    """Settings of local SGD, for tfdist and for the oracle in NumPy."""
 
     sync: str = "bmuf"
     momentum: float = 1 - 1 / SIZE
@@ -59,7 +59,7 @@ FILTERS = (Filter(), Filter(nesterov=True), Filter(momentum=0.3, rate=0.7), PLAI
 
 
 def gradients(rank: int, step: int, values: Values) -> Values:
-    """Of ``loss``."""
+    """Return the gradients of ``loss``."""
     of_e = np.zeros_like(values["e"])
     for row in LOOKED_UP[rank, step]:
         of_e[row] += values["e"][row] + TARGETS[rank, step, :2]
@@ -72,7 +72,7 @@ def loss(w: Any, e: Any, target: Any, rows: Any) -> Any:
 
 
 def expected(asked: Filter, momentum: float = 0.0, steps: int = STEPS, ends: tuple[int, ...] = ()) -> list[Values]:
-    """What all ranks have at the end of each block, and of the warm-up; ``ends``: steps after which one is cut off."""
+    """Return the values of all ranks after the warm-up and after each block; ``ends``: steps that cut a block off."""
     ranks = [{n: v.astype(np.float64) for n, v in FIRST.items()} for _ in range(SIZE)]
     slots = [{n: np.zeros_like(v) for n, v in ranks[0].items()} for _ in range(SIZE)]
     change = {n: np.zeros_like(v) for n, v in ranks[0].items()}
@@ -108,7 +108,7 @@ def expected(asked: Filter, momentum: float = 0.0, steps: int = STEPS, ends: tup
 
 
 def assert_same(found: list[Values], wanted: list[Values]) -> None:
-    """On all ranks, to the bit between them."""
+    """Check the values on all ranks, and that all ranks have the same bits."""
     assert len(found) == len(wanted), (len(found), len(wanted))
     for block, (one, other) in enumerate(zip(found, wanted, strict=True)):
         for name, value in other.items():
@@ -124,7 +124,7 @@ class InSession:
     def __init__(self, momentum: float = 0.0, resource: bool = True, separate: bool = False) -> None:
         self.graph = tf.Graph()
         with self.graph.as_default():
-            values = {n: v if RANK == 0 else 7 + v for n, v in FIRST.items()}  # rank 0's are taken
+            values = {n: v if RANK == 0 else 7 + v for n, v in FIRST.items()}  # rank 0's values are broadcast
             self.variables = {n: v1.get_variable(n, initializer=v, use_resource=resource) for n, v in values.items()}
             self.target = v1.placeholder(tf.float32, [3])
             self.rows = v1.placeholder(tf.int32, [2])
@@ -156,12 +156,12 @@ class InSession:
 
 
 def sgd(momentum: float) -> Any:
-    # (Momentum's update of slices leaves rows alone that they do not have.)
+    # (Momentum's update with slices does not change the other rows.)
     return v1.train.MomentumOptimizer(RATE, momentum) if momentum else v1.train.GradientDescentOptimizer(RATE)
 
 
 class InFit:
-    """Keras's fit, a block of steps an epoch."""
+    """Keras's ``fit`` with one block of steps per epoch."""
 
     def __init__(self, momentum: float = 0.0) -> None:
         self.optimizer = keras.optimizers.SGD(RATE, momentum=momentum)
@@ -173,7 +173,7 @@ class InFit:
         return {"w": self.model.w.numpy(), "e": self.model.e.numpy()}
 
     def run(self, first: int, steps: int, **options: Any) -> None:
-        """An epoch a block."""
+        """Train one epoch for each block."""
         own = slice(first, first + steps)
         data = tf.data.Dataset.from_tensor_slices((TARGETS[RANK, own], LOOKED_UP[RANK, own].astype(np.int32)))
         note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: self.at_ends.append(self.values()))
@@ -242,7 +242,7 @@ Program = Any
 
 
 def blocks(program: Program, first: int = 0, steps: int = STEPS, warmup: int = 0) -> list[Values]:
-    """The values at each block's end, and at that of a warm-up."""
+    """Return the values after the warm-up and after each block."""
     found = []
     for step in range(first, steps):
         program.run(step)
@@ -267,7 +267,7 @@ def case_the_state_of_an_optimizer() -> None:
             asked = Filter(state=state)
             with subtest(make.__name__, state), asked.set():
                 found, wanted = blocks(make(MOMENTUM)), expected(asked, MOMENTUM)
-                # (Momentum leaves rows of slices alone that have no gradient, which the oracle does not.)
+                # (Unlike the oracle, Momentum does not change rows without a gradient.)
                 assert_same([{"w": values["w"]} for values in found], [{"w": values["w"]} for values in wanted])
 
 
@@ -283,7 +283,7 @@ def case_blocks_in_fit() -> None:
 
 
 def case_several_steps_an_execution_and_tf_keras() -> None:
-    """LocalSGD of 4 in calls of 6 steps; and the block that the end of ``fit`` cuts off in tf_keras."""
+    """Blocks of 4 steps in calls of 6 steps; in tf_keras, the end of ``fit`` cuts a block off."""
     import tf_keras
 
     x = np.ones([6, 1], np.float32) * (RANK + 1)
@@ -320,17 +320,17 @@ def case_what_is_set_inside_a_block_and_gradients_without_an_optimizer() -> None
             other.assign_sub(of_other)
 
         step()
-        np.testing.assert_allclose(w.numpy(), [-RANK])  # its own
+        np.testing.assert_allclose(w.numpy(), [-RANK])  # the rank's own value
         np.testing.assert_allclose(other.numpy(), [1 - (SIZE + 1) / 2])  # the average
         w.assign([10.0 + RANK])
         step()
-        np.testing.assert_allclose(w.numpy(), [10 - (RANK + 1.0)])  # from rank 0's
+        np.testing.assert_allclose(w.numpy(), [10 - (RANK + 1.0)])  # starts from rank 0's value
         tfdist.end_block()
         np.testing.assert_allclose(w.numpy(), [10 - (SIZE + 1) / 2])
 
 
 def case_an_epoch_of_fit_ends_a_block() -> None:
-    """After six steps of blocks of four: what is validated, logged and saved is the same everywhere."""
+    """An epoch has six steps, a block four: validation, logs and saved weights are equal on all ranks."""
     asked = Filter(nesterov=True)
     with asked.set():
         program = InFit()
@@ -403,7 +403,7 @@ def case_a_monitored_session_ends_a_block() -> None:
 
 
 def case_a_checkpoint_goes_on_bit_for_bit() -> None:
-    """Saved by rank 0 after two blocks, and read by it alone into a program that has begun anew."""
+    """Rank 0 saves after two blocks, and only rank 0 restores the checkpoint in a new program."""
     asked = Filter(nesterov=True, state="average")
     for make in (InSession, InFunction):
         with subtest(make.__name__), asked.set(), tempfile.TemporaryDirectory() as folder:
@@ -420,7 +420,7 @@ def case_a_checkpoint_goes_on_bit_for_bit() -> None:
 
 
 def case_a_checkpoint_that_rank_0_reads_in_the_middle() -> None:
-    """The block's end is rank 0's, and the ranks are together again from the next step on: once, and not in each."""
+    """The position in the block comes from rank 0's checkpoint. The ranks agree once, then train locally again."""
     with Filter().set(), tempfile.TemporaryDirectory() as folder:
         program = InSession()
         blocks(program, steps=BLOCK)
@@ -499,7 +499,10 @@ def case_a_checkpoint_of_other_blocks_is_told() -> None:
     for sync, now in (("average", PLAIN.set()), ("gradients", settings())):
         with now, said_in_fit() as lines:
             in_session(True)
-            told = f"was written with TFDIST_SYNC 'bmuf', which is {sync!r} now: what it has of that is left out"
+            told = (
+                f"was written with TFDIST_SYNC 'bmuf', which is {sync!r} now. "
+                "Its variables for this setting are not restored"
+            )
             assert len([line for line in lines if told in line]) == (RANK == 0), lines
 
 
@@ -569,5 +572,5 @@ def case_what_one_rank_does_alone_has_no_blocks() -> None:
         w = tf.Variable([1.0])
         with tfdist.alone("its own"):
             keras.optimizers.SGD(0.5).apply_gradients([(tf.constant([RANK + 1.0]), w)])
-            assert "all ranks end it" in refusal(tfdist.end_block)
+            assert "all ranks must end it" in refusal(tfdist.end_block)
         np.testing.assert_allclose(w.numpy(), [1 - 0.5 * (RANK + 1)])

@@ -1,7 +1,7 @@
-"""Half precision: products are computed in it, losses are scaled, and updates that overflow are left out on all ranks.
+"""Mixed precision: products are in half precision, losses are scaled, and all ranks leave out overflowing updates.
 
-Scales of powers of two change nothing in float32, so that what is trained is what one process trains, which has no
-such scale, from the batches that do not overflow.
+Scales that are powers of two change nothing in float32. So the ranks train what one process trains without a loss
+scale from the batches that do not overflow.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ UPDATES, BAD = 6, (1, 4)  # batches that overflow
 
 
 def spoiled(feeds: list[Feed]) -> list[Feed]:
-    """Two of the batches overflow, each on one rank alone."""
+    """Make two of the batches overflow, each on one rank only."""
     own = [mine(feed) for feed in feeds]
     for k, rank in zip(BAD, (0, SIZE - 1), strict=True):
         if rank == RANK:
@@ -48,7 +48,7 @@ def spoiled(feeds: list[Feed]) -> list[Feed]:
 
 
 def assert_left_out(run: Run, scale: str = "backoff", accumulated: int = 1) -> None:
-    """What is trained with batches that overflow is what one process trains without them."""
+    """Check that training with overflowing batches equals one process that trains without these batches."""
     rows = BATCH // (SIZE * accumulated) * SIZE * accumulated
     feeds = [{n: v[:rows] for n, v in feed.items()} for feed in data(steps=UPDATES)]
     expected, with_them = one_process(lambda: (run([f for k, f in enumerate(feeds) if k not in BAD]), run(feeds)))
@@ -79,7 +79,7 @@ SCALES = "1024", "backoff", "window", "logmax"
 
 
 def case_an_overflow_is_left_out_in_sessions() -> None:
-    """Slots, the global step and moving averages with it; resource variables and references."""
+    """Slots, the global step and moving averages stay unchanged too; resource and reference variables."""
     for scale in SCALES:
         assert_left_out(session(functools.partial(clipped, momentum)), scale)
     assert_left_out(session(functools.partial(clipped, lambda: v1.train.AdamOptimizer(0.05, epsilon=1e-3))))
@@ -95,7 +95,7 @@ def case_an_overflow_is_left_out_in_functions() -> None:
 
 
 def case_an_overflow_among_accumulated_steps() -> None:
-    """It leaves out the update of all of them."""
+    """An overflow in one accumulated step leaves out the update of all of them."""
 
     for train in (session(functools.partial(clipped, momentum)), in_functions(FUNCTION_OPTIMIZERS["keras adamw"])):
         feeds = data(steps=UPDATES)
@@ -111,7 +111,7 @@ def case_an_overflow_among_accumulated_steps() -> None:
 
 
 def case_an_overflow_that_is_clipped_is_left_out() -> None:
-    """By value, which makes it finite."""
+    """Clipping by value would make an overflow finite."""
 
     def in_session(factors: list[float]) -> np.ndarray:
         with tf.Graph().as_default(), v1.Session() as session:
@@ -189,7 +189,7 @@ def case_an_overflow_in_fit() -> None:
 
 
 def case_small_gradients_survive() -> None:
-    """A gradient that float16 takes for 0 is there if the loss is scaled."""
+    """A gradient that underflows to 0 in float16 does not if the loss is scaled."""
     x = np.array([[1.0, 2.0, 4.0]], np.float32) * (RANK + 1)
     mean = (SIZE + 1) / 2 * np.array([[1.0], [2.0], [4.0]])
 
@@ -218,7 +218,7 @@ def half(values: Any, dtype: str) -> np.ndarray:
 
 
 def case_products_are_in_half_precision() -> None:
-    """Forwards and backwards; the variables, what is averaged, and the rest of the step are float32's."""
+    """Forward and backward products are in half precision; variables, averages and the rest are in float32."""
     (feed,) = data(steps=1)
     start = np.random.RandomState(1).randn(5, 3).astype(np.float32)
 
@@ -254,7 +254,7 @@ def case_products_are_in_half_precision() -> None:
         expected = np.mean(gradients, 0)
         exact = feed["x"].T @ (2 * (feed["x"] @ start - feed["y"]) / feed["y"].size)
         assert np.abs(expected - exact).max() > 1e-5
-        # Of devices that compute such products, and of others; the former may round otherwise.
+        # For devices that compute such products, and for others; the first may round differently.
         for computed, tolerance in ((False, 3e-6), (True, 0.02 * np.abs(expected).max())):
             with settings(), autocast_computes(computed):
                 tfdist.configure(mixed_precision=dtype)
@@ -264,14 +264,14 @@ def case_products_are_in_half_precision() -> None:
 
 
 def case_processors_that_differ_are_told() -> None:
-    """By rank 0, which computes such products itself, once; not where none does, of which it speaks at once."""
+    """If ranks differ, rank 0 logs it once. If no rank computes such products, rank 0 logs that instead."""
     (feed,) = data(steps=1)
 
     def trained(computed: bool) -> list[str]:
         nobody_has_told_of_products()
         with settings(), autocast_computes(computed), said_in_fit() as lines:
             tfdist.configure(mixed_precision="bf16")
-            for width in (13, 14):  # two exchanges, of which no other case has opened one
+            for width in (13, 14):  # two exchanges that no other case has opened
                 layer = tf.Variable(np.ones([5, width], np.float32))
                 with tf.GradientTape() as tape:
                     loss = tf.reduce_sum(tf.constant(mine(feed)["x"]) @ layer)
@@ -287,7 +287,7 @@ def case_processors_that_differ_are_told() -> None:
 
 
 def case_a_checkpoint_has_the_scale() -> None:
-    """Of TensorFlow 1, of Keras 3, and of ``tf.train.Checkpoint``."""
+    """Checkpoints of TensorFlow 1, of Keras 3, and of ``tf.train.Checkpoint``."""
     folder = Path(tfdist.broadcast(mkdtemp()))
     x = np.ones([4, 2], np.float32)
 
@@ -355,7 +355,7 @@ def case_a_checkpoint_has_the_scale() -> None:
 
 
 def case_another_scale_begins_anew() -> None:
-    """What one has seen says nothing of another: a state is in checkpoints, and of all optimizers of a process."""
+    """Each kind of loss scale has its own state. It is in checkpoints, and all optimizers of a process share it."""
     w, optimizer = tf.Variable([1.0]), keras.optimizers.SGD(0.1)
 
     def step(slope: float) -> None:
@@ -391,7 +391,7 @@ def case_no_scale_is_small_enough() -> None:
     with settings():
         tfdist.configure(loss_scale="window")
         told = refusal(until_it_ends)
-    assert "gradients overflow with a loss scale of" in told and "lower the learning rate" in told, told
+    assert "gradients overflow with a loss scale of" in told and "Lower the learning rate" in told, told
     assert w.numpy() == 1.0
 
 
@@ -409,7 +409,7 @@ def case_a_checkpoint_from_before() -> None:
         assert "with TFDIST_LOSS_SCALE 'none', or by one process; it is 'backoff' now" in told, told
         in_session(False)
         with said_in_fit() as lines:
-            tfdist.configure(loss_scale="window")  # another kind, which begins anew
+            tfdist.configure(loss_scale="window")  # another kind: its state starts from the beginning
             in_session(True)
             tfdist.configure(loss_scale="none")
             in_session(True, trains=False)

@@ -232,7 +232,7 @@ def case_nmt_evaluates_and_translates_without_communication() -> None:
 
 
 def case_nmt_evaluates_and_saves_at_the_end_of_a_block() -> None:
-    """LocalSGD of 4 steps: evaluated after 3, 6 …, and asked to stop in the middle of one."""
+    """Blocks of 4 steps: evaluated after 3, 6 …, and asked to stop in the middle of one."""
     seen: list[tuple[int, np.ndarray]] = []
 
     class Looking(NoEvaluation):

@@ -70,7 +70,7 @@ def case_inputs_that_a_script_sets() -> None:
         with subtest(own, rows), said_in_fit() as lines:
             said = noticed(lambda step=step: step)  # type: ignore[misc]
             if own:
-                assert said == "" and (RANK or any("taken for each rank's input" in line for line in lines)), lines
+                assert said == "" and (RANK or any("treated as each rank's input" in line for line in lines)), lines
             elif rows == 8:
                 assert said == "" and (RANK or any("a row for each sample" in line for line in lines)), lines
             else:

@@ -1,7 +1,7 @@
-"""Saves: what all ranks save under one path one of them writes, and the others return as if they had.
+"""Saves: if all ranks save under one path, one of them writes, and the calls of the others return as if they had.
 
-Each rank has other values, in what is not trained. What is then under the path is whole, and of rank 0 alone; it can be
-loaded on each rank as soon as its own call returns.
+The ranks have different values in a variable that is not trained. The saved file is complete and has rank 0's values.
+Each rank can load it as soon as its own call returns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TIMES = 4
 
 @contextlib.contextmanager
 def shared_folder() -> Iterator[str]:
-    """One for all ranks."""
+    """Make one folder for all ranks."""
     folder = everywhere(tempfile.mkdtemp() if RANK == 0 else "")[0]
     try:
         yield folder
@@ -44,7 +44,7 @@ def shared_folder() -> Iterator[str]:
 
 
 class Values(tf.Module):
-    """A variable that is each rank's own, and a function to export."""
+    """A module with a variable whose value differs by rank, and a function to export."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Values(tf.Module):
 
 
 def in_checkpoint(prefix: str) -> float:
-    """What a checkpoint has of ``own``, which must be one value."""
+    """Return the value of ``own`` in a checkpoint, in which all elements must be equal."""
     reader = tf.train.load_checkpoint(prefix)
     name = next(n for n in reader.get_variable_to_shape_map() if "own" in n)
     (value,) = set(reader.get_tensor(name).tolist())
@@ -73,7 +73,7 @@ def save_often(
     save: Callable[[str], object],
     load: Callable[[str], float],
 ) -> None:
-    """Save at the same moment, at any moment, and in a row, with the same results on all ranks."""
+    """Save at the same time, at random times, and repeatedly, with the same results on all ranks."""
     for number in range(TIMES):
         with subtest(kind, number):
             path = f"{folder}/{kind}-{number}"
@@ -94,7 +94,7 @@ def model_of(package: Any) -> Any:
 
 
 def savers_of_models(package: Any, more: dict[str, tuple[str, Callable[[Any, str], object]]]) -> None:
-    """Each way to save a model, and to load it again."""
+    """Yield each way to save a model and to load it again."""
     model = model_of(package)
     model.compile("sgd", "mse")
 
@@ -152,7 +152,7 @@ def case_exported_models() -> None:
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.BatchNormalization()])
 
     def exported(path: str) -> float:
-        found = tf.saved_model.load(path)  # (its functions need it)
+        found = tf.saved_model.load(path)  # (the loaded functions need this object)
         return float(found.first(0.0))
 
     with shared_folder() as folder:
@@ -177,7 +177,7 @@ def case_checkpoints() -> None:
 
         def keep(path: str) -> object:
             found = manager.save()
-            restored = checkpoint.restore(manager.latest_checkpoint)  # (changes the value: at last)
+            restored = checkpoint.restore(manager.latest_checkpoint)  # (last, because it changes the value)
             return found, manager.checkpoints, tf.train.latest_checkpoint(f"{folder}/kept"), bool(restored)
 
         save_often(folder, "written", values.set, checkpoint.write, in_checkpoint)
@@ -247,7 +247,7 @@ def case_eager_savers_of_graphs() -> None:
 
 
 def case_paths_of_some_ranks() -> None:
-    """Nobody waits for a rank that saves nothing, or something else."""
+    """No rank waits for a rank that saves nothing, or under another path."""
     values = Values()
     checkpoint = tf.train.Checkpoint(values=values)
     with shared_folder() as folder:
@@ -275,7 +275,7 @@ def case_paths_of_some_ranks() -> None:
 
 
 def case_ranks_in_groups_are_not_waited_for() -> None:
-    """Of those that meet in some group for a rank that saves, none goes on before it comes."""
+    """Ranks that wait in a group's collective for a rank that saves do not continue before it arrives."""
     values = Values()
     checkpoint = tf.train.Checkpoint(values=values)
     ends, last = tfdist.new_group([0, SIZE - 1]), tfdist.new_group(sorted({1 % SIZE, SIZE - 1}))
@@ -283,7 +283,7 @@ def case_ranks_in_groups_are_not_waited_for() -> None:
         for number in range(2):
             values.set(number)
             everywhere(0)
-            if RANK == 1:  # rank 0 waits for the last rank, and that one for this
+            if RANK == 1:  # rank 0 waits for the last rank, and the last rank for rank 1
                 checkpoint.write(f"{folder}/one")
                 assert in_checkpoint(f"{folder}/one") == 10 * number + 1
             if RANK in (1, SIZE - 1):
@@ -297,7 +297,7 @@ def case_ranks_in_groups_are_not_waited_for() -> None:
 
 
 def case_what_goes_wrong_goes_wrong_everywhere() -> None:
-    """An exception of the rank that writes is the others', too: a script that catches it does the same on all."""
+    """An exception of the rank that writes is raised on all ranks, so a script that catches it acts equally on all."""
     values = Values()
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     with shared_folder() as folder:
@@ -317,7 +317,7 @@ def case_what_goes_wrong_goes_wrong_everywhere() -> None:
                 error = found
             said = everywhere((type(error).__name__, str(error)))
             assert error is not None and len(set(said)) == 1, said
-        # Nothing is left of what was not written to its end.
+        # Incomplete files have been removed.
         model.save(f"{folder}/model.keras")
         before = everywhere(Path(folder, "model.keras").read_bytes())[0]
         original = keras.src.saving.saving_lib._save_model_to_fileobj
@@ -339,7 +339,7 @@ def _on_a_full_disk(model: Any, file: Any, weights_format: str = "h5", **more: A
 
 
 def case_threads() -> None:
-    """What threads save belongs to where these were started, wherever the ranks are meanwhile."""
+    """A save in another thread belongs to the place where the thread was started, wherever the ranks are by then."""
     values = Values()
     checkpoint = tf.train.Checkpoint(values=values)
     own = random.Random(RANK)
@@ -371,7 +371,7 @@ def case_threads() -> None:
 
 
 def case_monitored_sessions() -> None:
-    """The hook that saves by a clock saves by rank 0's; in a folder of each rank's own by its own."""
+    """The hook that saves at intervals uses rank 0's clock; if each rank has its own folder, each rank's own clock."""
     own = random.Random(RANK)
 
     def run(folder: str, last_step: int) -> int:
@@ -410,7 +410,7 @@ def case_monitored_sessions() -> None:
 
 
 def case_callbacks_of_tf_keras() -> None:
-    """What callbacks save, in every step and epoch, has rank 0's moving statistics."""
+    """Files that callbacks save, in every step and epoch, have rank 0's moving statistics."""
     try:
         import tf_keras
     except ImportError:
@@ -443,7 +443,7 @@ def case_callbacks_of_tf_keras() -> None:
 
 
 def case_machines_with_folders_of_their_own() -> None:
-    """One rank of each machine writes; where all see the same file, rank 0 alone."""
+    """One rank of each machine writes; if all see the same file, only rank 0 writes."""
     values = Values()
     checkpoint = tf.train.Checkpoint(values=values)
     name = everywhere(f"/dev/shm/tfdist-{os.getpid()}" if RANK == 0 else "")[0]
@@ -470,7 +470,7 @@ def case_machines_with_folders_of_their_own() -> None:
 
 
 def case_after_ranks_have_joined() -> None:
-    """Ranks with fewer steps are at the same place as the others afterwards."""
+    """After a join, ranks with fewer steps are at the same position as the others."""
     with shared_folder() as folder, tf.Graph().as_default(), v1.Session() as session:
         own = v1.get_variable("own", [100], initializer=v1.zeros_initializer(), trainable=False)
         w = v1.get_variable("w", [3], initializer=v1.ones_initializer())

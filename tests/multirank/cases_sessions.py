@@ -19,8 +19,8 @@ Run = Callable[[Any, Any, list[Feed], bool], dict[str, np.ndarray]]
 
 
 def law(run: Run) -> None:
-    """The same steps, clipped, in a session that ``run`` makes; to which it is told whether this is rank 0, or the one
-    process on the whole batch."""
+    """Check clipped steps in a session that ``run`` makes. Its last argument is True on rank 0, and in the one process
+    with the whole batch."""
     seeds: list[int] = []
 
     def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
@@ -46,7 +46,7 @@ def values(session: Any) -> dict[str, np.ndarray]:
 
 
 class Watch(v1.train.SessionRunHook):
-    """Asks for the loss in each run, and takes the values at the end."""
+    """Fetches the loss in each run, and reads the variables at the end."""
 
     def __init__(self, loss: Any) -> None:
         self.loss = loss
@@ -64,7 +64,7 @@ class Watch(v1.train.SessionRunHook):
 
 
 def case_monitored_with_a_scaffold_and_hooks() -> None:
-    """Rank 0 alone has a directory, and an ``init_fn`` that gives it other values."""
+    """Only rank 0 has a directory and an ``init_fn``, which sets different values."""
 
     def run(step: Any, loss: Any, feeds: list[Feed], first: bool) -> dict[str, np.ndarray]:
         w = v1.trainable_variables()[0]
@@ -127,7 +127,7 @@ def case_restored_on_rank_0_and_run_through_a_callable() -> None:
 
 
 def case_callables_from_options() -> None:
-    """As Keras makes them."""
+    """Callables made as Keras makes them."""
 
     def run(step: Any, loss: Any, feeds: list[Feed], first: bool) -> dict[str, np.ndarray]:
         options = config_pb2.CallableOptions(

@@ -1,7 +1,7 @@
-"""TensorFlow's collectives: groups, threads, and functions that XLA compiles, before whose calls the ranks meet.
+"""TensorFlow's collectives: groups, threads, and functions that XLA compiles; the ranks meet before each call of these.
 
-XLA compiles collectives on GPUs alone. So here the function is built as for XLA, and executed by TensorFlow, by its
-ring; and what XLA makes of it is looked at, and not executed.
+XLA compiles collectives only for GPUs. So the tests build a function as for XLA, and TensorFlow's ring executes it.
+Another test checks the program that XLA compiles, without executing it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _in_order(tensor: Any, after: Any) -> Any:
 
 
 def _compiled() -> str:
-    """A function is taken for a compiled one by its name."""
+    """Treat a function as compiled if its name says so."""
     graph = tf.compat.v1.get_default_graph()
     while function_state.is_of_function(graph):
         if "compiled" in graph.name:
@@ -44,7 +44,7 @@ def _compiled() -> str:
 
 @contextlib.contextmanager
 def as_for_xla() -> Iterator[TensorFlowCollectives]:
-    """What is traced meanwhile is built as for XLA, and executed by TensorFlow."""
+    """Build functions that are traced in this context as for XLA; TensorFlow executes them."""
     exchange = job().switches.exchange
     assert isinstance(exchange, TensorFlowCollectives)
     with (
@@ -56,12 +56,12 @@ def as_for_xla() -> Iterator[TensorFlowCollectives]:
 
 
 def _batch(number: int) -> np.ndarray:
-    """Of all ranks [size, 6, 3], another in each step."""
+    """Return the batches of all ranks in one step, [size, 6, 3]."""
     return np.random.RandomState(number).randn(tfdist.size(), 6, 3).astype(np.float32)
 
 
 def _expected(steps: int, rate: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
-    """What one process gets."""
+    """Return the variables that one process gets."""
     w, b = np.zeros((3, 2)), np.zeros(2)
     for number in range(steps):
         x = _batch(number).reshape(-1, 3).astype(np.float64)
@@ -106,7 +106,7 @@ def case_the_law_in_a_compiled_function() -> None:
 
 
 def case_a_compiled_function_inside_another_one() -> None:
-    """The ranks meet in the outer one, before each call: in a loop, too."""
+    """The ranks meet in the outer function before each call of the inner one, also in a loop."""
     with as_for_xla():
         w, b = tf.Variable(tf.zeros([3, 2])), tf.Variable(tf.zeros([2]))
 
@@ -141,7 +141,7 @@ def _asked_for_xla(model: Any) -> bool:
 
 
 def case_fit_keeps_xla() -> None:
-    """Where it is asked for, and the exchange can be compiled; not where something comes by the host."""
+    """``fit`` uses XLA if the script asks for it and the exchange can be compiled, not if data pass the host."""
     exchange = job().switches.exchange
     for compiled in (True, False):
         with mock.patch.object(exchange, "compiled", compiled):
@@ -153,7 +153,7 @@ def case_fit_keeps_xla() -> None:
 
 
 def case_rows_of_an_embedding() -> None:
-    """Slices stay slices, one rank's after the other, as one process has them."""
+    """Slices stay slices: the ranks' rows one after the other, as in one process."""
     expected = np.zeros([5, 2])
     for rank in range(tfdist.size()):
         for row in (0, 3, 3, rank):
@@ -182,7 +182,7 @@ def case_rows_of_an_embedding() -> None:
 
 
 def case_other_sizes_on_one_rank_are_told() -> None:
-    """XLA's shapes are fixed: rows whose number follows from the batch are as many on all ranks."""
+    """XLA's shapes are fixed, so all ranks must have the same number of rows; a difference is reported."""
     with as_for_xla():
         table = tf.Variable(tf.zeros([5, 2]))
 
@@ -207,12 +207,12 @@ def case_a_loop_in_a_compiled_function_is_refused() -> None:
             for x in batches:
                 _step(w, b, x)
 
-        with pytest.raises(RuntimeError, match="in a condition or a loop.*Have the loop outside of it"):
+        with pytest.raises(RuntimeError, match="in a condition or a loop.*Put the loop outside of the function"):
             compiled(tf.stack([_own(0), _own(1)]))
 
 
 class _OfSome:
-    """A reducer: the average over some ranks."""
+    """A reducer that averages over some ranks."""
 
     def __init__(self, ranks: list[int]) -> None:
         self.group = job().world.group(ranks)
@@ -223,7 +223,7 @@ class _OfSome:
 
 
 def case_an_average_over_some_ranks() -> None:
-    """Of all ranks in another group, too: its exchanges are no others'."""
+    """The average over a group, also a second group of all ranks, which has its own exchanges."""
     everyone = list(range(tfdist.size()))
     for ranks in (everyone[tfdist.rank() % 2 :: 2], everyone, everyone):
         with subtest(ranks):
@@ -265,7 +265,7 @@ def case_steps_leave_no_threads() -> None:
 
 
 def case_what_xla_makes_of_it() -> None:
-    """All sums stand in the compiled program, each after the one before."""
+    """The compiled program has all sums, each one after the one before."""
     exchange = job().switches.exchange
     with mock.patch.object(exchange, "compiled", True), mock.patch.object(exchange, "_nccl", True):
         w, b = tf.Variable(tf.zeros([3, 2])), tf.Variable(tf.zeros([2]))

@@ -1,7 +1,7 @@
-"""tf_keras, the Keras 2 that goes on beside Keras 3: N ranks with batch B / N each do what one process does with B.
+"""tf_keras, the package that continues Keras 2: N ranks with batch B / N train as one process with batch B.
 
-What ``fit`` gets on a rank is its rows of each global batch, in the same order, so that step k is step k everywhere.
-Compared are the weights and all that the optimizer remembers.
+On each rank, ``fit`` gets the rank's rows of each global batch, in the same order. So step k is the same step on all
+ranks. The tests compare the weights and the optimizer's state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEPS = 4
 
 
 def tk() -> Any:
-    """Imported late: where it is not installed, the other cases go on (see test_cases.py)."""
+    """Import tf_keras late: if it is not installed, the other cases still run (see each_case.py)."""
     import tf_keras
 
     return tf_keras
@@ -36,7 +36,7 @@ def law(train: Train, tolerance: float = 1e-5, feeds: list[Feed] | None = None) 
 
 
 def functional(**options: Any) -> Any:
-    """A layer, and an embedding of the category beside it."""
+    """Return a model with a layer and an embedding of the category."""
     layers = tk().layers
     x, i = tk().Input([5], name="x"), tk().Input([], dtype="int32", name="i")
     rows = layers.Embedding(7, 3, **options)(i)
@@ -45,13 +45,13 @@ def functional(**options: Any) -> Any:
 
 
 def dense(**options: Any) -> Any:
-    """Built already, without an embedding: stock clipping takes the norm of rows that are not merged."""
+    """Return a built model without an embedding: Keras clips by the norm of unmerged rows."""
     layers = [tk().layers.Input([5]), tk().layers.Dense(4, "tanh", **options), tk().layers.Dense(3, dtype="float32")]
     return tk().Sequential(layers)
 
 
 def unbuilt() -> Any:
-    """A subclass whose variables are made in the first step."""
+    """Return a subclassed model, whose variables are made in the first step."""
 
     class Unbuilt(tk().Model):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -65,13 +65,13 @@ def unbuilt() -> Any:
 
 
 def remembered(model: Any, optimizer: Any) -> dict[str, np.ndarray]:
-    """Weights, and what the optimizer keeps."""
+    """Return the weights and the optimizer's variables."""
     kept = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
     return {f"{k}: {re.sub(r'_[0-9]+', '', v.name)}": v.numpy() for k, v in enumerate([*model.weights, *kept])}
 
 
 def weights_and_scale(model: Any, optimizer: Any) -> dict[str, np.ndarray]:
-    """Not Adam's squares, in which the rounding of float16 counts twice."""
+    """Return weights and loss scale, without Adam's squares, in which float16's rounding error doubles."""
     weights = {str(k): v for k, v in enumerate(model.get_weights())}
     return {**weights, "scale": optimizer.loss_scale.numpy()}
 
@@ -87,7 +87,7 @@ def fit(
     remembers: Callable[..., dict[str, np.ndarray]] = remembered,
     **options: Any,
 ) -> Train:
-    """``compile`` with these options and ``fit``."""
+    """Call ``compile`` with these options, then ``fit``."""
 
     def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
         model = make()
@@ -133,7 +133,7 @@ def case_fit_sequential_with_clipping_and_decay() -> None:
 
 
 def case_synchronised_batch_normalization() -> None:
-    """Weights and moving statistics."""
+    """Weights and moving statistics equal those of one process."""
 
     def build() -> Any:
         layers = tk().layers
@@ -170,7 +170,7 @@ def case_train_on_batch() -> None:
 
 
 def case_loops_that_clip() -> None:
-    """A tape, ``clip_by_global_norm``, ``apply_gradients``; in a function or not."""
+    """Loops with a tape, ``clip_by_global_norm`` and ``apply_gradients``, in a function and in eager mode."""
 
     def train(feeds: list[Feed], optimizer: Callable[[], Any], function: bool) -> dict[str, np.ndarray]:
         model, applies = dense(), optimizer()
@@ -207,14 +207,14 @@ def case_minimize_of_a_loss() -> None:
 
 
 def overflowing() -> list[Feed]:
-    """Rank 0's share of the second batch is too large for float16."""
+    """Return batches; rank 0's share of the second batch overflows in float16."""
     feeds = data(steps=STEPS)
     feeds[1]["y"][0] = 1e9
     return feeds
 
 
 def case_mixed_precision() -> None:
-    """Averaged outside the optimizer that scales, so that all ranks leave a step out if one overflows."""
+    """Gradients are averaged outside the loss-scale optimizer, so all ranks leave a step out if one overflows."""
     half = {"dtype": "mixed_float16"}
     train = functools.partial(fit, functools.partial(dense, **half), remembers=weights_and_scale)
 

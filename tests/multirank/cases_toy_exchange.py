@@ -1,4 +1,4 @@
-"""An exchange in the graph of one's own: what it takes is this module and a line, ``extend.use_exchange``."""
+"""A user's exchange in the graph: it takes this module and one line, ``extend.use_exchange``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tfdist.graph.op_builder import Part, build
 
 
 class Gathered(extend.GraphExchange):
-    """Every rank gathers everybody's tensors and adds them, by operations in the graph."""
+    """Every rank gathers the tensors of all ranks and adds them, with operations in the graph."""
 
     name = "gathering"
     built: ClassVar[list[str]] = []
@@ -40,7 +40,7 @@ class Gathered(extend.GraphExchange):
 
 @contextlib.contextmanager
 def used() -> Iterator[None]:
-    """Meanwhile."""
+    """Use the exchange while the context is open, and check that it was used."""
     Gathered.built.clear()
     extend.use_exchange(Gathered())
     try:
@@ -79,21 +79,21 @@ def case_a_function_and_an_eager_step() -> None:
 
 
 def case_what_one_rank_has_set_is_taken_from_rank_0() -> None:
-    """What the ranks tell each other with a step reaches operations that another exchange builds."""
+    """Settings that ranks pass on with a step also reach operations that this exchange builds."""
     with used(), tf.Graph().as_default(), v1.Session() as session:
         w = v1.get_variable("w", [3], initializer=v1.zeros_initializer())
         step = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(w * (tfdist.rank() + 1.0)))
         session.run(v1.global_variables_initializer())
         session.run(step)
         w.load(np.full(3, 10.0 if tfdist.rank() == 0 else 20.0, np.float32), session)
-        for _ in range(2):  # told with the first, and taken from rank 0 before the second
+        for _ in range(2):  # passed on with the first step, and taken from rank 0 before the second
             session.run(step)
         found = session.run(w)
     assert all(np.array_equal(found, other) for other in tfdist.all_gather(found[None]))
 
 
 def case_what_it_builds_is_exchanged() -> None:
-    """Whoever looks behind an average for a rank's own values stops there, as at an engine's."""
+    """A search in the graph for a rank's own values stops at this exchange's result, as at an engine's."""
     with tf.Graph().as_default() as graph:
         own = tf.constant([tfdist.rank() + 1.0])
         exchange = Arrival(bucket_of("own", "mean", [own]), ["own"], "nobody")

@@ -1,4 +1,4 @@
-"""A reducer of one's own: what it takes to add one is this module and a line, ``extend.use_reducer``."""
+"""A user's reducer: adding it takes this module and one line, ``extend.use_reducer``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfdist import extend
 
 
 class Clipped:
-    """The average, no entry of it above a limit; and a note of what it was given."""
+    """Averages gradients, limits each entry, and records the names of the variables."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -28,7 +28,7 @@ class Clipped:
 
 @contextlib.contextmanager
 def used(reducer: extend.Reducer) -> Iterator[None]:
-    """Meanwhile."""
+    """Use the reducer while the context is open."""
     extend.use_reducer(reducer)
     try:
         yield
@@ -37,7 +37,7 @@ def used(reducer: extend.Reducer) -> Iterator[None]:
 
 
 def own_and_mean(entries: int) -> tuple[np.ndarray, np.ndarray]:
-    """This rank's gradient, and the average that the limit 2 leaves."""
+    """Return this rank's gradient, and the average with each entry limited to 2."""
     every = [np.arange(entries, dtype=np.float32) * (rank + 1) for rank in range(tfdist.size())]
     return every[tfdist.rank()], np.minimum(np.mean(every, axis=0), 2) if tfdist.size() > 1 else every[0]
 

@@ -1,4 +1,4 @@
-"""A stage of one's own: what it takes to add one is this module and a line, ``extend.add_stage``."""
+"""A user's stage: adding it takes this module and one line, ``extend.add_stage``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfdist import extend
 
 
 class Centralised(extend.Stage):
-    """Gradients without the mean of their entries."""
+    """Subtracts from each gradient the mean of its entries."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -30,7 +30,7 @@ class Centralised(extend.Stage):
 
 @contextlib.contextmanager
 def added(stage: extend.Stage, where: Literal["own", "averages"]) -> Iterator[None]:
-    """Meanwhile."""
+    """Add the stage while the context is open."""
     extend.add_stage(stage, where)
     try:
         yield
@@ -39,7 +39,7 @@ def added(stage: extend.Stage, where: Literal["own", "averages"]) -> Iterator[No
 
 
 def gradient(entries: int) -> tuple[np.ndarray, np.ndarray]:
-    """This rank's, and what is to be applied."""
+    """Return this rank's gradient, and the gradient that is to be applied."""
     every = [np.arange(entries, dtype=np.float32) ** 2 * (rank + 1) for rank in range(tfdist.size())]
     mean = np.mean(every, axis=0)
     return every[tfdist.rank()], mean - mean.mean()
@@ -77,7 +77,7 @@ def case_a_stage_before_the_exchange() -> None:
 
     with added(Added(), "own"), tf.Graph().as_default(), v1.Session() as session:
         w = v1.get_variable("w", [4], initializer=v1.zeros_initializer())
-        # As a script has it that changes gradients by itself: they are averaged where they are applied.
+        # As in a script that changes the gradients: they are averaged when they are applied.
         step = v1.train.GradientDescentOptimizer(1.0).apply_gradients([(tf.constant(own), w)])
         session.run(v1.global_variables_initializer())
         session.run(step)

@@ -96,7 +96,7 @@ def case_what_cannot_be_combined_is_refused() -> None:
         (tf.constant(["a"]), "max", "tfdist.all_gather has those of all ranks"),
         (np.array([1 + 2j]), "max", "complex128 has no max: complex numbers are not ordered"),
         (tf.constant([1 + 2j]), "min", "complex128 has no min"),
-        (np.array([1, 2]), "mean", "the mean of int64 is not one"),
+        (np.array([1, 2]), "mean", "the mean of int64 values needs a float"),
         (np.array([1.0]), "median", "op='median'"),
     ):
         for collective in (tfdist.all_reduce, tfdist.reduce_scatter):

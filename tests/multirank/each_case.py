@@ -14,7 +14,7 @@ import pytest
 from tests.cluster.hosts import obstacle
 from tests.multirank.launches import PACKAGES, Launch, results
 
-# What has to be installed for the cases in whose names a word is, beside what tfdist itself requires.
+# word in a case's name -> package that these cases need, in addition to tfdist's requirements
 _NEEDS = {"tf_keras": "tf_keras", **{launch.wanted[0]: launch.name for launch in PACKAGES}}
 
 
@@ -24,7 +24,7 @@ def test_case(
     selected: dict[Launch, list[str]],
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Passes if the case has raised on no rank."""
+    """Pass if the case has raised on no rank."""
     if launch.hosts and obstacle():
         pytest.skip(obstacle())
     for word, needed in _NEEDS.items():

@@ -1,7 +1,7 @@
-"""All that the cases know of tfdist's inside: what no public call tells or changes, in one place.
+"""All uses of tfdist's internals by the cases: state that no public call returns or changes.
 
-Whoever moves something inside tfdist finds here what tests hold on to. The public ways beside them (``everywhere``)
-are here so that the cases have one way to each thing.
+After a change of tfdist's internals, only this module must follow. It also has some public calls (``everywhere``), so
+that the cases have one way to do each thing.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ Value = TypeVar("Value")
 
 
 def everywhere(value: Value) -> list[Value]:
-    """What each rank has; in the order of ranks, on all of them. Collective: all ranks."""
+    """Return the values of all ranks in the order of ranks, on every rank. Collective: all ranks."""
     own = np.frombuffer(pickle.dumps(value), np.uint8)
     ends = np.cumsum(tfdist.all_gather(np.array([own.size])))
     return [pickle.loads(part.tobytes()) for part in np.split(tfdist.all_gather(own), ends[:-1])]
 
 
 def report(value: Value, place: str) -> list[Value]:
-    """As ``everywhere``, on the way that tfdist's own agreements take: not by the collectives that are tested."""
+    """Do what ``everywhere`` does, but by the channel of tfdist's agreements and not by the tested collectives."""
     return list(process().job.world.control.all_gather_object(value, place))
 
 
@@ -60,69 +60,69 @@ def install() -> None:
 
 
 def job() -> Job:
-    """This process's part in the job."""
+    """Return this process's ``Job``."""
     return process().job
 
 
 def staged(piece_bytes: int = 1 << 16) -> Choice:
-    """Everything through shared memory, in pieces of this size."""
+    """Return the choice that sends everything through shared memory, in pieces of this size."""
     return by(SharedMemoryEngine(piece_bytes))
 
 
 def direct(workers: int = 1) -> Choice:
-    """Everything in the other ranks' memory, by so many threads of a rank."""
+    """Return the choice that reads everything in other ranks' memory, with this number of threads per rank."""
     return by(ProcessMemoryEngine(workers))
 
 
 def mapped(workers: int = 1) -> Choice:
-    """Everything in memory that the ranks map, by so many threads of a rank."""
+    """Return the choice that uses memory which the ranks map, with this number of threads per rank."""
     return by(MappedMemoryEngine(workers))
 
 
 def at_once() -> Choice:
-    """Small buckets by each rank for itself, the rest through MPI."""
+    """Return the choice in which each rank reduces small buckets itself; the rest goes through MPI."""
     return dataclasses.replace(through_mpi(), small=AtOnceEngine(1 << 16, nodes() > 1))
 
 
 def through_mpi() -> Choice:
-    """Everything through MPI."""
+    """Return the choice that sends everything through MPI."""
     return Choice(BASE, math.inf, BASE)
 
 
 def by(engine: Engine, from_bytes: float = 0) -> Choice:
-    """Buckets of this size and more by an engine."""
+    """Return the choice that gives buckets from this size on to an engine."""
     return Choice(engine, from_bytes, BASE)
 
 
 def all_reduce(what: str, op: Any, dtype: Any, sizes: Any) -> AllReduce:
-    """The exchange of a bucket, which the chosen engine may take."""
+    """Return the all-reduce of a bucket, which the chosen engine may take."""
     return AllReduce(Bucket(what, op, np.dtype(dtype), None if sizes is None else tuple(sizes)), tuned=True)
 
 
 def opened(*exchanges: Any) -> Collective:
-    """A collective outside any graph."""
+    """Open a collective outside any graph."""
     collective = Collective("a test", exchanges, job().world, job().recorder)
     collective.open(job().engines.choice or through_mpi())
     return collective
 
 
 def reads_memory_of_other_ranks() -> bool:
-    """Whether this system lets ranks read each other's memory."""
+    """Return whether this system lets ranks read each other's memory."""
     return not process().job.world.process_memory_obstacle()
 
 
 def nodes() -> int:
-    """Over how many machines, pretended ones too, the ranks are spread."""
+    """Return the number of nodes of the ranks; a machine may be divided into several nodes."""
     return len(process().job.world.topology.nodes)
 
 
 def bytes_of_buffers(graph: Any) -> list[int]:
-    """What each exchange of the first collective of a graph keeps."""
+    """Return the bytes of buffers of each exchange in a graph's first collective."""
     return [exchange.memory_bytes for exchange in state_of(graph).collectives[0].exchanges]
 
 
 def state_of(graph: Any) -> Any:
-    """What tfdist knows about a graph."""
+    """Return tfdist's state of a graph."""
     from tfdist.graph.graph_state import make_state
 
     return make_state(graph)
@@ -130,14 +130,14 @@ def state_of(graph: Any) -> Any:
 
 @contextlib.contextmanager
 def nothing_told_of_data() -> Iterator[None]:
-    """As if this process had compared no data with the others yet: what is wrong with them is told once."""
+    """Reset the comparison of data, which reports each fault only once per process."""
     with mock.patch.dict(vars(job().data_comparison), _told=set(), _told_of_gradients=False, _told_of_shared=False):
         yield
 
 
 @contextlib.contextmanager
 def blocks_of(size_bytes: int) -> Iterator[None]:
-    """Memory of other ranks is read in blocks of this size meanwhile."""
+    """Set the size of the blocks in which other ranks' memory is read, while the context is open."""
     from tfdist.engine import _node_sum as engine
 
     kept, engine.BLOCK_BYTES = engine.BLOCK_BYTES, size_bytes
@@ -149,7 +149,7 @@ def blocks_of(size_bytes: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reductions(topology: Topology, chunking: Chunking) -> Iterator[InterNodeReductions]:
-    """Between nodes as they are said to be. Collective: all ranks."""
+    """Make the reductions between the nodes of a topology. Collective: all ranks."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD.Dup()
@@ -162,7 +162,7 @@ def reductions(topology: Topology, chunking: Chunking) -> Iterator[InterNodeRedu
 
 
 class _Unknown:
-    """See ``state_line.States``."""
+    """``state_line.States`` that records nothing."""
 
     rank = tfdist.rank()
     size = tfdist.size()
@@ -188,7 +188,7 @@ class _Unknown:
 
 @contextlib.contextmanager
 def channels_with(piece_bytes: int = 1 << 30, gathered_ranks: int = 64) -> Iterator[None]:
-    """MPI gets messages of at most this size meanwhile, and more ranks than this compare before they gather."""
+    """Limit MPI's messages to this size, and let more ranks than this compare first, while the context is open."""
     from tfdist.mpi import _channel, _messages
 
     kept = _messages.PIECE_BYTES, _channel._GATHERED_RANKS
@@ -200,7 +200,7 @@ def channels_with(piece_bytes: int = 1 << 30, gathered_ranks: int = 64) -> Itera
 
 
 def pages_bytes(array: np.ndarray) -> int:
-    """How much of an array's memory is there: pages of this process that lie within it, and those at its ends."""
+    """Return the resident bytes of an array: of its pages in this process, including the pages at both ends."""
     page = os.sysconf("SC_PAGE_SIZE")
     first = array.ctypes.data // page
     last = (array.ctypes.data + array.nbytes - 1) // page
@@ -212,7 +212,7 @@ def pages_bytes(array: np.ndarray) -> int:
 
 @contextlib.contextmanager
 def no_room_in_shared_memory() -> Iterator[None]:
-    """What is asked says that /dev/shm is full."""
+    """Let ``statvfs`` report that /dev/shm is full while the context is open."""
 
     from tfdist.mpi import _windows
 
@@ -228,7 +228,7 @@ def no_room_in_shared_memory() -> Iterator[None]:
 
 @contextlib.contextmanager
 def said_in_fit() -> Iterator[list[str]]:
-    """What rank 0's log gets meanwhile from ``fit``."""
+    """Collect the lines that this rank logs, while the context is open."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -240,36 +240,36 @@ def said_in_fit() -> Iterator[list[str]]:
 
 
 def job_blocks() -> Any:
-    """What this process knows of blocks of local steps."""
+    """Return this process's state of local SGD."""
     from tfdist.updates.local_sgd import local_sgd_of
 
     return local_sgd_of(process().steps)
 
 
 def autocast_computes(so: bool) -> Any:
-    """Whether devices are taken to compute products in half precision, in a ``with``."""
+    """Set, in a ``with``, whether devices count as computing products in half precision."""
     return mock.patch("tfdist.hooks.autocast._computes", return_value=so)
 
 
 def nobody_has_told_of_products() -> None:
-    """What is said once of a job can be said again."""
+    """Let messages about products that a job logs once be logged again."""
     process().job.rounding.__init__()  # type: ignore[misc]
 
 
 def broadcasts() -> bool:
-    """Whether graphs that are built now get rank 0's initial values."""
+    """Return whether graphs that are built now get rank 0's initial values."""
     return process().job.switches.broadcasts
 
 
 def current_settings() -> Settings:
-    """As they are for the graphs built from now on."""
+    """Return the settings for graphs that are built from now on."""
     return process().job.switches.settings
 
 
 @contextlib.contextmanager
 def settings(choice: Choice | None = None, reducer: Reducer | None = None, **values: Any) -> Iterator[None]:
-    """Other settings for a while; also those that only the environment has, how arrays travel, and what becomes of
-    gradients."""
+    """Change settings while the context is open: also settings that only the environment has, the choice of engines,
+    and the reducer."""
     kept, engines = process().job.switches, process().job.engines
     previous = kept.settings, kept.sparse_as_dense, dict(kept.sparse_ways), kept.reducer
     chosen = engines.choice
@@ -281,21 +281,21 @@ def settings(choice: Choice | None = None, reducer: Reducer | None = None, **val
         kept.settings, kept.sparse_as_dense, kept.sparse_ways, kept.reducer = previous
         engines.choice = chosen
         if tfdist.size() == 1:
-            process().install_as_needed()  # what was configured meanwhile may have needed the hooks
+            process().install_as_needed()  # settings changed in the context may have needed the hooks
 
 
 def channels() -> int:
-    """How many channels all ranks have opened together, those that are free included."""
+    """Return the number of channels that all ranks have opened together, free channels included."""
     return len(job().world._communicators.channels.things)  # type: ignore[attr-defined]
 
 
 def channels_of_groups() -> tuple[int, int]:
-    """How many groups there are beside that of all ranks, those that wait to be used again included; and channels."""
+    """Return the number of groups without the group of all ranks, free groups included, and of their channels."""
     pools = job().world._groups._pools.values()  # type: ignore[attr-defined]
     groups = [group for _, pool in pools for group in pool.things]
     return len(groups), sum(len(group.channels.things) for group in groups)
 
 
 def forget_trainings() -> None:
-    """What was apart on purpose is not told at the end of the job."""
+    """Forget variables that differ on purpose, so that the end of the job does not report them."""
     process().steps.replicas._carriers.clear()

@@ -1,4 +1,4 @@
-"""The launches of the multi-rank cases: on how many ranks, with which settings, which cases; and running them."""
+"""Launches of the multi-rank cases: number of ranks, settings and cases of each launch, and functions that run them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 from tests.cluster.hosts import Hosts
 from tests.launch import ROOT, Finished, mpirun
 
-# So much would mean a rank that computes for ever: a wait for another one gives up after a minute.
+# Only a rank that computes forever reaches this limit: a wait for another rank times out much earlier.
 TIMEOUT_SECONDS = 3600
-# Where other jobs have the processors, too, Keras's tracing of a training step has taken one rank a minute.
+# If other jobs use the processors too, Keras's tracing of a training step has taken one rank a minute.
 _ABORT_SECONDS = "150"
-_ENDED_JOBS = 5  # of a launch: with more something is wrong with all cases
-LOGS = ROOT / "build" / "test-logs"  # all that a launch has printed that failed as a whole
+_ENDED_JOBS = 5  # per launch: if more jobs end early, something is wrong with all cases
+LOGS = ROOT / "build" / "test-logs"  # full output of failed jobs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Launch:
     """One job that runs many cases.
 
     Attributes:
-      name: in the names of tests.
-      ranks: how many.
-      wanted: the beginnings of the names of its cases.
-      long: of those that say little more here than elsewhere, and take their time; only ``--every-case`` runs them.
-      meaningless: of those that would assert nothing here.
-      settings: TFDIST_... beside those for all.
-      more: beginnings of the names of those that ``--every-case`` adds.
-      hosts: ranks on each of several hosts that are made for it; empty: this machine.
+      name: part of the tests' names.
+      ranks: number of ranks.
+      wanted: beginnings of the names of its cases.
+      long: beginnings of the names of slow cases that other launches cover; only ``--every-case`` runs them.
+      meaningless: beginnings of the names of cases that would assert nothing here.
+      settings: TFDIST_... variables in addition to those of all launches.
+      more: beginnings of the names of cases that ``--every-case`` adds.
+      hosts: ranks on each of several hosts that are made for the launch; empty: this machine.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Launch:
     hosts: tuple[int, ...] = ()
 
     def cases(self, full: bool) -> list[str]:
-        """What runs here."""
+        """Return the names of the cases to run; ``full``: with ``--every-case``."""
         wanted = self.wanted + self.more if full else self.wanted
         left_out = self.meaningless if full else self.meaningless + self.long
         return [name for name in case_names() if name.startswith(wanted) and not name.startswith(left_out)]
@@ -58,20 +58,20 @@ def _of(module: str, *names: str) -> tuple[str, ...]:
 
 
 _COLLECTIVES = (("TFDIST_ENGINE", "collectives"),)
-_OF_COLLECTIVES = "cases_tensorflow_collectives."  # which assert nothing by other engines
-# What counts the operations of the other way, or looks at gradients on the host.
+_OF_COLLECTIVES = "cases_tensorflow_collectives."  # assert nothing with other engines
+# Cases that count the operations of other engines, or read gradients on the host.
 _IN_THE_GRAPH = (*_of("variables", "what_is_off"), *_of("keras", "equal_data"))
 _TRAINING = tuple(
     f"cases_{module}."
     for module in ("law", "keras", "programs", "variables", "average_loss", "accumulation", "batch_normalization")
 )
-# What other layouts and engines could change.
+# Cases whose results other layouts and engines could change.
 _ADDING = _of(
     "engine", "every", "pieces", "many", "random", "rows", "non_finite", "large", "groups", "collectives", "join"
 )
 _SPARSE = _of("engine", "sparse_set")
 _SLICES = _of("engine", "every", "random", "rows", "large", "groups", "join")
-# Others of the same mechanisms, which differ in what is TensorFlow's or Keras's own, or in what tests/nmt tries.
+# Variations of the same mechanisms, which differ in TensorFlow's or Keras's own code, or which tests/nmt covers.
 _VARIATIONS = (
     *_of("keras", "variations", "reduced_precision", "embeddings_unmerged"),
     *_of("tf_keras", "mixed", "fit_functional", "fit_several"),
@@ -79,7 +79,7 @@ _VARIATIONS = (
     *_of("accumulation", "variations"),
     *_of("nmt", "nmt_with_variations", "nmt_with_sgd", "nmt_with_one", "nmt_with_pretrained"),
 )
-# Those that take longest on 2 ranks, of what neighbours, other launches, or tests/nmt/runs show too.
+# The slowest cases on 2 ranks that similar cases, other launches, or tests/nmt/runs cover too.
 _SLOW = (
     *_of("nmt", "nmt_with_adam", "nmt_with_accumulated", "nmt_goes_back", "nmt_shares", "nmt_evaluates_and_saves"),
     *_of("loss_scale", "an_overflow_is_left_out_in_functions", "an_overflow_in_fit", "a_checkpoint"),
@@ -95,14 +95,14 @@ _SLOW = (
     *_of("law", "reference", "subclasses"),
     *_of("ddl", "reduced_gradients", "metrics"),
     *_of("engine", "random", "law_with"),
-    "cases_int8.",  # nothing is between machines
+    "cases_int8.",  # no exchange passes between machines
 )
 
 
 _HOROVOD = tuple(f"horovod.cases_{module}." for module in ("collectives", "gradients", "keras"))
 _DIRECT = ("TFDIST_OPTIONS", "engine=direct")
 _LAUNCHES = (
-    # (cases_lifetime has memory that is bounded; engine.law_with_small_buckets many blocks.)
+    # (cases_lifetime covers bounded memory, and engine.law_with_small_buckets many blocks.)
     Launch(
         "2",
         2,
@@ -110,7 +110,7 @@ _LAUNCHES = (
         meaningless=(_OF_COLLECTIVES,),
         long=(*_VARIATIONS, *_SLOW, *_of("engine", "memory", "many")),
     ),
-    # What another number of ranks could change; they take long on two cores.
+    # Cases whose results another number of ranks could change. Three ranks are slow on two cores.
     Launch(
         "3",
         3,
@@ -123,18 +123,18 @@ _LAUNCHES = (
             *_of("blocks", "a_block_that_is_cut_off"),
             *_of("ddl", "weighted_gradients_in", "bcast"),
         ),
-        # What a rank holds hangs little on their number, and the rest less than its neighbours.
+        # A rank's memory depends little on the number of ranks, and the rest less than similar cases.
         long=(
             *_of("engine", "memory", "many", "random", "law_with"),
             *_of("law", "clipped", "reference", "subclasses"),
             *_of("variables", "monitored", "aliases", "several", "rank_0_restores", "first_step"),
         ),
-        meaningless=(*_of("nmt", "nmt_with"), _OF_COLLECTIVES),  # 64 sentences are not to be divided
+        meaningless=(*_of("nmt", "nmt_with"), _OF_COLLECTIVES),  # 64 sentences cannot be divided by 3
         more=("cases_",),
     ),
-    Launch("4", 4, (), meaningless=(_OF_COLLECTIVES,), more=("cases_",)),  # "two nodes of two" are four, too
-    # One rank has nothing to exchange, and nothing is installed: the public calls, and that graphs stay as they are;
-    # but it accumulates, and scales losses, as several do.
+    Launch("4", 4, (), meaningless=(_OF_COLLECTIVES,), more=("cases_",)),  # "two nodes of two" has four ranks, too
+    # One rank exchanges nothing, and tfdist installs no hooks: these are the public calls, and cases for unchanged
+    # graphs. But one rank accumulates steps and scales losses as several ranks do.
     Launch(
         "1",
         1,
@@ -175,7 +175,7 @@ _LAUNCHES = (
         settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT),
         more=_SPARSE,
     ),
-    # Some ranks have two shards: four in all.
+    # Some ranks have two shards; there are four shards in all.
     Launch(
         "nodes of three and two",
         5,
@@ -187,7 +187,7 @@ _LAUNCHES = (
         "through MPI alone",
         2,
         _SLICES,
-        long=_of("engine", "every", "random"),  # MPI's way is one of those that the former takes everywhere
+        long=_of("engine", "every", "random"),  # "every" and "random" run through MPI in all launches
         settings=(("TFDIST_ENGINE", "mpi"),),
         more=_ADDING + _SPARSE,
     ),
@@ -213,7 +213,7 @@ _LAUNCHES = (
         more=(*_TRAINING, _OF_COLLECTIVES),
     ),
 )
-# Horovod's names: in jobs of their own, where nothing is averaged by itself.
+# Horovod's names: in jobs of their own, because tfdist then averages nothing automatically.
 HOROVOD = (
     Launch("Horovod's names, 2", 2, _HOROVOD),
     Launch("Horovod's names, 3", 3, (), more=_HOROVOD),
@@ -257,8 +257,8 @@ HOSTS = (
     Launch("hosts of 1, 1 and 1", 3, (), meaningless=_OF_ONE_MACHINE, more=_ON_HOSTS, hosts=(1, 1, 1)),
     Launch("Horovod's names, hosts of 1 and 1", 2, (), more=_HOROVOD, hosts=(1, 1)),
 )
-# Packages on top of TensorFlow, with the Keras that each is written for; a job each, since what ends one is not to end
-# all. They are in an environment of their own.
+# Packages on top of TensorFlow, each with the Keras it is written for. Each has its own job, so that the end of one job
+# does not end all. They are installed in an environment of their own.
 _KERAS_2 = (("TF_USE_LEGACY_KERAS", "1"),)
 _PACKAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "transformers": _KERAS_2,
@@ -277,7 +277,7 @@ LAUNCHES = {launch.name: launch for launch in (*_LAUNCHES, *HOROVOD, *HOSTS, *PA
 
 @functools.cache
 def case_names() -> tuple[str, ...]:
-    """The names in the case modules, without importing TensorFlow into the test process."""
+    """Return the names of all cases, without importing TensorFlow into the test process."""
     here = Path(__file__).parent
     return tuple(
         f"{folder}{path.stem}.{node.name}"
@@ -290,9 +290,9 @@ def case_names() -> tuple[str, ...]:
 
 @functools.cache
 def results(launch: Launch, cases: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the runner reports of each case, and how the job ended of each that is not reported.
+    """Return the runner's report of each case; for each case without a report, how its job ended.
 
-    A case that ends its job has been the last of that one: those behind it get another.
+    If a case ends its job, the cases after it run in another job.
     """
     reported: dict[str, Any] = {}
     endings: dict[str, str] = {}
@@ -308,7 +308,7 @@ def results(launch: Launch, cases: tuple[str, ...]) -> tuple[dict[str, Any], dic
 
 
 def _run(launch: Launch, cases: Sequence[str]) -> tuple[list[dict[str, Any]], str, bool]:
-    """One job: what it has reported, how it ended, and whether it had to be ended."""
+    """Run one job and return its reports, how it ended, and whether it timed out."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report"
         settings = {"TFDIST_STALL_SECONDS": "10", "TFDIST_STALL_ABORT_SECONDS": _ABORT_SECONDS, **dict(launch.settings)}

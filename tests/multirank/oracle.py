@@ -1,4 +1,4 @@
-"""One process on the whole batch, beside the ranks: the graph is built twice, once without tfdist."""
+"""Comparison of the ranks with one process on the whole batch: the graph is built again without tfdist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH = 120  # divisible by every world size
 
 @contextlib.contextmanager
 def without_tfdist() -> Iterator[None]:
-    """TensorFlow as it is without the import."""
+    """Uninstall tfdist's hooks while the context is open."""
     tfdist.uninstall()
     try:
         yield
@@ -29,7 +29,7 @@ def without_tfdist() -> Iterator[None]:
 
 
 def one_process(compute: Callable[[], Any]) -> Any:
-    """What one process without tfdist gets: rank 0 computes it while the others wait."""
+    """Return the result of one process without tfdist: rank 0 computes it while the others wait."""
     result = None
     with without_tfdist():
         if tfdist.rank() == 0:
@@ -39,7 +39,7 @@ def one_process(compute: Callable[[], Any]) -> Any:
 
 
 def data(dtype: str = "float32", steps: int = 10) -> list[Feed]:
-    """Batches of a regression with a category, different in every row: x [120, 5], y [120, 3], i [120]."""
+    """Return batches of a regression with a category; all rows differ: x [120, 5], y [120, 3], i [120]."""
     random = np.random.RandomState(3)
     return [
         {
@@ -52,12 +52,12 @@ def data(dtype: str = "float32", steps: int = 10) -> list[Feed]:
 
 
 def mine(feed: Feed) -> Feed:
-    """This rank's rows."""
+    """Return this rank's rows."""
     return {name: value[tfdist.rank() :: tfdist.size()] for name, value in feed.items()}
 
 
 def placeholders(dtype: str = "float32") -> dict[str, Any]:
-    """Graph inputs for ``data``."""
+    """Return graph inputs for ``data``."""
     return {
         "x": v1.placeholder(dtype, [None, 5], "x"),
         "y": v1.placeholder(dtype, [None, 3], "y"),
@@ -69,9 +69,9 @@ def train(build: Callable[[], Any], feeds: Sequence[Feed], seed: int = 0) -> dic
     """Build a graph, initialise it, train it, and return its variables.
 
     Args:
-      build: makes the graph with ``placeholders`` and returns the training operation.
-      feeds: one for each step.
-      seed: of the graph; differs by rank where initial values are to come from rank 0.
+      build: function that makes the graph with ``placeholders`` and returns the training operation.
+      feeds: one batch for each step.
+      seed: seed of the graph; differs by rank if initial values must come from rank 0.
     """
     with tf.Graph().as_default() as graph:
         v1.set_random_seed(seed)
@@ -86,7 +86,7 @@ def train(build: Callable[[], Any], feeds: Sequence[Feed], seed: int = 0) -> dic
 
 
 def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float) -> None:
-    """Each variable's greatest difference, relative to its greatest entry."""
+    """Check each variable's greatest difference, relative to its greatest entry."""
     assert found.keys() == expected.keys(), (sorted(found), sorted(expected))
     for name, value in expected.items():
         difference = np.max(np.abs(found[name] - value), initial=0) / max(np.max(np.abs(value), initial=0), 1e-30)
@@ -94,7 +94,7 @@ def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], 
 
 
 def assert_law(build: Callable[[], Any], dtype: str = "float32", feeds: Sequence[Feed] | None = None) -> None:
-    """N ranks with a batch of B / N each do what one process does with the batch B."""
+    """Check that N ranks with a batch of B / N each train as one process with the batch B."""
     feeds = data(dtype) if feeds is None else feeds
     expected = one_process(lambda: train(build, feeds))
     found = train(build, [mine(f) for f in feeds], seed=tfdist.rank())
@@ -102,11 +102,11 @@ def assert_law(build: Callable[[], Any], dtype: str = "float32", feeds: Sequence
 
 
 def model(dtype: str = "float32", **options: Any) -> tuple[Any, list[Any]]:
-    """A small model with odd shapes and an embedding: its loss and variables.
+    """Build a small model with odd shapes and an embedding; return its loss and variables.
 
     Args:
-      dtype: of everything.
-      options: of ``get_variable`` (``use_resource``, ``partitioner``).
+      dtype: dtype of all tensors.
+      options: arguments of ``get_variable`` (``use_resource``, ``partitioner``).
     """
     inputs = placeholders(dtype)
     w = v1.get_variable("w", [5, 3], dtype, **options)
@@ -119,7 +119,7 @@ def model(dtype: str = "float32", **options: Any) -> tuple[Any, list[Any]]:
 
 
 def merged(gradient: Any) -> Any:
-    """Slices with each row once, as a script must have them before it clips by their norm."""
+    """Return slices with duplicate rows added up, as a script must do before it clips by the norm."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     rows, where = tf.unique(gradient.indices)

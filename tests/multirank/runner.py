@@ -1,8 +1,8 @@
 """Runs cases on all ranks of one launch: ``mpirun -n N python -m tests.multirank.runner REPORT MODULE.CASE...``.
 
-A case is a function ``case_*`` in a module ``cases_*`` beside this file, or in another folder of the tests, which then
-comes first: ``ecosystem.cases_sonnet.case_adam``. It is called on every rank; it fails if it raises on any. The report
-(rank 0 writes it) has one JSON line a case.
+A case is a function ``case_*`` in a module ``cases_*`` of this folder. For another folder of the tests, its name comes
+first: ``ecosystem.cases_sonnet.case_adam``. Every rank calls the case; it fails if it raises on any rank. Rank 0 writes
+the report, which has one JSON line per case.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-# Long before a wait for another rank gives up: a case that hangs shows in what.
+# Shorter than the timeout of waits for other ranks, so that stacks show where a case hangs.
 STACKS_AFTER_SECONDS = 45
 
 
 @contextmanager
 def _showing_where(what: str) -> Iterator[None]:
-    """Say where all threads are, should it take long."""
+    """Print the stacks of all threads if the block takes long."""
 
-    def show() -> None:  # faulthandler's own timer reads the stacks of threads that run, and dies of it now and then
+    def show() -> None:  # faulthandler's own timer reads stacks of running threads and sometimes crashes
         sys.stderr.write(f"{what} takes long:\n")
         faulthandler.dump_traceback()
 
@@ -40,11 +40,11 @@ def _showing_where(what: str) -> Iterator[None]:
 
 
 def main(report: Path, cases: Sequence[str]) -> None:
-    """Run the cases, in this order, and write the report."""
+    """Run the cases in this order and write the report."""
     import tfdist
     from tests.multirank import inside
 
-    faulthandler.enable()  # a rank that ends with SIGSEGV says in which line, and so in which case
+    faulthandler.enable()  # a rank that ends with SIGSEGV prints the line, and so the case
     output = report.open("w") if tfdist.rank() == 0 else None
     for case in cases:
         module, _, name = case.rpartition(".")
@@ -55,7 +55,7 @@ def main(report: Path, cases: Sequence[str]) -> None:
                 getattr(importlib.import_module(f"tests.{module}"), name)()
         except Exception:
             failure = traceback.format_exc()
-            sys.stderr.write(f"rank {tfdist.rank()}: {case} failed:\n{failure}")  # should the others wait for this rank
+            sys.stderr.write(f"rank {tfdist.rank()}: {case} failed:\n{failure}")  # others may wait for this rank
         mine = failure, time.process_time() - processor_start
         everyone = inside.report(mine, f"the end of {case}")
         if output:

@@ -1,4 +1,4 @@
-"""Datasets, from archives beside the tests: nothing is downloaded."""
+"""Datasets, from files and archives that the tests make: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_plain_files_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"--train_prefix={out}/train" in said and "Published: 23.8" in said
     for part in DATASETS["iwslt15"].parts:
         (mirror / part.path).unlink()
-    assert datasets.main(arguments) == 0  # what is there is not fetched again
+    assert datasets.main(arguments) == 0  # existing files are not downloaded again
 
 
 def test_archives_pieces_segments_and_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_refusals(tmp_path: Path) -> None:
         fetch(dataset, str(tmp_path / "out"))
     put(mirror / "t.en", "a\nb\n")
     put(mirror / "t.de", "a\n")
-    with pytest.raises(InputError, match="t.en and t.de have other numbers of lines"):
+    with pytest.raises(InputError, match="t.en and t.de have different numbers of lines"):
         fetch(dataset, str(tmp_path / "out"))
     assert not (tmp_path / "out" / "t.en").exists()
     archive(mirror / "x.tgz", {"other": ""})

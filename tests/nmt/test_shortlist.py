@@ -55,7 +55,7 @@ def test_few_pairs_and_mistakes(toy: Any, tmp_path: Path, capsys: pytest.Capture
     for name in ("vocab.en", "train.de"):
         before = (tmp_path / name).read_bytes()
         assert command(toy, f"--out_file={tmp_path}/{name}") == 1
-        assert "is read, too, and would be lost" in capsys.readouterr().err
+        assert "is also an input and would be lost" in capsys.readouterr().err
         assert (tmp_path / name).read_bytes() == before
     assert command(toy, f"--out_file={tmp_path}") == 1
     assert "cannot be written" in capsys.readouterr().err

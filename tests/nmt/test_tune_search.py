@@ -53,7 +53,7 @@ def test_the_best_of_the_table_is_named(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--weights=0,x"], "--weights=0,x: give numbers with commas between"),
+        (["--weights=0,x"], "--weights=0,x: give numbers separated by commas"),
         (["--beam_width=0"], "--beam_width=0 is not allowed"),
         ([], "hparams is missing: give --out_dir=D or --ckpt=D/translate.ckpt-N of a training"),
     ],

@@ -1,9 +1,9 @@
-"""What Python does first in every process that ``tests.launch`` starts: it makes importing TensorFlow cheaper.
+"""Startup code that Python runs first in every process of ``tests.launch``: it makes importing TensorFlow cheaper.
 
 A test run starts some two hundred ranks, and each imports TensorFlow: 3.9 s of processor time with tfdist, 3.1 s with
-this. Keras imports Matplotlib where it finds it (ranks draw nothing, and users' machines need not have it), and the
-rest was searches for garbage among modules that stay. And it makes each line that is printed one write, so that those
-of two ranks do not mix. Processes that tests start by themselves do without this.
+this file. Keras imports Matplotlib if it is installed, but ranks draw nothing, and users' machines need not have it.
+The rest of the time went into garbage collection among modules that stay. Each printed line becomes one write, so that
+the lines of two ranks do not mix. Processes that a test starts without ``tests.launch`` do not run this file.
 """
 
 from __future__ import annotations
@@ -15,4 +15,4 @@ import sys
 sys.modules["matplotlib"] = None  # type: ignore[assignment]  # as if it were not installed
 gc.set_threshold(50_000, 20, 100)
 if isinstance(sys.stdout, io.TextIOWrapper):
-    sys.stdout.reconfigure(line_buffering=True, write_through=False)  # also where PYTHONUNBUFFERED is set
+    sys.stdout.reconfigure(line_buffering=True, write_through=False)  # also if PYTHONUNBUFFERED is set

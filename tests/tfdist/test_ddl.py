@@ -12,7 +12,7 @@ import pytest
 from tests.launch import ROOT, mpirun
 
 SETTINGS = {"TFDIST_STALL_SECONDS": "10", "TFDIST_STALL_ABORT_SECONDS": "60"}
-# As with Keras 2, which tf.keras is there. A child inherits the options, too.
+# As with Keras 2, which is tf.keras here. A child process inherits the options, too.
 SCRIPT = """
 import subprocess, sys
 import numpy as np
@@ -53,7 +53,7 @@ def test_a_script_with_keras_2(tmp_path: Path) -> None:
     said = [line for line in finished.errors.splitlines() if "-mode" in line]
     assert len(said) == 2, finished.errors
     assert "DDL_OPTIONS: -dev 0, -dbg_level 1: without a meaning here" in said[0]
-    assert "ddl.init: -mode r:3x1 is a job of 3 ranks, and this is one of 2" in said[1]
+    assert "ddl.init: -mode r:3x1 is for a job of 3 ranks, but this job has 2" in said[1]
 
 
 def test_the_import_is_without_callbacks_and_one_process_is_a_job() -> None:

@@ -23,13 +23,13 @@ OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "PMIX_NAME
 
 
 def marked(monkeypatch: pytest.MonkeyPatch, said: dict[str, str]) -> dict[str, str]:
-    """The environment of another process of a rank's, which leaves its mark; `said` by its launcher."""
+    """Return the environment of a rank's child: the rank's mark and ``said``, the launcher's variables."""
     for name in [name for name in os.environ if name.startswith(("PMI", "OMPI", "SLURM"))]:
         monkeypatch.delenv(name)
     for name, value in said.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv(_MARK, "")  # so that the mark goes again: children of this process are no rank's
-    monkeypatch.setattr(os, "getpid", lambda: 4)  # the rank's, which is not this process's parent
+    monkeypatch.setenv(_MARK, "")  # so that undo() removes the mark: this process is no rank
+    monkeypatch.setattr(os, "getpid", lambda: 4)  # the rank's number, which is not that of this process's parent
     mark(1)
     environment = dict(os.environ)
     monkeypatch.undo()
@@ -37,7 +37,7 @@ def marked(monkeypatch: pytest.MonkeyPatch, said: dict[str, str]) -> dict[str, s
 
 
 class TestWhoseChild:
-    """A rank's children inherit what its launcher has said; the ranks of another launcher inherit the rank's mark."""
+    """A rank's children inherit the launcher's variables; ranks of a launcher that a rank starts inherit the mark."""
 
     def test_open_mpi(self, monkeypatch: pytest.MonkeyPatch) -> None:
         environment = marked(monkeypatch, OPEN_MPI)
@@ -48,7 +48,7 @@ class TestWhoseChild:
         assert launch(anew) == Launch(2, 1, 1)
 
     def test_hydra(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It says the same to every job: the connection tells them apart."""
+        """Hydra sets the same variables for every job; only the connection tells jobs apart."""
         ours, theirs = socket.socketpair()
         other, end = socket.socketpair()
         with ours, theirs, other, end:
@@ -67,7 +67,7 @@ class TestWhoseChild:
 
 
 def test_children_are_no_ranks(tmp_path: Path) -> None:
-    """They train by themselves, or end, and the ranks go on together."""
+    """Children train alone, or end, and the ranks continue together."""
     finished = job(
         tmp_path,
         """
@@ -133,7 +133,7 @@ def test_a_program_that_was_put_into_a_ranks_process() -> None:
 
 
 def test_an_exit_with_a_code(tmp_path: Path) -> None:
-    """The others end at their next step, though nobody waits for the stall's deadline, and blame nothing else."""
+    """The other rank ends at its next step, before the stall deadline, and reports no other cause."""
     finished = job(tmp_path, "if rank == 1:\n    sys.exit(3)\ntfdist.barrier()")
     assert_ended(finished, "rank 1 ended with exit code 3 while rank 0 waits in tfdist.barrier")
     assert "tfdist.shard" not in finished.errors
@@ -155,7 +155,7 @@ def test_a_failure_whose_output_has_no_place(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_fails(tmp_path: Path) -> None:
-    """After what the script itself does about it; an exit is no failure."""
+    """The script's own hook runs before the job ends; an exit of a thread is no failure."""
     (tmp_path / "sitecustomize.py").write_text(
         "import threading\nthreading.excepthook = lambda failure: print('noticed', failure.exc_type.__name__)"
     )
@@ -188,7 +188,7 @@ def test_a_thread_that_fails(tmp_path: Path) -> None:
 @pytest.mark.long("half a minute; launch/test_run.py kills tfdist-run")
 @pytest.mark.parametrize("outlive", ["0", "1"])
 def test_ranks_whose_launcher_is_killed(tmp_path: Path, outlive: str) -> None:
-    """Rank 0 catches the signal, though what it says has no reader any more; rank 1 is ended by it, and says why."""
+    """Rank 0 catches the signal although nothing reads its output; the signal ends rank 1, which logs the reason."""
     script = tmp_path / "script.py"
     script.write_text(
         SCRIPT
@@ -228,7 +228,7 @@ def test_ranks_whose_launcher_is_killed(tmp_path: Path, outlive: str) -> None:
             launcher.kill()
     assert (tmp_path / "saved").exists() == (outlive == "0")
     assert (tmp_path / "outlived").exists() == (outlive == "1")
-    told = "rank 1: the launcher (mpirun) is gone, and so this rank ends, by SIGTERM"
+    told = "rank 1: the launcher (mpirun) is gone, so this rank ends by SIGTERM"
     assert (told in (tmp_path / "errors1").read_text()) == (outlive == "0")
 
 
@@ -240,7 +240,7 @@ def wait_until(happened: Callable[[], bool], seconds: float = 40) -> None:
 
 
 def ended(pid: int) -> bool:
-    """Also one that nobody has taken note of."""
+    """Return whether a process has ended; a process that its parent has not waited for has ended too."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

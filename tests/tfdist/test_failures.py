@@ -1,4 +1,4 @@
-"""Whatever goes wrong on one rank ends the whole job, soon, and says where. Each case is a job of its own."""
+"""Every failure of one rank ends the whole job soon, with a message that says where. Each case is a job of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.launch import ROOT, Finished, mpirun, run
 
-# Starting Python and TensorFlow takes most of it; ten seconds are for the ending.
+# Most of this time is for starting Python and TensorFlow; ten seconds are for ending the job.
 START_SECONDS = 25
 SCRIPT = """
 import os, signal, sys, time
@@ -237,7 +237,7 @@ def test_a_setting_out_of_range(tmp_path: Path) -> None:
 
 
 def test_mpi_that_cannot_be_loaded(tmp_path: Path) -> None:
-    """A launcher without an MPI library: one message with the remedy, and no traceback."""
+    """If the launcher has no MPI library, one message gives the remedy, without a traceback."""
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").write_text("class rc: initialize = finalize = threads = True")
     (tmp_path / "mpi4py" / "MPI.py").write_text("raise RuntimeError('cannot load MPI library')")
@@ -248,7 +248,7 @@ def test_mpi_that_cannot_be_loaded(tmp_path: Path) -> None:
 
 
 def test_mpirun_of_another_mpi() -> None:
-    """Every process believes to be alone: found out by what the launcher says."""
+    """Each process sees a job of one rank; the launcher's variables show that there are more."""
     launcher = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
     finished = run([sys.executable, "-c", "import tfdist"], 60, launcher)
     assert finished.code == 1
@@ -258,7 +258,7 @@ def test_mpirun_of_another_mpi() -> None:
 
 @pytest.mark.long("test_mpirun_of_another_mpi")
 def test_mpirun_of_another_mpi_that_tells_no_size() -> None:
-    """Rank 0 can be alone; rank 1 cannot, and its failure ends the job."""
+    """Rank 0 may be a job of one rank; rank 1 cannot, and its failure ends the job."""
     ask = (
         "from tfdist.core.environment import Launch; from tfdist.mpi._world import problem; "
         "print('|'.join(problem(Launch(None, r)) for r in (0, 1)))"
@@ -332,7 +332,7 @@ def test_a_rank_whose_rows_cannot_be_read_any_more(tmp_path: Path) -> None:
 
 @pytest.mark.long("test_a_rank_whose_memory_cannot_be_read_any_more")
 def test_memory_of_other_ranks_that_may_not_be_read(tmp_path: Path) -> None:
-    """They go through shared memory then, and a user who asked for the other way is told."""
+    """Gradients then go through shared memory, and a message tells a user who chose the other engine."""
     (tmp_path / "sitecustomize.py").write_text(
         textwrap.dedent("""
         import ctypes
@@ -359,7 +359,7 @@ def test_memory_of_other_ranks_that_may_not_be_read(tmp_path: Path) -> None:
     "node_size", ["0", pytest.param("1", marks=pytest.mark.long("tests/cluster/test_faults.py has other machines"))]
 )
 def test_a_rank_that_stops_is_named_with_bucket_and_step(tmp_path: Path, node_size: str) -> None:
-    """On the same machine, and, by the same way as between machines, on another one."""
+    """The rank is on the same machine, or counts as being on another machine."""
     finished = job(
         tmp_path,
         """
@@ -505,7 +505,7 @@ def test_a_callback_of_keras_that_fails_on_one_rank(tmp_path: Path) -> None:
 
 
 def test_a_caught_peer_error_leaves_memory_alone(tmp_path: Path) -> None:
-    """A rank that comes late reads and writes what was published, however long ago that was given up."""
+    """A late rank still reads and writes the published memory after the others have given up waiting."""
     finished = job(
         tmp_path,
         """
@@ -552,7 +552,8 @@ def test_a_caught_peer_error_leaves_memory_alone(tmp_path: Path) -> None:
 
 @pytest.mark.long("test_a_caught_peer_error_leaves_memory_alone")
 def test_an_emergency_checkpoint(tmp_path: Path) -> None:
-    """In every documented way; MPI writes to what it was given when the missing rank comes; and the job ends."""
+    """A checkpoint is saved in every documented way. Then the missing rank arrives, MPI still writes to its old buffers
+    only, and the job ends."""
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""

@@ -1,4 +1,4 @@
-"""Ranks that are stopped for a while, one or all: no job ends because of it. A job of its own."""
+"""Ranks that are stopped for a while, one or all, do not end a job. The test starts its own job."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_ranks_that_are_stopped_and_go_on(ranks: int, tmp_path: Path) -> None:
     try:
         assert job.stdout is not None
         pids = [int(job.stdout.readline().split()[1]) for _ in range(ranks)]
-        # All for longer than the deadline; each by itself; some at once.
+        # Stop all ranks for longer than the deadline, then each rank alone, then some at the same time.
         for stopped, seconds in ((pids, 8.0), *(([pid], 2.0) for pid in pids), (draw.sample(pids, ranks - 1), 3.0)):
             time.sleep(draw.uniform(0.1, 0.6))
             for pid in stopped:

@@ -61,7 +61,7 @@ with tf.Graph().as_default() as graph:
 
 @pytest.fixture
 def without_tensorflow(tmp_path: Path) -> dict[str, str]:
-    """An environment in which nobody can import it: that takes seconds."""
+    """Return an environment in which importing TensorFlow fails, because the import takes seconds."""
     (tmp_path / "tensorflow.py").write_text("raise ImportError('tensorflow is imported')\n")
     return {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
 

@@ -1,4 +1,4 @@
-"""Saves of jobs that fail, end, or are slow; what ranks save together otherwise: tests/multirank/cases_saves.py."""
+"""Saves in jobs that fail, end, or are slow. tests/multirank/cases_saves.py has the other saves of all ranks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ save("second")
 
 
 def test_ranks_that_are_left_save_at_once(tmp_path: Path) -> None:
-    """After a rank is missing, each saves by itself, one after the other under one path, without waiting to be told."""
+    """After a rank is lost, each remaining rank saves on its own; under one path they save one after the other."""
     finished = job(
         tmp_path,
         SAVING
@@ -72,7 +72,7 @@ finally:
 
 
 def test_a_save_that_fails_is_told_once(tmp_path: Path) -> None:
-    """All ranks raise what rank 0 does, which speaks for them."""
+    """All ranks raise rank 0's exception, and only rank 0 prints it."""
     finished = job(tmp_path, SAVING + 'open(f"{folder}/file", "w").close()\nsave("file/all")', ranks=2)
     assert_ended(finished, "rank 0 of 2 failed", "Parent directory of")
     assert finished.errors.count("ValueError: Parent directory of") == 1

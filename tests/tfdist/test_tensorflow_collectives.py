@@ -1,4 +1,4 @@
-"""TensorFlow's collectives: what they cannot do is refused at the import, on all ranks; what goes wrong in a step."""
+"""TensorFlow's collectives: all ranks refuse unsupported settings at the import; failures in a step end the job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfdist.processes.addresses import Ports, own_address, unreachable
 
 ABORT_SECONDS = 5
 OWN_RANK = "os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))"
-# Rank 1 does something in its fourth step, when the ranks have met and before its gradients travel.
+# Rank 1 runs ACTION in its fourth step, after the ranks have met and before its gradients are exchanged.
 SCRIPT = """
 import os, signal, sys, time
 import tfdist
@@ -53,7 +53,7 @@ STYLES = {
             step()
         """,
 }
-# What is done on rank 1, and what is said of it: by tfdist, or by Open MPI's launcher, which may be the first.
+# Code that rank 1 runs, and the expected messages: from tfdist, or from Open MPI's launcher, which may be the first.
 ACTIONS = {
     "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "it is stopped"),
     "killed": (
@@ -80,7 +80,7 @@ def _assert_refused(finished: Finished, words: str) -> None:
 
 @pytest.mark.long("a wait is seldom so long")
 def test_a_rank_that_computes_longer_than_a_wait_may_last(tmp_path: Path) -> None:
-    """When the ranks have met: it comes."""
+    """The rank computes after the ranks have met, and arrives later: the job continues."""
     script = SCRIPT.replace("ACTION", "time.sleep(12)") + textwrap.dedent(STYLES["function"])
     finished = _job(tmp_path, script, TFDIST_STALL_ABORT_SECONDS=str(ABORT_SECONDS), TFDIST_STALL_SECONDS="2")
     assert finished.code == 0, finished

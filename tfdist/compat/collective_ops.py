@@ -1,4 +1,4 @@
-"""TensorFlow's own collectives: servers that ranks reach each other by, and the all-reduce."""
+"""TensorFlow's own collectives: the servers through which ranks reach each other, and the all-reduce."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _LEADER = f"/job:{_JOB}/replica:0/task:0"
 
 
 def connect_eagerly(addresses: Sequence[str], rank: int, nccl: bool) -> None:
-    """Have functions and eager execution know the other ranks (tensorflow/python/eager/context.py).
+    """Connect functions and eager execution to the other ranks (tensorflow/python/eager/context.py).
 
     Args:
-      addresses: host:port of each rank; this one's server listens there when TensorFlow begins.
-      rank: of this process.
-      nccl: GPUs combine by NCCL.
+      addresses: host:port of each rank; this rank's server listens at its address when TensorFlow starts.
+      rank: rank of this process.
+      nccl: True: GPUs use NCCL.
 
     Raises:
-      RuntimeError: TensorFlow has begun already.
+      RuntimeError: TensorFlow has started already.
     """
     here = context.context()
     if not here.inter_op_parallelism_threads:
@@ -46,44 +46,44 @@ def connect_eagerly(addresses: Sequence[str], rank: int, nccl: bool) -> None:
 
 
 def begun() -> bool:
-    """Whether TensorFlow executes eagerly already, so that it is too late to connect."""
+    """Return whether TensorFlow's eager execution has started, so that it is too late to connect."""
     return context.context()._context_handle is not None
 
 
 def server(addresses: Sequence[str], rank: int, nccl: bool) -> Any:
-    """Start the server by which sessions know the other ranks (tensorflow/python/training/server_lib.py)."""
+    """Start the server that connects sessions to the other ranks (tensorflow/python/training/server_lib.py)."""
     cluster = tf.train.ClusterSpec({_JOB: list(addresses)})
     config = session_config(tf.compat.v1.ConfigProto(inter_op_parallelism_threads=_threads()), rank, nccl)
     return tf.distribute.Server(cluster, job_name=_JOB, task_index=rank, config=config)
 
 
 def session_config(config: Any, rank: int, nccl: bool) -> Any:
-    """A session's settings, a copy, with which its collectives know the others; its other operations stay here."""
+    """Return a copy of a session's settings that connects its collectives. Other operations stay in this process."""
     own = tf.compat.v1.ConfigProto()
     own.CopyFrom(config)
     own.experimental.collective_group_leader = _LEADER
     own.experimental.collective_nccl = nccl
     own.device_filters.append(f"/job:{_JOB}/task:{rank}")
-    own.isolate_session_state = True  # else a server's sessions share the variables of one name
+    own.isolate_session_state = True  # else a server's sessions share variables of the same name
     return own
 
 
 def _threads() -> int:
-    """Of a server: some wait for other ranks, which it must answer meanwhile."""
+    """Return a number of threads for a server: some wait for other ranks while others answer them."""
     return len(os.sched_getaffinity(0)) + 4
 
 
 def all_reduce(tensor: tf.Tensor, size: int, group_key: int, key: tf.Tensor, nccl: bool) -> tf.Tensor:
-    """The sum over the ranks of a group (tensorflow/core/ops/collective_ops.cc, ``CollectiveReduceV2``).
+    """Return the sum over the ranks of a group (tensorflow/core/ops/collective_ops.cc, ``CollectiveReduceV2``).
 
     Args:
-      tensor: of any shape, the same on all ranks.
-      size: how many ranks.
-      group_key: of these ranks, and of no others.
-      key: int32 scalar, the same on all ranks, and no other collective's of the group.
-      nccl: by NCCL, on GPUs; else by TensorFlow's ring.
+      tensor: tensor of any shape, which is the same on all ranks.
+      size: number of ranks.
+      group_key: key of this group of ranks; no other group has it.
+      key: int32 scalar, the same on all ranks; no other collective of the group has it.
+      nccl: True: NCCL, on GPUs; False: TensorFlow's ring.
 
-    It waits for the other ranks for ever: its own ``timeout_seconds`` would cost a thread for as long, in each step.
+    It waits for the other ranks without a limit: its ``timeout_seconds`` would occupy a thread so long, in each step.
     """
     return tf.raw_ops.CollectiveReduceV2(
         input=tensor,
@@ -98,13 +98,13 @@ def all_reduce(tensor: tf.Tensor, size: int, group_key: int, key: tf.Tensor, ncc
 
 
 def abort(reason: str) -> None:
-    """Have those of functions and eager execution that wait for another rank fail, and all to come
-    (tensorflow/python/eager/context.py); those of sessions wait on."""
+    """Let waiting and later collectives of functions and eager execution fail (tensorflow/python/eager/context.py).
+    Collectives of sessions continue to wait."""
     context.context().abort_collective_ops(errors.ABORTED, reason)
 
 
 def in_order(tensor: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
-    """A tensor that XLA computes no earlier than another one: it keeps no order but that of values
-    (tensorflow/compiler/tf2xla/ops/xla_ops.cc, ``XlaOptimizationBarrier``)."""
+    """Return a tensor that XLA computes after another one: XLA keeps only the order in which values depend on each
+    other (tensorflow/compiler/tf2xla/ops/xla_ops.cc, ``XlaOptimizationBarrier``)."""
     result: tf.Tensor = gen_xla_ops.xla_optimization_barrier([tensor, after])[0]
     return result

@@ -1,23 +1,23 @@
-"""Datasets: what one is made of (tensorflow/python/data/ops)."""
+"""Datasets: the inputs of a dataset (tensorflow/python/data/ops)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # asked before TensorFlow is imported, too
+if TYPE_CHECKING:  # this module is used before TensorFlow is imported, too
     import tensorflow as tf
 
-# What holds its elements in memory.
+# Class of datasets that hold their elements in memory.
 _FROM_MEMORY = "_TensorSliceDataset"
 
 
 def made_of(dataset: tf.data.Dataset) -> Sequence[tf.data.Dataset]:
-    """The datasets that it is made of."""
+    """Return the input datasets of a dataset."""
     found: Sequence[tf.data.Dataset] = dataset._inputs()
     return found
 
 
 def in_memory(data: Any) -> tuple[tf.Tensor, ...] | None:
-    """The tensors whose rows are its elements; None for what has none."""
+    """Return the tensors whose rows are a dataset's elements; None if ``data`` is not such a dataset."""
     return tuple(data._tensors) if type(data).__name__ == _FROM_MEMORY else None

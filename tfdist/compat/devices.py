@@ -1,4 +1,4 @@
-"""Devices: whether TensorFlow knows them. Asked before TensorFlow is imported, too, which this does not do."""
+"""Devices: whether TensorFlow has listed them. This module works before TensorFlow's import and does not import it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def devices_are_known(modules: Mapping[str, Any]) -> bool:
-    """Whether TensorFlow has looked for the machine's devices: what the environment says of them comes too late then
+    """Return whether TensorFlow has listed the machine's devices. Then environment variables for devices come too late
     (tensorflow/python/eager/context.py).
 
     Args:
-      modules: those that are imported.
+      modules: the imported modules, by name.
     """
     found = getattr(modules.get("tensorflow.python.eager.context"), "_context", None)
     return getattr(found, "_physical_devices", None) is not None

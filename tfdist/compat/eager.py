@@ -1,4 +1,4 @@
-"""Eager execution: its mode, and its tapes."""
+"""Eager execution: the eager mode, and gradient tapes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tensorflow.python.eager import context, record
 
 
 def mode() -> contextlib.AbstractContextManager[None]:
-    """Execute eagerly also where a graph is the default (tensorflow/python/eager/context.py)."""
+    """Return a context that executes eagerly, also inside a graph (tensorflow/python/eager/context.py)."""
     manager: contextlib.AbstractContextManager[None] = context.eager_mode()
     return manager
 
 
 def unrecorded() -> contextlib.AbstractContextManager[None]:
-    """No tape records what is done meanwhile (tensorflow/python/eager/record.py)."""
+    """Return a context in which no tape records (tensorflow/python/eager/record.py)."""
     manager: contextlib.AbstractContextManager[None] = record.stop_recording()
     return manager
 
@@ -25,17 +25,17 @@ def unrecorded() -> contextlib.AbstractContextManager[None]:
 def record_operation(
     kind: str, outputs: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor], backward: Callable[..., Sequence[Any]]
 ) -> None:
-    """Have the tapes that record take ``outputs`` for made of ``inputs`` (tensorflow/python/eager/record.py).
+    """Record an operation that computes ``outputs`` from ``inputs`` on all tapes (tensorflow/python/eager/record.py).
 
     Args:
-      kind: of the operation.
-      outputs: of it.
-      inputs: of it.
-      backward: of the derivatives with respect to each output, those with respect to each input.
+      kind: type of the operation.
+      outputs: output tensors.
+      inputs: input tensors.
+      backward: function that maps the gradients of the outputs to the gradients of the inputs.
     """
     record.record_operation(kind, outputs, inputs, backward)
 
 
 def records(tape: tf.GradientTape) -> bool:
-    """Whether a tape is recording (tensorflow/python/eager/backprop.py)."""
+    """Return whether a tape is recording (tensorflow/python/eager/backprop.py)."""
     return bool(tape._recording)

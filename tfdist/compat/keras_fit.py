@@ -1,4 +1,4 @@
-"""Keras 3's ``fit``: the iterator that gives a training its batches, and where it begins
+"""Keras 3's ``fit``: the iterator that yields the batches, and the first epoch
 (keras/src/backend/tensorflow/trainer.py, ``TFEpochIterator``; keras/src/trainers/trainer.py)."""
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import tensorflow as tf
 
 
 def dataset_of(iterator: Any) -> tf.data.Dataset:
-    """What it takes its batches from.
+    """Return the dataset from which an iterator takes its batches.
 
     Raises:
-      TypeError: a dataset that a strategy has distributed.
+      TypeError: a strategy has distributed the dataset.
     """
     dataset = iterator._distributed_dataset
     if not isinstance(dataset, tf.data.Dataset):  # a strategy of one replica has wrapped it
@@ -24,29 +24,29 @@ def dataset_of(iterator: Any) -> tf.data.Dataset:
 
 
 def take_from(iterator: Any, make: Callable[[], Any]) -> None:
-    """Have it take its batches from what ``make`` returns at the beginning of each epoch."""
+    """Have an iterator take its batches from the result of ``make``, which it calls at the beginning of each epoch."""
     iterator._get_iterator = make
 
 
 def shorten(iterator: Any, num_batches: int) -> None:
-    """An epoch has so many batches; what it takes them from is not changed."""
+    """Set the number of batches of an epoch. The source of the batches does not change."""
     iterator.data_adapter = _Shorter(iterator.data_adapter, num_batches)
     iterator._num_batches = num_batches
 
 
 def initial_epoch(model: Any) -> int | None:
-    """Where a training begins, as ``BackupAndRestore`` has set it; None: as ``fit`` was told."""
+    """Return the first epoch as ``BackupAndRestore`` has set it; None: the argument of ``fit`` counts."""
     found: int | None = getattr(model, "_initial_epoch", None)
     return found
 
 
 def begin_at(model: Any, epoch: int | None) -> None:
-    """Have a training begin there; see ``initial_epoch``."""
+    """Set the first epoch; see ``initial_epoch``."""
     model._initial_epoch = epoch
 
 
 class _Shorter:
-    """A data adapter with fewer batches."""
+    """A data adapter that reports fewer batches."""
 
     def __init__(self, adapter: Any, num_batches: int) -> None:
         self._adapter = adapter

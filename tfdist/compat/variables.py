@@ -1,4 +1,4 @@
-"""Variables outside sessions: what identifies one, which is TensorFlow's, and those that exist."""
+"""Variables outside sessions: their identity, TensorFlow's variable of a Keras variable, and all that exist."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from tfdist.compat.graphs import is_symbolic
 
 
 def handle_number(handle: Any) -> int:
-    """The number of a handle that has a value: no other tensor of this process has it."""
+    """Return the number of an eager handle. No other tensor of this process has the same number."""
     return int(handle._id)
 
 
 def key_of_handle(handle: Any) -> Hashable:
-    """What identifies the variable of a handle that has a value."""
+    """Return a key that identifies the variable of an eager handle."""
     return "handle", handle_number(handle)
 
 
 def key(variable: Any) -> Hashable:
-    """What identifies a variable that exists, and does not stand in a graph."""
+    """Return a key that identifies an eager variable."""
     return key_of_handle(variable.handle)
 
 
 def name(variable: Any) -> str:
-    """One that no other variable of this process has, as opposed to ``variable.name``
+    """Return a name that no other variable of this process has, unlike ``variable.name``
     (tensorflow/python/ops/resource_variable_ops.py)."""
     return str(variable._unique_id)
 
 
 def has_name(variable: Any) -> bool:
-    """Whether it is of the kind that has one: not a reference of TensorFlow 1."""
+    """Return whether ``name`` can name a variable. Reference variables of TensorFlow 1 have no such name."""
     return hasattr(variable, "_unique_id")
 
 
 def native(variable: Any) -> Any:
-    """A variable of Keras 3 (keras/src/backend/common/variables.py), which has a path, as TensorFlow's."""
+    """Return TensorFlow's variable of a Keras 3 variable, which has a path (keras/src/backend/common/variables.py)."""
     return variable.value if hasattr(variable, "path") else variable
 
 
 def existing() -> list[Any]:
-    """All that exist, in the order in which they were made."""
+    """Return all eager variables that exist, in the order in which they were made."""
     kinds: set[type] = set()
     new = [resource_variable_ops.BaseResourceVariable]
     while new:
         kinds.update(new)
         new = [below for kind in new for below in kind.__subclasses__()]
-    # Not isinstance, which takes long for so many, and some lazy modules are imported when asked for their class.
+    # Not isinstance: it takes long for so many objects, and imports some lazy modules.
     found = [o for o in gc.get_objects() if type(o) in kinds]
-    # Those of graphs are not of this process.
+    # Variables of graphs have no value in this process.
     found = [o for o in found if (handle := getattr(o, "_handle", None)) is not None and not is_symbolic(handle)]
     return sorted(found, key=lambda v: int(name(v).rpartition("_")[2]))

@@ -1,1 +1,1 @@
-"""What all else stands on: settings, environment, log, flight recorder, topology, reduce operations. Knows nobody."""
+"""Core: settings, environment, log, flight recorder, topology, reduce operations. Imports no other part of tfdist."""

@@ -1,4 +1,4 @@
-"""Alignment of memory: where arrays may begin."""
+"""Alignment of memory: the multiple of bytes at which arrays begin."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ ALIGNMENT_BYTES = 64
 
 
 def aligned(size_bytes: int) -> int:
-    """The next multiple of the alignment."""
+    """Round a size in bytes up to a multiple of the alignment."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def padded(elements: int, dtype: np.dtype) -> int:
-    """The next multiple of the alignment, in elements."""
+    """Round a number of elements up to a multiple of the alignment."""
     return aligned(elements * dtype.itemsize) // dtype.itemsize

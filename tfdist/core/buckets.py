@@ -1,7 +1,7 @@
-"""Gradient buckets: which tensors travel together, a pure plan from (dtype, bytes) in order.
+"""Gradient buckets: plans which tensors travel in one message, from their dtypes and sizes.
 
-One message per tensor would pay MPI's latency once per variable; one message for all would begin only after the last
-gradient. Buckets are cut in the given order, so that all ranks, whose graphs are equal, cut alike.
+One message per tensor would pay MPI's latency for each variable. One message for all tensors could begin only after the
+last gradient. Buckets are cut in the given order. All ranks have equal graphs, so they cut the same buckets.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ _FIRST_IS_SMALLER = 8
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One tensor as it travels: its dtype on the wire and its size."""
+    """A tensor to exchange: its dtype on the wire and its size."""
 
     dtype: str
     size_bytes: int
 
 
 def plan(items: Sequence[Item], bucket_bytes: int) -> list[list[int]]:
-    """Cut the items into buckets of one dtype each; the first is small, so that the exchange begins early.
+    """Cut the items into buckets of one dtype each. The first bucket is small, so that the exchange begins early.
 
     Args:
-      items: in the order in which the backward pass makes them.
-      bucket_bytes: a bucket is closed before it would grow beyond this; a larger item stands alone.
+      items: tensors in the order in which the backward pass makes them.
+      bucket_bytes: largest size of a bucket; a larger item has a bucket of its own.
 
     Returns:
-      Buckets in the order of their first items; in each the indices of its items, ascending.
+      Indices of the items of each bucket, ascending; the buckets are in the order of their first items.
     """
     buckets: list[list[int]] = []
     open_bucket: dict[str, int] = {}

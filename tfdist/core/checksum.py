@@ -1,4 +1,4 @@
-"""Checksum of arrays: whether two ranks have the same values, told by one number."""
+"""Checksum of arrays: one number, by which ranks compare their values."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 
 def checksum(arrays: Sequence[Any], start: int = 0) -> int:
-    """A number from 1 to 2^60 - 1, in which the order of the values counts.
+    """Return a number from 1 to 2^60 - 1 that depends on the values and on their order.
 
-    Two different sequences of arrays have the same one at most about once in 2^32 times.
+    Two different sequences of arrays have the same checksum at most about once in 2^32 times.
 
     Args:
-      arrays: of any shapes and dtypes, objects included.
-      start: another such number.
+      arrays: arrays of any shapes and dtypes, objects included.
+      start: checksum of earlier arrays, to continue; 0: none.
     """
-    # The remainder sees which value stands where, in 32 bits; the sum has 28 bits more of what values there are.
+    # The remainder (32 bits) depends on the order of the values. The sum adds 28 bits that do not depend on the order.
     remainder, total = start & 0xFFFFFFFF, start >> 32
     for array in map(np.asarray, arrays):
         content: Any = np.frombuffer(repr(array.tolist()).encode(), np.uint8) if array.dtype.hasobject else array

@@ -1,7 +1,7 @@
-"""The options of IBM's DDL, a string such as ``-mode b:4x2 -dev 0 -dbg_level 1``: what of it has a meaning here.
+"""Options of IBM's DDL: parses strings such as ``-mode b:4x2 -dev 0 -dbg_level 1`` and reports what they mean here.
 
-``-mode`` names the way in which DDL's ranks add, and the topology in which they were started, whose product is their
-number. That number can be compared with the job's; all the rest tells DDL how to do what is found out here.
+``-mode`` names an algorithm and the topology of the ranks. The product of the topology's numbers is the number of
+ranks, which is compared with the job's. All other options configure DDL for things that tfdist finds out automatically.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _told: set[str] = set()
 
 @dataclasses.dataclass(frozen=True)
 class DdlOptions:
-    """Options, understood.
+    """Parsed options.
 
     Attributes:
-      mode: the option that says how many ranks there are, as it was written; empty if none does.
-      ranks: how many; 0 if it is not said.
-      meaningless: the others, each with its values.
+      mode: the option that contains the number of ranks, as it was written; empty if there is none.
+      ranks: number of ranks in ``mode``; 0 if there is none.
+      meaningless: all other options, each with its values.
     """
 
     mode: str = ""
@@ -33,7 +33,7 @@ class DdlOptions:
 
     @classmethod
     def parse(cls, text: str) -> DdlOptions:
-        """Understand a string of options; of several modes, the last one."""
+        """Parse a string of options. The last one of several modes counts."""
         mode, ranks, meaningless = "", 0, []
         for option in _options(text):
             topology = _MODE.fullmatch(option.removeprefix("-mode ")) if option.startswith("-mode ") else None
@@ -44,28 +44,28 @@ class DdlOptions:
         return cls(mode, ranks, tuple(dict.fromkeys(meaningless)))
 
     def remarks(self, size: int) -> list[str]:
-        """What to tell of them in a job of so many ranks, in lines."""
+        """Return the remarks on these options in a job of ``size`` ranks, one line each."""
         told = []
         if self.mode and self.ranks != size:
             told.append(
-                f"{self.mode} is a job of {self.ranks} ranks, and this is one of {size}, which goes on: start as many "
-                f"(tfdist-run -n {self.ranks} python …), or correct -mode"
+                f"{self.mode} is for a job of {self.ranks} ranks, but this job has {size}, and continues. Start "
+                f"{self.ranks} ranks (tfdist-run -n {self.ranks} python …), or correct -mode"
             )
         if self.meaningless:
             told.append(
-                f"{', '.join(self.meaningless)}: without a meaning here, where only the number of ranks in -mode r:AxB "
-                "has one: leave them out (how ranks add is measured, and can be set by TFDIST_OPTIONS)"
+                f"{', '.join(self.meaningless)}: without a meaning here: leave them out. tfdist reads only the number "
+                "of ranks in -mode r:AxB. It measures how the ranks add; TFDIST_OPTIONS can set it"
             )
         return told
 
 
 def understand(options: str, source: str, size: int) -> None:
-    """Say what there is to say of a job's options, once.
+    """Log the remarks on a job's options, each remark once.
 
     Args:
-      options: as they were written.
-      source: where.
-      size: of the job.
+      options: DDL's options, as they were written.
+      source: name of the place where they were written, for the log.
+      size: number of ranks of the job.
     """
     for remark in DdlOptions.parse(options).remarks(size):
         if remark not in _told:
@@ -74,7 +74,7 @@ def understand(options: str, source: str, size: int) -> None:
 
 
 def _options(text: str) -> list[str]:
-    """Names with their values, and what stands before the first name."""
+    """Return the options, names with their values. Words before the first name are one option."""
     found: list[str] = []
     for word in text.split():
         if _NAME.match(word) or not found:

@@ -1,4 +1,4 @@
-"""Environment variables of this process: what the launcher says, and defaults handed on to the libraries.
+"""Environment variables of this process: the launcher's variables, and defaults for libraries.
 
 The only module that reads or writes ``os.environ``.
 """
@@ -12,19 +12,19 @@ from collections.abc import Callable, Mapping
 
 
 def variables() -> Mapping[str, str]:
-    """All of them, as they are now."""
+    """Return all environment variables, with their present values."""
     return os.environ
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """What the launcher put into this process's environment.
+    """Numbers that the launcher put into this process's environment.
 
     Attributes:
-      size: processes started together; None where the launcher does not say.
-      rank: this process's number among them, likewise.
-      local_rank: its number among those of its machine; the rank where the launcher does not say.
-      local_size: processes of this machine; None where the launcher does not say.
+      size: number of processes started together; None if the launcher does not set it.
+      rank: rank of this process among them; None if the launcher does not set it.
+      local_rank: number of this process on its machine; the rank if the launcher does not set it.
+      local_size: number of processes on this machine; None if the launcher does not set it.
     """
 
     size: int | None
@@ -43,7 +43,7 @@ _LAUNCHERS = (
 
 
 def launch(environment: Mapping[str, str] | None = None) -> Launch | None:
-    """How this process was started: None without a launcher (a plain ``python script.py``), and by a rank."""
+    """Return the launcher's numbers; None without a launcher (``python script.py``), and in a rank's child."""
     environment = variables() if environment is None else environment
     if parent_rank(environment) is not None:
         return None
@@ -52,16 +52,16 @@ def launch(environment: Mapping[str, str] | None = None) -> Launch | None:
             number, here = int(environment[rank]), environment.get(local_size)
             local = int(environment.get(local_rank, number))
             return Launch(int(environment[size]), number, local, None if here is None else int(here))
-    if "PMIX_RANK" in environment:  # a PMIx launcher (prterun, srun --mpi=pmix) that tells the size through MPI only
+    if "PMIX_RANK" in environment:  # a PMIx launcher (prterun, srun --mpi=pmix), which gives the size through MPI only
         number = int(environment["PMIX_RANK"])
         return Launch(None, number, number)
     return None
 
 
-# A rank leaves its process and its launcher there for its children, who inherit all that the launcher says, too. (No
-# setting: the name does not begin as theirs do.)
+# Variable by which children recognize that their parent is a rank: they inherit the launcher's variables, too. (The
+# name does not begin with TFDIST_, because it is no setting.)
 _MARK = "_TFDIST_RANK"
-# What tells one launcher's rank from another's. Not all variables with such names: MPI sets some as it starts.
+# Variables that identify a rank of a launcher. Others with similar names are left out: MPI sets some as it starts.
 _IDENTITY = (
     *("PMIX_NAMESPACE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_FD", "PMI_PORT", "PMI_ID", "PMI_JOBID", "PMI_RANK"),
     *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"),
@@ -69,47 +69,48 @@ _IDENTITY = (
 
 
 def mark(rank: int) -> None:
-    """This process is about to start MPI as a rank, which its children are not: they find what is left here."""
+    """Mark this process as a rank, before it starts MPI. Its children inherit the mark, so they find their parent."""
     os.environ[_MARK] = f"{os.getpid()} {rank} {_launcher(os.environ)}"
 
 
 def parent_rank(environment: Mapping[str, str] | None = None) -> int | None:
-    """The rank that this process is a child of, grandchildren included; None if it is none's.
+    """Return the rank whose child or grandchild this process is; None if there is none.
 
-    A launcher that such a child has started has ranks of its own, which are nobody's children.
+    If such a child starts a launcher, the launcher's ranks do not count as children.
     """
     found = _marked(variables() if environment is None else environment)
     return None if found is None or found[0] == os.getpid() else found[1]
 
 
 def begun_before(environment: Mapping[str, str] | None = None) -> bool:
-    """Whether this process was a rank already, before ``os.exec`` put this program into it."""
+    """Return whether this process was a rank already, before ``os.exec`` replaced its program by this one."""
     found = _marked(variables() if environment is None else environment)
     return found is not None and found[0] == os.getpid()
 
 
 def _marked(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """The process and the number of the rank whose launcher's variables these are, if it has left its mark."""
+    """Return process ID and number of the rank that has marked this environment; None without a valid mark."""
     if _MARK not in environment:
         return None
     pid, rank, launcher = environment[_MARK].split(" ", 2)
-    # Of another launcher, that is, unless Hydra's connection was closed on the way: then it is inherited in name only.
+    # The mark is invalid if another launcher has started this process. If Hydra's connection is closed here, the
+    # launcher's text is empty: then the variables were only inherited, and the mark is valid.
     anew = _launcher(environment) not in (launcher, "") and os.getppid() != int(pid)
     return None if anew else (int(pid), int(rank))
 
 
 def _launcher(environment: Mapping[str, str]) -> str:
-    """What stands for a launcher's rank; empty if its connection to the launcher is not open in this process."""
+    """Return a text that identifies a launcher's rank; empty if the launcher's socket is not open in this process."""
     said = " ".join(f"{name}={environment[name]}" for name in _IDENTITY if name in environment)
     if "PMI_FD" not in environment:
         return said
-    # Hydra numbers its jobs alike: the socket tells one from another. Most children do not inherit it.
+    # Hydra's jobs have equal numbers, but different sockets. Most children do not inherit the socket.
     descriptor = launcher_connection(environment)
     return "" if descriptor is None else f"{said} socket={os.fstat(descriptor).st_ino}"
 
 
 def launcher_connection(environment: Mapping[str, str] | None = None) -> int | None:
-    """The open socket to the launcher that it has told of (Hydra, Slurm's PMI), as a file descriptor."""
+    """Return the file descriptor of the open socket to the launcher (Hydra, Slurm's PMI); None without one."""
     environment = variables() if environment is None else environment
     try:
         descriptor = int(environment["PMI_FD"])
@@ -119,26 +120,26 @@ def launcher_connection(environment: Mapping[str, str] | None = None) -> int | N
 
 
 def started_by_slurm_pmi(environment: Mapping[str, str] | None = None) -> bool:
-    """Whether it is Slurm's own PMI-1 or 2 that this rank meets the others through (srun --mpi=pmi2)."""
+    """Return whether the ranks meet through Slurm's own PMI-1 or PMI-2 (srun --mpi=pmi2)."""
     environment = variables() if environment is None else environment
-    # An mpirun that was started in Slurm's job has its own PMI, and names local ranks.
+    # An mpirun that was started in Slurm's job has its own PMI, and sets the local rank.
     return {"SLURM_STEP_ID", "PMI_FD", "PMI_JOBID"} <= environment.keys() and "MPI_LOCALRANKID" not in environment
 
 
 def started_by_pmix(environment: Mapping[str, str] | None = None) -> bool:
-    """Whether ranks can meet through PMIx alone: Open MPI's mpirun has started them, prterun, or srun --mpi=pmix."""
+    """Return whether ranks can meet only by PMIx: Open MPI's mpirun, prterun or srun --mpi=pmix has started them."""
     environment = variables() if environment is None else environment
     return "PMIX_RANK" in environment and not {"PMI_FD", "PMI_PORT"} & environment.keys()
 
 
-# What a rank must get from here on a machine that mpirun reaches through ssh, where a login shell sets its own.
+# Variables for ranks on a machine that mpirun reaches through ssh, where a login shell sets other values.
 _HANDED_ON = ("TFDIST_", "TF_", "XLA_", "OMP_", "PYTHON")
 _HANDED_ON_NAMES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "DDL_OPTIONS")
 _BATCH_SYSTEMS = {"SLURM_JOB_ID": "Slurm", "PBS_NODEFILE": "PBS", "LSB_JOBID": "LSF", "PE_HOSTFILE": "Grid Engine"}
 
 
 def handed_on(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables of this environment that ranks on other machines need, by name."""
+    """Return the variables of this environment that ranks on other machines need, by name."""
     environment = variables() if environment is None else environment
     return {
         name: environment[name]
@@ -148,7 +149,7 @@ def handed_on(environment: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def rank_defaults(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Variables that a launcher sets for the ranks unless the user has."""
+    """Return variables that a launcher sets for the ranks, without those that the user has set."""
     environment = variables() if environment is None else environment
     # From this size on (256 KiB) glibc copies past the caches, which makes the copies of gradients faster. The C
     # library reads it before main: an import cannot set it. Elsewhere than on x86 it is ignored.
@@ -157,13 +158,13 @@ def rank_defaults(environment: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def batch_system(environment: Mapping[str, str] | None = None) -> str:
-    """The batch system whose allocation this process runs in; empty if there is none."""
+    """Return the batch system in whose allocation this process runs; empty if there is none."""
     environment = variables() if environment is None else environment
     return next((system for variable, system in _BATCH_SYSTEMS.items() if variable in environment), "")
 
 
 def set_default(variable: str, value: str) -> bool:
-    """Set an environment variable for the libraries of this process unless the user has; tells whether it did."""
+    """Set a variable for this process's libraries unless the user has set it. Return whether it was set here."""
     if variable in os.environ:
         return False
     os.environ[variable] = value
@@ -171,7 +172,7 @@ def set_default(variable: str, value: str) -> bool:
 
 
 def overwrite(variable: str, choose: Callable[[str | None], str | None]) -> None:
-    """Replace a variable by what ``choose`` makes of it; None leaves it alone."""
+    """Set a variable to the result of ``choose``, which gets its value; if the result is None, the value stays."""
     chosen = choose(os.environ.get(variable))
     if chosen is not None:
         os.environ[variable] = chosen

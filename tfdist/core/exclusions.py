@@ -1,7 +1,7 @@
-"""Exclusions: which two features have no meaning together, why, and what to do: one table.
+"""Exclusions: the table of pairs of features that exclude each other, with the reason and the remedy.
 
-What other pairs of these mean together follows from the order of the stages (``tfdist.updates.order``). The messages of
-refusals and the table in tfdist/README.md are made of this one.
+Other pairs of these features work together, in the order of the stages (``tfdist.updates.order``). The error messages
+are made from this table. The documentation shows it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ class Exclusion:
     """Two features that exclude each other.
 
     Attributes:
-      one: as a reader of the documentation knows it.
-      other: likewise.
-      why: there is no meaning.
-      remedy: what to do.
+      one: first feature, by its name in the documentation.
+      other: second feature, by its name in the documentation.
+      why: reason why the two cannot be combined.
+      remedy: what the user can do.
     """
 
     one: str
@@ -27,11 +27,11 @@ class Exclusion:
     remedy: str
 
     def told(self, one: str, other: str) -> str:
-        """The message of a refusal.
+        """Return the error message.
 
         Args:
-          one: the first feature as it was found: a setting and its value, an object.
-          other: likewise.
+          one: the first feature as it was found, for example a setting with its value, or an object.
+          other: the second feature as it was found.
         """
         return f"{one}, and {other}: {self.why}; {self.remedy}"
 
@@ -43,84 +43,87 @@ _HELD = "`accumulate_steps`"
 
 LOCAL_AND_HELD = Exclusion(_LOCAL, _HELD, "each step of a block is applied", _ONE_OF_THEM)
 LOCAL_AND_SCALED = Exclusion(
-    _LOCAL, "`loss_scale`", "what overflows is left out by the ranks' averages, and a local step has none", _ONE_OF_THEM
+    _LOCAL,
+    "`loss_scale`",
+    "an overflow is left out where the ranks average gradients, and local steps do not average",
+    _ONE_OF_THEM,
 )
 LOCAL_AND_WIRE = Exclusion(
     _LOCAL,
     "`compression`, `sparse`",
-    "that is how gradients travel, and blocks exchange variables, as they are",
-    "leave the latter out, or have a warm-up, whose gradients travel (`block_warmup`)",
+    "these settings apply to exchanged gradients, and blocks exchange variables",
+    "leave `compression` and `sparse` out, or use a warm-up, which exchanges gradients (`block_warmup`)",
 )
 LOCAL_AND_EAGER = Exclusion(
     _LOCAL,
     "an optimizer that applies gradients eagerly",
-    "a block is counted by the graph or function that trains",
+    "the graph or function that trains counts the steps of a block",
     "put the training step into a tf.function, or use sync=gradients",
 )
 LOCAL_AND_OWN_BEGINNING = Exclusion(
     _LOCAL,
     "`tfdist.disable_broadcast`",
-    "blocks filter the change of variables that all ranks began with",
+    "a block starts from variables that are equal on all ranks, and the broadcast makes them equal",
     "build the training with broadcasts",
 )
 LOCAL_AND_JOIN = Exclusion(
     _LOCAL,
     "`tfdist.join`",
-    "a rank without data cannot stand in for what it has trained in its block",
+    "a rank without data cannot contribute the variables that it has trained in its block",
     _NO_JOIN,
 )
 PLAIN_AND_FILTER = Exclusion(
     "`sync=average`",
     "`block_momentum`, `block_learning_rate`, `block_nesterov`",
     "the average is momentum 0 and rate 1",
-    "choose sync=bmuf, or leave the latter out",
+    "choose sync=bmuf, or leave the block settings out",
 )
 HELD_AND_EAGER = Exclusion(
     _HELD,
     "an optimizer that applies gradients eagerly",
-    "there they have travelled already",
+    "an eager step exchanges its gradients before the optimizer gets them",
     "put the training step into a tf.function (for model.fit: leave run_eagerly out), or leave accumulate_steps out",
 )
 HELD_AND_ASSIGNED = Exclusion(
     _HELD,
     "gradients that `assign` or a raw operation applies",
-    "they are accumulated where an optimizer of TensorFlow or Keras applies them, in a graph or a tf.function",
-    "compute and apply them there (not eagerly, by assign, or outside the function that computes them), or leave "
-    "accumulate_steps out",
+    "gradients are accumulated where an optimizer of TensorFlow or Keras applies them, in a graph or a tf.function",
+    "compute them and apply them with an optimizer, both in the same graph or tf.function, or leave accumulate_steps "
+    "out",
 )
 HELD_AND_KERAS = Exclusion(
     _HELD,
     "Keras's `gradient_accumulation_steps`",
-    "tfdist exchanges once in so many steps, Keras in each",
+    "tfdist exchanges once in `accumulate_steps` steps, Keras's accumulation in each step",
     _ONE_OF_THEM,
 )
-HELD_AND_REDUCER = Exclusion(_HELD, "`extend.use_reducer`", "a reducer takes each step by itself", _ONE_OF_THEM)
+HELD_AND_REDUCER = Exclusion(_HELD, "`extend.use_reducer`", "a reducer combines each step separately", _ONE_OF_THEM)
 HELD_AND_JOIN = Exclusion(
     _HELD,
     "`tfdist.join`",
-    "a rank without data cannot stand in for what it holds",
+    "a rank without data cannot contribute the gradients that it has accumulated",
     "leave join out, and have all ranks train the same number of steps, or leave accumulate_steps out",
 )
 EXCHANGE_AND_JOIN = Exclusion(
     "`extend.use_exchange`, `engine=collectives`, `engine=nccl`",
     "`tfdist.join`",
-    "a rank without data does not run the operations that combine",
+    "a rank without data does not run the operations that combine gradients",
     _NO_JOIN,
 )
 SCALED_AND_KERAS = Exclusion(
-    "`loss_scale`", "Keras's `LossScaleOptimizer`", "the optimizer scales the loss by itself", _ONE_OF_THEM
+    "`loss_scale`", "Keras's `LossScaleOptimizer`", "this optimizer scales the loss already", _ONE_OF_THEM
 )
 LARC_TWICE = Exclusion("`larc`", "`tfdist.larc`", "the optimizer has LARC already", _ONE_OF_THEM)
 HOROVOD_AND_AUTOMATIC = Exclusion(
     "`tfdist.horovod`",
     "`accumulate_steps`, `sync`, `larc`, `loss_scale`, `divergence`",
-    "they are about averages that are made without being asked for",
+    "these settings apply to automatic averages, and a Horovod script calls each reduction explicitly",
     "use Horovod's backward_passes_per_step, Keras's LossScaleOptimizer, or import tfdist alone",
 )
 HOROVOD_AND_STAGE = Exclusion(
     "`tfdist.horovod`",
     "`extend.add_stage`",
-    "a script asks for each reduction by itself, and no update goes through stages",
+    "a Horovod script calls each reduction explicitly, and no update goes through stages",
     "import tfdist alone, or leave the stage out",
 )
 
@@ -132,6 +135,6 @@ TABLE = (
 
 
 def rows() -> Iterator[str]:
-    """The table as the documentation has it."""
+    """Yield the rows of the table in the documentation, in Markdown."""
     for row in TABLE:
         yield f"| {row.one} | {row.other} | {row.why} | {row.remedy} |"

@@ -1,8 +1,8 @@
-"""Flight recorder: what a rank did last with the others, in a file that outlives it, whatever ends it.
+"""Flight recorder: a file with a rank's last operations with other ranks, which survives the rank.
 
-Each note is one write, a microsecond, and is there after an exception, a signal or a crash. The file is not mapped into
-memory: whoever shortened it (a cleaner of /tmp, a quota) would end the rank by a bus error; a write that fails is left
-out. It holds the last so many events, and where the rank's threads were a moment ago. A normal end removes it.
+Each event is one write of a microsecond, and survives an exception, a signal or a crash. The file is not mapped into
+memory: if somebody shortened it (a cleaner of /tmp, a quota), a bus error would end the rank. A write that fails is
+ignored. The file holds the last events, and recent stacks of the rank's threads. A normal end removes it.
 ``tfdist.trace`` reads it, also while the rank runs.
 """
 
@@ -23,74 +23,74 @@ from tfdist.core.program_line import stacks
 
 Span = Callable[[str, str], contextlib.AbstractContextManager[None]]
 
-LAST = 1_000  # events of a rank, if nobody asks for more
+LAST = 1_000  # events that the file of a rank holds by default
 FORMAT = "tfdist flight recorder 1"
 HEAD_BYTES = 4096
 STACKS_BYTES = 16384
-STACKS = struct.Struct("<dI")  # when (seconds since the epoch), length of the text
+STACKS = struct.Struct("<dI")  # time (seconds since the epoch), length of the text
 RECORD = struct.Struct("<qdddqq208s")  # number from 1, start, met, end (0: not yet), step, bytes, text
 _MET_AT, _END_AT = 16, 24
 _TIME = struct.Struct("<d")
-# Of its descriptor: a script that closes all it does not know would have ours next, were it the lowest.
+# Lowest descriptor for the file. If a script closes unknown descriptors, its next files get low ones: ours must differ.
 _DESCRIPTOR_FROM = 800
 SEPARATOR = "\x1f"
 
 
 class Stepping(Protocol):
-    """Whose spans they are: a collective."""
+    """The owner of spans: a collective operation."""
 
     name: str
     step: int
 
 
 class Recorder(Protocol):
-    """Takes note, or does not.
+    """Records events, or ignores them.
 
     Attributes:
-      place: where the file is; empty: there is none.
+      place: path for ``python -m tfdist trace``; empty: there is no file.
     """
 
     place: str
 
     def enter(self, line: str, number: int, place: str, size_bytes: int) -> int:
-        """This rank arrives where all must come: the ``number``-th time on this line of operations.
+        """Record that this rank arrives at a collective operation, the ``number``-th one of this line of operations.
 
         Returns:
-          The entry, for ``met`` and ``leave``.
+          The number of the entry, for ``met`` and ``leave``.
         """
 
     def met(self, entry: int) -> None:
-        """All are there."""
+        """Record that all ranks have arrived."""
 
     def leave(self, entry: int) -> None:
-        """What all were needed for is done."""
+        """Record that the operation is complete on this rank."""
 
     def spans(self, owner: Stepping) -> Span:
-        """``with span(kind, what)``: something that lasts; noted if there is to be a timeline.
+        """Return a context manager ``span(kind, what)``, which records the time of its block if there is a timeline.
 
-        Kinds, one beside the other: ``wait`` for peers, ``copy in``, ``reduce``, ``wait for sums``, ``copies`` or
-        ``rows`` of the others, and ``copy out``; around them ``held up``: the computation has nothing to do before an
+        Kinds that follow each other: ``wait`` for peers, ``copy in``, ``reduce``, ``wait for sums``, ``copies`` or
+        ``rows`` of the others, and ``copy out``. ``held up`` surrounds them: the computation can do nothing until an
         exchange is complete.
         """
 
     def look(self) -> None:
-        """Note where the threads of this process are."""
+        """Record the stacks of this process's threads."""
 
     def begin_timeline(self, path: str, events: int) -> bool:
-        """Note everything, spans too, in another file from now on, as well; False: there can be none."""
+        """Record everything, with spans, in a second file, too. Return False if the file cannot be made."""
 
     def end_timeline(self) -> None:
-        """That is over; others may read the other file."""
+        """Stop recording in the second file. Others may read it then."""
 
     def flush(self) -> None:
-        """Others may read the file now."""
+        """Write the file out, so that others can read it."""
 
     def close(self, keep: bool) -> None:
-        """Nothing more comes; and nobody needs the file, unless ``keep``."""
+        """End the recording, and remove the file unless ``keep``."""
 
 
 class Silent:
-    """Takes no note."""
+    """A recorder that records nothing."""
 
     place = ""
     _nothing = contextlib.nullcontext()
@@ -130,11 +130,11 @@ class FlightRecorder:
     """See ``Recorder``.
 
     Args:
-      path: of the file, which must not be there; empty, or on a full or read-only disk: no note is kept.
-      place: what to give to ``python -m tfdist trace``.
-      head: what the file says of this process, for JSON.
-      events: how many it holds.
-      detailed: spans are noted.
+      path: path of the file, which must not exist; empty, or on a full or read-only disk: nothing is recorded.
+      place: path for ``python -m tfdist trace``.
+      head: description of this process in the file; JSON.
+      events: number of events that the file holds.
+      detailed: True to record spans.
     """
 
     def __init__(self, path: str, place: str, head: Mapping[str, Any], events: int = LAST, detailed: bool = False):
@@ -149,7 +149,7 @@ class FlightRecorder:
         self._path, self.place = (path, place) if self._own else ("", "")
         for file in self._own:
             file.write(0, self._head)
-        self._files = self._own  # that get the same notes
+        self._files = self._own  # all of them get the same events
 
     def enter(self, line: str, number: int, place: str, size_bytes: int) -> int:
         text = f"{SEPARATOR}{line}{SEPARATOR}{place}".encode()
@@ -168,7 +168,7 @@ class FlightRecorder:
             try:
                 yield
             finally:
-                # A tensor of the next step is copied in while the collective still counts this one.
+                # The step at the end counts: a copy in for the next step may begin before the collective counts it.
                 self._write(_text(kind, owner.name, what), owner.step, 0, start, time.perf_counter())
 
         nothing = SILENT.spans(owner)
@@ -184,7 +184,7 @@ class FlightRecorder:
     def _time(self, entry: int, field: int) -> None:
         now = _TIME.pack(time.perf_counter())
         for file in self._files:
-            if file.first <= entry > self._latest - file.events:  # else it was before the file, or others came since
+            if file.first <= entry > self._latest - file.events:  # else it is older than the file, or overwritten
                 file.write(_at(entry, file.events) + field, now)
 
     def begin_timeline(self, path: str, events: int) -> bool:
@@ -203,7 +203,7 @@ class FlightRecorder:
     def look(self) -> None:
         text = stacks().encode(errors="replace")[: STACKS_BYTES - STACKS.size]
         for file in self._own:
-            # The head too: it is gone if somebody has emptied the file.
+            # The head is written again, because somebody may have emptied the file.
             file.write(0, self._head + STACKS.pack(time.time(), len(text)) + text)
 
     def flush(self) -> None:
@@ -214,15 +214,15 @@ class FlightRecorder:
         if self._path and not keep:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
-                os.rmdir(os.path.dirname(self._path))  # the last one of a machine
+                os.rmdir(os.path.dirname(self._path))  # works for the last rank of a machine
 
 
 class _File:
-    """A file of notes, which may be shortened, deleted or full at any time: then they are lost, and nothing else.
+    """A file of events. If it is shortened, deleted or full, events are lost, and there is no error.
 
     Attributes:
-      events: how many it holds.
-      first: the number of the first that it may hold.
+      events: number of events that it holds.
+      first: number of the first event that it may hold.
     """
 
     def __init__(self, descriptor: int, events: int, first: int) -> None:
@@ -231,7 +231,7 @@ class _File:
 
     @classmethod
     def new(cls, path: str, events: int, first: int) -> _File | None:
-        """One with all its blocks, so that a disk may be full later; None if there can be none."""
+        """Make a file and allocate all its blocks, so that a full disk later does not matter; None if that fails."""
         if not path:
             return None
         try:
@@ -246,7 +246,7 @@ class _File:
             return None
         try:
             other = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _DESCRIPTOR_FROM)
-        except OSError:  # of a process that may have few
+        except OSError:  # the process may have few descriptors
             return cls(descriptor, events, first)
         os.close(descriptor)
         return cls(other, events, first)
@@ -258,12 +258,12 @@ class _File:
             pass
 
     def flush(self) -> None:
-        """What was written is there for other machines, too."""
+        """Write the file out, so that other machines can read it, too."""
         with contextlib.suppress(OSError):
             os.fsync(self._descriptor)
 
     def __del__(self) -> None:
-        # Not before: a thread may be about to take note, and the descriptor must not be another file's by then.
+        # Not earlier: a thread may be about to write, and the descriptor must not belong to another file then.
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
 

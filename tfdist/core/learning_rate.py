@@ -1,8 +1,8 @@
-"""Learning rates for the larger batch that several ranks make together.
+"""Learning rates: scaling and warm-up for the larger batch of several ranks.
 
 Source: Goyal et al., "Accurate, Large Minibatch SGD" (2017), section 2: linear scaling, and a gradual warm-up that
-starts from the rate of one process. The square root is the rule that keeps the gradient noise's variance
-(Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014, section 5).
+starts from the rate of one process. The square root keeps the variance of the gradient noise (Krizhevsky, "One weird
+trick for parallelizing convolutional neural networks", 2014, section 5).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _FACTORS = {"linear": float, "sqrt": math.sqrt}
 
 
 def factor(size: int, rule: Rule, warmup_steps: int) -> float:
-    """What the rate is multiplied by in the end.
+    """Return the factor of the learning rate after the warm-up.
 
     Raises:
-      ValueError: an unknown rule, or a negative number of steps.
+      ValueError: the rule is unknown, or the number of steps is negative.
     """
     if rule not in _FACTORS:
         raise ValueError(f"rule={rule!r}; it is one of {', '.join(map(repr, _FACTORS))}")
@@ -29,19 +29,19 @@ def factor(size: int, rule: Rule, warmup_steps: int) -> float:
 
 
 def warmed(scale: float, step: Any, warmup_steps: int, minimum: Callable[[Any, float], Any] = min) -> Any:
-    """What the rate is multiplied by at a step, from 0: 1 at first, and ``scale`` after ``warmup_steps``.
+    """Return the factor of the learning rate at a step: 1 at step 0, and ``scale`` after ``warmup_steps``.
 
     Args:
-      scale: the factor in the end.
-      step: a number, or a tensor, whose ``minimum`` is given.
-      warmup_steps: 0 for none.
-      minimum: of a number like ``step`` and 1.
+      scale: factor after the warm-up.
+      step: number of the step from 0, as a number, or as a tensor if ``minimum`` takes tensors.
+      warmup_steps: number of steps of the warm-up; 0: no warm-up.
+      minimum: function that returns the smaller one of two values.
     """
     return 1.0 + (scale - 1.0) * minimum(step / warmup_steps, 1.0) if warmup_steps else scale
 
 
 def scaled(learning_rate: Any, size: int, rule: Rule, warmup_steps: int) -> Any:
-    """See ``tfdist.scale_learning_rate``."""
+    """Return the scaled learning rate; see ``tfdist.scale_learning_rate``."""
     scale = factor(size, rule, warmup_steps)
     if warmup_steps == 0 or size == 1:
         return learning_rate * scale

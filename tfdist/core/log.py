@@ -1,7 +1,7 @@
-"""Logging: the logger ``tfdist``, to stderr, and one voice for what all ranks know alike.
+"""Logging: the logger ``tfdist``, which writes to stderr, and ``announce``, by which rank 0 logs for all ranks.
 
-``logging.getLogger("tfdist")`` is Python's: its level and handlers can be changed as any other's. It comes with one
-handler, which writes each line to stderr at once, unless the script has given it one before the import.
+``logging.getLogger("tfdist")`` is a logger of Python: scripts can change its level and handlers. It gets one handler,
+which writes each line to stderr at once, unless the script has added a handler before the import.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OUTPUT_SECONDS = 0.2  # for the launcher to forward a message before it ends th
 
 
 class _Stderr(logging.StreamHandler[Any]):
-    """To whatever ``sys.stderr`` is at the moment; not to that of the import."""
+    """Handler that writes to the present ``sys.stderr``, not to the one at the import."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -30,47 +30,47 @@ class _Stderr(logging.StreamHandler[Any]):
 
 
 def speak_as(rank: int) -> None:
-    """From now on this process is a rank: of all, 0 alone says what ``announce`` is given."""
+    """Set the logger up for this rank: only rank 0 logs the lines of ``announce``."""
     _OF_ALL_RANKS.disabled = rank != 0
     if not _LOGGER.handlers:
         handler = _Stderr()
         handler.setFormatter(logging.Formatter("tfdist: %(message)s"))
         _LOGGER.addHandler(handler)
-        _LOGGER.propagate = False  # the root's handler would say it again
+        _LOGGER.propagate = False  # the root's handler would write the line again
     if _LOGGER.level == logging.NOTSET:
         _LOGGER.setLevel(logging.INFO)
 
 
 def occupy_standard_streams() -> None:
-    """Where standard input, output or error is closed, nothing else gets its number, to which libraries print."""
+    """Open /dev/null for each closed standard stream: libraries would print into another file with its descriptor."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free: this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest free number: this one
 
 
 def log(message: str) -> None:
-    """This rank says a line."""
+    """Log a line of this rank."""
     _LOGGER.info("%s", message)
 
 
 def announce(message: str) -> None:
-    """The job says a line: rank 0 does, for all."""
+    """Log a line of the job: only rank 0 writes it."""
     _OF_ALL_RANKS.info("%s", message)
 
 
 def rarely(count: int) -> bool:
-    """Whether to tell of what happens again: the first, second, fourth, eighth … time."""
+    """Return whether to log a repeated event: at the first, second, fourth, eighth … time."""
     return not count & (count - 1)
 
 
 def last_words(text: str, forwarded: bool = True) -> None:
-    """Say why this process is about to end the job, whatever becomes of the words.
+    """Write to stderr why this process is about to end the job. Errors of the write are ignored.
 
     Args:
-      text: of one or more lines.
-      forwarded: by a launcher, which needs a moment for it.
+      text: one or more lines.
+      forwarded: True if a launcher forwards the text: wait until it has done so.
     """
     with contextlib.suppress(Exception):
         sys.stderr.write(text + "\n")

@@ -1,4 +1,4 @@
-"""Program line: where this process's threads are, for whoever waits for them."""
+"""Program line: the lines that this process's threads execute, for the messages of ranks that wait for this one."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FOREIGN = tuple(
     os.path.join(path, "")
     for path in {_PACKAGE, *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))}
 )
-_DEEPEST = 40  # lines of a thread
+_DEEPEST = 40  # lines of a thread's stack, at most
 
 
 def program_line(thread: int) -> str:
-    """Where a thread is: the innermost line that is neither a package's nor Python's own; else simply the innermost.
+    """Return the innermost line of a thread that belongs neither to a package nor to Python; else the innermost line.
 
     Args:
-      thread: its identity (``threading.get_ident``).
+      thread: identifier of the thread (``threading.get_ident``).
     """
     with _uncollected():
         innermost = frame = sys._current_frames().get(thread)
@@ -37,7 +37,7 @@ def program_line(thread: int) -> str:
 
 
 def call_site() -> str:
-    """The lines, of all functions, that have led to where this thread is."""
+    """Return the call stack of this thread as lines, innermost first."""
     lines = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -47,7 +47,7 @@ def call_site() -> str:
 
 
 def stacks() -> str:
-    """Where all threads but the calling one are: the main thread first, its innermost line first."""
+    """Return the stacks of all threads but the calling one, the main thread first, innermost lines first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main, own = threading.main_thread().ident, threading.get_ident()
     lines = []
@@ -61,11 +61,11 @@ def stacks() -> str:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """No garbage is collected meanwhile.
+    """Switch garbage collection off within the block.
 
-    ``f_back`` makes an object, and in CPython 3.11 that may begin a collection. Where this lets the other thread run on
-    (a finalizer may), the frame that is looked at is gone, and the process ends with SIGSEGV (Python/frame.c,
-    _PyFrame_MakeAndSetFrameObject). Later ones collect between two instructions alone.
+    ``f_back`` makes an object, and in CPython 3.11 that may begin a collection. A finalizer may then let the other
+    thread run. The frame that is being read is gone, and the process ends with SIGSEGV (Python/frame.c,
+    _PyFrame_MakeAndSetFrameObject). Later versions collect only between two instructions.
     """
     collects = sys.version_info < (3, 12) and gc.isenabled()
     if collects:
@@ -89,5 +89,5 @@ def _foreign(frame: FrameType) -> bool:
 
 
 def foreign_file(name: str) -> bool:
-    """Whether a file of code is a package's, or Python's own."""
+    """Return whether a source file belongs to a package or to Python."""
     return name.startswith(_FOREIGN) or name.startswith("<")

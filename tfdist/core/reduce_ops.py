@@ -1,6 +1,6 @@
-"""Reduce operations: the ranks' contributions -> one array, in the order of the ranks, block by block within the cache.
+"""Reduce operations: combine the ranks' arrays to one, in the order of the ranks, block by block within the cache.
 
-One order of additions, and each element computed once, is what makes results the same bits on all ranks.
+Each element is computed once, and the order of additions is fixed. So all ranks get the same bits.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _COMBINE: dict[str, Callable[..., Any]] = {
     "max": np.maximum,
     "product": np.multiply,
 }
-# A block of each contribution and of the result stay in a core's second-level cache between the passes over them.
+# A block of each contribution and of the result stays in a core's second-level cache between the passes over it.
 _BLOCK_BYTES = 1 << 18
 
 
 def is_narrow(dtype: np.dtype) -> bool:
-    """Whether a dtype is too coarse to add in: float16, bfloat16 (to NumPy a void type of ml_dtypes)."""
+    """Return whether a dtype is too coarse for sums: float16, bfloat16 (for NumPy a void type of ml_dtypes)."""
     return dtype.itemsize == 2 and dtype.kind in "fV"
 
 
 def wide(dtype: np.dtype) -> np.dtype:
-    """What a dtype is added in."""
+    """Return the dtype in which values of a dtype are added."""
     return np.dtype(np.float32) if is_narrow(dtype) else dtype
 
 
@@ -42,13 +42,13 @@ def combine(
     out: np.ndarray,
     divisor: int = 1,
 ) -> None:
-    """Combine flat arrays element by element; narrow dtypes in float32, rounded once.
+    """Combine flat arrays element by element. Narrow dtypes are combined in float32 and rounded once.
 
     Args:
-      op: how; ``mean`` is a sum that the caller divides by ``divisor``.
-      arrays: [n] each, of one dtype, in the order in which they are combined; none: the operation's identity.
-      out: [n], may be one of the first two arrays.
-      divisor: what the result is divided by.
+      op: operation; ``mean`` is a sum, for which the caller gives the ``divisor``.
+      arrays: [n] each, of one dtype, in the order of combination; empty: the result is the operation's identity.
+      out: [n], the result; may be one of the first two arrays.
+      divisor: number by which the result is divided.
     """
     block = max(1, _BLOCK_BYTES // out.itemsize)
     wide = np.empty(min(block, out.size), np.float32) if is_narrow(out.dtype) else None
@@ -76,7 +76,7 @@ def _combine_block(op: Op, blocks: Sequence[np.ndarray], result: np.ndarray) -> 
 
 
 def copy(source: np.ndarray, target: np.ndarray, divisor: int = 1) -> None:
-    """Copy, divided."""
+    """Copy ``source``, divided by ``divisor``, to ``target``."""
     if divisor == 1:
         np.copyto(target, source)
     elif divisor & (divisor - 1):
@@ -86,13 +86,13 @@ def copy(source: np.ndarray, target: np.ndarray, divisor: int = 1) -> None:
 
 
 def scale(array: np.ndarray, divisor: int) -> None:
-    """Divide in place."""
+    """Divide an array by ``divisor`` in place."""
     if divisor > 1:
         copy(array, array, divisor)
 
 
 def identity(op: Op, dtype: np.dtype) -> object:
-    """The value that changes nothing."""
+    """Return the operation's identity: combined with any value, it leaves that value unchanged."""
     if op in ("sum", "mean"):
         return dtype.type(0)
     if op == "product":
@@ -106,18 +106,18 @@ def identity(op: Op, dtype: np.dtype) -> object:
 
 
 def stretch(elements: int, start: Fraction, stop: Fraction, itemsize: int) -> slice:
-    """Of so many elements those from one place to another, as parts of 1; they begin and end on cache lines."""
+    """Return the elements from ``start`` to ``stop``, fractions of all; both ends are moved to cache lines."""
     return slice(*(_bound(elements, at.numerator, at.denominator, itemsize) for at in (start, stop)))
 
 
 def slices(elements: int, parts: int, itemsize: int) -> list[slice]:
-    """Cut so many elements into nearly equal parts that begin on cache lines."""
+    """Cut ``elements`` elements into nearly equal parts that begin on cache lines."""
     bounds = [_bound(elements, i, parts, itemsize) for i in range(parts + 1)]
     return [slice(a, b) for a, b in pairwise(bounds)]
 
 
 def _bound(elements: int, numerator: int, denominator: int, itemsize: int) -> int:
-    """The cache line at a part of so many elements, or their end."""
+    """Return the first element of the cache line at a fraction of all elements; at most ``elements``."""
     line = max(1, 64 // itemsize)
     lines = -(-elements // line)
     return min(elements, lines * numerator // denominator * line)

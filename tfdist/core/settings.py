@@ -1,4 +1,4 @@
-"""The settings: ``TFDIST_*`` variables and ``tfdist.configure``, each with its default, check and meaning."""
+"""Settings: ``TFDIST_*`` variables and ``tfdist.configure``, each with its default, check and meaning."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tfdist.core.wires.table import FORMATS
 _PREFIX = "TFDIST_"
 _OPTIONS = "TFDIST_OPTIONS"
 
-# There a bucket must be brought while the next gradients are made: at 1 Gbit/s this takes a seventh of a second.
+# There a bucket must travel while the next gradients are computed: at 1 Gbit/s this takes a seventh of a second.
 _BETWEEN_MACHINES_MB = 8.0
 
-# Loss scales that follow what they see; beside them there are numbers.
+# Loss scales by name: none, and those that adapt. A number is a fixed scale.
 _SCALES = "none", "backoff", "logmax", "window"
-_STATES = "reset", "average", "keep"  # of an optimizer, at a block's end
+_STATES = "reset", "average", "keep"  # treatment of an optimizer's state at the end of a block
 
-# Beside this the engines there are; the table of ``tfdist.engine.engines`` adds its names.
+# The table of ``tfdist.engine.engines`` adds the names of its engines.
 ENGINES = ["auto"]
-# TensorFlow's own collectives, in the graph; engines do what they do not take.
+# TensorFlow's own collectives, in the graph. An engine exchanges the tensors that they do not support.
 COLLECTIVES, NCCL = "collectives", "nccl"
 IN_THE_GRAPH = COLLECTIVES, NCCL
 
 
 class SettingsError(ValueError):
-    """A setting is misspelt, unknown or out of its range."""
+    """A setting is misspelt, unknown, out of its range, or contradicts another one."""
 
 
 def _number(kind: Callable[[str], Any], fits: Callable[[Any], bool]) -> Callable[[str], Any]:
@@ -89,12 +89,12 @@ def _setting(default: Any, parse: Callable[[str], Any], allowed: str | Sequence[
 
 
 def _part(of: str, name: str, default: Any, parse: Callable[[str], Any], allowed: str | Sequence[str]) -> Any:
-    """What a setting's value has behind it: ``sync=bmuf:steps=16``."""
+    """Return the field of a part, which follows the value of a setting: ``sync=bmuf:steps=16``."""
     return _setting(default, parse, allowed, f"of {of}", of=of, part=name)
 
 
 def _handshake(default: Any, parse: Callable[[str], Any], allowed: str, meaning: str) -> Any:
-    """What a launcher or a test says to the ranks: not for users to set."""
+    """Return the field of a setting that a launcher or a test passes to the ranks. Users do not set it."""
     return _setting(default, parse, allowed, meaning, handshake=True)
 
 
@@ -103,7 +103,7 @@ def _choice(default: str, allowed: Sequence[str], meaning: str) -> Any:
 
 
 def allowed(field: dataclasses.Field[Any]) -> str:
-    """What a setting takes, in words."""
+    """Return the values that a setting takes, as text."""
     values = field.metadata["allowed"]
     return values if isinstance(values, str) else " | ".join(values)
 
@@ -114,24 +114,24 @@ def _seconds(default: float, meaning: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings, parsed once: each is ``TFDIST_`` and its name in capitals, or an entry of ``TFDIST_OPTIONS``.
+    """The parsed settings. Each is a variable, ``TFDIST_`` and its name in capitals, or an entry of ``TFDIST_OPTIONS``.
 
-    Some have parts, which stand behind the value: ``TFDIST_SYNC=bmuf:steps=16:momentum=0.9``. As a keyword of
-    ``configure`` and an entry of ``TFDIST_OPTIONS`` each part has a name of its own, ``block_steps``.
+    Some have parts, which follow the value: ``TFDIST_SYNC=bmuf:steps=16:momentum=0.9``. In ``configure`` and in
+    ``TFDIST_OPTIONS`` each part has its own name, for example ``block_steps``.
 
     ::
 
         tfdist.Settings.from_environment().bucket_mb  # MiB
 
     Attributes:
-      origins: of the settings that are not at their default: where the value came from.
-      foreign: variables with such names that are no settings, nor like one: a module system's, say.
+      origins: source of the value, for each setting that has been set.
+      foreign: variables that begin with ``TFDIST_`` and resemble no setting, for example of a module system.
     """
 
     bucket_mb: float = _setting(
-        64.0, _positive, "a number above 0", f"MiB at which gradients fuse; {_BETWEEN_MACHINES_MB:g} between machines"
+        64.0, _positive, "a number above 0", f"MiB of a bucket of gradients; {_BETWEEN_MACHINES_MB:g} between machines"
     )
-    engine: str = _choice("auto", ENGINES, "how a machine's ranks add; auto measures")
+    engine: str = _choice("auto", ENGINES, "way in which a machine's ranks add; auto measures")
     shared_from_kb: str = _part("engine", "shared_from_kb", "", _number_or_nothing, "a number, or inf")
     piece_kb: str = _part("engine", "piece_kb", "", _size_or_nothing, "a number from 1 on")
     workers: str = _part("engine", "workers", "", _size_or_nothing, "a number from 1 on")
@@ -147,7 +147,7 @@ class Settings:
     accumulate_steps: int = _setting(
         1, _from_one, "a whole number from 1 on", "steps whose gradients are added up, exchanged and applied as one"
     )
-    autoshard: bool = _setting(False, _switch, "0 or 1", "each rank takes its share of what model.fit is given")
+    autoshard: bool = _setting(False, _switch, "0 or 1", "each rank trains with its share of model.fit's data")
     sync: str = _choice("gradients", ("gradients", "average", "bmuf"), "what the ranks exchange, and how often")
     block_steps: int = _part("sync", "steps", 0, _count, "a whole number")
     block_momentum: str = _part("sync", "momentum", "", _momentum_or_nothing, "a number from 0 to below 1")
@@ -155,59 +155,63 @@ class Settings:
     block_nesterov: bool = _part("sync", "nesterov", False, _switch, "0 or 1")
     block_state: str = _part("sync", "state", "reset", _one_of(_STATES), _STATES)
     block_warmup: int = _part("sync", "warmup", 0, _count, "a whole number")
-    larc: str = _choice("off", ("off", "clip", "scale"), "a rate for each variable, by its norm and its gradient's")
+    larc: str = _choice(
+        "off", ("off", "clip", "scale"), "a rate for each variable, from its norm and the norm of its gradient"
+    )
     larc_eta: float = _part("larc", "eta", 0.001, _positive, "a number above 0")
     mixed_precision: str = _choice("none", ("none", "bf16", "fp16"), "dtype in which products are computed")
     loss_scale: str = _setting(
         "none",
         _scale,
         " | ".join((*_SCALES, "a number above 0")),
-        "what losses are multiplied by; overflows are left out",
+        "factor of the loss; updates that overflow are left out",
     )
     loss_scale_tolerance: float = _part("loss_scale", "tolerance", 0.0, _share, "a number from 0 to 1")
     divergence: str = _choice(
-        "off", ("off", "warn", "stop", "rewind"), "where gradients are not finite, or grow without end; rewind: nmt"
+        "off", ("off", "warn", "stop", "rewind"), "action if gradients are not finite or keep growing; rewind: nmt"
     )
-    check: str = _setting("auto", _when, "off | auto | a whole number from 1 on", "how often the ranks are compared")
+    check: str = _setting(
+        "auto", _when, "off | auto | a whole number from 1 on", "how often the ranks' variables are compared"
+    )
     timeline: str = _setting("", str, "a file name", "Chrome trace of waits, copies and reductions, written at exit")
-    trace_folder: str = _setting("", str, "a folder", "for what each rank did last, kept after a failure")
-    stall_seconds: float = _seconds(60.0, "wait after which the missing ranks are named")
+    trace_folder: str = _setting("", str, "a folder", "for flight recorders, which are kept after a failure")
+    stall_seconds: float = _seconds(60.0, "wait after which the missing ranks are logged")
     stall_abort_seconds: float = _seconds(600.0, "wait after which the job ends")
-    stall_alone_seconds: float = _seconds(14_400.0, "the same of work inside tfdist.alone")
-    outlive_launcher: bool = _setting(False, _switch, "0 or 1", "ranks go on when mpirun or its daemon is killed")
+    stall_alone_seconds: float = _seconds(14_400.0, "work inside tfdist.alone after which the job ends")
+    outlive_launcher: bool = _setting(False, _switch, "0 or 1", "ranks continue when mpirun or its daemon is killed")
     node_size: int = _handshake(0, _count, "a whole number", "ranks taken for one node (tests); 0: as the machines are")
-    job: str = _handshake("", str, "a name", "which job this is, in each attempt")
-    restarts: int = _handshake(0, _count, "a whole number", "attempts of this job before")
+    job: str = _handshake("", str, "a name", "name of this job, the same in each attempt")
+    restarts: int = _handshake(0, _count, "a whole number", "earlier attempts of this job")
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
     foreign: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @classmethod
     def fields(cls) -> dict[str, dataclasses.Field[Any]]:
-        """The settings by name, with their parts and what launchers say."""
+        """Return all settings by name, with parts and with those that launchers pass."""
         return {field.name: field for field in dataclasses.fields(cls) if field.metadata}
 
     @classmethod
     def documented(cls) -> dict[str, dataclasses.Field[Any]]:
-        """Those that users set, by name; their parts are not listed."""
+        """Return the settings for users by name, without parts."""
         return {n: f for n, f in cls.fields().items() if not {"of", "handshake"} & f.metadata.keys()}
 
     @classmethod
     def parts(cls, of: str) -> dict[str, str]:
-        """The names of a setting's parts, by how they are written behind its value."""
+        """Return the names of a setting's parts. The keys are the spellings behind its value."""
         return {f.metadata["part"]: n for n, f in cls.fields().items() if f.metadata.get("of") == of}
 
     @classmethod
     def _written(cls, name: str) -> str:
-        """How the environment has a setting, or a part of one."""
+        """Return the spelling of a setting or a part in the environment."""
         of, part = (cls.fields()[name].metadata.get(key, "") for key in ("of", "part"))
         return f"{_PREFIX}{of.upper()}=...:{part}=" if of else _PREFIX + name.upper()
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Parse the settings; a variable of its own comes before an entry of ``TFDIST_OPTIONS``.
+        """Parse the settings. A variable of a setting has priority over an entry of ``TFDIST_OPTIONS``.
 
         Raises:
-          SettingsError: naming the setting, its value and what is allowed; or the one that a variable is like.
+          SettingsError: a value is not allowed, or a variable resembles a setting. The message names the setting.
         """
         environment = variables() if environment is None else environment
         found = {}
@@ -219,7 +223,7 @@ class Settings:
         parts = {_PREFIX + n.upper(): cls._written(n) for n, f in fields.items() if "of" in f.metadata}
         for variable, text in environment.items():
             if variable in names:
-                found.pop(names[variable], None)  # its parts come before those of an entry, too
+                found.pop(names[variable], None)  # moved to the end: its parts have priority, too
                 found[names[variable]] = (text, variable, variable)
             elif variable != _OPTIONS and normalised(variable).startswith(normalised(_PREFIX)):
                 if (near := meant(variable, [*names, *parts, _OPTIONS])) in parts:
@@ -232,14 +236,14 @@ class Settings:
         return dataclasses.replace(settings, foreign=tuple(sorted(foreign)))
 
     def between_machines(self) -> Settings:
-        """The same where there are several machines: what has not been set has another default there."""
+        """Return the settings for a job on several machines, where ``bucket_mb`` has another default."""
         return self if "bucket_mb" in self.origins else dataclasses.replace(self, bucket_mb=_BETWEEN_MACHINES_MB)
 
     def configured(self, **values: Any) -> Settings:
-        """A copy with other values, as ``tfdist.configure`` sets them.
+        """Return a copy with other values, as ``tfdist.configure`` sets them.
 
         Raises:
-          SettingsError: see ``from_environment``; or a setting that is read at the start.
+          SettingsError: as in ``from_environment``, or the setting is read only at the import.
         """
         for name in values.keys() & self.fields().keys() - set(CONFIGURABLE):
             raise SettingsError(
@@ -265,8 +269,8 @@ class Settings:
                 part, _, of_part = entry.partition("=")
                 if part not in parts:
                     raise SettingsError(
-                        f"{shown}={text!r}: {part!r} is no part of it; behind the value it takes {', '.join(parts)}, "
-                        f"as in {name}={value}:{next(iter(parts))}=..."
+                        f"{shown}={text!r}: {part!r} is not a part of this setting; after the value it takes "
+                        f"{', '.join(parts)}, as in {name}={value}:{next(iter(parts))}=..."
                     )
                 given[parts[part]] = (of_part, f"{shown}: {part}")
             for one, (own, place) in given.items():
@@ -281,13 +285,13 @@ class Settings:
         return settings
 
     def _check(self) -> None:
-        """Refuse settings that contradict each other."""
+        """Raise a ``SettingsError`` if settings contradict each other."""
         if self.sync == "gradients":
             return
         if not self.block_steps:
             raise SettingsError(
-                f"{self._named('sync')}, but {self._named('block_steps')}: say after how many steps the ranks' "
-                f"variables are averaged ({_PREFIX}SYNC={self.sync}:steps=16), or leave the former at 'gradients'"
+                f"{self._named('sync')}, but {self._named('block_steps')}: set after how many steps the ranks average "
+                f"their variables ({_PREFIX}SYNC={self.sync}:steps=16), or leave {_PREFIX}SYNC at 'gradients'"
             )
         fields, excluded = self.fields(), [(exclusions.LOCAL_AND_HELD, "accumulate_steps")]
         excluded.append((exclusions.LOCAL_AND_SCALED, "loss_scale"))
@@ -298,7 +302,7 @@ class Settings:
             excluded += [(exclusions.LOCAL_AND_WIRE, name) for name in ("compression", "sparse")]
         for exclusion, name in excluded:
             value = getattr(self, name)
-            plain = name == "block_momentum" and float(value or 0) == 0  # that is what an average is
+            plain = name == "block_momentum" and float(value or 0) == 0  # an average is that
             if value != fields[name].default and not plain:
                 raise SettingsError(exclusion.told(self._named("sync"), self._named(name)))
 
@@ -308,23 +312,23 @@ class Settings:
 
     @property
     def not_each_step(self) -> str:
-        """Why not every step is an update, in words; empty if each is."""
+        """The settings by which not every step is an update, as text; empty if each step is one."""
         why = [f"accumulate_steps={self.accumulate_steps}"] if self.accumulate_steps > 1 else []
         why += [f"loss_scale={self.loss_scale}"] if self.loss_scale != "none" else []
         return ", ".join(why)
 
     @property
     def changes_updates(self) -> bool:
-        """Whether one process updates its variables otherwise by them."""
+        """Whether these settings change the updates of a single process."""
         return bool(self.not_each_step) or self.divergence != "off" or self.larc != "off"
 
     @property
     def of_use_alone(self) -> bool:
-        """Whether one process trains otherwise by them."""
+        """Whether these settings change the training of a single process."""
         return self.changes_updates or self.mixed_precision != "none"
 
     def without_effect(self, machines: int = 1) -> list[str]:
-        """What is set and has no effect on so many machines, in words."""
+        """Return a line for each setting that was set and has no effect on so many machines."""
         told = []
         if self.compression == "int8" and machines == 1:
             told.append(f"{self._named('compression')}: without effect on one machine, where float32 costs no more")
@@ -333,8 +337,8 @@ class Settings:
             told.append(f"{names}: without effect, as {self._named('sync')} (bmuf and average have blocks)")
         if self.loss_scale != "none" and self.mixed_precision == "none":
             told.append(
-                f"{self._named('loss_scale')}, but {self._named('mixed_precision')}: of use where the script itself "
-                "computes in half precision, and else without effect"
+                f"{self._named('loss_scale')}, but {self._named('mixed_precision')}: without effect unless the script "
+                "itself computes in half precision"
             )
         if self.larc == "off" and "larc_eta" in self.origins:
             told.append(f"{self._named('larc_eta')}: without effect, as {self._named('larc')}")
@@ -343,19 +347,19 @@ class Settings:
         return told
 
 
-CONFIGURE = "tfdist.configure"  # an origin
-# What graphs are built by: the rest is read once, when tfdist is imported.
+CONFIGURE = "tfdist.configure"  # a value of ``origins``
+# Settings that affect the building of graphs. The others are read once, when tfdist is imported.
 CONFIGURABLE = (
     *("bucket_mb", "compression", "sparse", "accumulate_steps", "sync", "divergence"),
     *("mixed_precision", "loss_scale", "loss_scale_tolerance", "larc", "larc_eta"),
     *("block_steps", "block_momentum", "block_learning_rate", "block_nesterov", "block_state", "block_warmup"),
 )
-# What each rank may have in its own way.
+# Settings that may differ between the ranks.
 _OWN = {"stall_seconds", "stall_abort_seconds", "stall_alone_seconds", "timeline", "trace_folder"}
 
 
 def settings_difference(ranks: Sequence[Settings]) -> str:
-    """The first setting that is not the same on all ranks, in words; empty if there is none."""
+    """Return the first setting that differs between ranks, as an error message; empty if there is none."""
     for name in Settings.fields().keys() - _OWN:
         first = getattr(ranks[0], name)
         for rank, settings in enumerate(ranks):
@@ -363,6 +367,6 @@ def settings_difference(ranks: Sequence[Settings]) -> str:
             if other != first:
                 return (
                     f"{ranks[0]._named(name)} on rank 0, but {other!r} on rank {rank}: give all ranks the "
-                    "same (Open MPI's mpirun hands variables on to other machines with -x)"
+                    "same value (Open MPI's mpirun passes variables to other machines with -x)"
                 )
     return ""

@@ -1,4 +1,4 @@
-"""Topology: which ranks share a machine's memory, nodes and the shards between them."""
+"""Topology: the nodes, whose ranks share memory, and the shards that ranks exchange between nodes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from itertools import pairwise
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A stretch of what is added, which one rank of each node adds there and exchanges with the others'.
+    """A part of each array, which one rank of each node adds for its node and exchanges with the other nodes.
 
     Attributes:
-      start: where it begins, of 1.
-      stop: where it ends.
-      ranks: the one of each node, in the order of the nodes.
-      number: among the shards.
+      start: beginning, as a fraction of the array.
+      stop: end, as a fraction of the array.
+      ranks: the rank of each node that adds this part, in the order of the nodes.
+      number: index among the shards.
     """
 
     start: Fraction
@@ -31,14 +31,14 @@ class Topology:
     """The layout of a job, the same on every rank.
 
     Attributes:
-      nodes: the ranks of each node, ascending; the nodes in the order of their first ranks.
+      nodes: ranks of each node, ascending; the nodes are in the order of their first ranks.
     """
 
     nodes: tuple[tuple[int, ...], ...]
 
     @functools.cached_property
     def shards(self) -> tuple[Shard, ...]:
-        """Each node divides its sums evenly between its ranks: the stretches that no node divides, in their order."""
+        """The shards, in their order. Each node divides arrays evenly among its ranks; no node divides a shard."""
         bounds = sorted({Fraction(i, len(node)) for node in self.nodes for i in range(len(node) + 1)})
         return tuple(
             Shard(start, stop, tuple(node[int(start * len(node))] for node in self.nodes), number)
@@ -46,11 +46,11 @@ class Topology:
         )
 
     def node_of(self, rank: int) -> tuple[int, ...]:
-        """The ranks of the node that a rank belongs to."""
+        """Return the ranks of the node that a rank belongs to."""
         return next(node for node in self.nodes if rank in node)
 
     def shards_of(self, rank: int) -> tuple[Shard, ...]:
-        """What a rank adds for its node: one stretch where all nodes have as many ranks."""
+        """Return the shards that a rank adds for its node: one shard if all nodes have the same number of ranks."""
         return tuple(shard for shard in self.shards if rank in shard.ranks)
 
     def __str__(self) -> str:
@@ -62,11 +62,11 @@ class Topology:
 
 
 def layout(machines: Sequence[Hashable], node_size: int = 0) -> Topology:
-    """The topology of a job.
+    """Return the topology of a job.
 
     Args:
-      machines: for each rank, something that is equal for ranks which can share memory.
-      node_size: takes so many ranks of a machine for a node; 0: all of them.
+      machines: for each rank a value that is equal for ranks which can share memory.
+      node_size: number of ranks of a machine that form a node; 0: all of them.
     """
     by_machine: dict[Hashable, list[int]] = {}
     for rank, machine in enumerate(machines):

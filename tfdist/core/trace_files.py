@@ -1,4 +1,4 @@
-"""Trace files: where a rank's flight recorder is kept, by the settings, and how long."""
+"""Trace files: the files and folders of flight recorders, as the settings choose them, and the removal of old ones."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from tfdist.core.flight_recorder import FORMAT, HEAD_BYTES, LAST, FlightRecorder
 from tfdist.core.log import log
 from tfdist.core.settings import Settings
 
-TIMELINE_EVENTS = 50_000  # the last so many, 12 MB
-_PROGRAM = 200  # characters of its command line, which take up to 12 bytes each
+TIMELINE_EVENTS = 50_000  # a timeline keeps the last ones: 12 MB
+_PROGRAM = 200  # characters kept of a command line, which take up to 12 bytes each
 _FOLDER, _FILE = re.compile("tfdist-[0-9a-f]{8}"), re.compile("rank-[0-9]+")
 _DAY_SECONDS = 86_400
 _KEPT_DAYS, _EMPTY_KEPT_DAYS = 7, 1
-_CLEANING_SECONDS = 0.5  # what is left then, the next job removes
-_BOOT = Path("/proc/sys/kernel/random/boot_id")  # processes with the same one have the same clock
+_CLEANING_SECONDS = 0.5  # then the removal stops; the next job removes the rest
+_BOOT = Path("/proc/sys/kernel/random/boot_id")  # processes with the same boot ID have the same clock
 
 
 def job_name() -> str:
-    """Of the folder of a job; nobody can foresee it."""
+    """Return a name for the folder of a job, which nobody can guess."""
     return f"tfdist-{secrets.token_hex(4)}"
 
 
 def new_folder(settings: Settings, name: str) -> str:
-    """A job's folder on one machine, which may be there already; empty if there can be none, or none is needed.
+    """Make a job's folder on one machine, if it does not exist, and return its path; empty if there is none.
 
-    Those go that failed jobs of this user have left beside it long ago.
+    A job with a timeline needs none. Old folders of this user's failed jobs are removed from the same place.
     """
     if settings.timeline:
         return ""
@@ -49,21 +49,20 @@ def new_folder(settings: Settings, name: str) -> str:
         return os.path.abspath(folder)
     except OSError as error:
         if settings.trace_folder:
-            log(f"TFDIST_TRACE_FOLDER: {error}; what the ranks do is not kept")
+            log(f"TFDIST_TRACE_FOLDER: {error}; the job has no flight recorder")
         return ""
 
 
 def _remove_old(place: str) -> None:
-    """Remove folders of jobs that have ended long ago, and of ours alone.
+    """Remove this user's folders of jobs that ended long ago.
 
-    Everybody may make anything in a temporary folder. So nothing is followed that is a link, what is looked at is what
-    is removed (by descriptors), and what has another owner, may be written by others, or holds anything but files of a
-    flight recorder stays.
+    Everybody may create files in a temporary folder. So links are not followed, and the checks and the removal use the
+    same descriptors. A folder stays if it has another owner, others may write to it, or it holds other files.
     """
     deadline = time.monotonic() + _CLEANING_SECONDS
     with contextlib.suppress(OSError), _opened(place, os.O_DIRECTORY) as parent:
         for name in filter(_FOLDER.fullmatch, os.listdir(parent)):
-            # Another job may remove the same; or it is not ours to look at.
+            # Another job may remove the same folder, or this user may not open it.
             with contextlib.suppress(OSError), _opened(name, os.O_DIRECTORY | os.O_NOFOLLOW, parent) as folder:
                 files = os.listdir(folder)
                 if _is_old(folder, files):
@@ -81,7 +80,7 @@ def _is_old(folder: int, files: list[str]) -> bool:
         if not _FILE.fullmatch(name):
             return False
         with _opened(name, os.O_NOFOLLOW | os.O_NONBLOCK, folder) as file:
-            # A rank that lives writes each second; but it may be stopped.
+            # A live rank writes each second, but a stopped one does not.
             state = os.fstat(file)
             if (
                 not stat.S_ISREG(state.st_mode)
@@ -93,13 +92,13 @@ def _is_old(folder: int, files: list[str]) -> bool:
 
 
 def _untouched(state: os.stat_result, days: int) -> bool:
-    """Whether it is this user's alone, and nobody has written there for so long."""
+    """Return whether only this user may write there, and nobody has written for ``days`` days."""
     ours = state.st_uid == os.geteuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return ours and time.time() - state.st_mtime > days * _DAY_SECONDS
 
 
 def _lives(head: bytes) -> bool:
-    """Whether a file's process may still be there, or the file is not a flight recorder's."""
+    """Return whether the process of a file may still exist, or the file is not a flight recorder's."""
     try:
         found: dict[str, Any] = json.loads(head)
         return found["format"] != FORMAT or (found["machine"] == _machine() and os.path.exists(f"/proc/{found['pid']}"))
@@ -117,25 +116,25 @@ def _opened(path: str, flags: int, folder: int | None = None) -> Iterator[int]:
 
 
 def timeline_file(timeline: str, rank: int | str) -> str:
-    """Where a rank's part of a timeline is until all are put together."""
+    """Return the path of a rank's part of a timeline, before the parts are merged."""
     return f"{os.path.abspath(timeline)}.rank-{rank}"
 
 
 def flight_recorder(settings: Settings, rank: int, size: int, folder: str) -> FlightRecorder:
-    """A rank's, begun.
+    """Start and return a rank's flight recorder.
 
     Args:
-      settings: with a ``timeline``, its file holds more.
-      rank: whose.
-      size: ranks of the job.
-      folder: see ``new_folder``.
+      settings: with a ``timeline`` the file holds more events, and spans.
+      rank: number of the rank.
+      size: number of ranks of the job.
+      folder: the job's folder, see ``new_folder``; empty: no file is written.
     """
     program = " ".join(sys.argv)[:_PROGRAM]
     head = {"rank": rank, "size": size, "host": platform.node(), "machine": _machine(), "program": program}
     if settings.timeline:
         path = timeline_file(settings.timeline, rank)
         with contextlib.suppress(OSError):
-            os.unlink(path)  # of a job that failed
+            os.unlink(path)  # left by a failed job
         return FlightRecorder(path, timeline_file(settings.timeline, "*"), head, TIMELINE_EVENTS, detailed=True)
     return FlightRecorder(os.path.join(folder, f"rank-{rank}") if folder else "", folder, head, LAST)
 

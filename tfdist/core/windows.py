@@ -1,6 +1,6 @@
-"""Windows: a figure of training, looked at in windows of steps.
+"""Windows: compares the mean of a value over a window of training steps with the means of earlier windows.
 
-One bad window is noise; three in succession are not.
+One bad window may be noise. Three bad windows in succession are not.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
 
-STEPS = 20  # of a window
-_REMEMBERED = 10  # windows with which the next is compared
-_PATIENCE = 3  # windows in succession
+STEPS = 20  # of one window
+_REMEMBERED = 10  # good windows, with which the next one is compared
+_PATIENCE = 3  # bad windows in succession
 
 
 class Windows:
     """The means of successive windows.
 
     Args:
-      most: (the first window's mean, those that are remembered) -> the largest mean that is well.
+      most: function (mean of the first window, means of the last good windows) -> the largest mean that is good.
 
     Attributes:
-      first: the first window's mean; None: there was none.
-      known: of the last windows that were well, at most 10.
+      first: mean of the first window; None until it is complete.
+      known: means of the last good windows, at most 10.
 
     ::
 
@@ -37,7 +37,7 @@ class Windows:
         self._above: list[float] = []
 
     def see(self, value: float) -> list[float] | None:
-        """Of one step: see ``see_mean``; None within a window, too."""
+        """Add the value of one step. Return None within a window, and the result of ``see_mean`` at its end."""
         self._window.append(value)
         if len(self._window) < STEPS:
             return None
@@ -46,11 +46,11 @@ class Windows:
         return self.see_mean(mean)
 
     def see_mean(self, mean: float) -> list[float] | None:
-        """Of one window.
+        """Add the mean of one window.
 
         Returns:
-          The means of three windows in succession that are more than is well; None: it is well. Empty: it is not, but
-          may be noise.
+          None if the mean is good. An empty list if it is too large, but may be noise. The means of the last three
+          windows if all of them were too large.
         """
         if self.first is None:
             self.first = mean

@@ -1,1 +1,1 @@
-"""Arrays of all ranks -> one array: buckets, all-reduce, sparse rows, and which engine does it fastest."""
+"""Combining the arrays of all ranks: buckets, all-reduce, sparse rows, and the choice of the fastest engine."""

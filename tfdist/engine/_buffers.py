@@ -1,4 +1,4 @@
-"""Buffers for a bucket's results: persistent memory, used again once TensorFlow has let go of it."""
+"""Buffers for a bucket's results: persistent memory, reused after TensorFlow has released it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tfdist.core.alignment import ALIGNMENT_BYTES
 from tfdist.engine import _layout
 from tfdist.processes import cuda_memory
 
-BUFFERS = 3  # are kept at most
+BUFFERS = 3  # kept for a bucket, at most
 Allocate = Callable[[int], np.ndarray]
 
 
 def private(size_bytes: int) -> np.ndarray:
-    """This process's own memory, uint8 [size_bytes], zeros."""
+    """Return memory private to this process: uint8 [size_bytes], zeros."""
     return np.zeros(size_bytes, np.uint8)
 
 
 class _Buffer:
-    """Memory for tensors of given sizes, each aligned, zero between them."""
+    """Memory for tensors of given sizes. Each tensor is aligned; the gaps between tensors are zero."""
 
     def __init__(self, sizes: Sequence[int], dtype: np.dtype, allocate: Allocate) -> None:
         self.kind = (tuple(sizes), dtype)
@@ -37,20 +37,20 @@ class _Buffer:
 
     @property
     def _references(self) -> int:
-        """How many hold the memory: every view of a view holds its owner."""
+        """Number of references to the memory: every view, also of a view, refers to the array that owns it."""
         return sys.getrefcount(self._raw)
 
     @property
     def idle(self) -> bool:
-        """Whether nobody holds what was made of its parts."""
+        """Whether no array made from the parts is in use."""
         return self._references == self._idle_references
 
 
 class Buffers:
-    """Persistent, aligned memory for one bucket; a new one only while TensorFlow still holds the last results.
+    """Persistent, aligned memory for one bucket. Another buffer is made only while TensorFlow holds the last results.
 
     Args:
-      allocate: memory of so many bytes, zeros.
+      allocate: function that returns a number of zero bytes.
     """
 
     def __init__(self, allocate: Allocate = private) -> None:
@@ -58,14 +58,14 @@ class Buffers:
         self._owned: list[_Buffer] = []
 
     def take(self, sizes: Sequence[int], dtype: np.dtype) -> tuple[np.ndarray, list[np.ndarray]]:
-        """A free buffer, until no view of a part is held any more; parts themselves are not to be kept.
+        """Return a free buffer; it is in use as long as any view of a part exists. Do not keep the parts themselves.
 
         Args:
-          sizes: elements of each tensor.
-          dtype: of all.
+          sizes: number of elements of each tensor.
+          dtype: dtype of all tensors.
 
         Returns:
-          The whole as one flat array, zero between the tensors, and each tensor's flat part, aligned to 64 bytes.
+          The whole buffer as a flat array, zero between the tensors; and each tensor's flat part, aligned to 64 bytes.
         """
         kind = (tuple(sizes), dtype)
         for buffer in self._owned:
@@ -77,5 +77,5 @@ class Buffers:
 
     @property
     def size_bytes(self) -> int:
-        """Of all that is kept."""
+        """Bytes of all buffers."""
         return sum(buffer.size_bytes for buffer in self._owned)

@@ -1,6 +1,7 @@
-"""Direct rows: the ranks of one machine add each other's sparse rows where they lie, each a share of the union.
+"""Direct rows: ranks of one machine add sparse rows that they read in each other's memory.
 
-Where rows are sent, every rank adds those of all ranks; here each row is added once, and written to the others.
+When rows are sent, every rank adds the rows of all ranks. Here each rank adds a share of the union of all rows, and
+writes its sums to the other ranks.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from tfdist.engine.engines import AllReduceContext
 from tfdist.processes.process_memory import ProcessMemory, address
 from tfdist.transport.interfaces import Node
 
-ADDRESSES = 3  # that are published of a table: its indices, its values, and where the union's values are to be
-_CAPACITY_BITS = 3  # of a buffer's size, which never shrinks: the next steps, whose unions are others, have it too
+ADDRESSES = 3  # published for a table: addresses of its indices, its values, and the place for the union's values
+_CAPACITY_BITS = 3  # significant bits of a buffer's size, which never shrinks: unions of the next steps fit, too
 
 
 class DirectRows:
-    """The rows of several tables; one exchange at a time.
+    """Merges the rows of several tables, in one exchange at a time.
 
     Args:
-      what: in words.
+      what: description for messages.
       node: all ranks of the channel.
-      memory: theirs.
-      tables: how many.
+      memory: access to the memory of these ranks.
+      tables: number of tables.
     """
 
     def __init__(self, what: str, node: Node, memory: ProcessMemory, tables: int) -> None:
@@ -38,35 +39,35 @@ class DirectRows:
         self._values: Sequence[np.ndarray] = ()
 
     def publish(self, indices: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> None:
-        """Before this rank arrives: its rows of each table, indices [rows], ascending, and values [rows, width]."""
+        """Publish this rank's rows before it arrives: indices [rows], ascending, and values [rows, width] per table."""
         self._indices, self._values = indices, values
         self._memory.publish([*indices, *values])
 
     def withdraw(self) -> None:
-        """Nobody reads what was published."""
+        """Withdraw what was published, when no rank reads it any more."""
         self._memory.withdraw()
         self._indices = self._values = ()
 
     def merge(
         self, context: AllReduceContext, chosen: Sequence[int], counts: np.ndarray, divisor: int
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """After all have arrived: the ranks' rows added in the order of the ranks, and divided. Collective: all ranks.
+        """Add the ranks' rows in the order of the ranks and divide, after all have arrived. Collective: all ranks.
 
         Args:
-          context: the exchange's.
-          chosen: tables.
-          counts: rows that count of each rank (of the channel) and table, int64 [ranks, tables].
-          divisor: of the sums.
+          context: context of the exchange.
+          chosen: numbers of the tables to merge.
+          counts: number of rows from each rank of the channel for each table, int64 [ranks, tables].
+          divisor: divisor of the sums.
 
         Returns:
-          Of each chosen table the union of the ranks' indices, ascending, and its values [distinct rows, width] in
-          memory that is not used again while anybody holds it.
+          For each chosen table the union of the ranks' indices, ascending, and its values [distinct rows, width]. The
+          values' memory is not reused while any array refers to it.
         """
         with context.span("reduce", self._what):
             brought = [self._all_indices(context, table, counts[:, table]) for table in chosen]
             unions = [union_of(indices) for indices in brought]
             totals = [self._total(table, len(union)) for table, union in zip(chosen, unions, strict=True)]
-            # (Others are reading the indices: what is published of these stays the same.)
+            # Other ranks still read the indices: the addresses that were published before stay the same.
             self._memory.publish([*self._indices, *self._values, *totals])
         self._meet(context, "counted")
         with context.span("reduce", self._what):
@@ -99,7 +100,7 @@ class DirectRows:
         return found
 
     def _read(self, context: AllReduceContext, index: int, number: int, start_bytes: int, out: np.ndarray) -> None:
-        """A stretch of one of the arrays that a rank has published."""
+        """Copy part of an array that another rank has published under a number to ``out``."""
         if out.nbytes:
             there = int(self._memory.addresses(index)[number]) + start_bytes
             with _node_sum.reaching(context, self._what, self._node.ranks[index]):
@@ -116,7 +117,7 @@ class DirectRows:
         total: np.ndarray,
         divisor: int,
     ) -> None:
-        """This rank's share of the union, a block at a time, into `total`, everybody's array of that number."""
+        """Add this rank's share of the union block by block into ``total``, which each rank publishes as ``number``."""
         share = self._node.own(len(union), 64)
         width, dtype = total.shape[1], total.dtype
         wide = reduce_ops.wide(dtype)
@@ -155,7 +156,7 @@ class DirectRows:
 
 
 def union_of(indices: Sequence[np.ndarray]) -> np.ndarray:
-    """Each index of any of the arrays once, ascending."""
+    """Return the distinct indices of all arrays, ascending."""
     every = np.concatenate(indices)
-    every.sort(kind="stable")  # which merges arrays that ascend already, as they mostly do
+    every.sort(kind="stable")  # this sort merges arrays that ascend already, as most do
     return every[np.flatnonzero(np.diff(every, prepend=every[:1] - 1))]

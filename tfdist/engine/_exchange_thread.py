@@ -1,7 +1,7 @@
-"""Exchange thread: carries out the exchanges of one collective in order, off TensorFlow's threads.
+"""Exchange thread: carries out the exchanges of one collective in order, outside TensorFlow's threads.
 
-They are started as their tensors come, carried out here, and finished after the last start: no thread of TensorFlow's
-waits for a peer while there is something to compute, even if it has only one.
+An exchange starts when its tensors are ready, and is waited for after the last start. So none of TensorFlow's threads
+waits for a peer while there is something to compute, even if TensorFlow has only one thread.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class _Ticket:
-    """One exchange that was started: when it is done, and what has gone wrong."""
+    """An exchange that was started: an event for its end, and its exception if it fails."""
 
     def __init__(self, carry_out: Callable[[], None]) -> None:
         self.carry_out: Callable[[], None] | None = carry_out
@@ -21,12 +21,12 @@ class _Ticket:
 
 
 class Worker:
-    """A thread that carries out the exchanges of one collective in the order of their starts, from the first start on.
+    """A thread that carries out the exchanges of one collective in the order of their starts; the first starts it.
 
-    The thread knows only what was submitted: a collective that nobody needs any more can be collected.
+    The thread refers only to submitted exchanges, so that an unused collective can be garbage-collected.
 
     Args:
-      name: of the collective.
+      name: name of the collective.
     """
 
     def __init__(self, name: str) -> None:
@@ -36,7 +36,7 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def submit(self, number: int, carry_out: Callable[[], None]) -> None:
-        """Have one exchange carried out."""
+        """Queue one exchange; the thread calls ``carry_out``."""
         if self._thread is None:
             name = f"tfdist {self._name}"
             self._thread = threading.Thread(target=_work, args=(self._submitted,), name=name, daemon=True)
@@ -45,19 +45,19 @@ class Worker:
         self._submitted.put(ticket)
 
     def wait_for(self, number: int) -> None:
-        """Wait until it is done, if it was begun.
+        """Wait until an exchange is done, if it was submitted.
 
         Raises:
-          BaseException: what has gone wrong in it.
+          BaseException: the exchange failed with it.
         """
         ticket = self._tickets.pop(number, None)
         if ticket is not None:
-            ticket.done.wait()  # its own waits for peers have deadlines
+            ticket.done.wait()  # no deadline: the exchange's own waits for peers have one
             if ticket.failure is not None:
                 raise ticket.failure
 
     def end(self) -> None:
-        """The thread ends when all that was submitted is done."""
+        """End the thread after all submitted exchanges are done."""
         self._submitted.put(None)
 
 
@@ -67,7 +67,7 @@ def _work(submitted: queue.SimpleQueue[_Ticket | None]) -> None:
 
 
 def _do_next(submitted: queue.SimpleQueue[_Ticket | None]) -> bool:
-    """A function of its own, whose variables do not keep a collective while there is nothing to do."""
+    """Carry out one exchange; False at the end. A separate function: its variables keep no collective between calls."""
     ticket = submitted.get()
     if ticket is None:
         return False

@@ -1,4 +1,4 @@
-"""Layout of a bucket: where its tensors lie in a buffer, and how that is cut into pieces."""
+"""Layout of a bucket: where its tensors lie in a buffer, and how the buffer is cut into pieces."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def pack(sizes: Sequence[int], room: int) -> Sequence[Piece]:
     """Lay tensors end to end and cut them into pieces.
 
     Args:
-      sizes: elements of each tensor.
-      room: elements of a piece at most.
+      sizes: number of elements of each tensor.
+      room: largest number of elements of a piece.
 
     Returns:
-      For each piece: (tensor, part of it, place in the piece), in order; no piece is empty.
+      For each piece its (tensor's number, slice of the tensor, slice of the piece), in order; no piece is empty.
     """
     pieces: list[list[tuple[int, slice, slice]]] = []
     used = room
@@ -37,16 +37,16 @@ def pack(sizes: Sequence[int], room: int) -> Sequence[Piece]:
 
 
 def cut(sizes: Sequence[int], offsets: Sequence[int], own: slice, room: int) -> Sequence[Piece]:
-    """Cut a stretch of a buffer in which tensors lie at given places.
+    """Cut a range of a buffer, in which tensors lie at given offsets, into pieces.
 
     Args:
-      sizes: elements of each tensor.
-      offsets: where each begins in the buffer, ascending.
-      own: the stretch of the buffer.
-      room: elements from the first to the last of a piece at most.
+      sizes: number of elements of each tensor.
+      offsets: first element of each tensor in the buffer, ascending.
+      own: range of the buffer.
+      room: largest number of elements from the first to the last of a piece.
 
     Returns:
-      For each piece: (tensor, part of it, place in the buffer), in order; no piece is empty.
+      For each piece its (tensor's number, slice of the tensor, slice of the buffer), in order; no piece is empty.
     """
     pieces: list[list[tuple[int, slice, slice]]] = []
     end = own.start
@@ -63,18 +63,18 @@ def cut(sizes: Sequence[int], offsets: Sequence[int], own: slice, room: int) -> 
 
 
 def whole(sizes: Sequence[int], dtype: np.dtype) -> Piece:
-    """All tensors, laid out one after the other, aligned, as a piece of ``pack``."""
+    """Return all tensors, aligned and one after the other, in the form of one piece of ``pack``."""
     places = zip(sizes, offsets(sizes, dtype), strict=False)
     return [(tensor, slice(0, size), slice(at, at + size)) for tensor, (size, at) in enumerate(places)]
 
 
 def offsets(sizes: Sequence[int], dtype: np.dtype) -> list[int]:
-    """Where tensors begin that are laid out one after the other, aligned; and where the last ends."""
+    """Return where each tensor begins and where the last one ends, if they lie aligned and one after the other."""
     return [0, *np.cumsum([padded(size, dtype) for size in sizes]).tolist()]
 
 
 def gaps(sizes: Sequence[int], dtype: np.dtype) -> list[slice]:
-    """What lies between tensors that are laid out so, and behind the last."""
+    """Return the gaps between tensors that lie at ``offsets``, and the gap after the last tensor."""
     places = offsets(sizes, dtype)
     ends = [place + size for place, size in zip(places, sizes, strict=False)]
     return [slice(end, start) for end, start in zip(ends, places[1:], strict=True) if start > end]

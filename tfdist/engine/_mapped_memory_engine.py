@@ -1,7 +1,7 @@
-"""Mapped-memory engine: ranks of one machine read what each has copied for them.
+"""Mapped-memory engine: each rank copies its tensors into memory that the other ranks of its machine map and read.
 
-Against reading tensors where they lie (``_process_memory_engine``) each rank copies what the others add, and the system
-has nothing to do: it finds each page of the others' memory anew at every read.
+``_process_memory_engine`` needs no such copy, but there the system looks up each page again at every read. Here the
+system has nothing to do.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class MappedMemoryEngine:
     """See ``engines.Engine``.
 
     Attributes:
-      workers: threads of a rank that copy and add at a time, where there is one machine.
-      reads: they may also read each other's memory where it lies, as sparse rows do.
+      workers: number of threads with which a rank copies and adds, if the job runs on one machine.
+      reads: True if the ranks may also read each other's process memory, as sparse rows do.
     """
 
     name: ClassVar[str] = "mapped"
@@ -58,12 +58,13 @@ class MappedMemoryEngine:
 
     def __str__(self) -> str:
         threads = f" by {self.workers} threads" if self.workers > 1 else ""
-        return f"what each copies for the others{threads}"
+        return f"through mapped memory{threads}"
 
 
 def candidates(world: World, settings: Settings) -> Sequence[Engine]:
-    """One for each number of threads, where the ranks of a node can map each other's memory; if they cannot and it was
-    asked for, the shared-memory engine. Collective: all ranks."""
+    """Return an engine for each number of threads, if a node's ranks can map each other's memory.
+
+    If they cannot, return the shared-memory engine if ``mapped`` was asked for, else nothing. Collective: all ranks."""
     obstacle = world.mapped_memory_obstacle()
     if obstacle and settings.engine == "mapped":
         announce(f"the ranks of a machine cannot map each other's memory ({obstacle}): they use shared memory instead")
@@ -75,7 +76,7 @@ def candidates(world: World, settings: Settings) -> Sequence[Engine]:
 
 
 class _Reader:
-    """See ``_node_sum.Reader``: what others add of this rank's tensors is copied to where they map it."""
+    """See ``_node_sum.Reader``. Copies what the other ranks add of this rank's tensors into memory that they map."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class _Reader:
         self._memory.publish(STAGING, staging)
 
     def begin(self, context: AllReduceContext, others: Sequence[int], whole: np.ndarray) -> None:
-        # All, whoever contributes: once they have been mapped nobody finds them any more.
+        # Map the memory of all ranks, also of those that do not contribute: its file is closed after this exchange.
         for other, rank in enumerate(self._node.ranks):
             if other != self._node.index:
                 with reaching(context, self._what, rank):

@@ -1,4 +1,4 @@
-"""MPI engine: what no other engine takes, and ranks without a neighbour: by the channel's messages."""
+"""MPI engine: sends messages of the channel, for buckets that no other engine takes and ranks alone on their host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfdist.transport.interfaces import Channel, NodeMemory, World
 
 @dataclasses.dataclass(frozen=True)
 class MpiEngine:
-    """See ``engines.Engine``."""
+    """See ``engines.Engine``. Takes any bucket."""
 
     name: ClassVar[str] = "mpi"
     device: ClassVar[str] = "/device:CPU:0"
@@ -37,12 +37,12 @@ class MpiEngine:
 
 
 def candidates(world: World, settings: Settings) -> Sequence[Engine]:
-    """None beside the base of every choice."""
+    """Return no engine: the MPI engine is the base of every choice anyway."""
     return ()
 
 
 class _InOneBuffer:
-    """See ``engines.BucketAllReduce``."""
+    """See ``engines.BucketAllReduce``. Copies the tensors into one buffer, and combines it over the channel."""
 
     def __init__(self, bucket: Bucket, channel: Channel) -> None:
         self._bucket = bucket

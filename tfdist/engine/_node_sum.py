@@ -1,6 +1,6 @@
-"""Node sum: each rank of a node adds its slice of all their tensors, and writes the sums into their buffers.
+"""Node sum: each rank of a node adds its slice of all ranks' tensors, and writes the sums into all ranks' buffers.
 
-The buffers are memory that all of them map. How a rank comes to the others' tensors is the engine's: see ``Reader``.
+All ranks of the node map these buffers. Each engine reads the other ranks' tensors in its own way: see ``Reader``.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from tfdist.processes.mapped_memory import MappedMemory, Memory
 from tfdist.processes.process_memory import address
 from tfdist.transport.interfaces import Node, PeerError, World
 
-# Read from another rank, added and divided while it stays in a core's second-level cache.
+# A block is read from another rank, added and divided while it stays in a core's second-level cache.
 BLOCK_BYTES = 1 << 19
 _WORKERS = (1, 2, 4, 8)
-# What each rank publishes for the others to map.
+# Memory that each rank publishes for the other ranks to map.
 RESULTS, STAGING = 0, 1
 NUMBERS = 2 * mapped_memory.NUMBERS
 
 
 def workers(world: World, settings: Settings) -> Sequence[int]:
-    """Numbers of threads of a rank to choose from: as many as each has cores. Collective: all ranks."""
+    """Return the numbers of threads to choose from, up to the cores of each rank. Collective: all ranks."""
     if settings.workers:
         return [int(float(settings.workers))]
     if len(world.topology.nodes) > 1:
@@ -49,13 +49,13 @@ def workers(world: World, settings: Settings) -> Sequence[int]:
 
 @dataclasses.dataclass
 class Block:
-    """Stretches of tensors that lie together in a buffer, no more than stays in a core's cache.
+    """Parts of tensors that lie together in a buffer and fit into a core's cache.
 
     Attributes:
-      whole: the elements of the buffer from the first part to the last.
-      parts: (tensor, elements of it, elements of ``whole``).
-      vectors: the parts' numbers among those of all blocks.
-      size_bytes: of all parts.
+      whole: slice of the buffer from the first part to the last.
+      parts: (tensor's number, slice of the tensor, slice of ``whole``) of each part.
+      vectors: numbers of the parts among the parts of all blocks.
+      size_bytes: bytes of all parts.
     """
 
     whole: slice
@@ -65,41 +65,41 @@ class Block:
 
 
 class Reader(Protocol):
-    """How a rank comes to the tensors of the others of its node, for one bucket."""
+    """Gives a rank the tensors of the other ranks of its node, for one bucket."""
 
     def prepare(self, sources: Sequence[np.ndarray]) -> None:
-        """Before this rank arrives: these are its tensors, flat."""
+        """Take this rank's tensors, flat, before it arrives."""
 
     def begin(self, context: AllReduceContext, others: Sequence[int], whole: np.ndarray) -> None:
-        """After all have arrived: these contribute, numbers in the node, and ``whole`` is the buffer for the sums."""
+        """Begin after all have arrived: ``others`` contribute (numbers in the node), ``whole`` is the sums' buffer."""
 
     def read(self, context: AllReduceContext, other: int, share: int, block: Block, area: np.ndarray) -> np.ndarray:
-        """A block of another rank's tensors, laid out as in the buffer.
+        """Return a block of another rank's tensors, laid out as in the buffer.
 
         Args:
-          context: the exchange's.
-          other: its number in the node.
-          share: which of the threads asks.
-          block: what of them.
-          area: the buffer's part for this block, which the first of the others may use.
+          context: context of the exchange.
+          other: number of that rank in the node.
+          share: number of the calling thread.
+          block: the block.
+          area: the buffer's part for this block; the first of ``others`` may be read into it.
         """
 
     def done(self) -> None:
-        """All have read."""
+        """End reading: all ranks have read."""
 
 
 class NodeSum:
-    """See ``engines.BucketAllReduce``.
+    """See ``engines.BucketAllReduce``. Adds one bucket over the ranks of a node, and over the nodes.
 
-    One meeting orders it: nobody hands out results, or writes tensors again, before all have read and written. (That
-    tensors may be read, and buffers written, is what the arrival says.)
+    When a rank has arrived, its tensors may be read and its buffers written. One barrier follows: before it no rank
+    returns results or overwrites tensors, as other ranks may still read and write.
 
     Args:
-      bucket: what is added.
-      node: the ranks.
-      pieces: what this rank adds, as ``_layout.cut`` makes them.
-      shares: by how many threads.
-      reader: of the others' tensors.
+      bucket: the tensors to add.
+      node: the ranks of the node.
+      pieces: pieces that this rank adds, as made by ``_layout.cut``.
+      shares: number of threads.
+      reader: reader of the other ranks' tensors.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class NodeSum:
         sums = node.begin(whole, self._op, context.place(f"{self._what}, nodes"), self._wire)
         reader.begin(context, others, whole)
         theirs = self._results.of_others(context, whole)
-        alone = len(self._shares) > 1  # what goes on to other machines is offered in order, by one thread
+        alone = len(self._shares) > 1  # with other machines one thread offers the sums to them, in order
 
         def hand_out(part: slice) -> None:
             for results in theirs:
@@ -157,7 +157,7 @@ class NodeSum:
                     added = [sources[tensor][part] if i == node.index else read[i][here] for i in contributing]
                     reduce_ops.combine(self._op, added, area[here], divisor)
                 for final in [block.whole] if alone else sums.offer(block.whole.stop):
-                    hand_out(final)  # mostly while it is in the cache
+                    hand_out(final)  # mostly while the block is in the cache
 
         together(add, len(self._shares))
         for final in () if alone else sums.finish():
@@ -165,12 +165,12 @@ class NodeSum:
 
 
 class _Results:
-    """The buffers of one bucket, each rank's own, which the others write into."""
+    """Buffers of each rank for the results of one bucket; the other ranks write into them."""
 
     def __init__(self, what: str, node: Node, memory: MappedMemory) -> None:
         self._what, self._node, self._memory = what, node, memory
         self._own: deque[Memory] = deque(maxlen=BUFFERS)
-        # Of each other rank's, by their numbers, those that were used last.
+        # The most recently used buffers of each other rank, by their numbers.
         self._theirs: dict[int, dict[int, np.ndarray]] = {
             other: {} for other in range(len(node.ranks)) if other != node.index
         }
@@ -181,46 +181,46 @@ class _Results:
         return self._own[-1].array
 
     def publish(self, whole: np.ndarray) -> None:
-        """This rank's, of this step."""
+        """Publish this rank's buffer for this step."""
         self._memory.publish(RESULTS, next(m for m in self._own if address(m.array) == address(whole)))
 
     def of_others(self, context: AllReduceContext, whole: np.ndarray) -> list[np.ndarray]:
-        """Theirs, of this step, as long as this rank's."""
+        """Return the other ranks' buffers for this step, cut to the size of this rank's."""
         found = []
         for other, known in self._theirs.items():
             number = self._memory.number(other, RESULTS)
             if number not in known:
                 with reaching(context, self._what, self._node.ranks[other]):
                     known[number] = self._memory.map(other, RESULTS)
-            known[number] = known.pop(number)  # the last that was used
+            known[number] = known.pop(number)  # now the most recently used
             for earlier in list(known)[:-BUFFERS]:
                 del known[earlier]
             found.append(known[number][: whole.nbytes].view(whole.dtype))
         return found
 
     def withdraw(self) -> None:
-        """All have written."""
+        """Withdraw the buffer: all ranks have written."""
         self._memory.withdraw()
 
 
 @contextlib.contextmanager
 def reaching(context: AllReduceContext, what: str, rank: int) -> Iterator[None]:
-    """While another rank's memory is read, written or mapped.
+    """Turn an OSError into a PeerError, while another rank's memory is read, written or mapped.
 
     Raises:
-      PeerError: that fails.
+      PeerError: the access fails.
     """
     try:
         yield
     except OSError as error:
         raise PeerError(
-            f"{context.place(what)}: the memory of rank {rank} cannot be reached ({error}): it has ended, or "
-            "else TFDIST_ENGINE=shared avoids this"
+            f"{context.place(what)}: the memory of rank {rank} cannot be reached ({error}). Either the rank has "
+            "ended, or TFDIST_ENGINE=shared avoids this"
         ) from error
 
 
 def _blocks(pieces: Sequence[_layout.Piece], itemsize: int) -> list[Block]:
-    """Of pieces as ``_layout.cut`` makes them."""
+    """Make a block of each piece; ``_layout.cut`` makes the pieces."""
     made = []
     seen = 0
     for piece in pieces:
@@ -237,32 +237,32 @@ def _moved(place: slice, whole: slice) -> slice:
 
 
 def shares_of(node: Node, threads: int, blocks: int) -> int:
-    """By how many threads so many blocks are added."""
+    """Return the number of threads that add so many blocks; 1 if there are other nodes."""
     return max(1, min(threads, blocks)) if node.alone else 1
 
 
 def _shared_out(blocks: Sequence[Block], shares: int) -> list[Sequence[Block]]:
-    """Evenly, each share a stretch."""
+    """Split the blocks evenly into contiguous shares."""
     return [blocks[start:stop] for start, stop in pairwise(len(blocks) * n // shares for n in range(shares + 1))]
 
 
 def together(work: Callable[[int], None], shares: int) -> None:
-    """Do the first share here, and the others beside it."""
+    """Do the first share in this thread and the other shares in other threads; wait for all."""
 
     def quietly(share: int) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):  # which is each thread's own
+        with np.errstate(over="ignore", invalid="ignore"):  # NumPy keeps this state per thread
             work(share)
 
     others = [_threads(shares - 1).submit(quietly, share) for share in range(1, shares)]
     try:
         work(0)
     finally:
-        wait(others)  # they read what the caller gives back
+        wait(others)  # also after an error: they read memory that the caller releases
     for other in others:
         other.result()
 
 
 @functools.cache
 def _threads(count: int) -> ThreadPoolExecutor:
-    """Those of the process, for all its collectives."""
+    """Return the process's thread pool, which all its collectives use."""
     return ThreadPoolExecutor(count, "tfdist adds")

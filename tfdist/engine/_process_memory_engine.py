@@ -1,4 +1,4 @@
-"""Process-memory engine: ranks of one machine read each other's tensors where they lie."""
+"""Process-memory engine: ranks of one machine read each other's tensors directly in the other process's memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Eng
 from tfdist.processes.process_memory import ProcessMemory, address
 from tfdist.transport.interfaces import Channel, Node, NodeMemory, World
 
-# What is read of all others before it is added: a machine may have hundreds of ranks.
+# Read from all other ranks together before adding: a machine may have hundreds of ranks.
 _LANDING_BYTES = 1 << 22
 _SMALLEST_BLOCK_BYTES = 1 << 14
 
@@ -26,7 +26,7 @@ class ProcessMemoryEngine:
     """See ``engines.Engine``.
 
     Attributes:
-      workers: threads of a rank that read and add at a time, where there is one machine.
+      workers: number of threads with which a rank reads and adds, if the job runs on one machine.
     """
 
     name: ClassVar[str] = "direct"
@@ -56,12 +56,13 @@ class ProcessMemoryEngine:
 
     def __str__(self) -> str:
         threads = f" by {self.workers} threads" if self.workers > 1 else ""
-        return f"each other's memory read where it lies{threads}"
+        return f"by reading each other's memory{threads}"
 
 
 def candidates(world: World, settings: Settings) -> Sequence[Engine]:
-    """One for each number of threads, where the system lets the ranks of a node reach each other's memory; if it was
-    asked for and does not, the shared-memory engine. Collective: all ranks."""
+    """Return an engine for each number of threads, if a node's ranks can access each other's memory.
+
+    If they cannot, return the shared-memory engine if ``direct`` was asked for, else nothing. Collective: all ranks."""
     obstacle = world.process_memory_obstacle() or world.mapped_memory_obstacle()
     if not obstacle:
         return [ProcessMemoryEngine(workers) for workers in _node_sum.workers(world, settings)]
@@ -72,7 +73,7 @@ def candidates(world: World, settings: Settings) -> Sequence[Engine]:
 
 
 class _Reader:
-    """See ``_node_sum.Reader``: the system copies from their memory."""
+    """See ``_node_sum.Reader``. The system copies from the other ranks' memory."""
 
     def __init__(self, what: str, node: Node, memory: ProcessMemory, vectors: _Vectors, landings: np.ndarray) -> None:
         self._what, self._node, self._memory, self._vectors, self._landings = what, node, memory, vectors, landings
@@ -86,7 +87,7 @@ class _Reader:
     def begin(self, context: AllReduceContext, others: Sequence[int], whole: np.ndarray) -> None:
         vectors = self._vectors
         self._theirs = {i: vectors.sources(self._memory.addresses(i)) for i in others}
-        # The first of the others lands where the sum will be: it is among the first two that are added.
+        # The first other rank's block is read into the place of the sum: it is among the first two that are added.
         first = vectors.places(whole)
         self._ours = [[first, *map(vectors.landings, areas)] for areas in self._landings]
         self._order = {other: place for place, other in enumerate(others)}
@@ -104,9 +105,9 @@ class _Reader:
 
 
 def block_bytes(landings: int) -> int:
-    """How much of each other rank's tensors is read at a time, where so many contributions land in memory of their own.
+    """Return how many bytes are read from each other rank at a time, if so many blocks need landing memory.
 
-    They must be multiples of every dtype's size.
+    The number is a multiple of every dtype's size.
     """
     return min(_node_sum.BLOCK_BYTES, max(_SMALLEST_BLOCK_BYTES, _LANDING_BYTES // max(1, landings) // 64 * 64))
 
@@ -123,13 +124,13 @@ class _Vectors:
         self._sizes = np.array([part.stop - part.start for _, part, _, _ in parts], np.int64) * itemsize
 
     def sources(self, table: np.ndarray) -> np.ndarray:
-        """In tensors that begin at the given addresses: int64 [tensors]."""
+        """Return the vectors in tensors that begin at the addresses ``table``, int64 [tensors]."""
         return np.stack([table[self._tensors] + self._starts, self._sizes], axis=1)
 
     def places(self, whole: np.ndarray) -> np.ndarray:
-        """In the buffer."""
+        """Return the vectors in the buffer."""
         return np.stack([address(whole) + self._places, self._sizes], axis=1)
 
     def landings(self, area: np.ndarray) -> np.ndarray:
-        """In an area that holds one block."""
+        """Return the vectors in an area that holds one block."""
         return np.stack([address(area) + self._landings, self._sizes], axis=1)

@@ -1,4 +1,4 @@
-"""Shared-memory engine: ranks of one machine add in a staging area; where process memory is refused, or slower."""
+"""Shared-memory engine: ranks of one machine add in staging areas, where process memory is refused or slower."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SharedMemoryEngine:
     """See ``engines.Engine``.
 
     Attributes:
-      piece_bytes: of staging, twice: how much is added at a time.
+      piece_bytes: bytes that are added at a time; each of two staging areas holds this much.
     """
 
     name: ClassVar[str] = "shared"
@@ -46,20 +46,20 @@ class SharedMemoryEngine:
 
 
 def candidates(world: World, settings: Settings) -> Sequence[Engine]:
-    """One for each size of piece. Collective: all ranks."""
+    """Return an engine for each size of piece. Collective: all ranks."""
     pieces = [aligned(int(float(settings.piece_kb) * 1024))] if settings.piece_kb else PIECES_BYTES
-    # Large pieces take much of /dev/shm, and only to be tried where there is a better way.
+    # Where a better engine exists, large pieces would take much of /dev/shm only to be measured.
     better = settings.engine == "auto" and not (world.mapped_memory_obstacle() and world.process_memory_obstacle())
     if better and len(world.topology.nodes) > 1:
-        return ()  # a network takes longer than either
+        return ()  # the network takes longer than any of these engines
     return [SharedMemoryEngine(piece) for piece in pieces if not (better and piece > _LARGE_BYTES)]
 
 
 class _Staged:
-    """See ``engines.BucketAllReduce``. Piece by piece through shared memory: copied in, added by slices, copied out.
+    """See ``engines.BucketAllReduce``. Each piece is copied into shared memory, added by slices, and copied out.
 
-    Staging areas take turns. One may be copied into again two pieces later: by then all ranks have met as having
-    copied in the piece between, which they do after they have added this one; and likewise for its sums.
+    Two staging areas take turns, so each is overwritten two pieces later. By then all ranks have copied in the piece
+    between, which each rank does after it has added this piece. The same holds for the areas of the sums.
     """
 
     def __init__(self, bucket: Bucket, node: Node) -> None:
@@ -83,13 +83,13 @@ class _Staged:
         targets: Sequence[np.ndarray],
         divisor: int,
     ) -> None:
-        before, after = (1, divisor) if self._narrow else (divisor, 1)  # before saves a pass, but rounds
+        before, after = (1, divisor) if self._narrow else (divisor, 1)  # dividing before saves a pass, but rounds
         pieces = self._pieces
         for number, piece in enumerate(pieces):
             if number == 0:
                 self._copy_in(context, number, piece, sources, before)
             self._add(context, number, piece[-1][2].stop, after)
-            # In between two meetings there is always something to copy: a little delay of one rank holds nobody up.
+            # Between two barriers there is always something to copy, so a short delay of one rank delays no other rank.
             if number + 1 < len(pieces):
                 self._copy_in(context, number + 1, pieces[number + 1], sources, before)
             self._copy_out(context, number, piece, targets)

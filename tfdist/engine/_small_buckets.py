@@ -1,4 +1,4 @@
-"""Small buckets: every rank gets what all ranks have and adds it by itself, sooner than they would meet once more."""
+"""Small buckets: every rank gets all ranks' tensors and adds them itself, which is faster than another barrier."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tfdist.engine import _layout
 from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Engine, Lost
 from tfdist.transport.interfaces import Channel, NodeMemory
 
-# Of all ranks together.
+# Limits for one bucket on all ranks together.
 _SHARED_BYTES = 1 << 18
 _ATTACHMENT_BYTES = 1 << 17
 
 
 @dataclasses.dataclass(frozen=True)
 class AtOnceEngine:
-    """For small buckets of known sizes; see ``engines.Engine``.
+    """See ``engines.Engine``. Takes small buckets of known sizes.
 
     Attributes:
-      largest_bytes: of a bucket.
-      between_machines: they come with the ranks' arrival, and not through memory that the ranks share.
+      largest_bytes: largest size of a bucket.
+      between_machines: True if tensors travel with the ranks' arrival; False if through shared memory.
     """
 
     name: ClassVar[str] = "at once"
@@ -46,21 +46,21 @@ class AtOnceEngine:
         return _AtOnce(bucket, way, offsets) if size_bytes <= min(self.largest_bytes, way.capacity_bytes) else None
 
     def settings(self) -> str:
-        return "mpi" if self.between_machines else "shared"  # with which they go this way, too
+        return "mpi" if self.between_machines else "shared"  # with this setting small buckets use this engine, too
 
     def __str__(self) -> str:
-        way = "with the arrival" if self.between_machines else "each rank adds all"
+        way = "sent with the arrival" if self.between_machines else "added by each rank"
         return f"up to {self.largest_bytes // 1024} KiB {way}"
 
 
 def for_small_buckets(ranks: int, between_machines: bool) -> Engine:
-    """Of so many ranks in all."""
+    """Return the engine for small buckets in a job of so many ranks."""
     largest = (_ATTACHMENT_BYTES if between_machines else _SHARED_BYTES) // ranks
     return AtOnceEngine(largest // ALIGNMENT_BYTES * ALIGNMENT_BYTES, between_machines)
 
 
 class _AtOnce:
-    """See ``engines.BucketAllReduce``. Handed over before the ranks arrive; then each rank adds all."""
+    """See ``engines.BucketAllReduce``. Tensors are handed over before the ranks arrive; then each rank adds all."""
 
     lost: Sequence[Lost] = ()
 
@@ -87,9 +87,9 @@ class _AtOnce:
 
 
 class _SharedMemory:
-    """Staging areas that take turns from arrival to arrival.
+    """Two staging areas, which take turns from arrival to arrival.
 
-    An area is copied into again when all ranks have arrived once more since, which they do after they have added.
+    An area is overwritten only after all ranks have arrived once more, which they do after they have added.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -98,16 +98,16 @@ class _SharedMemory:
         self._area: Sequence[np.ndarray] = ()
 
     def own(self, whole: np.ndarray) -> np.ndarray:
-        """Where this rank's tensors are to be copied."""
+        """Return the array into which this rank's tensors are copied."""
         assert self._node
         self._area = self._node.inputs[self._node.next_area()]
         return self._area[self._node.index].view(whole.dtype)
 
     def hand_over(self, own: np.ndarray) -> None:
-        """It is there already."""
+        """Do nothing: the tensors are in shared memory already."""
 
     def arrays(self, ranks: Sequence[int], whole: np.ndarray) -> list[np.ndarray]:
-        """Of these ranks, after all have arrived."""
+        """Return the tensors of these ranks, after all have arrived."""
         assert self._node
         present = set(ranks)
         areas = [area for rank, area in zip(self._node.ranks, self._area, strict=True) if rank in present]
@@ -115,21 +115,21 @@ class _SharedMemory:
 
 
 class _Attachments:
-    """What comes with the ranks' arrival: one way through the network in all."""
+    """Tensors that travel with the ranks' arrival, so that no second message is needed."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self.capacity_bytes = _ATTACHMENT_BYTES if channel.takes_attachments else -1
 
     def own(self, whole: np.ndarray) -> np.ndarray:
-        """Where this rank's tensors are to be copied."""
+        """Return the array into which this rank's tensors are copied."""
         return whole
 
     def hand_over(self, own: np.ndarray) -> None:
-        """They are to be taken along."""
+        """Attach the tensors to the next arrival."""
         self._channel.attach(own.view(np.uint8))
 
     def arrays(self, ranks: Sequence[int], whole: np.ndarray) -> list[np.ndarray]:
-        """Of these ranks, after all have arrived."""
+        """Return the tensors of these ranks, after all have arrived."""
         attachments = self._channel.attachments()
         return [attachments[rank].view(whole.dtype) for rank in ranks]

@@ -1,4 +1,4 @@
-"""All-reduce of a bucket as one exchange: wait for all ranks, have an engine add, hand the results out."""
+"""All-reduce of a bucket as one exchange: wait for all ranks, let an engine add, return the results."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tfdist.engine.exchange import ExchangeContext
 
 
 class AllReduce:
-    """See ``exchange.Exchange``.
+    """See ``exchange.Exchange``. Combines the tensors of a bucket over the ranks.
 
     Args:
-      bucket: what is combined, and how.
-      lines: of its tensors.
-      tuned: the engine that was found fastest may do it; else MPI does.
+      bucket: the tensors and the operation.
+      lines: descriptions of the tensors, compared between the ranks.
+      tuned: True if the fastest engine may take the bucket; else MPI takes it.
 
     Attributes:
-      engine: that does it, once it is open.
-      has_rest: rounding between machines loses something, which is added to what is sent next.
-      elements: of all tensors, if their shapes are known; else 0.
-      pending: float32 [elements], the same on all ranks: to be added to its next results, once. None: nothing.
+      engine: the engine that takes the bucket; None before ``open``.
+      has_rest: True if the format between machines rounds; what is lost is added to the values sent next.
+      elements: number of elements of all tensors; 0 if their shapes are unknown.
+      pending: float32 [elements], the same on all ranks, added once to the next results; None: nothing to add.
     """
 
-    addresses = 0  # the engine publishes
+    addresses = 0  # the engine publishes the tensors' addresses
 
     def __init__(self, bucket: Bucket, lines: Sequence[str] = (), tuned: bool = False) -> None:
         self._bucket = bucket
@@ -47,19 +47,19 @@ class AllReduce:
         self._parts: list[np.ndarray] = []
 
     def open(self, context: ExchangeContext) -> None:
-        """Choose the engine."""
+        """Choose the engine, and open it for the bucket."""
         self.engine, self._opened = context.choice.open(self._bucket, context.channel, self._tuned)
         if isinstance(self._opened, PlacesBuffers):
             self._buffers = Buffers(self._opened.allocate)
 
     @property
     def dtype(self) -> np.dtype:
-        """Of its tensors."""
+        """dtype of the tensors."""
         return self._bucket.dtype
 
     @property
     def memory_bytes(self) -> int:
-        """What its buffers hold."""
+        """Bytes of the buffers."""
         return self._buffers.size_bytes
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
@@ -67,7 +67,7 @@ class AllReduce:
         self._arrays = arrays
 
     def take_lost(self) -> np.ndarray:
-        """What rounding has lost on this rank, float32 [elements]: it is not added to what is sent next any more."""
+        """Return what rounding has lost on this rank, float32 [elements], and do not add it to the values sent next."""
         found = np.zeros(self.elements, np.float32)
         starts = np.cumsum([0, *(self._bucket.sizes or ())])
         for lost, piece in self._opened.lost if self._opened else ():
@@ -77,24 +77,25 @@ class AllReduce:
         return found
 
     def load_nothing(self) -> None:
-        """Zeros, which do not count."""
+        """Load zeros, which do not count in the result."""
         if self._bucket.sizes is None:
             raise RuntimeError(
-                f"{self.what} has tensors whose shapes are not known: tfdist.join cannot stand in for it"
+                f"{self.what} has tensors whose shapes are not known, so tfdist.join cannot send zeros for this rank; "
+                "give all ranks equal data"
             )
         self.load([np.zeros(size, self._bucket.dtype) for size in self._bucket.sizes])
 
     def communicate(self, context: ExchangeContext) -> None:
-        """Arrive and combine."""
+        """Wait for all ranks and combine."""
         assert self._opened is not None
         arrays, self._arrays = self._arrays, ()
         shapes = [a.shape for a in arrays]
         sources = [a.reshape(-1) for a in arrays]
-        # Shapes that are not known beforehand have not been compared yet.
+        # Unknown shapes have not been compared between the ranks yet.
         what = self.what if self._bucket.sizes is not None else f"{self.what} of shape {shapes}"
         self._check([s.size for s in sources])
         whole, parts = self._buffers.take([s.size for s in sources], self._bucket.dtype)
-        for gap in self._gaps:  # its neighbours' block: one that was not finite has left a NaN there
+        for gap in self._gaps:  # a value that is not finite leaves NaN in its block of the wire, gaps included
             whole[gap] = 0
         self._opened.prepare(sources, whole)
         with context.span("wait", self.what):
@@ -108,14 +109,14 @@ class AllReduce:
         self._parts = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def _check(self, sizes: Sequence[int]) -> None:
-        """TensorFlow believes ``set_shape``; addresses must not."""
+        """Compare with the static shapes: TensorFlow trusts a wrong ``set_shape``, but addresses must be right."""
         if self._bucket.sizes is not None and list(sizes) != list(self._bucket.sizes):
             raise ValueError(
                 f"{self.what}: tensors whose static shapes have {list(self._bucket.sizes)} elements have "
-                f"{list(sizes)}; look for a set_shape that is not true"
+                f"{list(sizes)}; look for a wrong set_shape"
             )
 
     def results(self) -> list[np.ndarray]:
-        """Views of the buffer, which is not used again while anybody holds them."""
+        """Return views of the buffer, which is not reused while they exist."""
         parts, self._parts = self._parts, []
         return parts

@@ -1,7 +1,7 @@
-"""Arrival: the ranks meet before operations that combine their tensors elsewhere, on a device say.
+"""Arrival: the ranks meet before other operations combine their tensors, for example on a device.
 
-What ranks tell each other with every step (who has no data, whose variables were set, who wants to stop) they tell
-here, and here it is seen who is missing.
+Ranks exchange their flags of a step here: who has no data, whose variables were set, who wants to stop. Missing ranks
+are detected here, too.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from tfdist.engine.exchange import ExchangeContext
 
 
 class Arrival:
-    """See ``exchange.Exchange``. Its results: what this rank's tensors count in the sum, a float64; and a number that
-    stands for this exchange on all ranks, an int32.
+    """See ``exchange.Exchange``. The results are this rank's weight in the sum, a float64, and a key, an int32.
+
+    The key identifies the exchange, and is the same on all ranks.
 
     Args:
-      bucket: what is combined, and how: a sum or a mean.
-      lines: of its tensors.
-      by: what combines them, the same on all ranks.
+      bucket: the tensors and the operation, a sum or a mean.
+      lines: descriptions of the tensors, compared between the ranks.
+      by: name of what combines the tensors, the same on all ranks.
 
     Attributes:
-      by: likewise.
-      size_bytes: what must be the same on all ranks, as the sizes of the tensors are not known otherwise.
+      by: as given.
+      size_bytes: bytes of the tensors, which the ranks compare; set for each call if the shapes are unknown.
     """
 
     tuned_tensors = addresses = 0
@@ -37,23 +38,23 @@ class Arrival:
         self._counts, self._key = np.float64(0), np.int32(0)
 
     def open(self, context: ExchangeContext) -> None:
-        """All ranks have come to it."""
+        """Take the key."""
         self._key = np.int32(context.key)
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
-        """There are none here."""
+        """Do nothing: other operations get the tensors."""
 
     def load_nothing(self) -> None:
-        """Impossible: this rank would have to run the operations, too (``join.check`` says so before)."""
+        """Raise RuntimeError: a rank without data cannot run the operations. (``join.check`` reports this before.)"""
         raise RuntimeError(f"{self.what} is combined by {self.by}, which a rank without data does not run")
 
     def communicate(self, context: ExchangeContext) -> None:
-        """Arrive."""
+        """Wait for all ranks."""
         with context.span("wait", self.what):
             context.arrive(self.what, self.size_bytes)
         divisor = len(context.present) if self._bucket.op == "mean" else 1
         self._counts = np.float64(1 / divisor if context.contributes else 0)
 
     def results(self) -> list[np.ndarray]:
-        """What this rank counts, and the number."""
+        """Return this rank's weight, and the key."""
         return [np.array(self._counts), np.array(self._key)]

@@ -1,4 +1,4 @@
-"""Choice of the engine: the one that is set, or the fastest by measurement at the first gradients (autotune)."""
+"""Choice of the engine: from the settings, or the fastest one, which is measured at the first gradients (autotune)."""
 
 from __future__ import annotations
 
@@ -33,22 +33,23 @@ engines.register(_MPI, _mpi_engine.candidates)
 engines.register("mapped", _mapped_memory_engine.candidates)
 engines.register("direct", _process_memory_engine.candidates)
 engines.register("shared", _shared_memory_engine.candidates)
-ENGINES.extend(IN_THE_GRAPH)  # which are none of them: see ``tfdist.graph.tensorflow_collectives``
+ENGINES.extend(IN_THE_GRAPH)  # valid settings, but not in this table: see ``tfdist.graph.tensorflow_collectives``
 
 BASE: Engine = _mpi_engine.MpiEngine()
 SIZES_BYTES = (1 << 12, 1 << 15, 1 << 18, 1 << 21, 1 << 23, 1 << 25)
 _CHUNKINGS = (Chunking(), Chunking(1 << 16, 8), Chunking(1 << 18, 4), Chunking(1 << 18, 16), Chunking(1 << 20, 4))
-_FASTER = 0.95  # than the first chunking: else noise would choose
-# Between machines, where networks differ by a factor of a hundred.
+_FASTER = 0.95  # of the first chunking's time: smaller differences are noise
+# Limits of the measurement between machines: networks differ by a factor of a hundred.
 _LONGEST_SECONDS = 0.15
 _PROBE_BYTES = 1 << 21
-_LARGEST_BETWEEN_MACHINES_BYTES = 1 << 23  # as buckets are
-# Smaller ones are a matter of latency there, and MPI takes fewer messages for them. Not measured: it decides in which
-# order the ranks' values are added, and two runs are to get the same bits.
+_LARGEST_BETWEEN_MACHINES_BYTES = 1 << 23  # as large as buckets are
+# Between machines latency decides for smaller buckets, and MPI needs fewer messages. This limit is not measured: it
+# decides the order in which the ranks' values are added, and two runs must get the same bits.
 _CROSSOVER_BETWEEN_MACHINES_BYTES = 1 << 16
 _REPETITIONS = 5
-# Of the time of an engine before it. Shared memory in pieces of 1 MiB took 0.66 to 1.2 of the direct way's time here
-# from start to start, and twice as long in training steps with 717 MB, where nothing stays in a cache.
+# Share of an earlier engine's time below which an engine is preferred. Shared memory in pieces of 1 MiB took 0.66 to
+# 1.2 of the direct engine's time here, varying from start to start. It took twice as long in training steps with
+# 717 MB, where nothing stays in a cache.
 _CLEARLY = 0.5
 _BASE_ALONE = Choice(BASE, math.inf, BASE)
 _PLACE = "the measurement of the engine"
@@ -56,14 +57,14 @@ _PLACE = "the measurement of the engine"
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """Rank 0's medians in seconds.
+    """Medians of rank 0's times, in seconds.
 
     Attributes:
-      sizes_bytes: ascending; the last is the payload with which engines and chunkings are compared.
-      tried: the engines beside the base; empty if there is none.
-      chunkings: between machines; empty if there are none.
-      base: through MPI, for each size; empty if that has not been measured.
-      chosen: by the one of the engines that is chosen, likewise.
+      sizes_bytes: measured sizes, ascending; engines and chunkings are compared with the last one.
+      tried: the engines other than the base, with their times; empty if there are none.
+      chunkings: the chunkings between machines, with their times; empty on one machine.
+      base: time through MPI for each size; empty if not measured.
+      chosen: time of the chosen engine for each size; empty if not measured.
     """
 
     sizes_bytes: tuple[int, ...]
@@ -74,7 +75,7 @@ class Measurement:
 
     @property
     def choice(self) -> Choice:
-        """What follows: the fastest engine, the size from which on it is faster than MPI, and the fastest chunking."""
+        """The fastest engine, the size from which on it is faster than MPI, and the fastest chunking."""
         chunking = self._chunking()
         if not self.tried:
             return dataclasses.replace(_BASE_ALONE, chunking=chunking)
@@ -91,7 +92,7 @@ class Measurement:
         if self.chunkings:
             return _CROSSOVER_BETWEEN_MACHINES_BYTES
         rows = list(zip(self.sizes_bytes, self.base, self.chosen, strict=True))
-        # The choice that loses least over all sizes: a single measurement may be off.
+        # Take the limit that loses least over all sizes: a single measurement may be wrong.
         losses = {
             crossover: sum((own if size >= crossover else base) / min(base, own) for size, base, own in rows)
             for crossover in (0, *self.sizes_bytes[1:], math.inf)
@@ -103,8 +104,8 @@ class Measurement:
 
 
 def _preferred(tried: Sequence[tuple[Engine, float]]) -> Engine:
-    """The first, in its fastest variant, unless a later one is clearly faster: else noise would choose."""
-    fastest: dict[str, tuple[Engine, float]] = {}  # of each engine's variants
+    """Return the first engine in its fastest variant, unless a later one is clearly faster: noise must not decide."""
+    fastest: dict[str, tuple[Engine, float]] = {}  # the fastest variant of each engine
     for engine, seconds in tried:
         if engine.name not in fastest or seconds < fastest[engine.name][1]:
             fastest[engine.name] = engine, seconds
@@ -120,10 +121,10 @@ class Engines:
 
     Args:
       world: the ranks.
-      settings: as they are now.
+      settings: function that returns the present settings.
 
     Attributes:
-      choice: None until the first gradients are to travel.
+      choice: the choice; None before the first exchange of gradients.
     """
 
     def __init__(self, world: World, settings: Callable[[], Settings]) -> None:
@@ -134,16 +135,16 @@ class Engines:
 
     @property
     def device(self) -> str:
-        """Where tensors must lie to travel: in a graph that is built before an engine has been chosen, too."""
+        """Device where tensors must lie for an exchange; a graph may need it before an engine has been chosen."""
         return (self.choice.engine if self.choice else BASE).device
 
     @property
     def current(self) -> Choice:
-        """What was chosen; MPI alone until then."""
+        """The choice; MPI alone before an engine has been chosen."""
         return self.choice or _BASE_ALONE
 
     def choose(self) -> Choice:
-        """As the settings say, or by measurement. Collective: all ranks at the first call.
+        """Choose the engine by the settings or by measurement. Collective: all ranks at the first call.
 
         Raises:
           SettingsError: the ranks' settings differ.
@@ -171,13 +172,13 @@ class Engines:
         choice = dataclasses.replace(found, crossover_bytes=self._crossover_bytes(default))
         size = size_in_words(measurement.sizes_bytes[-1])
         pin = f"; TFDIST_ENGINE={_pinned(choice, self._spread)} pins what was found"
-        if settings.engine in IN_THE_GRAPH:  # of what they do not take: the pin would leave them out
+        if settings.engine in IN_THE_GRAPH:  # the pin would replace this setting
             pin = ""
         announce(f"{self._world.size} ranks; the engine was measured ({size}: {measurement}){pin}")
         return self._with_small(choice)
 
     def _chunkings(self) -> Sequence[Chunking]:
-        """Those to choose from; none on one machine."""
+        """Return the chunkings to choose from; none on one machine."""
         if not self._spread:
             return ()
         settings = self._settings()
@@ -193,8 +194,8 @@ class Engines:
         return list(dict.fromkeys(chunkings))
 
     def _with_small(self, choice: Choice) -> Choice:
-        # Not measured: they wait for the others, or for the network, once, which is the least there is.
-        shares = choice.engine.needs(1) is not None  # where memory can be shared, so can small buckets'
+        # Not measured: small buckets wait only once for the other ranks or the network, which is the minimum.
+        shares = choice.engine.needs(1) is not None  # an engine that shares memory: small buckets can, too
         attachments = self._spread and choice.engine == BASE and self._settings().engine != _MPI
         if not (shares or attachments):
             return choice
@@ -205,7 +206,7 @@ class Engines:
         return float(given) * 1024 if given else default
 
     def measure(self) -> Measurement:
-        """Time the engines. Collective: all ranks; a fraction of a second."""
+        """Time the engines, which takes a fraction of a second. Collective: all ranks."""
         return self._measured(engines.candidates(self._world, self._settings()), each_size=True)
 
     def _measured(self, candidates: Sequence[Engine], each_size: bool) -> Measurement:
@@ -218,7 +219,7 @@ class Engines:
             [_Trial(self._world, dataclasses.replace(best, chunking=p), payload) for p in self._chunkings()]
         )
         choices = [_BASE_ALONE, *([best] if tried else [])]
-        # (Between machines the crossover is not chosen by it.)
+        # Between machines the crossover does not depend on this measurement.
         compared = [_Trial(self._world, choice, sizes) for choice in choices] if each_size else []
         base, chosen = [*(tuple(seconds) for seconds in _in_turn(compared)), (), ()][:2]
         found = Measurement(
@@ -232,7 +233,7 @@ class Engines:
         return measurement
 
     def _timed(self, trials: Sequence[_Trial]) -> Sequence[tuple[Choice, float]]:
-        """Rank 0's seconds for the first size: all must do alike."""
+        """Return rank 0's seconds for the first size: all ranks must choose by the same times."""
         timed = [(trial.choice, seconds) for trial, (seconds, *_) in zip(trials, _in_turn(trials), strict=True)]
         found: Sequence[tuple[Choice, float]] = self._world.control.broadcast_object(timed, _PLACE)
         return found
@@ -246,23 +247,23 @@ class Engines:
 
 
 class _Trial:
-    """One way, ready to be timed with a bucket of each size. Collective: all ranks."""
+    """One choice of engine and chunking, to be timed with a bucket of each size. Collective: all ranks."""
 
     def __init__(self, world: World, choice: Choice, sizes_bytes: Sequence[int]) -> None:
         self.choice = choice
         self._arrays = [np.ones(size // 4, np.float32) for size in sizes_bytes]
         buckets = [Bucket(f"{a.nbytes} bytes", "mean", a.dtype, (a.size,)) for a in self._arrays]
         self._exchanges = [AllReduce(bucket, tuned=True) for bucket in buckets]
-        self._collective = Collective(_PLACE, self._exchanges, world, SILENT)  # these are not the training's steps
+        self._collective = Collective(_PLACE, self._exchanges, world, SILENT)  # these are no steps of training
         self._collective.open(choice)
 
     @property
     def usable(self) -> bool:
-        """Whether the engine can be had; alike on all ranks."""
+        """Whether the engine could be opened; the same on all ranks."""
         return self._exchanges[0].engine == self.choice.engine
 
     def seconds(self) -> list[float]:
-        """One measurement of each size."""
+        """Return one measurement of each size."""
         times = []
         for number, (exchange, array) in enumerate(zip(self._exchanges, self._arrays, strict=True)):
             start = time.perf_counter()
@@ -274,9 +275,10 @@ class _Trial:
 
 
 def _in_turn(trials: Sequence[_Trial]) -> list[list[float]]:
-    """Median seconds of each trial for each size. In turn: what else the machine does hits all alike, and none finds
-    what it needs in the caches, as in training."""
-    # (The first touches new memory.)
+    """Return the median seconds of each trial for each size.
+
+    The trials take turns: other load affects all of them, and none finds its data in the caches, as in training."""
+    # The first round is dropped: it touches new memory.
     _, *rounds = [[trial.seconds() for trial in trials] for _ in range(1 + _REPETITIONS)]
     return [[statistics.median(times) for times in zip(*trial, strict=True)] for trial in zip(*rounds, strict=True)]
 
@@ -294,5 +296,5 @@ def _pinned(choice: Choice, spread: bool) -> str:
 
 
 def size_in_words(size_bytes: int) -> str:
-    """In MiB, or KiB below one."""
+    """Return a size as text, in MiB, or in KiB below 1 MiB."""
     return f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes >> 10} KiB"

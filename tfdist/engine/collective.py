@@ -1,4 +1,4 @@
-"""Collective: communication that all ranks agree on before it begins, made of exchanges on a channel of its own."""
+"""Collective: exchanges on a channel of their own, on which all ranks agree before the first one."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _STOPS = 4
 _EVALUATES = 8
 _ENDS_EPOCH = 16
 _ASKS = 32
-_SET_AT, _SET_COUNTS = 64, 8  # behind these flags: how often the script has set what is trained
-_PARTS = 1 << 12  # of a collective, at most
-_OPENED: dict[tuple[int, ...], int] = {}  # how many, of all groups of the same ranks
-_FLAG_BITS = 9  # of what a rank says with its arrival; its note comes behind
+_SET_AT, _SET_COUNTS = 64, 8  # bits above the flags: how often the script has set trained variables
+_PARTS = 1 << 12  # exchanges of a collective, at most
+_OPENED: dict[tuple[int, ...], int] = {}  # number of collectives, of all groups of the same ranks
+_FLAG_BITS = 9  # lowest bits of the number that a rank sends with its arrival; its note is above them
 
 _LOOKED_AT = (
-    "rank {} evaluates {} without applying it, while rank {} applies it in a training step, and all ranks must run the "
+    "rank {} evaluates {} without applying it, while rank {} applies it in a training step. All ranks must run the "
     "same: fetch it together with the training operation, or evaluate it on all ranks"
 )
 
 
 @dataclasses.dataclass(slots=True)
 class StopRequest:
-    """That some rank wants training to end: told with exchanges that are made anyway.
+    """A request to end training, which ranks send with exchanges that they make anyway.
 
     Attributes:
-      mine: this rank wants it.
-      heard: some rank wanted it when the ranks last met for an exchange; the same on all of them after a step.
+      mine: True if this rank wants to end.
+      heard: True if some rank wanted to end at the last exchange; the same on all ranks after a step.
     """
 
     mine: bool = False
@@ -47,37 +47,38 @@ class StopRequest:
 
 
 class Collective:
-    """One communication operation: what all ranks must agree on, and its channel.
+    """One communication operation: its exchanges, the plan that all ranks must agree on, and its channel.
 
     Args:
-      name: in words, for messages; unique in its graph.
-      exchanges: in their order.
+      name: name for messages; unique in its graph.
+      exchanges: the exchanges, in their order.
       group: the ranks that take part.
-      recorder: of what happens when.
-      everyone: the group is all ranks of the job.
-      averages: it is of gradients, whose values follow from the variables.
+      recorder: flight recorder.
+      everyone: True if the group is all ranks of the job.
+      averages: True for gradients, whose values follow from the variables.
 
     Attributes:
-      plan: a line for each tensor, compared between the ranks: what its exchanges say of themselves.
-      channel: opened when all ranks have been seen to have the same plan.
-      overwritten: this rank's values may differ from the other ranks'; told to them with the next step.
-      root_only: some rank said so, and this step's result is the first present rank's contribution alone.
-      absent: this rank has no data any more.
+      plan: the lines of the exchanges, one for each tensor; compared between the ranks.
+      channel: the channel; None until all ranks have the same plan.
+      overwritten: True if this rank's values may differ from the other ranks'; sent with the next step.
+      root_only: True if some rank's values may differ: the result is the first present rank's contribution alone.
+      absent: True if this rank has no data any more.
       present: the ranks whose tensors count in this step.
-      stop: what is told and heard with each step.
-      ends_epoch: the same of an epoch.
-      evaluates: what is about to run evaluates it, and updates nothing by it.
-      note: a number from 1 to 2^54 - 1 that goes with the next step, once; 0: nothing.
-      times_set: how often the script has set what is trained, between two steps.
-      set_apart: not all ranks have done so equally often since the last step; that is as if it was overwritten.
-      asks: this rank wants all to have a note in the step after the next.
-      asked: some rank has wanted that.
-      notes: those of all present ranks, if all had one in the last step, until they are looked at.
-      check: what compares by these.
-      checks: it and those of other trainings by the same exchanges; kept here, as what they hold may hold this.
-      number: among those that groups of these ranks have opened, the same on all of them.
-      step: counts from 1.
-      worker: carries exchanges out, if there are several.
+      stop: request to end training, sent with each step.
+      ends_epoch: request to end an epoch of ``fit``, sent with each step.
+      evaluates: True if the next run evaluates the collective without updating variables.
+      note: number from 1 to 2^54 - 1 that is sent once, with the next step; 0: none.
+      times_set: how often the script has set trained variables since the last step.
+      set_apart: True if ``times_set`` differs between the ranks, which has the effect of ``overwritten``.
+      asks: True if this rank wants all ranks to send a note in the step after the next.
+      asked: True if some rank has asked for notes.
+      notes: notes of all present ranks, if all sent one in the last step, until they are read.
+      check: object that compares the ranks by their notes.
+      checks: ``check`` and those of other trainings with the same exchanges. They are kept here, as they may refer to
+        this object.
+      number: number among the collectives that groups of these ranks have opened; the same on all ranks.
+      step: number of the step, from 1.
+      worker: thread that carries out the exchanges, if there are several.
     """
 
     def __init__(
@@ -120,18 +121,18 @@ class Collective:
 
     @property
     def tuned(self) -> bool:
-        """Whether it makes a difference which engine was found fastest."""
+        """Whether the choice of the engine has an effect on this collective."""
         return any(e.tuned_tensors or e.addresses for e in self.exchanges)
 
     def open(self, choice: Choice) -> None:
-        """Give it its channel, and its exchanges their engines. Collective: the group's ranks."""
+        """Open the channel and the engines of the exchanges. Collective: the group's ranks."""
         tensors = max((e.tuned_tensors for e in self.exchanges), default=0)
         addresses = max((e.addresses for e in self.exchanges), default=0)
         self.channel = self.group.channel(self.name, choice.needs(tensors, addresses))
         self.channel.chunking = choice.chunking
         ranks = tuple(self.group.ranks)
         self.number = _OPENED[ranks] = _OPENED.get(ranks, 0) + 1
-        # With the graph or the model that it is of.
+        # The channel is closed when the graph or model of this collective is collected.
         weakref.finalize(self, _close, self.channel, self.worker, self._broken).atexit = False
         self._contexts = [_ExchangeContext(self, number, choice, self.channel) for number in range(len(self.exchanges))]
         for exchange, context in zip(self.exchanges, self._contexts, strict=True):
@@ -152,7 +153,7 @@ class Collective:
             self._hear(own, flags)
 
     def _hear(self, own: int, flags: Sequence[int]) -> None:
-        said = {own} if flags.count(own) == len(flags) else set(flags)  # there may be thousands
+        said = {own} if flags.count(own) == len(flags) else set(flags)  # there may be thousands of ranks
         absent = any(flag & _ABSENT for flag in said)
         self.present = [r for r, flag in enumerate(flags) if not flag & _ABSENT] if absent else self._everybody
         if len({flag & _EVALUATES for flag in said if not flag & _ABSENT}) > 1:
@@ -174,11 +175,11 @@ class Collective:
             self.present = self.present[:1]
 
     def communicate(self, number: int) -> None:
-        """Carry one exchange out; after a failure there is no further."""
+        """Carry out one exchange. After a failure every further call raises the same error."""
         if self._failure:
             raise self._failure
         try:
-            with np.errstate(over="ignore", invalid="ignore"):  # infinities are values, as TensorFlow has it
+            with np.errstate(over="ignore", invalid="ignore"):  # infinities are values, as in TensorFlow
                 self.exchanges[number].communicate(self._contexts[number])
             assert self.channel is not None
             self.channel.done()
@@ -192,7 +193,7 @@ class Collective:
 
 def _close(channel: Channel, worker: Worker, broken: threading.Event) -> None:
     worker.end()
-    if not broken.is_set():  # another rank may still be in the midst of it
+    if not broken.is_set():  # after a failure another rank may still use the channel
         channel.give_back()
 
 

@@ -1,7 +1,7 @@
-"""Engine: one way to add arrays of all ranks, and the table of engines, where a new one is listed.
+"""Engine: one way to add arrays of all ranks. This module also has the table of engines.
 
-A new engine is a module like ``_shared_memory_engine`` and a line, ``register(name, candidates)``: it can then be
-chosen by ``TFDIST_ENGINE``, and is timed beside the others when that is ``auto``.
+A new engine is a module like ``_shared_memory_engine`` and a line ``register(name, candidates)``. ``TFDIST_ENGINE`` can
+then choose it; with ``auto`` it is timed together with the other engines.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tfdist.transport.interfaces import Channel, Chunking, NodeMemory, World
 
 
 class AllReduceContext(Protocol):
-    """What an engine must know of the exchange that it carries out; more of it: ``exchange.ExchangeContext``.
+    """The part of ``exchange.ExchangeContext`` that an engine needs.
 
     Attributes:
-      span: for the timeline.
+      span: records a span for the timeline.
     """
 
     span: Span
@@ -39,22 +39,22 @@ class AllReduceContext(Protocol):
 
     @property
     def contributes(self) -> bool:
-        """Whether this rank's do."""
+        """Whether this rank's tensors count in this step."""
 
     def place(self, what: str) -> str:
-        """Where this is, in words."""
+        """Return a description of this place in the program, for messages."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Tensors of one dtype that are combined in one piece.
+    """Tensors of one dtype that are combined together.
 
     Attributes:
-      what: in words.
-      op: how.
-      dtype: of all tensors.
-      sizes: elements of each; None if they differ from step to step.
-      format: how they travel between machines; another than as they are is for float32 of known sizes.
+      what: description for messages.
+      op: operation that combines the tensors.
+      dtype: dtype of all tensors.
+      sizes: number of elements of each tensor; None if they differ from step to step.
+      format: format between machines; formats that round are for float32 tensors of known sizes.
     """
 
     what: str
@@ -65,11 +65,11 @@ class Bucket:
 
     @property
     def size_bytes(self) -> int:
-        """Of all tensors; 0 if it is not known."""
+        """Bytes of all tensors; 0 if unknown."""
         return sum(self.sizes or ()) * self.dtype.itemsize
 
     def wire(self, elements: int) -> Wire | None:
-        """How so many elements of it travel, step after step, if not as they are."""
+        """Return a wire that encodes so many elements step after step; None if they travel unchanged."""
         return self.format.wire(elements) if self.format.wire else None
 
 
@@ -81,10 +81,10 @@ class BucketAllReduce(Protocol):
 
     @property
     def lost(self) -> Sequence[Lost]:
-        """What rounding has lost, to be added to what is sent next (see ``Wire``), and where it lies."""
+        """What rounding has lost, which is added to the values sent next (see ``Wire``), with the tensors' places."""
 
     def prepare(self, sources: Sequence[np.ndarray], whole: np.ndarray) -> None:
-        """Before this rank arrives: these are its tensors, flat, and the buffer for the results."""
+        """Take this rank's tensors, flat, and the buffer for the results, before this rank arrives."""
 
     def run(
         self,
@@ -94,24 +94,24 @@ class BucketAllReduce(Protocol):
         targets: Sequence[np.ndarray],
         divisor: int,
     ) -> None:
-        """After all have arrived: put the results into the buffer's parts. Collective: all ranks."""
+        """Write the results into the buffer's parts, after all have arrived. Collective: all ranks."""
 
 
 @runtime_checkable
 class PlacesBuffers(Protocol):
-    """What a ``BucketAllReduce`` is, too, if its buffers cannot be anywhere."""
+    """A ``BucketAllReduce`` that allocates its buffers itself."""
 
     @property
     def allocate(self) -> Allocate:
-        """Makes the memory of one."""
+        """Function that allocates the memory of a buffer."""
 
 
 class Engine(Protocol):
-    """One way to combine arrays over the ranks; engines that are equal work alike.
+    """One way to combine arrays over the ranks. Equal engines work in the same way.
 
     Attributes:
-      name: as ``TFDIST_ENGINE`` has it.
-      device: where its arrays live, as TensorFlow names devices.
+      name: name in ``TFDIST_ENGINE``.
+      device: TensorFlow's name of the device with its arrays.
     """
 
     @property
@@ -121,20 +121,20 @@ class Engine(Protocol):
     def device(self) -> str: ...  # noqa: D102
 
     def needs(self, tensors: int) -> NodeMemory | None:
-        """What it needs of a channel for buckets of so many tensors at most; None: nothing but messages."""
+        """Return what it needs of a channel for buckets of at most so many tensors; None: only messages."""
 
     def open(self, bucket: Bucket, channel: Channel) -> BucketAllReduce | None:
-        """Ready for one bucket. Collective: the channel's group.
+        """Open the engine for one bucket. Collective: the channel's group.
 
         Returns:
-          None if the channel does not have what this engine needs: MPI does it then.
+          The all-reduce of the bucket. None if the channel lacks what this engine needs: then MPI takes the bucket.
         """
 
     def settings(self) -> str:
-        """What chooses this very engine, as ``TFDIST_ENGINE`` has it."""
+        """Return the value of ``TFDIST_ENGINE`` that chooses this variant of the engine."""
 
     def __str__(self) -> str:
-        """What it does, in words."""
+        """Return a description for messages."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,11 +142,11 @@ class Choice:
     """Which engine takes which bucket.
 
     Attributes:
-      engine: takes buckets of known sizes from ``crossover_bytes`` on.
-      crossover_bytes: smaller ones go through ``base``.
-      base: takes the rest, and what ``engine`` cannot.
-      small: comes before both, if there is one, and takes what it finds small.
-      chunking: between machines.
+      engine: engine for buckets of known sizes from ``crossover_bytes`` on.
+      crossover_bytes: size below which buckets go to ``base``.
+      base: engine for all other buckets, and for those that ``engine`` cannot take.
+      small: engine for small buckets, asked before the other two; None if there is none.
+      chunking: how arrays travel between machines.
     """
 
     engine: Engine
@@ -156,11 +156,11 @@ class Choice:
     chunking: Chunking = Chunking()
 
     def needs(self, tensors: int, addresses: int = 0) -> NodeMemory | None:
-        """What a channel must have.
+        """Return what a channel must have; None: only messages.
 
         Args:
-          tensors: of a bucket at most; 0: there are no buckets.
-          addresses: that are published beside those, where the engine reaches the other ranks' memory.
+          tensors: largest number of tensors of a bucket; 0: there are no buckets.
+          addresses: number of further addresses to publish, if the engine accesses the other ranks' memory.
         """
         engine = self.engine if self.crossover_bytes < float("inf") else None
         sharing = filter(None, [self.small, engine] if tensors else [])
@@ -171,12 +171,12 @@ class Choice:
         return functools.reduce(NodeMemory.with_other, needs) if needs else None
 
     def open(self, bucket: Bucket, channel: Channel, tuned: bool) -> tuple[Engine, BucketAllReduce]:
-        """The engine that takes a bucket, ready for it. Collective: the channel's group.
+        """Return the engine that takes a bucket, and open it. Collective: the channel's group.
 
         Args:
-          bucket: which.
-          channel: its own.
-          tuned: ``engine`` may take it.
+          bucket: the bucket.
+          channel: channel of the bucket's collective.
+          tuned: True if ``small`` and ``engine`` may take it; else ``base`` takes it.
         """
         large = bucket.sizes is not None and bucket.size_bytes >= self.crossover_bytes
         fitting = [self.small, self.engine if large else None] if tuned else []
@@ -195,8 +195,8 @@ def register(name: str, candidates: Candidates) -> None:
     """Add an engine to the table.
 
     Args:
-      name: for ``TFDIST_ENGINE``.
-      candidates: (world, settings) -> the engine in its variants as far as the system allows it; collective.
+      name: name in ``TFDIST_ENGINE``.
+      candidates: (world, settings) -> the variants of the engine that the system allows; collective.
     """
     _CANDIDATES[name] = candidates
     if name not in settings.ENGINES:
@@ -204,7 +204,7 @@ def register(name: str, candidates: Candidates) -> None:
 
 
 def candidates(world: World, settings: Settings) -> list[Engine]:
-    """The engines that the settings and the system allow. Collective: all ranks."""
-    # (What TensorFlow's collectives do not take, these do.)
+    """Return the engines that the settings and the system allow. Collective: all ranks."""
+    # If the setting names TensorFlow's collectives, these engines take the tensors that those do not take.
     names = [settings.engine] if settings.engine in _CANDIDATES else list(_CANDIDATES)
     return [engine for name in names for engine in _CANDIDATES[name](world, settings)]

@@ -1,4 +1,4 @@
-"""Exchange: a part of a collective, one message or a few, and its turn among the others."""
+"""Exchange: a part of a collective, of one message or a few."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tfdist.transport.interfaces import Channel
 
 
 class ExchangeContext(AllReduceContext, Protocol):
-    """One exchange's place in its collective: how it meets the other ranks.
+    """What an exchange gets from its collective to meet the other ranks.
 
     Attributes:
-      channel: the collective's.
-      choice: which engine takes which bucket.
+      channel: channel of the collective.
+      choice: choice of the engine for each bucket.
     """
 
     @property
@@ -27,7 +27,7 @@ class ExchangeContext(AllReduceContext, Protocol):
 
     @property
     def key(self) -> int:
-        """A number that stands for the exchange, the same on all ranks, and no other's of the group."""
+        """A number that identifies the exchange in its group, the same on all ranks."""
 
     def arrive(self, what: str, size_bytes: int = 0) -> None:
         """Wait for all ranks."""
@@ -37,11 +37,11 @@ class Exchange(Protocol):
     """A part of a collective.
 
     Attributes:
-      what: in words.
-      lines: what it exchanges and how, a line for each tensor: must be the same on all ranks, and two exchanges with
-        the same lines are the same.
-      tuned_tensors: how many it hands to the engine that was found fastest; 0: none.
-      addresses: of arrays that it publishes itself, where that engine reaches the other ranks' memory.
+      what: description for messages.
+      lines: descriptions of the tensors and their operation, one line for each tensor. They must be the same on all
+        ranks; exchanges with the same lines are the same.
+      tuned_tensors: number of tensors for the engine that was found fastest; 0: none.
+      addresses: number of addresses that the exchange publishes itself, if that engine accesses other ranks' memory.
     """
 
     what: str
@@ -50,16 +50,16 @@ class Exchange(Protocol):
     addresses: int
 
     def open(self, context: ExchangeContext) -> None:
-        """The ranks have agreed, and there is a channel. Collective."""
+        """Prepare the exchange: the ranks have agreed, and the channel is open. Collective."""
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
-        """Take the arguments: TensorFlow's memory, which may be read as long as they are held, and never written."""
+        """Take the arguments. They are TensorFlow's memory: read it only while holding them, and never write to it."""
 
     def load_nothing(self) -> None:
-        """This rank has no arguments any more."""
+        """Load a substitute for the arguments: this rank has no data any more."""
 
     def communicate(self, context: ExchangeContext) -> None:
-        """Collective."""
+        """Carry out the exchange. Collective."""
 
     def results(self) -> list[np.ndarray]:
-        """What TensorFlow gets."""
+        """Return the arrays for TensorFlow."""

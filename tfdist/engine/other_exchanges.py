@@ -1,4 +1,4 @@
-"""All-gather, broadcast, all-to-all …: functions of a channel and arrays, and any of them as one exchange."""
+"""All-gather, broadcast, all-to-all …: functions of a channel and arrays, and an exchange that calls one of them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def holds_objects(dtype: np.dtype) -> bool:
 
 
 def own_copy(value: Any) -> np.ndarray:
-    """An array of the value's elements; of a scalar string, which TensorFlow hands out as plain bytes, too."""
+    """Copy a value into an array; also a scalar string, which TensorFlow returns as plain bytes."""
     return np.array(value, object if isinstance(value, bytes | str) else None, copy=True, order="C")
 
 
 class CollectiveCall:
-    """See ``exchange.Exchange``. Any function of a channel and arrays, after all have arrived.
+    """See ``exchange.Exchange``. Calls a function of a channel and arrays after all ranks have arrived.
 
     Args:
-      what: in words.
-      lines: of its tensors.
+      what: description for messages.
+      lines: descriptions of the tensors, compared between the ranks.
       function: (channel, arrays) -> arrays; collective.
-      same_size: all ranks must bring as many bytes.
+      same_size: True if all ranks must bring the same number of bytes.
     """
 
     tuned_tensors = addresses = 0
@@ -49,18 +49,18 @@ class CollectiveCall:
         self._same_size = same_size
 
     def open(self, context: ExchangeContext) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
-        """Copy in."""
+        """Copy the arguments."""
         self._arrays = [own_copy(a) for a in arrays]
 
     def load_nothing(self) -> None:
-        """Impossible."""
+        """Raise RuntimeError: nothing can replace the arguments."""
         raise RuntimeError(f"{self.what}: tfdist.join cannot stand in for this rank; give all ranks equal data")
 
     def communicate(self, context: ExchangeContext) -> None:
-        """Arrive and call."""
+        """Wait for all ranks, and call the function."""
         with context.span("wait", self.what):
             sized = self._same_size and not holds_objects(self._arrays[0].dtype)
             context.arrive(self.what, self._arrays[0].nbytes if sized else 0)
@@ -68,12 +68,12 @@ class CollectiveCall:
             self._arrays = self._function(context.channel, self._arrays)
 
     def results(self) -> list[np.ndarray]:
-        """The function's."""
+        """Return the function's results."""
         return self._arrays
 
 
 def _pickled(like: np.ndarray) -> bool:
-    """Bytes do not tell how many rows there are: of objects, or of rows without elements."""
+    """Whether to pickle: for objects, and rows without elements, the bytes do not give the number of rows."""
     return holds_objects(like.dtype) or 0 in like.shape[1:]
 
 
@@ -90,7 +90,7 @@ def _rows(parts: Sequence[np.ndarray], like: np.ndarray) -> list[np.ndarray]:
 
 
 def all_reduce(op: Op, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """One array, combined over the ranks; a scalar if it was one. Collective: the channel's ranks."""
+    """Combine one array over the ranks; a scalar stays a scalar. Collective: the channel's ranks."""
     (array,) = arrays
     flat = array.reshape(-1)
     channel.all_reduce(flat, op, channel.size if op == "mean" else 1)
@@ -98,7 +98,7 @@ def all_reduce(op: Op, channel: Channel, arrays: Sequence[np.ndarray]) -> list[n
 
 
 def broadcast(root: int, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """One array, that of the root. Collective: the channel's ranks."""
+    """Return the root's array on all ranks. Collective: the channel's ranks."""
     if holds_objects(arrays[0].dtype):
         own = _bytes(arrays[0]) if channel.rank == root else np.empty(0, np.uint8)
         return [pickle.loads(channel.all_gather(own)[root].tobytes())]
@@ -107,13 +107,13 @@ def broadcast(root: int, channel: Channel, arrays: Sequence[np.ndarray]) -> list
 
 
 def all_gather(channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The rows of one array of each rank, one rank after the other. Collective: the channel's ranks."""
+    """Return the rows of all ranks' arrays, one rank after the other. Collective: the channel's ranks."""
     (array,) = arrays
     return [np.concatenate(_rows(channel.all_gather(_bytes(array)), array))]
 
 
 def reduce_scatter(op: Op, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """This rank's part of the rows, combined over the ranks. Collective: the channel's ranks."""
+    """Return this rank's part of the rows, combined over the ranks. Collective: the channel's ranks."""
     (array,) = arrays
     received = _rows(channel.all_to_all([_bytes(p) for p in np.array_split(array, channel.size)]), array)
     own = np.empty_like(received[0])
@@ -123,7 +123,7 @@ def reduce_scatter(op: Op, channel: Channel, arrays: Sequence[np.ndarray]) -> li
 
 
 def all_to_all(channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Rows and the number for each rank -> rows received, and how many from each. Collective: the channel's ranks.
+    """Send (rows, number of rows for each rank) and return the same as received. Collective: the channel's ranks.
 
     Raises:
       ValueError: the numbers do not add up to the rows.
@@ -131,7 +131,7 @@ def all_to_all(channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarra
     array, splits = arrays
     if splits.shape != (channel.size,) or splits.sum() != len(array) or (splits < 0).any():
         raise ValueError(
-            f"splits={splits.tolist()} must be {channel.size} counts, one a rank, that add up to the {len(array)} rows"
+            f"splits={splits.tolist()} must be {channel.size} counts, one per rank, and add up to {len(array)} rows"
         )
     received = _rows(channel.all_to_all([_bytes(p) for p in np.split(array, np.cumsum(splits)[:-1])]), array)
     return [np.concatenate(received), np.array([len(r) for r in received], np.int64)]

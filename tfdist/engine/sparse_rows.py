@@ -1,8 +1,8 @@
-"""Sparse rows (IndexedSlices) over the ranks as one exchange: each row that any rank touched, once, averaged.
+"""Sparse rows (IndexedSlices) as one exchange: the average over the ranks of each row that any rank touched.
 
-How rows travel changes no more of the result than its rounding: as they are, added in the order of the ranks (gather),
-on one machine where they lie; or a dense array with a mark for each row that is touched, added by MPI (dense). Where an
-optimizer is to see duplicates as one process would have them, the gathered rows are not added (unmerged).
+The way in which rows travel changes the result by rounding only. ``gather`` sends rows, or reads them in other ranks'
+memory on one machine, and adds them in the order of the ranks. ``dense`` has MPI add a dense array with a mark for each
+touched row. ``unmerged`` does not add gathered rows: the optimizer sees duplicates as one process would have them.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ SparseMode = Literal["auto", "dense", "gather", "unmerged"]
 
 
 def gathered_bytes(rows: int, width: int, value_bytes: int = 4, index_bytes: int = 8) -> int:
-    """What every rank receives if rows travel as they are.
+    """Return the bytes that every rank receives if the rows themselves travel.
 
     Args:
-      rows: of all ranks together, each rank's without duplicates.
+      rows: number of rows of all ranks together, without duplicates on a rank.
       width: elements of a row.
-      value_bytes: of an element.
-      index_bytes: of a row's number.
+      value_bytes: bytes of an element.
+      index_bytes: bytes of an index.
     """
     return rows * (width * value_bytes + index_bytes)
 
 
 def dense_bytes(vocabulary: int, width: int, value_bytes: int = 4) -> int:
-    """What every rank receives if all rows travel, touched or not, each with its mark.
+    """Return the bytes that every rank receives if all rows travel, touched or not, each with a mark.
 
     Args:
-      vocabulary: rows of the variable.
+      vocabulary: number of rows of the variable.
       width: elements of a row.
-      value_bytes: of an element.
+      value_bytes: bytes of an element.
     """
     return vocabulary * (width + 1) * value_bytes
 
@@ -46,9 +46,9 @@ def dense_bytes(vocabulary: int, width: int, value_bytes: int = 4) -> int:
 def choose(
     way: SparseMode, rows: int, vocabulary: int | None, width: int, value_bytes: int, index_bytes: int
 ) -> SparseMode:
-    """How rows travel in one step: as they are, unless a dense sum is less work.
+    """Choose how rows travel in one step; for ``auto``: ``dense`` if it moves fewer bytes, else ``gather``.
 
-    An all-reduce moves every byte twice, to be added and as the sum.
+    An all-reduce moves every byte twice: to the sum, and as the sum.
     """
     if way == "unmerged":
         return way
@@ -62,14 +62,14 @@ def choose(
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """One variable whose gradient is slices.
+    """One variable with gradients of IndexedSlices.
 
     Attributes:
-      name: in words.
-      vocabulary: its number of rows; None if it is not known.
-      way: the setting.
-      index_dtype: of the rows' numbers.
-      dtype: of the values on the wire.
+      name: name for messages.
+      vocabulary: number of rows of the variable; None if unknown.
+      way: way in which rows travel, as set by the user.
+      index_dtype: dtype of the indices.
+      dtype: dtype of the values on the wire.
       row_shape: static shape of a row; () for scalars.
     """
 
@@ -95,14 +95,14 @@ class Rows:
     """See ``exchange.Exchange``. The slices of several variables.
 
     Args:
-      what: in words.
+      what: description for messages.
       tables: the variables.
-      lines: of their slices.
+      lines: descriptions of the slices, compared between the ranks.
 
     Attributes:
       tables: as given.
-      exchanged_bytes: of the rows that all ranks brought in the last step, or of the dense array, for each table.
-      ways: that were chosen in the last step.
+      exchanged_bytes: for each table the bytes of all ranks' rows in the last step, or of the dense array.
+      ways: for each table the way in which its rows travelled in the last step.
     """
 
     tuned_tensors = 0
@@ -117,13 +117,13 @@ class Rows:
         self._direct: DirectRows | None = None
 
     def open(self, context: ExchangeContext) -> None:
-        """See whether the ranks reach each other's memory."""
+        """Check whether the ranks can access each other's memory."""
         node = context.channel.node
         if node and node.alone and node.process_memory:
             self._direct = DirectRows(self.what, node, node.process_memory, len(self.tables))
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
-        """Take (indices [rows], values [rows, …]) of each table; rows occur once, unless they stay unmerged."""
+        """Take (indices [rows], values [rows, …]) of each table. Indices occur once, but for unmerged tables."""
         self._indices, self._values = [], []
         for table, indices, values in zip(self.tables, arrays[::2], arrays[1::2], strict=True):
             rows = values.reshape(len(indices), table.width)
@@ -134,12 +134,12 @@ class Rows:
             self._values.append(rows)
 
     def load_nothing(self) -> None:
-        """No rows."""
+        """Load no rows."""
         self._indices = [np.empty(0, t.index_dtype) for t in self.tables]
         self._values = [np.empty((0, t.width), t.dtype) for t in self.tables]
 
     def communicate(self, context: ExchangeContext) -> None:
-        """Arrive, count, choose, exchange."""
+        """Wait for all ranks, count the rows, choose how they travel, and exchange them."""
         if self._direct:
             self._direct.publish(self._indices, self._values)
         with context.span("wait", self.what):
@@ -160,7 +160,7 @@ class Rows:
                 self._reduce(context, i)
 
     def results(self) -> list[np.ndarray]:
-        """(indices, values) of each table: ascending rows, each once; unmerged, as all ranks have brought them."""
+        """Return (indices, values) of each table: ascending, each index once; if unmerged, all rows of all ranks."""
         results = []
         for table, indices, values in zip(self.tables, self._indices, self._values, strict=True):
             results += [indices, values.reshape(len(indices), *table.row_shape)]
@@ -168,7 +168,7 @@ class Rows:
 
     def _way(self, table: Table, rows: int) -> SparseMode:
         if self._direct and table.way == "auto":
-            return "gather"  # which moves no more than the union there
+            return "gather"  # in shared memory this moves no more than the union of the rows
         value_bytes, index_bytes = table.dtype.itemsize, table.index_dtype.itemsize
         return choose(table.way, rows, table.vocabulary, table.width, value_bytes, index_bytes)
 
@@ -200,7 +200,7 @@ class Rows:
     def _unpacked(
         self, part: np.ndarray, chosen: Sequence[int], rows: np.ndarray
     ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """One rank's (indices, values) of each table: first all indices, then all values, as they were packed."""
+        """Return one rank's (indices, values) of each table. In ``part`` all indices come first, then all values."""
         start, arrays = 0, []
         for dtypes, widths in (
             ([self.tables[i].index_dtype for i in chosen], [1] * len(chosen)),
@@ -208,7 +208,7 @@ class Rows:
         ):
             for i, dtype, width in zip(chosen, dtypes, widths, strict=True):
                 stop = start + int(rows[i]) * width * dtype.itemsize
-                arrays.append(part[start:stop].view(dtype))  # NumPy reads it even if it is not aligned
+                arrays.append(part[start:stop].view(dtype))  # NumPy also reads unaligned arrays
                 start = stop
         indices, values = arrays[: len(chosen)], arrays[len(chosen) :]
         return {
@@ -242,7 +242,7 @@ def merged(contributions: Contributions, divisor: int) -> tuple[np.ndarray, np.n
 
     Args:
       contributions: (indices [rows], values [rows, width]) of each rank, every index once.
-      divisor: of the sums.
+      divisor: divisor of the sums.
 
     Returns:
       indices [distinct rows], ascending, and values [distinct rows, width].
@@ -259,11 +259,11 @@ def merged(contributions: Contributions, divisor: int) -> tuple[np.ndarray, np.n
 
 
 def unmerged(contributions: Contributions, divisor: int) -> tuple[np.ndarray, np.ndarray]:
-    """The ranks' rows one after the other, each divided: those of one process with the batches of all ranks.
+    """Concatenate the ranks' rows and divide them: one process with the batches of all ranks has the same rows.
 
     Args:
       contributions: (indices [rows], values [rows, width]) of each rank.
-      divisor: of each.
+      divisor: divisor of each row.
 
     Returns:
       indices [rows of all], and values [rows of all, width].

@@ -1,4 +1,4 @@
-"""Conditions in graphs under construction: those that can do what stands around them can, and what they depend on."""
+"""Conditions in graphs under construction: builds them, and finds those that depend on this rank's own values."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _OWN = re.compile("Random|Iterator|PyFunc|ReadFile|Dequeue|DecodeCSV")
 
 
 def do_if(condition: tf.Tensor, build: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """Have something done when a condition is true.
+    """Build operations that run only if a condition is true, and return their result.
 
-    ``tf.cond``, in a session's graph of TensorFlow 1's kind: it can set reference variables, which no function can.
-    (tensorflow/python/ops/control_flow_util_v2.py: the kind follows a switch that the script may have left either way.)
+    In a session's graph this is TensorFlow 1's ``tf.cond``: it can set reference variables, and a function cannot.
+    A switch selects the kind, and the script may have set it (tensorflow/python/ops/control_flow_util_v2.py).
 
     Args:
       condition: scalar, bool.
-      build: builds what is done, and returns a scalar bool behind it.
+      build: function that builds the operations, and returns a scalar bool that depends on them.
 
     Returns:
-      What ``build`` returns, or False.
+      The result of ``build``, or False if the condition is false.
     """
     v1 = tf.compat.v1
     in_functions = v1.control_flow_v2_enabled()
@@ -52,7 +52,7 @@ _around = _Around()
 
 @contextlib.contextmanager
 def building(condition: Any) -> Iterator[None]:
-    """What is built meanwhile, in functions, is done if a tensor is true."""
+    """Note the condition under which the operations run that a function builds in this context."""
     _around.conditions.append(condition)
     try:
         yield
@@ -61,10 +61,10 @@ def building(condition: Any) -> Iterator[None]:
 
 
 def own_condition(exchanged: set[tf.Operation]) -> str:
-    """Which condition around what is under construction depends on this rank's own values, in words; empty: none.
+    """Return a condition around the current operations that depends on this rank's own values, as text; else empty.
 
     Args:
-      exchanged: operations whose results all ranks have alike.
+      exchanged: operations whose results come from all ranks.
     """
     around = control_flow_around(tf.compat.v1.get_default_graph())
     conditions = [*_around.conditions, *(getattr(own, "pred", None) for own in around)]
@@ -75,9 +75,9 @@ def own_condition(exchanged: set[tf.Operation]) -> str:
 
 
 def _of_own_values(tensor: Any, exchanged: set[tf.Operation]) -> bool:
-    """Whether a tensor is made of what this rank alone has: its batch, or numbers that it draws.
+    """Return whether a tensor depends on values that only this rank has: its batch, or its random numbers.
 
-    A script's own scalars are taken for the same on all ranks: a step's number, or whether it is the last.
+    A script's scalars count as the same on all ranks, for example a step's number, or a flag for the last step.
     """
     for op in ancestors([tensor.op], stop=exchanged.__contains__, control=False):
         if op in exchanged:
@@ -92,18 +92,18 @@ def _of_own_values(tensor: Any, exchanged: set[tf.Operation]) -> bool:
 
 
 def _inputs_behind(tensor: Any, exchanged: set[tf.Operation]) -> Iterator[Any]:
-    """What has a value already, of that which a tensor of a function is made of."""
+    """Yield the eager values that a tensor of a function depends on."""
     for op in ancestors([tensor.op], stop=exchanged.__contains__, control=False):
         if op not in exchanged:
             yield from (value for t in op.inputs if not is_symbolic(value := outside(t)))
 
 
 def _batch(value: Any) -> bool:
-    """Whether a value may be a batch."""
+    """Return whether a value may be a batch."""
     return value.dtype.is_floating and (value.shape.num_elements() or 0) > 1
 
 
 def _line(op: tf.Operation) -> str:
-    """Where the script has made it."""
+    """Return the file and line of the script that made an operation, as text; empty if unknown."""
     own = [frame for frame in op.traceback or () if not foreign_file(frame.filename)]
     return f" ({own[-1].filename.rpartition('/')[2]}:{own[-1].lineno})" if own else ""

@@ -1,6 +1,7 @@
-"""Data comparison: ranks that train on the same data gain nothing by each other; and what they share must be the same.
+"""Data comparison: finds ranks that all train on the same data, and ranks that share different data.
 
-That their data are the same shows by what ``fit`` is given, or by the gradients of a training's first step.
+Ranks with the same data learn nothing from each other. The comparison uses the data that ``fit`` is given, or the
+gradients of a training's first step. Data that ``tfdist.shard`` divides among the ranks must be the same on all ranks.
 """
 
 from __future__ import annotations
@@ -15,56 +16,56 @@ from tfdist.transport.interfaces import Channel
 
 _PLACE = "the comparison of first gradients, and of what was shared"
 _SAME_DATA = (
-    "all ranks {}, and so train on the same data, it seems, as one process would by itself: give each rank its own, by "
-    "tfdist.shard(arrays) or tfdist.shard(dataset) before it is shuffled and batched; or, for model.fit, set "
-    "TFDIST_AUTOSHARD=1"
+    "all ranks {}, and so train on the same data, it seems. One process would learn as much. Give each rank its own "
+    "data by tfdist.shard(arrays), or by tfdist.shard(dataset) before the dataset is shuffled and batched. For "
+    "model.fit you can set TFDIST_AUTOSHARD=1"
 )
 _OTHER_DATA = (
-    "tfdist.shard was given other data on each rank, so that some examples may come twice and others never: seed what "
-    "makes, orders or splits the data, the same on all ranks"
+    "tfdist.shard was given other data on each rank, so that some examples may come twice and others never. Use the "
+    "same seed on all ranks where the data are made, ordered or split"
 )
-_MOST_SHARED = 16  # a script may share each batch
+_MOST_SHARED = 16  # calls that are compared; a script may share each batch
 
 
 class DataComparison:
-    """Of this process with the others. What is wrong is told, and not refused: it may be meant so."""
+    """Comparison of this rank's data with the others'. A problem is logged, not raised: the script may intend it."""
 
     def __init__(self) -> None:
-        self._digest = 0  # none yet, but for zeros
+        self._digest = 0  # no gradients yet, or only zeros
         self._compared = False
-        self._told: set[int] = set()  # digests of data
+        self._told: set[int] = set()  # digests of data that a log line was printed for
         self._told_of_gradients = self._told_of_shared = self._known = False
         self._shared: list[int] = []
 
     def shared(self, digest: Callable[[], int]) -> None:
-        """``tfdist.shard`` was called: ``digest``, of the first calls, gives a number for the data; 0: unknown."""
+        """Note a call of ``tfdist.shard``. ``digest`` returns a number for the data, or 0; only first calls use it."""
         if len(self._shared) < _MOST_SHARED:
             self._shared.append(digest())
 
     def fit_begins(self, digest: int) -> None:
-        """``fit`` was called: a number that stands for data that are the same on all ranks; 0: they may not be."""
+        """Log that all ranks give ``fit`` the same data. ``digest``: a number for these data; 0: they may differ."""
         self._known = bool(digest)
         if digest and digest not in self._told:
             self._told.add(digest)
-            announce(_SAME_DATA.format("feed model.fit the same data, in whatever order"))
+            announce(_SAME_DATA.format("feed model.fit the same data, in any order"))
 
     def begin(self) -> None:
-        """A training begins."""
+        """Forget the gradients of an earlier training, as a new training begins."""
         self._digest, self._compared, self._known = 0, self._known, False
 
     def bring(self, arrays: Sequence[np.ndarray]) -> None:
-        """This rank's own gradients, of a step, before they are averaged."""
+        """Compute the digest of this rank's gradients in a training's first step, before they are averaged."""
         if not self._digest and not self._compared and any(array.any() for array in arrays):
             self._digest = checksum(arrays)
 
     def compare(self, control: Channel) -> None:
-        """Collective, the first time in a training: all ranks, when they have averaged gradients."""
+        """Compare the ranks once in a training, after gradients were averaged. Collective: all ranks."""
         if self._compared:
             return
         self._compared = True
         own = (self._shared, self._digest)
         shared, digests = zip(*control.all_gather_object(own, _PLACE), strict=True)
-        # What one rank alone has shared the others need not know.
+        # Ranks that have called tfdist.shard more often than others are not compared.
         if not self._told_of_shared and len(set(map(len, shared))) == 1 and any(one != shared[0] for one in shared):
             self._told_of_shared = True
             announce(_OTHER_DATA)

@@ -1,4 +1,4 @@
-"""Derivatives of what collectives make of a value: ``tf.custom_gradient`` without its memory of every graph."""
+"""Derivatives of collectives: a ``tf.custom_gradient`` that does not keep every graph in memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ _ATTRIBUTE = "_tfdist_derivatives"
 
 
 def differentiable(value: Any, forward: Callable[[Any], Any], backward: Backward) -> Any:
-    """What a function makes of a value, with a derivative where there can be one.
+    """Return ``forward(value)``, with a derivative if the value is a floating-point or complex tensor.
 
-    ``tf.custom_gradient`` (tensorflow/python/ops/custom_gradient.py) registers a function for each use in a graph, for
-    ever, and with it the graph and whatever it holds. Here a graph keeps its own.
+    ``tf.custom_gradient`` (tensorflow/python/ops/custom_gradient.py) registers a function for each use in a graph, and
+    never removes it. The function keeps the graph and everything in it alive. Here each graph keeps its own functions.
 
     Args:
       value: tensor, array or number.
-      forward: the function, of a tensor to a tensor of the same graph.
-      backward: gets the loss's derivative with respect to the result, and returns that with respect to ``value``.
+      forward: function of a tensor that returns a tensor of the same graph.
+      backward: function of the loss's derivative with respect to the result. It returns the loss's derivative with
+        respect to ``value``.
     """
     if not (isinstance(value, tf.Tensor) and (value.dtype.is_floating or value.dtype.is_complex)):
         return forward(value)
@@ -38,15 +39,15 @@ def differentiable(value: Any, forward: Callable[[Any], Any], backward: Backward
     if not hasattr(graph, _ATTRIBUTE):
         setattr(graph, _ATTRIBUTE, {})
     getattr(graph, _ATTRIBUTE)[outputs[0].op.name] = backward
-    make_state(graph).exchanged.add(outputs[0].op)  # what it returns is nobody's own, though the value goes through it
+    make_state(graph).exchanged.add(outputs[0].op)  # its result comes from all ranks, although an input is own
     eager.record_operation(_TYPE, outputs, [result, value], lambda d, _: [None, backward(tf.convert_to_tensor(d))])
     return outputs[0]
 
 
 def nothing_after(exchanged: tf.Tensor) -> tf.Tensor:
-    """Zeros in place of a result that other ranks need this one to compute.
+    """Return zeros in place of a result that this rank must compute because other ranks need it to take part.
 
-    ``tf.zeros_like`` looks at the shape alone: a session would leave the exchange out.
+    ``tf.zeros_like`` alone depends only on the shape: a session would leave the exchange out.
     """
     with tf.control_dependencies([exchanged]):
         return tf.identity(tf.zeros_like(exchanged))

@@ -1,7 +1,7 @@
-"""Function state: what tfdist knows of a ``tf.function``, its communication, functions called inside it included.
+"""Function state: collectives and gradients of a ``tf.function``, functions called inside it included.
 
-A function is traced again for other shapes, which may happen on some ranks only; so its collectives are not numbered
-as those of a session's graph are, but known by what they exchange, and one that is traced again is the same one.
+A function is traced again for other shapes, perhaps on some ranks only. So its collectives are not numbered like the
+collectives of a session's graph. Their plans identify them, and a function that is traced again finds them again.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _states: weakref.WeakSet[FunctionState] = weakref.WeakSet()
 
 
 class FunctionState:
-    """The communication of one function's graph.
+    """Collectives and gradients of one function's graph.
 
     Attributes:
-      collectives: in the order of construction; and the names, in full, of what they exchange here.
-      last: the operations after which the next collective may begin.
-      marks: gradients with respect to variables.
-      applied: the variables that gradients are applied to, by their keys (``markers.variable_key``).
-      accumulated: those of them whose gradients are added up over several calls.
-      alone: it was traced inside ``tfdist.alone``: its gradients are nobody's average.
-      leaves: what it returns is made of averages, of which there are no derivatives.
-      counts: how often each collective stands in this very graph.
-      callbacks: what its operations call in Python.
-      meetings: have the ranks meet before each call for what it exchanges, as XLA cannot compile that; one for each
-        collective, which is told the bytes of what the function is called with.
-      prepared: what its first calls have found out, until it is gone.
-      handles: the keys of the variables that were used, by the names of the tensors that stand for their handles.
+      collectives: collectives in the order of construction, each with the full names of the tensors exchanged here.
+      last: operations after which the next collective may begin.
+      marks: markers of gradients with respect to variables.
+      applied: keys (``markers.variable_key``) of the variables that gradients are applied to.
+      accumulated: keys of the variables whose gradients are added up over several calls.
+      alone: True if it was traced inside ``tfdist.alone``: its gradients are not averaged.
+      leaves: True if it returns values that are made of averages, which have no derivatives.
+      counts: number of collectives in this graph, by their key.
+      callbacks: Python functions that its operations call.
+      meetings: functions that let the ranks meet before each call, as XLA cannot compile a meeting. There is one for
+        each collective. Its argument is the number of bytes of the call's arguments.
+      prepared: results of its first calls, kept until the function is gone.
+      handles: keys of the variables that were used, by the name of the tensor that is the variable's handle inside.
     """
 
     def __init__(self) -> None:
@@ -59,9 +59,9 @@ class FunctionState:
         self.handles: dict[str, Hashable | None] = {}
 
     def used_by(self, function: Any) -> None:
-        """It is called as this ``ConcreteFunction``, without which there is nothing that could.
+        """Empty this state when ``function``, the ``ConcreteFunction`` that runs the graph, is gone.
 
-        The graph may live longer: TensorFlow does not give back that of a tape with several sources.
+        The graph may live longer: TensorFlow does not free the graph of a tape with several sources.
         """
         if not self._used:
             self._used = True
@@ -73,22 +73,22 @@ class FunctionState:
 
     @property
     def trained(self) -> set[Hashable]:
-        """The variables that the function is to train, by their keys."""
+        """Keys of the variables that the function trains."""
         return self.applied | {mark.variable for mark in self.marks}
 
 
 def in_session() -> bool:
-    """Whether what is built now is run by a session, and not by calling a function or at once."""
+    """Return whether a session runs the operations built now, not a function and not eager execution."""
     return not tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def function_state(graph: Any) -> FunctionState | None:
-    """Of a function's graph; None if it neither communicates nor computes gradients with respect to variables."""
+    """Return the state of a function's graph; None if it has no collectives and no gradients of variables."""
     return getattr(graph, _ATTRIBUTE, None)
 
 
 def around(graph: Any) -> Iterator[FunctionState]:
-    """The states of a function under construction, and of those around it, made if need be."""
+    """Yield the states of a function under construction and of the functions around it; create missing states."""
     while is_of_function(graph):
         state = getattr(graph, _ATTRIBUTE, None)
         if state is None:
@@ -100,19 +100,19 @@ def around(graph: Any) -> Iterator[FunctionState]:
 
 
 def in_use() -> set[Collective]:
-    """The collectives of all functions that have not been collected."""
+    """Return the collectives of all functions that are not garbage-collected yet."""
     return {collective for state in _states for collective in state.collectives}
 
 
 def include(
     inner: FunctionState, outside: Mapping[Hashable | None, Hashable | None], except_for: Iterable[Marker] = ()
 ) -> None:
-    """A function is called inside the one under construction.
+    """Add the state of a called function to the function under construction and to those around it.
 
     Args:
-      inner: its state.
-      outside: the keys of the variables that are its arguments, by those inside.
-      except_for: gradients that are marked anew.
+      inner: state of the called function.
+      outside: keys of the variables that are its arguments, by their keys inside it.
+      except_for: markers of ``inner`` that are left out, because their gradients get new markers.
     """
     again = set(except_for)
     for state in around(tf.compat.v1.get_default_graph()):
@@ -125,10 +125,10 @@ def include(
 
 @contextlib.contextmanager
 def owning_callbacks() -> Iterator[None]:
-    """What ``tf.numpy_function`` is to call lives as long as the functions that it is built in.
+    """Keep callbacks of ``tf.numpy_function`` alive only as long as the functions that contain them.
 
-    TensorFlow gives it to a graph that lives longer (see ``compat.graphs.callbacks``), and so would all that it knows:
-    the graph, the buffers, the thread.
+    TensorFlow stores a callback in a graph that lives longer (see ``compat.graphs.callbacks``). Everything that the
+    callback refers to would live as long: the graph, the buffers, the thread.
     """
     graph = outer = tf.compat.v1.get_default_graph()
     while is_of_function(outer):
@@ -144,41 +144,43 @@ def owning_callbacks() -> Iterator[None]:
 
 
 def apply_to(keys: Iterable[Hashable | None]) -> None:
-    """Gradients are applied to these variables in the function under construction; None stands for no variable."""
+    """Note that gradients are applied to these variables in the function under construction; None: no variable."""
     known = {key for key in keys if key is not None}
     for state in around(tf.compat.v1.get_default_graph()):
         state.applied |= known
 
 
 def accumulate(keys: Iterable[Hashable | None]) -> None:
-    """Gradients of these variables are added up over several calls of the function under construction."""
+    """Note that the function under construction adds up gradients of these variables over several calls."""
     known = {key for key in keys if key is not None}
     for state in around(tf.compat.v1.get_default_graph()):
         state.accumulated |= known
 
 
 def made_alone() -> None:
-    """Gradients are computed inside ``tfdist.alone``, in the function under construction perhaps."""
+    """Note that the function under construction, if there is one, computes gradients inside ``tfdist.alone``."""
     if current() is not None:
         for state in around(tf.compat.v1.get_default_graph()):
             state.alone = True
 
 
 def tracing() -> None:
-    """The tracing of a function begins."""
+    """Note the function with ``jit_compile=True`` around a function whose tracing begins."""
     name = compiled()
     if name:
         setattr(tf.compat.v1.get_default_graph(), _COMPILED, name)
 
 
 def compiled_as(graph: Any) -> str:
-    """The name of the function with ``jit_compile=True`` that a graph, of a function, is a part of; else empty."""
+    """Return the name of the function with ``jit_compile=True`` that a function's graph belongs to; else empty."""
     return getattr(graph, _COMPILED, "")
 
 
 def traced() -> None:
-    """The tracing of a function ends, after which TensorFlow forgets what handles of its arguments stood for
-    (tensorflow/python/framework/func_graph.py, ``pop_capture``): those of the first call's variables.
+    """Keep the keys of the variables behind a function's handles, as its tracing ends.
+
+    TensorFlow then drops this relation for arguments (tensorflow/python/framework/func_graph.py, ``pop_capture``). The
+    keys are those of the first call's variables.
     """
     graph = tf.compat.v1.get_default_graph()
     state = function_state(graph)
@@ -188,5 +190,5 @@ def traced() -> None:
 
 
 def current() -> tf.Graph | None:
-    """The graph of the function under construction; None when executing eagerly."""
+    """Return the graph under construction; None when executing eagerly."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

@@ -1,8 +1,8 @@
-"""Gradient average, the default reducer: dense ones fused into buckets, IndexedSlices as sparse rows.
+"""Gradient average, the default reducer: fuses dense gradients into buckets, and exchanges IndexedSlices as rows.
 
-Slices stay slices: the union of the rows touched on any rank, each once, or all as they are where that is asked for. A
-dense average in their place would change the training, since the sparse updates of momentum and RMSProp leave untouched
-rows alone.
+IndexedSlices stay IndexedSlices. They hold each row that any rank touched once, or the unmerged rows of all ranks if
+that is configured. A dense average in their place would change the training, since the sparse updates of momentum and
+RMSProp leave untouched rows alone.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from tfdist.graph.op_builder import Made, Part, build, signature
 from tfdist.graph.step_sums import Accumulation
 from tfdist.transport.interfaces import Group
 
-# What a table's rows follow from is looked up for each, and blocks read theirs when they begin.
+# Settings that an average is built by. Sparse modes are compared per table; blocks read their settings when they begin.
 _BUILT_BY = tuple(name for name in CONFIGURABLE if name != "sparse" and not name.startswith("block_"))
 
 
 class Average:
-    """The reducer of every job that has not chosen another: the mean over the ranks, as one process would have it.
+    """The default reducer: the mean over the ranks, as one process would compute it.
 
     Args:
       job: the ranks and settings.
-      accumulation: of several steps' gradients, before they travel; None: each step's do.
+      accumulation: adds up several steps' gradients before they are exchanged; None: each step is exchanged.
     """
 
     def __init__(self, job: Job, accumulation: Accumulation | None = None) -> None:
@@ -50,10 +50,10 @@ class Average:
         self._accumulation = accumulation
 
     def reduce(self, gradients: Sequence[Gradient], names: Sequence[str], group: Group) -> list[Gradient]:
-        """Build one fused, ordered average where TensorFlow is building now, or execute it. See ``job.Reducer``.
+        """Build one fused, ordered average in the current graph, or execute it eagerly. See ``job.Reducer``.
 
-        Slices are merged, each row that any rank touched, once; or one rank's after the other, where they are to stay
-        unmerged, and in functions that XLA compiles: there shapes are fixed.
+        Slices are merged: each row that any rank touched appears once. They are concatenated by rank if they are to
+        stay unmerged, and in functions that XLA compiles, where shapes are fixed.
         """
         job, full_names = self._job, names
         if not function_state.in_session():
@@ -100,38 +100,38 @@ class Average:
         tables = [
             _table(name, ways[k], s, flat[2 * k + 1]) for k, (name, s) in enumerate(zip(names, slices, strict=True))
         ]
-        # The number of rows differs between ranks, their shape must not.
+        # The number of rows may differ between ranks, the shape of a row must not.
         lines = [signature("slices for", name, _unknown_rows(s.values)) for name, s in zip(names, slices, strict=True)]
         exchange = Rows(f"rows of {few(names)}", tables, lines + self._sums())
         given = flat if self._accumulation is None else [t for s in own for t in (s.indices, s.values)]
         return Part(exchange, given, [_unknown_rows(t) for t in flat])
 
     def _sums(self) -> list[str]:
-        """How many steps are added up, as a part of the plan."""
+        """Return the number of accumulated steps as a line of the plan."""
         return [] if self._accumulation is None else [f"sums of {self._accumulation.steps} steps"]
 
     def _name(self, names: Sequence[str]) -> str:
-        """Unique in a session's graph; functions are traced again, and find the same."""
+        """Return a name that is unique in a session's graph. A function that is traced again gets the same name."""
         if function_state.in_session():
             return f"average of gradients {len(make_state(tf.compat.v1.get_default_graph()).world_collectives)}"
         return f"average of gradients ({few(names)})"
 
 
 def _compiled(job: Job) -> bool:
-    """Whether XLA compiles what is under construction, as far as the job's exchange can."""
+    """Return whether XLA compiles the function under construction, and the job's exchange supports it."""
     graph = function_state.current()
     return graph is not None and bool(function_state.compiled_as(graph)) and job.compiles
 
 
 def _spread(slices: tf.IndexedSlices, group: Group) -> tuple[tf.Tensor, tf.Tensor]:
-    """Slices as tensors whose sums over the ranks are the slices of all of them, one rank's after the other.
+    """Return slices as tensors whose sum over the ranks is the concatenation of all ranks' slices.
 
     Args:
-      slices: values [rows, …], as many rows on all ranks.
-      group: the ranks.
+      slices: values [rows, …], with the same number of rows on all ranks.
+      group: ranks whose slices are concatenated.
 
     Returns:
-      Indices [rows * ranks], int64, and values [rows * ranks, …], with zeros where those of other ranks belong.
+      Indices [rows * ranks], int64, and values [rows * ranks, …]; zeros in the rows of other ranks.
     """
 
     def spread(tensor: tf.Tensor) -> tf.Tensor:
@@ -147,12 +147,12 @@ def _spread(slices: tf.IndexedSlices, group: Group) -> tuple[tf.Tensor, tf.Tenso
 
 
 def _of_any_rows(tensor: tf.Tensor) -> tf.Tensor:
-    """Where this rank's own stood, of which there are fewer."""
+    """Return the tensor with an unknown number of rows, as it replaces this rank's tensor, which has fewer rows."""
     return tf.compat.v1.placeholder_with_default(tensor, [None, *tensor.shape[1:]])
 
 
 def _indices(indices: Sequence[tf.Tensor], names: Sequence[str], job: Job, group: Group) -> Part:
-    """What adds up the indices of ``_spread``."""
+    """Return the part that sums the indices of ``_spread`` over the ranks."""
     bucket = bucket_of(f"indices of {few(names)}", "sum", indices)
     lines = [signature("indices for", name, own) for name, own in zip(names, indices, strict=True)]
     exchange = job.switches.exchange
@@ -170,19 +170,19 @@ def fused(
     more: Sequence[str] = (),
     given: Sequence[tf.Tensor] | None = None,
 ) -> tuple[list[list[int]], list[Part]]:
-    """The exchanges that average dense tensors, in buckets.
+    """Return the exchanges that average dense tensors, in buckets.
 
     Args:
-      tensors: as they travel.
-      names: of their variables.
-      lines: that describe them.
+      tensors: tensors in the dtypes in which they are sent.
+      names: names of their variables.
+      lines: plan lines that describe the tensors.
       job: the ranks and settings.
-      group: the ranks for which the job's exchange in the graph may combine them; None: engines do.
-      more: what else belongs to the plan.
-      given: what is handed over, if not the tensors as they travel.
+      group: ranks for which the job's graph exchange may combine the tensors; None: engines combine them.
+      more: further lines of the plan.
+      given: arguments of the exchanges, if not ``tensors``; for accumulation, the gradients before their cast.
 
     Returns:
-      The positions of the tensors of each bucket, and what it exchanges.
+      The positions of the tensors of each bucket, and the part that exchanges each bucket.
     """
     items = [buckets.Item(t.dtype.name, _size_bytes(t)) for t in tensors]
     members = buckets.plan(items, int(job.switches.settings.bucket_mb * 2**20))
@@ -192,7 +192,7 @@ def fused(
         own = [tensors[i] for i in of_bucket]
         bucket = bucket_of(what, "mean", own, FORMATS[job.switches.settings.compression])
         of_tensors = [*(lines[i] for i in of_bucket), *more]
-        # (What several steps add up is held on the host.)
+        # (Sums over several steps are kept on the host.)
         exchange = job.switches.exchange if given is None and group is not None else None
         if exchange is not None and group is not None and exchange.takes(bucket, group):
             parts.append(part_of(exchange, bucket, of_tensors, own, group))
@@ -203,10 +203,10 @@ def fused(
 
 
 def reducer_of(job: Job, accumulation: Accumulation | None = None) -> Reducer:
-    """What becomes of gradients now.
+    """Return the job's reducer, or the average if the job has chosen none.
 
     Raises:
-      RuntimeError: they are accumulated, and the job has chosen a reducer, which does not know how.
+      RuntimeError: gradients are accumulated, and the job's own reducer does not support accumulation.
     """
     if accumulation is not None and job.switches.reducer is not None:
         reducer = f"gradients go through the reducer {type(job.switches.reducer).__name__}"
@@ -215,13 +215,13 @@ def reducer_of(job: Job, accumulation: Accumulation | None = None) -> Reducer:
 
 
 def bucket_of(what: str, op: Op, tensors: Sequence[tf.Tensor], format: Format = float32.FORMAT) -> Bucket:
-    """Tensors of one dtype that are combined in one piece.
+    """Return a bucket: tensors of one dtype that are combined together.
 
     Args:
-      what: in words.
-      op: how.
-      tensors: of one dtype.
-      format: between machines, if they are float32 and their shapes are known.
+      what: description for messages.
+      op: reduction operation, for example ``"mean"``.
+      tensors: tensors of one dtype.
+      format: wire format between hosts; used if the tensors are float32 and their shapes are known.
     """
     sizes = [t.shape.num_elements() for t in tensors]
     known = tuple(s for s in sizes if s is not None)
@@ -232,7 +232,7 @@ def bucket_of(what: str, op: Op, tensors: Sequence[tf.Tensor], format: Format = 
 
 
 def _to_wire(tensor: tf.Tensor, job: Job) -> tf.Tensor:
-    """The tensor in the dtype in which it travels; narrow ones are added in float32."""
+    """Return the tensor in the dtype in which it is sent; half-precision values are added in float32."""
     dtype = FORMATS[job.switches.settings.compression].dtype
     return tf.cast(tensor, dtype) if tensor.dtype == tf.float32 else tensor
 
@@ -250,7 +250,7 @@ def _table(name: str, way: SparseMode, slices: tf.IndexedSlices, values: tf.Tens
 
 
 def _made_by(job: Job, tables: Sequence[str], made_dense: bool) -> dict[str, object]:
-    """The settings that an average with slices for these variables follows from, as they are now."""
+    """Return the current values of the settings that an average with slices for these variables depends on."""
     switches = job.switches
     settings = switches.settings
     made: dict[str, object] = {n: getattr(settings, n) for n in _BUILT_BY}
@@ -272,17 +272,17 @@ def _unknown_rows(tensor: tf.Tensor) -> tf.TensorSpec:
 
 
 def merge(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Each row once, duplicates added.
+    """Merge slices: each row appears once, and the values of duplicates are added.
 
     Args:
       slices: values [rows, …], indices [rows].
 
     Returns:
-      values [distinct rows, …], their indices ascending.
+      Values [distinct rows, …], with ascending indices.
     """
     found, where = tf.unique(slices.indices)
     count = tf.size(found)
-    order = tf.math.top_k(-found, count).indices  # the least first
+    order = tf.math.top_k(-found, count).indices  # ascending
     places = tf.gather(tf.math.invert_permutation(order), where)
     values = tf.math.unsorted_segment_sum(slices.values, places, count)
     values.set_shape([None, *slices.values.shape[1:]])
@@ -294,25 +294,25 @@ def _size_bytes(tensor: tf.Tensor) -> int:
 
 
 def few(names: Sequence[str]) -> str:
-    """So many names as a message can hold."""
+    """Return names for a message: up to three, else the first and the last."""
     return ", ".join(names) if len(names) <= 3 else f"{names[0]}, …, {names[-1]}"
 
 
 def means(values: Sequence[tf.Tensor], names: Sequence[str], job: Job, made_by: Callable[[], Made]) -> list[tf.Tensor]:
     """Build one fused, ordered average of floating-point tensors in a graph or a function.
 
-    Variables travel in their own dtype: what was rounded would be rounded in each block again.
+    Variables are sent in their own dtype: a narrower dtype would round them again in each block.
 
     Collective: all ranks, with the same names, dtypes and shapes.
 
     Args:
-      values: of the variables, in the same order on all ranks.
-      names: of the variables.
+      values: values of the variables, in the same order on all ranks.
+      names: names of the variables.
       job: the ranks and settings.
       made_by: see ``op_builder.build``.
 
     Returns:
-      As many, of the same dtypes and shapes.
+      The means, with the dtypes and shapes of ``values``.
     """
     in_session = function_state.in_session()
     shown = list(names) if in_session else [numberless(name) for name in names]

@@ -1,9 +1,9 @@
-"""Graph exchange: tensors of all ranks combined by operations of TensorFlow's, which it builds where they are needed.
+"""Graph exchange: combines tensors of all ranks by TensorFlow operations, built where the result is needed.
 
-The other way, an engine of ``tfdist.engine``, gets arrays on the host, which ``op_builder`` takes out of TensorFlow. A
-graph exchange keeps them where they are. The ranks still meet on the host before (``engine.arrival``): who is missing,
-whose plan differs, and who wants to stop is found there, whatever combines. Gradients are not seen there: that those of
-a first step are the same on all ranks, as their data are, is not told.
+The alternative is an engine of ``tfdist.engine``: it gets arrays on the host, which ``op_builder`` takes out of
+TensorFlow. A graph exchange leaves the tensors where they are. The ranks still meet on the host first
+(``engine.arrival``), which finds missing ranks, different plans and requests to stop. The host does not see gradients.
+So tfdist cannot warn that all ranks compute the same gradients from the same data in a first step.
 """
 
 from __future__ import annotations
@@ -21,62 +21,62 @@ from tfdist.graph.markers import times
 from tfdist.graph.op_builder import Part
 from tfdist.transport.interfaces import Group
 
-RESULTS = (tf.TensorSpec([], tf.float64), tf.TensorSpec([], tf.int32))  # of an arrival
+RESULTS = (tf.TensorSpec([], tf.float64), tf.TensorSpec([], tf.int32))  # an arrival's: factor, key
 
 
 class GraphExchange(Protocol):
-    """One way to combine tensors by operations of TensorFlow's; to be inherited from.
+    """One way to combine tensors by TensorFlow operations; a base class.
 
     Attributes:
-      name: in words, the same on all ranks.
-      compiled: XLA can compile what it builds.
+      name: name for messages, the same on all ranks.
+      compiled: True if XLA can compile the operations that it builds.
     """
 
     name: str
     compiled: bool = False
 
     def takes(self, bucket: Bucket, group: Group) -> bool:
-        """Whether it combines such tensors, of these ranks; alike on all of them."""
+        """Return whether it combines such tensors of these ranks; the answer is the same on all ranks."""
 
     def build(self, tensor: tf.Tensor, bucket: Bucket, group: Group, key: tf.Tensor) -> tf.Tensor:
-        """A tensor's sum over the ranks, built where TensorFlow is building now, or executed.
+        """Build a tensor's sum over the ranks in the current graph, or execute it eagerly.
 
-        What is built runs after all ranks have arrived at it, and in the same order on all. Collective: the group.
+        The operations run after all ranks have arrived, and in the same order on all ranks. Collective: the group.
 
         Args:
-          tensor: [elements], of the bucket's dtype: its tensors, one after the other.
-          bucket: which tensors they are, and how large.
-          group: the ranks.
-          key: int32 scalar, the same on all ranks and in each step, and no other exchange's in this group.
+          tensor: [elements], of the bucket's dtype: the bucket's tensors, concatenated.
+          bucket: description of the tensors, with their sizes.
+          group: ranks that take part.
+          key: int32 scalar, the same on all ranks and in each step; each exchange of the group has another key.
 
         Returns:
-          [elements], of the same dtype.
+          The sum, [elements], of the same dtype.
         """
 
     def running(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """Around what runs operations that it has built: it is not to wait for a rank that is lost.
+        """Return a context for code that runs its operations. In it, they do not wait for a lost rank.
 
         Args:
-          what: in words.
+          what: description for messages.
         """
         return contextlib.nullcontext()
 
     def failure(self, error: tf.errors.OpError) -> Exception | None:
-        """What is to be raised in place of an error of what it has built; None: the error is of something else."""
+        """Return the exception to raise for an error of its operations; None if the error has another cause."""
         return None
 
 
 def part_of(
     exchange: GraphExchange, bucket: Bucket, lines: Sequence[str], tensors: Sequence[tf.Tensor], group: Group
 ) -> Part:
-    """What combines a bucket so, as a part of a collective.
+    """Return the part of a collective that combines a bucket by a graph exchange.
 
     Args:
-      exchange: which takes it.
-      bucket: of these tensors; a sum or a mean.
-      lines: that describe them.
-      tensors: this rank's.
-      group: the ranks.
+      exchange: graph exchange that takes the bucket.
+      bucket: bucket of these tensors; its operation is a sum or a mean.
+      lines: plan lines that describe the tensors.
+      tensors: this rank's tensors.
+      group: ranks that take part.
     """
     build: Callable[..., list[tf.Tensor]] = functools.partial(_built, exchange, bucket, tensors, group)
     counts = (1 / group.size if bucket.op == "mean" else 1.0) if exchange.compiled else None
@@ -100,7 +100,7 @@ def _built(
 
 
 def _weighted(tensor: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Times what this rank counts; nothing, if that is nothing, whatever its values."""
+    """Return the tensor times this rank's factor; zeros if the factor is 0, even for values that are not finite."""
     return tf.where(counts > 0, times(tensor, counts), tf.zeros_like(tensor))
 
 

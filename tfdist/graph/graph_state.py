@@ -1,4 +1,4 @@
-"""Graph state: what tfdist knows of one TensorFlow graph, its communication, and which fetches reach it."""
+"""Graph state: collectives and gradients of one TensorFlow graph, and which of them a run's fetches reach."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _RESTORE_OPS = {"RestoreV2", "Restore", "RestoreSlice"}
 
 @dataclasses.dataclass(frozen=True)
 class Reach:
-    """What a run with certain fetches will do.
+    """Effects of a run with certain fetches.
 
     Attributes:
-      collectives: communication operations of all ranks that it executes.
-      group_collectives: those of some ranks.
-      unordered: names of two collectives of which neither depends on the other; empty if there are none.
-      initialised: names of the variables that it gives the same values on all ranks.
-      assigned: names of the variables that it assigns to, outside such initialisers.
-      given: of those, the ones that get what is made of no variable: a rank's inputs, perhaps.
-      overwrites: it gives trainable variables values that the other ranks may not have.
-      updates: it writes to what is trained.
+      collectives: collectives of all ranks that the run executes.
+      group_collectives: collectives of some ranks that the run executes.
+      unordered: names of two collectives that do not depend on each other; empty if there are none.
+      initialised: names of the variables that the run gives the same values on all ranks.
+      assigned: names of the variables that the run assigns to, except by such initialisers.
+      given: names of assigned variables whose new values depend on no variable, but perhaps on a rank's inputs.
+      overwrites: True if the run gives trainable variables values that the other ranks may not have.
+      updates: True if the run writes to trained variables.
     """
 
     collectives: tuple[Collective, ...]
@@ -47,36 +47,36 @@ class Reach:
 
     @property
     def sets(self) -> bool:
-        """It writes to what is trained by itself, to what this rank has perhaps."""
+        """Whether the run writes to trained variables without an average, perhaps values that only this rank has."""
         return self.updates and not any(c.averages for c in self.collectives)
 
 
 class GraphState:
-    """The communication of one graph, functions inside it included.
+    """State of one graph, functions inside it included.
 
     Attributes:
-      collectives: in the order of construction, equal on all ranks.
-      broadcasts: whether rank 0's values are to be sent before the first step: some average wants it.
-      markers: gradients with respect to variables, by the operation that marks them.
-      exchanged: operations that carry collectives out, in functions too: what they return is nobody's own any more.
-      late: gradients made in another way, averaged as they are applied.
-      examined: so many of the graph's operations have been looked at for writes of gradients to variables.
-      ran_version: ``graph.version`` when a session last ran it; what is older cannot be rewired any more.
+      collectives: collectives in the order of construction, the same on all ranks.
+      broadcasts: True if rank 0's values are to be sent before the first step, because an average needs it.
+      markers: markers of gradients with respect to variables, by the marking operation.
+      exchanged: operations that execute collectives, in functions too. Their results come from all ranks.
+      late: gradients made in another way, which are averaged when they are applied.
+      examined: number of the graph's operations that were searched for writes of gradients to variables.
+      ran_version: ``graph.version`` when a session last ran the graph; older operations cannot be rewired any more.
       synchronised: sessions in which all ranks have rank 0's values.
-      own: for a session in which one initialiser has given all ranks the same values of all variables: the names of
-        those that this rank has assigned to since.
-      overwritten: synchronised sessions in which this rank alone may have got other values since.
-      given: for a session, the names of variables that this rank has set to what is made of no variable.
-      set_since: how often this rank has set what is trained since the last step, in synchronised sessions.
-      failures: inside communication operations.
-      moved: variables that are not known to be updated in some steps only, and whose moving averages move in each.
-      due: by variables that are not updated in each step: a bool tensor, whether they are in this one.
-      warned_of_own: the script has been told that it gets this rank's own gradients.
-      sessions: that have run it.
+      own: by session, names of the variables that this rank has assigned to since one initialiser gave all ranks the
+        same values of all variables.
+      overwritten: synchronised sessions in which only this rank may have got other values since.
+      given: by session, names of variables that this rank has set to values that depend on no variable.
+      set_since: by synchronised session, number of times this rank has set trained variables since the last step.
+      failures: exceptions inside collectives.
+      moved: variables whose moving averages move in each step, as they were not known to be updated in some steps only.
+      due: by variables that are not updated in each step, a bool tensor: True if they are updated in this step.
+      warned_of_own: True if the script was warned that it gets this rank's own gradients.
+      sessions: sessions that have run the graph.
       trained: keys of the variables that gradients are applied to.
-      optimizers: that apply them. Kept as long as the graph: the ranks collect garbage at different times, and what
-        trains must be the same on all of them.
-      kept_own: names of variables that the script has said to be each rank's own.
+      optimizers: optimizers that apply gradients. They are kept as long as the graph: the ranks collect garbage at
+        different times, and must have the same optimizers.
+      kept_own: names of variables that may differ between ranks, as the script has declared.
     """
 
     def __init__(self, graph: tf.Graph) -> None:
@@ -101,35 +101,35 @@ class GraphState:
         self.trained: dict[Hashable, None] = {}
         self.optimizers: list[Any] = []
         self.kept_own: set[str] = set()
-        self._averaged = 0  # of the markers
+        self._averaged = 0  # number of markers
         self._by_op: dict[tf.Operation, Collective] = {}
         self._by_function: dict[str, list[Collective]] = {}
         self._init_ops: dict[tf.Operation, frozenset[str]] = {}
         self._reaches: dict[tuple[str, ...], Reach] = {}
 
     def add_collective(self, collective: Collective, broadcasts: bool) -> None:
-        """Register a communication operation under construction in the current default graph."""
+        """Register a collective under construction in the current default graph."""
         self.broadcasts |= broadcasts
         self.collectives.append(collective)
         graph = tf.compat.v1.get_default_graph()
-        while getattr(graph, "outer_graph", None) is not None:  # a function body: reached through who calls it
+        while getattr(graph, "outer_graph", None) is not None:  # fetches reach a function body through its callers
             self._by_function.setdefault(graph.name, []).append(collective)
             graph = graph.outer_graph
 
     @property
     def pending(self) -> bool:
-        """Whether there is a gradient that has not been averaged."""
+        """Whether some gradient has not been averaged yet."""
         if self._averaged < len(self.markers):
             self._averaged = sum(m.averaged for m in self.markers.values())
         return self._averaged < len(self.markers)
 
     @property
     def world_collectives(self) -> list[Collective]:
-        """Those of all ranks, in the order of construction."""
+        """Collectives of all ranks, in the order of construction."""
         return [c for c in self.collectives if c.everyone]
 
     def add_op(self, op: tf.Operation, collective: Collective) -> None:
-        """Register one graph operation that carries a collective out."""
+        """Register one graph operation that executes a collective."""
         self._by_op[op] = collective
         self._reaches.clear()
 
@@ -139,7 +139,7 @@ class GraphState:
         self._reaches.clear()
 
     def reach(self, fetches: Any) -> Reach:
-        """What a run with these fetches (any structure that ``Session.run`` takes) does; cached."""
+        """Return the effects of a run with these fetches (any structure that ``Session.run`` takes); cached."""
         graph = self._graph()
         assert graph is not None
         key = fetched_names(graph, fetches)
@@ -159,7 +159,7 @@ class GraphState:
         overwrites = False
         initialised: frozenset[str] = frozenset()
         assigned, set_to, updates = set(), {}, False
-        for op in ancestors(fetched):  # initial values may be what a collective returns
+        for op in ancestors(fetched):  # an initial value may be a collective's result
             updates |= self._updates(op)
             if op in self._by_op:
                 found[self._by_op[op]] = None
@@ -188,7 +188,7 @@ class GraphState:
         )
 
     def _updates(self, op: tf.Operation) -> bool:
-        """Whether an operation, or a function that it calls, writes to what is trained."""
+        """Return whether an operation, or a function that it calls, writes to a trained variable."""
         trained = {number for number, tensor in enumerate(op.inputs) if self._is_trained(tensor)}
         return bool(trained and trained & _written(op))
 
@@ -196,7 +196,7 @@ class GraphState:
         return handle_key(tensor) in self.trained and (tensor.dtype == tf.resource or is_reference(tensor.dtype))
 
     def _unordered(self, collectives: tuple[Collective, ...]) -> tuple[str, ...]:
-        """Two that may begin in any order: no operation of one depends on an operation of the other."""
+        """Return names of two collectives that may begin in any order: neither depends on an operation of the other."""
         ops_of: dict[Collective, list[tf.Operation]] = {c: [] for c in collectives}
         for op, collective in self._by_op.items():
             if collective in ops_of:
@@ -215,7 +215,7 @@ class GraphState:
         return ()
 
     def _callers(self) -> dict[str, list[tf.Operation]]:
-        """The operations that call each function in which something communicates."""
+        """Return the operations that call each function with collectives, by the function's name."""
         graph = self._graph()
         assert graph is not None
         bodies = {op.graph for op in self._by_op if op.graph is not graph}
@@ -228,7 +228,7 @@ class GraphState:
 
 
 def _made_of_variables(start: Iterable[tf.Operation]) -> set[tf.Operation]:
-    """Those of operations, and of what they are made of, that read a variable somewhere behind."""
+    """Return the operations that depend on a variable, out of ``start`` and everything that ``start`` depends on."""
     behind = set(ancestors(start, control=False))
     queue = [op for op in behind if op.type in REFERENCES or op.type == "VarHandleOp"]
     found = set(queue)
@@ -246,12 +246,12 @@ def _operations(graph: Any, names: tuple[str, ...]) -> list[tf.Operation]:
 
 
 def fetched_operations(graph: Any, fetches: Any) -> list[tf.Operation]:
-    """What a run with these fetches (any structure that ``Session.run`` takes) asks for."""
+    """Return the operations that these fetches (any structure that ``Session.run`` takes) name."""
     return _operations(graph, fetched_names(graph, fetches))
 
 
 def _ancestors_through(start: Iterable[tf.Operation], callers: dict[str, list[tf.Operation]]) -> set[tf.Operation]:
-    """What operations depend on, also through what calls the functions that they stand in."""
+    """Return all operations that ``start`` depends on, also through callers of the functions that contain them."""
     found: set[tf.Operation] = set()
     left = list(start)
     while left:
@@ -265,12 +265,12 @@ def _ancestors_through(start: Iterable[tf.Operation], callers: dict[str, list[tf
 
 
 def state_of(graph: tf.Graph) -> GraphState | None:
-    """The state of a graph or of the graph a function body belongs to; None if tfdist has done nothing in it."""
+    """Return the state of a graph, or of the graph around a function body; None if tfdist has done nothing in it."""
     return getattr(outermost(graph), _ATTRIBUTE, None)
 
 
 def make_state(graph: tf.Graph) -> GraphState:
-    """The state of a graph, made if need be."""
+    """Return the state of a graph; create it if there is none."""
     graph = outermost(graph)
     state = getattr(graph, _ATTRIBUTE, None)
     if state is None:
@@ -280,7 +280,7 @@ def make_state(graph: tf.Graph) -> GraphState:
 
 
 def _written(op: tf.Operation) -> set[int]:
-    """The numbers of an operation's inputs that are variables to which it writes, by itself or by what it calls."""
+    """Return positions of the inputs that are variables to which an operation, or a function it calls, writes."""
     if WRITES.search(op.type):
         return {
             number

@@ -1,4 +1,4 @@
-"""Job: what a process has once, its ranks, its engines, and the switches that configure and its like set."""
+"""Job: the state that a process has once: its ranks, its engines, and switches that ``tfdist.configure`` sets."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from tfdist.transport.rounding import Rounding
 
 
 class Reducer(Protocol):
-    """What becomes of gradients between "they are to be applied" and their application: by default, their average.
+    """Replaces gradients before they are applied. The default reducer replaces them by their average.
 
-    It is called where the average is to stand: in a session's graph, in a function, or eagerly.
+    It is called where the result is needed: in a session's graph, in a function, or eagerly.
     """
 
     def reduce(self, gradients: Sequence[Any], names: Sequence[str], group: Group) -> list[Any]:
-        """What is applied instead.
+        """Return the gradients to apply instead.
 
         Collective: the group's ranks, with the same names, dtypes and shapes.
 
         Args:
           gradients: ``tf.Tensor`` or ``tf.IndexedSlices``, in the same order on all ranks.
-          names: of their variables.
-          group: the ranks whose gradients they are.
+          names: names of their variables.
+          group: ranks whose gradients are combined.
 
         Returns:
-          As many, of the same kinds, dtypes and static shapes; slices may have other rows.
+          As many gradients, of the same kinds, dtypes and static shapes; slices may have other rows.
         """
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LastSteps:
-    """The steps after which gradients that are accumulated are applied, though there are fewer than usual.
+    """Last steps of an epoch: accumulated gradients are then applied, even if fewer steps were added than usual.
 
     Attributes:
-      number: of them: 1, if the next step is the last.
+      number: number of steps that are left; 1 if the next step is the last.
     """
 
     number: int
 
 
-_EAGER = 64  # collectives that are kept for the next eager step, at most
+_EAGER = 64  # largest number of collectives that are kept for the next eager step
 
 
 class _Alone(threading.local):
@@ -63,19 +63,19 @@ class _Alone(threading.local):
 
 @dataclasses.dataclass
 class Switches:
-    """What programs are built by from now on: ``tfdist.configure`` and its like; the same on all ranks.
+    """Settings for programs built from now on, set by ``tfdist.configure`` and similar functions; same on all ranks.
 
     Attributes:
-      settings: of the environment, and as they were configured since.
-      reducer: what becomes of gradients; None: their average.
-      exchange: a ``graph_exchange.GraphExchange`` that combines what it takes; None: engines do.
-      broadcasts: whether variables get rank 0's initial values.
-      sparse_as_dense: whether averages of slices are handed out as dense tensors.
-      sparse_ways: how rows travel, by variable name, where it is not as the settings say.
-      last_steps: that are about to run, of an epoch; None: the end is not in sight.
-      automatic: whether gradients are averaged and variables shared without being told; else only what the script
-        has wrapped is.
-      wrapped: it has wrapped something.
+      settings: settings of the environment, with later changes by ``tfdist.configure``.
+      reducer: reducer of gradients; None: their average.
+      exchange: ``graph_exchange.GraphExchange`` that combines the buckets it takes; None: engines combine all.
+      broadcasts: True if variables get rank 0's initial values.
+      sparse_as_dense: True if averages of slices are returned as dense tensors.
+      sparse_ways: sparse mode by variable name, where it differs from the settings' mode.
+      last_steps: steps of an epoch that are left; None: the end of the epoch is not known.
+      automatic: True if all gradients are averaged and all variables shared; False: only those that the script has
+        wrapped.
+      wrapped: True if the script has wrapped something.
     """
 
     settings: Settings
@@ -96,12 +96,12 @@ class Switches:
 
     @property
     def rewrites(self) -> bool:
-        """Whether what this thread builds or executes now is averaged by itself."""
+        """Whether gradients that this thread builds or executes now are averaged automatically."""
         return self.automatic and not self.alone_depth
 
     @property
     def alone_depth(self) -> int:
-        """More than 0 while this rank works by itself in this thread: tapes and variables are then its own."""
+        """More than 0 while this thread is inside ``tfdist.alone``: its tapes and variables are this rank's own."""
         return self._alone.depth
 
     @alone_depth.setter
@@ -110,7 +110,7 @@ class Switches:
 
     @property
     def configured(self) -> str:
-        """What ``tfdist.configure`` has changed, in words that all ranks must have alike; empty if nothing."""
+        """Changes by ``tfdist.configure``, as text that must be the same on all ranks; empty if there are none."""
         given = {n: getattr(self.settings, n) for n, origin in self.settings.origins.items() if origin == CONFIGURE}
         if self.sparse_as_dense:
             given["sparse_as_dense"] = True
@@ -121,37 +121,37 @@ class Switches:
 
 
 class FunctionCollectives:
-    """The collectives of functions and of what is executed eagerly.
+    """Collectives of functions and of eager execution.
 
     Attributes:
-      failures: inside those of functions.
+      failures: exceptions inside collectives of functions.
     """
 
     def __init__(self) -> None:
         self.failures = Failures()
-        self._eager: dict[Collective, None] = {}  # those executed last, the latest at the end
+        self._eager: dict[Collective, None] = {}  # executed last, the latest at the end
 
     def known(self, key: str, collective: Collective) -> Collective:
-        """The one that exchanges the same in the same group: this one, if there has been none."""
+        """Return the group's collective with this key; ``collective`` becomes it if there is none."""
         known: Collective = collective.group.kept.setdefault(key, collective)
         return known
 
     def executed(self, collective: Collective) -> None:
-        """It is executed eagerly, and will be again, perhaps."""
+        """Keep a collective that is executed eagerly: the next step may execute it again."""
         self._eager.pop(collective, None)
         self._eager[collective] = None
         for oldest in list(self._eager)[:-_EAGER]:
             del self._eager[oldest]
 
     def forget(self, group: Group) -> None:
-        """Let go of what no rank has a function for any more.
+        """Drop the collectives that no rank has a function for any more.
 
-        Not at once, as the garbage of each rank is collected: the next function that exchanges the same must find it
-        open on all ranks or on none.
+        Each rank collects garbage at another time, so the ranks agree on what they drop. The next function with the
+        same exchange must find its collective open on all ranks or on none.
 
         Collective: the group's ranks.
         """
-        from tfdist.graph import function_state  # imports TensorFlow: not in a process that is alone
+        from tfdist.graph import function_state  # imports TensorFlow: a single process does not need it
 
         used = function_state.in_use() | self._eager.keys()
         idle = [k for k, c in group.kept.items() if c.channel is not None and c not in used]
@@ -163,11 +163,11 @@ class FunctionCollectives:
 
 
 class ThreadGuard:
-    """One thread trains at a time: the ranks would meet in another order if two did.
+    """Lets one thread train at a time: with two, the ranks would meet in different orders.
 
     Args:
       world: the ranks.
-      switches: the exchange that watches over what it has built.
+      switches: switches with the graph exchange, which monitors its own operations.
     """
 
     def __init__(self, world: World, switches: Switches) -> None:
@@ -176,10 +176,10 @@ class ThreadGuard:
 
     @contextlib.contextmanager
     def running(self, what: str) -> Iterator[None]:
-        """This thread is about to run something that all ranks run together.
+        """Guard code of this thread that all ranks run together. ``what``: description for messages.
 
         Raises:
-          RuntimeError: another thread is in the midst of such a thing.
+          RuntimeError: another thread runs such code.
         """
         thread = threading.current_thread()
         previous = self._inside
@@ -201,17 +201,17 @@ class ThreadGuard:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """This process's part in the job.
+    """State of the job in this process.
 
     Attributes:
       world: the ranks.
-      engines: how arrays are combined.
-      switches: what can be changed.
-      functions: the collectives outside sessions.
-      rounding: who lacks the half precision that was asked for.
-      stop: whether training is to end, as it is told with exchanges of gradients and weights of all ranks.
-      ends_epoch: likewise an epoch of ``fit``.
-      data_comparison: whether the ranks' data are the same, where they should not be, or should.
+      engines: engines that combine arrays.
+      switches: settings that can change.
+      functions: collectives outside sessions.
+      rounding: ranks whose devices do not compute in the configured half precision.
+      stop: request to end training, which ranks pass on with their exchanges of gradients and weights.
+      ends_epoch: request to end an epoch of ``fit``, passed on in the same way.
+      data_comparison: comparison of the ranks' data.
     """
 
     world: World
@@ -225,27 +225,27 @@ class Job:
 
     @functools.cached_property
     def thread_guard(self) -> ThreadGuard:
-        """Whose it is to train, of this process's threads."""
+        """Guard that lets one thread of this process train at a time."""
         return ThreadGuard(self.world, self.switches)
 
     @property
     def recorder(self) -> Recorder:
-        """Of what this rank does with the others."""
+        """Flight recorder of this rank's exchanges."""
         return self.world.recorder
 
     @property
     def compiles(self) -> bool:
-        """Whether XLA can compile a training step: what it exchanges does not come by the host."""
+        """Whether XLA can compile a training step: no exchange passes through the host."""
         switches = self.switches
         by_the_host = switches.settings.changes_updates or switches.settings.sync != "gradients" or switches.reducer
         return bool(switches.exchange is not None and switches.exchange.compiled and not by_the_host)
 
     def failure(self, failures: Failures, error: Any) -> BaseException | None:
-        """What is to be raised instead of TensorFlow's error: what has gone wrong in a collective.
+        """Return the exception of a collective to raise instead of TensorFlow's error; None: another cause.
 
         Args:
-          failures: of the graph, or of functions.
-          error: TensorFlow's (``tf.errors.OpError``).
+          failures: exceptions noted in the graph, or in functions.
+          error: TensorFlow's error (``tf.errors.OpError``).
         """
         exchange = self.switches.exchange
         return failures.behind(error) or (None if exchange is None else exchange.failure(error))
@@ -253,10 +253,10 @@ class Job:
     def open(self, collectives: Sequence[Collective]) -> None:
         """Compare the plans of collectives that have no channel yet between their ranks, and open them.
 
-        Collective: the ranks of each, in the same order.
+        Collective: the ranks of each collective, in the same order.
 
         Args:
-          collectives: of one group or several; those that are open already are left out.
+          collectives: collectives of one or more groups; collectives that are open already are skipped.
 
         Raises:
           DisagreementError: the ranks' plans differ.
@@ -288,7 +288,7 @@ def alone(job: Job, reason: str) -> Iterator[None]:
 
 
 class BroadcastSwitch:
-    """Sets ``broadcasts`` at once; as a context manager it restores the previous state at the end."""
+    """Sets ``broadcasts`` at once; as a context manager it restores the previous value at the end."""
 
     def __init__(self, switches: Switches, on: bool) -> None:
         self._switches = switches
@@ -296,7 +296,7 @@ class BroadcastSwitch:
         switches.broadcasts = on
 
     def __enter__(self) -> None:
-        """Nothing more to do."""
+        """Do nothing: ``__init__`` has set the switch."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

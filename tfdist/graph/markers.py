@@ -1,4 +1,4 @@
-"""Gradient markers: operations behind which an average can take a gradient's place; and which variable it is of."""
+"""Gradient markers: operations after which an average can replace a gradient; and the keys of variables."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Marker:
     """A gradient with respect to a variable, passed through operations whose input can be replaced.
 
     Attributes:
-      variable: identifies it: see ``variable_key``.
-      name: of the variable.
+      variable: key of the variable; see ``variable_key``.
+      name: name of the variable.
       tensors: the marking operations' outputs: one for a dense gradient; values and indices for slices.
-      dense_shape: of slices.
-      sources: what this rank computed, to be marked.
-      version: ``graph.version`` when it was made.
-      of: what was differentiated; gradients of the same are averaged together.
-      each: it holds the derivatives of many numbers, of each example's loss say, that are combined later; what is
-        made of them is averaged where it is applied.
-      differentiated: another gradient has been computed through it, as in an inner step of meta-learning.
-      averaged: its input has been replaced by the average.
-      reduced: the script has combined over the ranks what it has made of this rank's own, which must not change then.
-      due: a bool tensor, whether this step's average is to be applied; None: every step's is.
+      dense_shape: dense shape of slices; None for a dense gradient.
+      sources: tensors that this rank computed, which the marking operations pass on.
+      version: ``graph.version`` when the marker was made.
+      of: keys of the differentiated tensors; gradients of the same tensors are averaged together.
+      each: True if it holds derivatives of many numbers, for example of each example's loss. The script combines them
+        later, and the result is averaged when it is applied.
+      differentiated: True if another gradient was computed through it, as in an inner step of meta-learning.
+      averaged: True if its input has been replaced by the average.
+      reduced: True if the script has combined values made of it over the ranks. It must stay this rank's gradient.
+      due: bool tensor, True if this step's average is to be applied; None: every step's average is applied.
     """
 
     variable: Hashable
@@ -55,21 +55,21 @@ class Marker:
 
     @property
     def stays_own(self) -> bool:
-        """Whether it is for what is made of it to be averaged, where that is applied."""
+        """Whether this gradient stays this rank's own, as values made of it are averaged when they are applied."""
         return self.each or self.reduced
 
     @property
     def gradient(self) -> Gradient:
-        """What this rank computed."""
+        """The gradient that enters the marker: this rank's own until ``replace``."""
         inputs = [t.op.inputs[0] for t in self.tensors]
         return inputs[0] if len(inputs) == 1 else tf.IndexedSlices(inputs[0], inputs[1], self.dense_shape)
 
     def replace(self, gradient: Gradient, before: Set[tf.Operation] = frozenset()) -> None:
-        """Put another gradient behind the mark.
+        """Replace the gradient that enters the marker.
 
         Args:
-          gradient: of the same kind.
-          before: operations that keep the one that this rank computed.
+          gradient: gradient of the same kind, dense or slices.
+          before: operations that keep the gradient that this rank computed.
         """
         new = (gradient,) if isinstance(gradient, tf.Tensor) else (gradient.values, gradient.indices)
         for tensor, source in zip(self.tensors, new, strict=True):
@@ -84,7 +84,7 @@ class Marker:
 
 
 def times(gradient: Gradient, factor: float | tf.Tensor) -> Gradient:
-    """A gradient multiplied; slices stay slices, and narrow numbers are multiplied in float32."""
+    """Return a gradient times a factor; slices stay slices, and float16 and bfloat16 are multiplied in float32."""
     if isinstance(factor, int | float) and factor == 1:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):
@@ -96,9 +96,9 @@ def times(gradient: Gradient, factor: float | tf.Tensor) -> Gradient:
 
 
 def variable_key(x: Any) -> Hashable | None:
-    """What identifies the variable that ``x`` is, or is a plain reading of; None for other tensors.
+    """Return the key of the variable that ``x`` is, or reads directly; None for other tensors.
 
-    The operation that holds it in a session's graph; the number of its handle where there is no such operation.
+    The key is the variable's operation in a session's graph, or its handle's number where there is no such operation.
     """
     handle = getattr(x, "handle", None)
     if handle is not None:
@@ -107,27 +107,27 @@ def variable_key(x: Any) -> Hashable | None:
 
 
 def handle_key(tensor: Any) -> Hashable | None:
-    """What identifies the variable that this is the handle of, or of whose handle it is a plain reading."""
+    """Return the key of the variable that a handle belongs to, or that a tensor reads directly; None for others."""
     while tensor is not None:
         tensor = outside(tensor)
         if not is_symbolic(tensor):
             return tf_variables.key_of_handle(tensor)
         op = tensor.op
         if op.type in _VARIABLE_OPS or (op.type == "Placeholder" and tensor.dtype == tf.resource):
-            return cast("Hashable", op)  # the latter: an argument of a function
+            return cast("Hashable", op)  # the placeholder is an argument of a function
         tensor = op.inputs[0] if op.type in _READS else None
     return None
 
 
 def variable_name(x: Any) -> str:
-    """Its name: of the operation in a session's graph; else as Keras or TensorFlow has it."""
+    """Return a variable's name: of its operation in a session's graph; else the name in Keras or TensorFlow."""
     key = variable_key(x)
     if isinstance(key, tf.Operation):
         return str(key.name)
-    # Keras puts the model's name before a layer's where it has been built as a part of it, but not if it was loaded.
+    # Keras puts the model's name before a layer's name if it built the layer in the model, but not if it loaded it.
     return "/".join(str(x.path).split("/")[-2:]) if hasattr(x, "path") else getattr(x, "name", None) or "variable"
 
 
 def numberless(name: str) -> str:
-    """A variable's name without the numbers that depend on what else a rank has built."""
+    """Return a variable's name without the numbers that depend on what else a rank has built."""
     return re.sub(r"_\d+(?=[_/:]|$)", "", name)

@@ -1,4 +1,4 @@
-"""Marking: gradients with respect to variables pass markers when they are made; which ones are behind a tensor."""
+"""Marking: passes gradients with respect to variables through markers, and finds the markers behind a tensor."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def marked(
 
     Args:
       variables: the ``xs`` of ``tf.gradients``: variables, or tensors.
-      gradients: of them.
-      job: whether slices become dense.
-      targets: what was differentiated: tensors in any structure.
-      each: they are the derivatives of many numbers; see ``markers.Marker``.
+      gradients: gradients with respect to them.
+      job: job with the switch that makes slices dense.
+      targets: tensors that were differentiated, in any structure.
+      each: True if the gradients are derivatives of many numbers; see ``markers.Marker``.
 
     Returns:
-      The gradients, to be used instead.
+      The gradients to use instead.
     """
     of = [t for t in tf.nest.flatten(targets) if isinstance(t, tf.Tensor) and is_symbolic(t)]
     state = state_of(tf.compat.v1.get_default_graph())
@@ -45,19 +45,19 @@ def marked(
 
 
 def tensor_key(tensor: tf.Tensor) -> Hashable:
-    """What identifies a tensor in a graph."""
+    """Return a key that identifies a tensor in a graph."""
     return id(tensor.graph), tensor.name
 
 
 def marked_again(
     inner: Marker, variable: Hashable, gradient: Gradient, of: tuple[Hashable, ...], each: bool
 ) -> Gradient:
-    """A gradient that a function has handed to the one around it, where its variable has this key."""
+    """Mark a gradient that a called function has returned. ``variable`` is the variable's key in the caller."""
     return _mark(variable, inner.name, gradient, of, each)
 
 
 def dense_if_asked(gradient: Gradient, job: Job) -> Gradient:
-    """Slices as a dense tensor, if that was configured."""
+    """Return slices as a dense tensor if that is configured; else the gradient."""
     return tf.convert_to_tensor(gradient) if job.switches.sparse_as_dense else gradient
 
 
@@ -68,8 +68,8 @@ def _mark(key: Hashable, name: str, gradient: Gradient, of: tuple[Hashable, ...]
             tensors: tuple[tf.Tensor, ...] = (tf.identity(gradient),)
             result: Gradient = tensors[0]
         else:
-            # The average has more rows than this rank's gradient: placeholder_with_default keeps TensorFlow from
-            # concluding anything from the present number.
+            # The average has more rows than this rank's gradient: placeholder_with_default hides the present number
+            # of rows from TensorFlow's shape inference.
             tensors = (
                 tf.compat.v1.placeholder_with_default(gradient.values, [None, *gradient.values.shape[1:]]),
                 tf.compat.v1.placeholder_with_default(gradient.indices, [None]),
@@ -86,7 +86,7 @@ def _mark(key: Hashable, name: str, gradient: Gradient, of: tuple[Hashable, ...]
 
 
 def marker_of(tensor: tf.Tensor, state: GraphState) -> Marker | None:
-    """Of the gradient that a tensor of a graph is; None if it is none, or is only made of some."""
+    """Return the marker of the gradient that a tensor is; None if it is no gradient, or computed from gradients."""
     op = tensor.op
     while op.type == "Identity" and op not in state.markers:
         op = op.inputs[0].op
@@ -94,13 +94,13 @@ def marker_of(tensor: tf.Tensor, state: GraphState) -> Marker | None:
 
 
 def of_gradients(tensor: tf.Tensor) -> bool:
-    """Whether a tensor is made of gradients."""
+    """Return whether a tensor is computed from gradients."""
     state = state_of(tf.compat.v1.get_default_graph())
     return bool(state and state.pending and markers_behind([tensor], state))
 
 
 def in_loops(values: Iterable[tf.Tensor], state: GraphState) -> list[Marker]:
-    """Gradients in the bodies of loops and conditions that tensors come out of."""
+    """Return markers of gradients in the bodies of loops and conditions that tensors depend on."""
     bodies: dict[str, list[Marker]] = {}
     for marker in state.markers.values():
         graph = marker.tensors[0].graph
@@ -113,16 +113,16 @@ def in_loops(values: Iterable[tf.Tensor], state: GraphState) -> list[Marker]:
 
 
 def exchanged_behind(values: Iterable[tf.Tensor], state: GraphState) -> bool:
-    """Whether a tensor is made of what has come from other ranks."""
+    """Return whether a tensor depends on results of exchanges with other ranks."""
     return any(op in state.exchanged for op in _behind(values, state))
 
 
 def markers_behind(values: Iterable[tf.Tensor], state: GraphState) -> list[Marker]:
-    """The nearest markers that tensors depend on, in no order that matters."""
+    """Return the nearest markers that tensors depend on; their order does not matter."""
     return list(dict.fromkeys(state.markers[op] for op in _behind(values, state) if op in state.markers))
 
 
 def _behind(values: Iterable[tf.Tensor], state: GraphState) -> Iterator[tf.Operation]:
-    """The operations that tensors depend on, up to gradients and what has come from other ranks."""
-    start = [t.op for t in values if is_symbolic(t)]  # rows may have a value already
+    """Return the operations that tensors depend on, up to gradients and results of exchanges."""
+    start = [t.op for t in values if is_symbolic(t)]  # rows may be eager tensors
     return ancestors(start, stop=lambda op: op in state.markers or op in state.exchanged, control=False)

@@ -1,7 +1,7 @@
-"""Op builder: the operations of a collective, chained in one order, in a session's graph, in a function, or at once.
+"""Op builder: builds a collective's operations in one order, in a session's graph or a function, or executes them.
 
-A session's graph is the same on all ranks, so the exchanges of one collective are chained with control dependencies and
-need no negotiation; each collective has a channel of its own, so that two of them may run in any order within a step.
+A session's graph is the same on all ranks. So control dependencies chain the exchanges of one collective, without
+negotiation. Each collective has a channel of its own, so two collectives may run in any order within a step.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from tfdist.graph.step_sums import Accumulation
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One exchange of a collective, as it is built.
+    """One exchange of a collective, with its tensors.
 
     Attributes:
-      exchange: what is done.
-      tensors: its arguments.
-      outputs: dtypes and static shapes of its results.
-      after: what must have been computed before it begins, beside its arguments.
-      build: makes of its results, by operations of TensorFlow's, what the part results in; None: that is it.
-      counts: the first of its results where all ranks have data, if XLA can compile what ``build`` builds.
+      exchange: exchange that the part executes.
+      tensors: arguments of the exchange.
+      outputs: dtypes and static shapes of the exchange's results.
+      after: further tensors that must be computed before the exchange begins.
+      build: function that computes the part's results from the exchange's results, by TensorFlow operations; None: the
+        exchange's results are the part's results.
+      counts: the exchange's first result if all ranks have data; None if XLA cannot compile ``build``'s operations.
     """
 
     exchange: Exchange
@@ -61,16 +62,16 @@ def build(
     names: Sequence[str] = (),
     accumulation: Accumulation | None = None,
 ) -> list[list[tf.Tensor]]:
-    """Build a collective where TensorFlow is building now, or execute it.
+    """Build a collective in the current graph, or execute it eagerly.
 
     Args:
-      collective: of the parts' exchanges.
-      parts: in their order.
-      job: whose it is.
-      broadcasts: the variables that its results train are to begin with rank 0's values.
-      made_by: the settings that the parts follow from, as they are when it is called.
-      names: in full, of what it exchanges: the same names must stand in the same order on all ranks.
-      accumulation: adds up what several steps bring; None: each step is exchanged.
+      collective: collective of the parts' exchanges.
+      parts: parts in the order of the exchanges.
+      job: the ranks and settings.
+      broadcasts: True if the variables that its results train begin with rank 0's values.
+      made_by: function that returns the current values of the settings that the parts depend on.
+      names: full names of the exchanged tensors, the same in the same order on all ranks.
+      accumulation: adds up the gradients of several steps; None: each step is exchanged.
 
     Returns:
       The results of each part.
@@ -78,22 +79,22 @@ def build(
     return _Builder(collective, parts, job, broadcasts, made_by, names, accumulation).build()
 
 
-_CALLS = {"While", "If", "Case", "StatefulPartitionedCall"}  # that may hold other calls
+_CALLS = {"While", "If", "Case", "StatefulPartitionedCall"}  # operations that may contain other calls
 
 
 def build_meetings(
     meetings: Sequence[Callable[[int], None]], job: Job, given: Sequence[tf.Tensor], after: Sequence[tf.Operation]
 ) -> list[tf.Operation]:
-    """Have the ranks meet before a compiled function is called in the one under construction.
+    """Let the ranks meet before the function under construction calls a compiled function.
 
     Args:
-      meetings: of the compiled function.
-      job: whose they are.
-      given: what the compiled function is called with.
-      after: what is done before the ranks meet.
+      meetings: ``FunctionState.meetings`` of the compiled function.
+      job: the ranks and settings.
+      given: arguments of the compiled function's call.
+      after: operations that run before the ranks meet.
 
     Returns:
-      What must be done before the call.
+      Operations that must run before the call.
     """
 
     def call(size_bytes: np.ndarray) -> np.ndarray:
@@ -106,7 +107,7 @@ def build_meetings(
         return np.array(True)
 
     sizes = [tf.size(t, tf.int64) * t.dtype.size for t in given if t.dtype not in (tf.resource, tf.variant)]
-    # (TensorFlow orders what has an effect on the same variables: the ranks may have to meet in a loop before.)
+    # An earlier loop or call may contain a meeting, and TensorFlow orders only operations on the same variables.
     calls = [op for op in tf.compat.v1.get_default_graph().get_operations() if op.type in _CALLS]
     behind = [*after, *calls, *(t.op for t in given)]
     with tf.device(job.engines.device), tf.control_dependencies(behind), function_state.owning_callbacks():
@@ -123,37 +124,37 @@ def _check_open(collective: Collective) -> None:
 
 
 class _Site(Protocol):
-    """Where a collective is built: in a session's graph, in a function, or nowhere, to be executed at once."""
+    """Place where a collective is built: a session's graph or a function; or none, if it is executed eagerly."""
 
     collective: Collective
     compiled: bool
     key: str
 
     def before(self) -> list[tf.Operation]:
-        """What must be done before the collective begins."""
+        """Return the operations that must run before the collective begins."""
 
     def add(self, results: Sequence[tf.Tensor]) -> None:
-        """One operation of it has been built."""
+        """Register the results of one operation of the collective."""
 
     def add_built(self, ops: Sequence[tf.Operation]) -> None:
-        """An exchange has built these behind it."""
+        """Register stateful operations that a part's ``build`` has built."""
 
     def built(self, last: Sequence[tf.Tensor]) -> None:
-        """All have been; these are the results of those that end it."""
+        """Register ``last``, the results of the operations that end the collective, when all operations are built."""
 
     def check(self) -> None:
-        """It is about to be executed.
+        """Check the settings before the collective is executed.
 
         Raises:
-          SettingsError: it would do otherwise than the script has configured since.
+          SettingsError: the script has changed a setting that the collective was built by.
         """
 
     def failed(self, error: BaseException) -> None:
-        """Something has gone wrong inside it, to be raised instead of TensorFlow's wrapping."""
+        """Note an exception inside the collective, to be raised instead of TensorFlow's error around it."""
 
 
 class _InSession:
-    """In a graph that a session runs."""
+    """A graph that a session runs."""
 
     compiled = False
     key = ""
@@ -176,14 +177,14 @@ class _InSession:
         pass
 
     def check(self) -> None:
-        """Who has built a graph knows when."""
+        """Check nothing: the script itself chooses when it builds a session's graph."""
 
     def failed(self, error: BaseException) -> None:
         self._state.failures.note(error)
 
 
 class _OutsideSessions:
-    """In a function, or executed at once."""
+    """A function, or eager execution."""
 
     def __init__(
         self,
@@ -203,22 +204,22 @@ class _OutsideSessions:
         if self._graph is not None:
             if name:
                 _check_compiled(self._graph, name, parts)
-            # Two that exchange the same in one function may be at work at the same time: each has its own.
+            # Two collectives with the same plan in one function may run at the same time: a number tells them apart.
             own = next(function_state.around(self._graph))
             number = own.counts[key]
             own.counts[key] += 1
-        # A function that is traced again, and the next eager step, find theirs.
+        # A function that is traced again, and the next eager step, find their collective by this key.
         self.key = f"{key}\n{number}"
         self.collective = job.functions.known(self.key, collective)
         for state in function_state.around(self._graph):
             state.collectives[self.collective] = tuple(names)
         if self.compiled:
-            # Where sizes follow from what the function is called with, that must have one size.
+            # If sizes depend on the call's arguments, these must have the same number of bytes on all ranks.
             self._of_unknown_sizes = any(not tensor.shape.is_fully_defined() for part in parts for tensor in part.after)
             own.meetings.append(self._meet)
 
     def _meet(self, size_bytes: int) -> None:
-        """For all parts. Collective: the group's ranks."""
+        """Let the ranks meet, once for all parts. Collective: the group's ranks."""
         _check_open(self.collective)
         self.check()
         first = self.collective.exchanges[0]
@@ -238,8 +239,8 @@ class _OutsideSessions:
 
     def add_built(self, ops: Sequence[tf.Operation]) -> None:
         assert self._graph is not None
-        # TensorFlow would put it after whatever has an effect and was built before, such as a print of the average.
-        # (A loop's body is first tried in a graph without a manager, to be thrown away.)
+        # Else TensorFlow would run it after all stateful operations built before, such as a print of the average.
+        # (TensorFlow first tries a loop's body in a temporary graph, which has no manager.)
         if self._graph.experimental_acd_manager is not None:
             for op in ops:
                 self._graph.experimental_acd_manager.run_independently(op)
@@ -250,38 +251,38 @@ class _OutsideSessions:
 
     def check(self) -> None:
         if self._graph is None:
-            return  # it was made of the settings just now
+            return  # it was built with the current settings
         now = self._made_by()
         if now != self._made:
             name, value = next((n, v) for n, v in self._made.items() if now[n] != v)
             raise SettingsError(
-                f"tfdist.configure has made {name} {now[name]!r}, but {self.collective.name} stands in a tf.function "
-                f"that was traced when it was {value!r}: call tfdist.configure before the function's first call, or "
-                "make the function anew (in Keras: model.compile)"
+                f"tfdist.configure has set {name} to {now[name]!r}. But {self.collective.name} is in a tf.function "
+                f"that was traced when it was {value!r}. Call tfdist.configure before the function's first call, or "
+                "create the function again (in Keras: model.compile)"
             )
 
     def failed(self, error: BaseException) -> None:
-        if self._graph is not None:  # else it is raised as it is
+        if self._graph is not None:  # an eager exception is raised unchanged
             self._job.functions.failures.note(error)
 
 
 def _check_compiled(graph: Any, name: str, parts: Sequence[Part]) -> None:
-    """Refuse what XLA cannot compile in a function that has ``jit_compile=True``.
+    """Refuse a collective that XLA cannot compile, in a function that has ``jit_compile=True``.
 
     Raises:
-      RuntimeError: the exchange, or that it is in a condition or a loop, where it may not be made in each call.
+      RuntimeError: XLA cannot compile the exchange; or a condition or a loop contains it, so a call may skip it.
     """
     if any(part.counts is None for part in parts):
         raise RuntimeError(
             f"tf.function {name} has jit_compile=True, and applies gradients: XLA cannot compile the exchange between "
             "the ranks. Leave jit_compile out of the function that applies gradients; a function inside it that "
-            "computes the loss may have it. On GPUs TFDIST_ENGINE=nccl exchanges dense gradients so that XLA can"
+            "computes the loss may have it. On GPUs, XLA can compile TFDIST_ENGINE=nccl's exchange of dense gradients"
         )
     if not is_plain_function(graph):
         raise RuntimeError(
-            f"tf.function {name} has jit_compile=True, and applies gradients in a condition or a loop: the ranks meet "
-            "before each call of a compiled function, once for each exchange. Have the loop outside of it, or leave "
-            "jit_compile out"
+            f"tf.function {name} has jit_compile=True, and applies gradients in a condition or a loop. The ranks meet "
+            "before each call of a compiled function, once for each exchange. Put the loop outside of the function, or "
+            "leave jit_compile out"
         )
 
 
@@ -319,7 +320,7 @@ class _Builder:
         ended = [of_one[0] for of_one in results if of_one]
         before: Sequence[tf.Tensor] = ()
         for number, part in enumerate(self._parts):
-            if part.build is not None:  # in one order, too
+            if part.build is not None:  # these run in one order, too
                 with tf.control_dependencies(before):
                     before = results[number] = self._built(part.build, results[number])
                 ended += before
@@ -327,21 +328,21 @@ class _Builder:
         return results
 
     def _compiled(self) -> list[list[tf.Tensor]]:
-        """For XLA, which knows no other order than that of values: each part's counts come after the part before."""
+        """Build for XLA, which orders operations by their values only: each part's counts depend on the part before."""
         results: list[list[tf.Tensor]] = []
         for number, part in enumerate(self._parts):
             assert part.build is not None and part.counts is not None
             counts = tf.constant(part.counts, tf.float64)
             if results:
                 counts = collective_ops.in_order(counts, results[-1][0])
-            # No other's: those of the exchanges for which the ranks meet are positive.
+            # A negative key differs from the keys that arrivals return, which are positive.
             key = -1 - (zlib.crc32(f"{self._site.key}\n{number}".encode()) >> 1)
             results.append(self._built(part.build, [counts, tf.constant(key)]))
         self._site.built([of_one[0] for of_one in results])
         return results
 
     def _built(self, build: Callable[..., list[tf.Tensor]], results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What an exchange builds, as exchanged: who looks for this rank's own values behind it stops there."""
+        """Return a part's built results, noted as exchanged: a search for this rank's own values stops at them."""
         if tf.executing_eagerly():
             return build(*results)
         graph = tf.compat.v1.get_default_graph()
@@ -369,7 +370,7 @@ class _Builder:
             with tf.control_dependencies([*starts[-1:], *part.after]):
                 starts += self._operation(self._start(number), part.tensors, [tf.TensorSpec([], tf.bool)])
         results: list[list[tf.Tensor]] = []
-        # Where TensorFlow's servers carry tensors, a wait holds a thread that they answer other ranks by: one at most.
+        # A wait blocks a thread by which TensorFlow's servers answer other ranks: at most one wait at a time.
         one_by_one = any(part.build is not None for part in self._parts)
         for number in range(len(self._parts)):
             after = results[-1][:1] if one_by_one and results else []
@@ -378,12 +379,12 @@ class _Builder:
         return results
 
     def _outputs(self, number: int) -> Sequence[tf.TensorSpec]:
-        """Of one exchange; the first one's operation tells, too, whether this step is to be applied."""
+        """Return one exchange's outputs; if steps are accumulated, the first one also says if this step is applied."""
         outputs = self._parts[number].outputs
         return outputs if self._sums is None or number else [*outputs, tf.TensorSpec([], tf.bool)]
 
     def _loaded(self, number: int, arrays: Sequence[np.ndarray]) -> bool:
-        """Whether one exchange has got its arguments, and is to be carried out in this step."""
+        """Load one exchange's arguments, and return whether the exchange is to run in this step."""
         brought = arrays if self._sums is None else self._sums.bring(number, arrays)
         if brought is not None:
             if number == 0 and self._collective.averages and self._collective.everyone:
@@ -404,7 +405,7 @@ class _Builder:
 
         def call(*arrays: np.ndarray) -> list[np.ndarray]:
             with self._guarded():
-                worker.wait_for(number)  # of a step that was given up between start and finish
+                worker.wait_for(number)  # left by a step that ended between start and finish
                 if self._loaded(number, arrays):
                     worker.submit(number, functools.partial(self._collective.communicate, number))
                 return [np.array(True)]
@@ -447,5 +448,5 @@ class _Builder:
 
 
 def signature(kind: str, name: str, tensor: tf.Tensor) -> str:
-    """A plan's line for one tensor."""
+    """Return a plan's line for one tensor."""
     return f"{kind} {name} {tensor.dtype.name} {tensor.shape}"

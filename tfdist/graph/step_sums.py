@@ -1,4 +1,4 @@
-"""Step sums: what a collective asks of that which adds up the gradients of several steps before they are exchanged."""
+"""Step sums: interfaces by which a collective adds up the gradients of several steps before it exchanges them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tfdist.engine.collective import Collective
 
 
 class Sums(Protocol):
-    """What the steps of an accumulation have brought to one collective."""
+    """Sums of one collective's arrays over the steps of an accumulation."""
 
     def bring(self, number: int, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
-        """Add what a step brings to one exchange.
+        """Add a step's arrays to the sums of one exchange.
 
         Returns:
-          The mean of the steps, to be exchanged now; None: there are to be more steps.
+          The mean of the steps, to be exchanged now; None: more steps are to be added.
         """
 
     def nothing(self, number: int) -> list[np.ndarray] | None:
-        """The results of an exchange in a step that is only added: zeros, or no rows; None: it is exchanged."""
+        """Return an exchange's results in a step that is only added: zeros, or no rows; None if it is exchanged."""
 
     @property
     def due(self) -> bool:
@@ -30,17 +30,17 @@ class Sums(Protocol):
 
 
 class Accumulation(Protocol):
-    """Adds the gradients of several steps up before they are exchanged.
+    """Adds up the gradients of several steps before they are exchanged.
 
     Attributes:
-      steps: how many.
+      steps: number of steps.
     """
 
     @property
     def steps(self) -> int: ...  # noqa: D102
 
     def sums(self, collective: Collective) -> Sums:
-        """For a collective that is being built."""
+        """Return the sums for a collective under construction."""
 
     def built(self, due: tf.Tensor) -> None:
-        """In the steps in which this tensor is true there is something to apply."""
+        """Take a bool tensor that is true in the steps whose result is applied."""

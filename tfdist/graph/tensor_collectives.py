@@ -1,4 +1,4 @@
-"""Tensor collectives: all-reduce, broadcast, all-gather … of the script's own values, in a graph or at once."""
+"""Tensor collectives: all-reduce, broadcast, all-gather … of the script's own values, in a graph or eagerly."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Function = Callable[[Channel, Sequence[np.ndarray]], list[np.ndarray]]
 
 
 class TensorCollectives:
-    """What a group of ranks can do with tensors and values; see the functions of the same names in ``tfdist``.
+    """Collectives of a group of ranks on tensors and values; see the functions of the same names in ``tfdist``.
 
     Args:
       job: the ranks and settings.
-      group: who takes part.
+      group: ranks that take part.
     """
 
     def __init__(self, job: Job, group: Group) -> None:
@@ -41,7 +41,7 @@ class TensorCollectives:
         self._calls = 0
 
     def all_reduce(self, value: Any, op: Op, name: str = "") -> Any:
-        """See ``tfdist.all_reduce``; in a graph by this name, the same on all ranks, or by the operation's."""
+        """See ``tfdist.all_reduce``. In a graph, ``name`` is the same on all ranks; default: the operation's name."""
         value = _tensor_of(value)
         _check(op, value)
         name = name or _name_of(value)
@@ -62,14 +62,14 @@ class TensorCollectives:
         return differentiable(value, forward, backward)
 
     def all_reduce_together(self, tensors: Sequence[tf.Tensor], op: Op) -> list[tf.Tensor]:
-        """Several tensors in one collective, an exchange for each dtype, in a graph or at once; without derivatives.
+        """Reduce tensors in one collective, an exchange for each dtype, in a graph or eagerly; without derivatives.
 
-        Gradients behind the tensors stay this rank's own: no average is put there later, which would change what comes
-        of them here. They train variables, which begin with rank 0's values.
+        Gradients that the tensors depend on stay this rank's own: an average in their place would change the tensors.
+        If there are such gradients, they train variables, which begin with rank 0's values.
 
         Args:
-          tensors: with the same dtypes and shapes on all ranks.
-          op: see ``tfdist.all_reduce``.
+          tensors: tensors with the same dtypes and shapes on all ranks.
+          op: reduction operation; see ``tfdist.all_reduce``.
         """
         members: dict[tf.DType, list[int]] = {}
         for number, tensor in enumerate(tensors):
@@ -167,7 +167,7 @@ class TensorCollectives:
 
     def _check_root(self, root: int) -> None:
         if not 0 <= root < self._group.size:
-            raise ValueError(f"root={root} is none of the {self._group.size} ranks of the group")
+            raise ValueError(f"root={root} is not one of the {self._group.size} ranks of the group")
 
     def _place(self, kind: str) -> str:
         self._calls += 1
@@ -193,12 +193,12 @@ class TensorCollectives:
             exchange = CollectiveCall("tensor", [signature(kind, name, t) for t in compared], function, same_size)
             return self._in_graph(kind, exchange, tensors, outputs, name)
         arrays = [own_copy(v.numpy() if isinstance(v, tf.Tensor) else v) for v in values]
-        # Another shape or dtype would be added or taken apart wrongly: they are part of where the ranks meet.
+        # Other shapes or dtypes would be combined wrongly: they are part of the name by which the ranks meet.
         shape = list(arrays[0].shape) if same_size else ["rows", *arrays[0].shape[1:]]
         sized = not holds_objects(arrays[0].dtype)
         place = self._place(f"{kind} of {arrays[0].dtype.name if sized else 'strings'} {shape}")
         self._group.control.arrive(place, size_bytes=arrays[0].nbytes if same_size and sized else 0)
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities are values, as TensorFlow has it
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities are values, as in TensorFlow
             results = function(self._group.control, arrays)
         return [
             tf.constant(r, v.dtype) if isinstance(v, tf.Tensor) else r for r, v in zip(results, values, strict=True)
@@ -215,10 +215,10 @@ class TensorCollectives:
         return self._built(kind, [Part(exchange, tensors, outputs)], of)[0]
 
     def _built(self, kind: str, parts: Sequence[Part], of: str, broadcasts: bool = False) -> list[list[tf.Tensor]]:
-        """The results of each part of one collective, in a graph, or executed now."""
+        """Return the results of each part of one collective, built in a graph or executed now."""
         graph = tf.compat.v1.get_default_graph()
         everyone, eagerly = self._group is self._job.world, tf.executing_eagerly()
-        # Graphs of ranks that are in different groups differ; the name must not.
+        # Ranks in different groups may have different graphs, but the name must be the same.
         number = len(make_state(graph).world_collectives) if everyone and not eagerly else ""
         name = f"{kind} {number} of {of}"
         collective = Collective(name, [part.exchange for part in parts], self._group, self._job.recorder, everyone)
@@ -241,7 +241,7 @@ def _name_of(value: Any) -> str:
 
 
 def _reduced_gradients(tensors: Sequence[tf.Tensor]) -> bool:
-    """Whether some are made of gradients, which are noted."""
+    """Return whether some tensors depend on gradients, and mark these gradients as reduced."""
     state = None if tf.executing_eagerly() else state_of(tf.compat.v1.get_default_graph())
     behind = [] if state is None else [*marking.markers_behind(tensors, state), *marking.in_loops(tensors, state)]
     for marker in behind:
@@ -250,31 +250,31 @@ def _reduced_gradients(tensors: Sequence[tf.Tensor]) -> bool:
 
 
 def _rows_of(value: Any) -> list[int | None] | None:
-    """The static shape of as many rows as may be."""
+    """Return the static shape with an unknown number of rows; None outside a graph."""
     return [None, *value.shape[1:]] if _in_graph(value) else None
 
 
 def _check(op: Op, value: Any) -> None:
-    """Refuse what cannot be combined so."""
+    """Raise if this operation cannot combine the value."""
     if op not in OPS:
-        raise ValueError(f"op={op!r}; it is one of {', '.join(map(repr, OPS))}")
+        raise ValueError(f"op={op!r} is unknown; use one of {', '.join(map(repr, OPS))}")
     dtype = np.dtype(value.dtype.as_numpy_dtype) if isinstance(value, tf.Tensor) else np.asarray(value).dtype
     if holds_objects(dtype):
         raise ValueError(f"strings and objects ({dtype}) cannot be combined; tfdist.all_gather has those of all ranks")
     if op == "mean" and dtype.kind in "iub":
-        raise ValueError(f"the mean of {dtype.name} is not one; use op='sum', or cast to a float")
+        raise ValueError(f"the mean of {dtype.name} values needs a float; use op='sum', or cast to a float")
     if op in ("min", "max") and dtype.kind == "c":
-        raise ValueError(f"{dtype.name} has no {op}: complex numbers are not ordered; use that of tf.abs, say")
+        raise ValueError(f"{dtype.name} has no {op}: complex numbers are not ordered; reduce tf.abs, for example")
 
 
 def _check_derivative(kind: str, op: Op) -> None:
-    """Refuse to differentiate what is not linear."""
+    """Raise for an operation that is not linear, as it has no derivative here."""
     if op not in ("sum", "mean"):
         raise LookupError(f"{kind} of {op!r} has no derivative: put tf.stop_gradient around it")
 
 
 def _even(rows: Any, parts: int) -> Any:
-    """So many rows in nearly equal parts, the first ones longer: a tensor's rows give a tensor."""
+    """Return the sizes of nearly equal parts of rows, the first parts longer; a tensor for a tensor."""
     if isinstance(rows, tf.Tensor):
         return rows // parts + tf.cast(tf.range(parts) < rows % parts, rows.dtype)
     return [rows // parts + (i < rows % parts) for i in range(parts)]

@@ -1,7 +1,7 @@
-"""TensorFlow's collectives as an exchange: gradients stay where TensorFlow has them, and MPI is the control plane.
+"""TensorFlow's collectives as a graph exchange: gradients stay on TensorFlow's devices, MPI is the control plane.
 
-MPI tells the ranks each other's addresses, compares plans, and says who is missing. The tensors go by NCCL where each
-rank has a GPU (chosen by ``TFDIST_ENGINE=nccl``), else by TensorFlow's servers (``collectives``).
+MPI exchanges the ranks' addresses, compares plans, and reports missing ranks. NCCL sends the tensors where each rank
+has a GPU (chosen by ``TFDIST_ENGINE=nccl``). Otherwise TensorFlow's servers send them (``collectives``).
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ _DTYPES = {tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64}
 _PLACE = "the addresses of TensorFlow's servers"
 _EVERYONE = 1  # the group key of all ranks
 _TOO_LATE = (
-    "TFDIST_ENGINE={} on rank {}: TensorFlow has executed something before the import of tfdist, and cannot be told of "
-    "the other ranks any more: import tfdist first"
+    "TFDIST_ENGINE={} on rank {}: TensorFlow has executed something before the import of tfdist, and cannot connect to "
+    "the other ranks any more. Import tfdist first"
 )
 _NO_GPU = (
-    "TFDIST_ENGINE=nccl, but TensorFlow sees no GPU on {}: install tensorflow[and-cuda] and look at nvidia-smi and "
+    "TFDIST_ENGINE=nccl, but TensorFlow sees no GPU on {}: install tensorflow[and-cuda], and check nvidia-smi and "
     "CUDA_VISIBLE_DEVICES there, or leave TFDIST_ENGINE out"
 )
 _SHARED = (
     "TFDIST_ENGINE=nccl, but ranks {} and {} share {}, which NCCL refuses: start as many ranks as there are GPUs, or "
     "leave TFDIST_ENGINE out"
 )
-_NO_ADDRESS = "TFDIST_ENGINE={} on rank {}: no address for the others ({}): {}"
+_NO_ADDRESS = "TFDIST_ENGINE={}: rank {} has no address by which the other ranks can reach it ({}): {}"
 _CLOSED = (
-    "TFDIST_ENGINE={}: rank {} cannot reach {}. TensorFlow's servers need these ports between the hosts: open them in "
-    "the firewall, name the network that they have in common (TFDIST_ENGINE={}:interface=eth0), or leave "
+    "TFDIST_ENGINE={}: rank {} cannot reach {}. TensorFlow's servers need these ports between the hosts. Open them in "
+    "the firewall, or set the interface of a network that all hosts share (TFDIST_ENGINE={}:interface=eth0). Or leave "
     "TFDIST_ENGINE out"
 )
-_INTERFACE = "is its network interface named as in `ip address`?"
-_NAMES = "give its host a name that resolves, or name its network interface (:interface=eth0)"
+_INTERFACE = "check the name of its network interface by `ip address`"
+_NAMES = "give its host a name that resolves, or set its network interface (:interface=eth0)"
 _REACH_SECONDS = 20.0
-# How TensorFlow tells that another rank is gone, or has failed.
+# Errors by which TensorFlow reports that another rank is gone, or has failed.
 _OF_OTHERS = tf.errors.UnavailableError, tf.errors.InternalError, tf.errors.AbortedError, tf.errors.CancelledError
 _SPEAKS_SECONDS = 1.0
 
 
 class _Own(NamedTuple):
-    """What a rank says of itself."""
+    """Facts about one rank, which it sends to the other ranks."""
 
     begun: bool
     gpu: str
@@ -66,13 +66,14 @@ class _Own(NamedTuple):
 
 
 class TensorFlowCollectives(GraphExchange):
-    """See ``graph_exchange.GraphExchange``.
+    """A graph exchange by TensorFlow's collective operations; see ``graph_exchange.GraphExchange``.
 
     Args:
       job: the ranks and settings. Collective: all ranks.
 
     Raises:
-      SettingsError: on all ranks: TensorFlow has begun already on one; a GPU is missing; a port cannot be reached.
+      SettingsError: on all ranks, if TensorFlow has already executed something on a rank. Also if a rank has no
+        address, no port that others reach, or no GPU of its own.
     """
 
     def __init__(self, job: Job) -> None:
@@ -121,7 +122,7 @@ class TensorFlowCollectives(GraphExchange):
                     raise SettingsError(_SHARED.format(first, rank, gpu))
 
     def _try_the_way(self, engine: str, addresses: Sequence[str]) -> None:
-        """To rank 0, which arranges groups, and to the next rank."""
+        """Check that this rank reaches rank 0, which arranges groups, and the next rank."""
         world = self._world
         targets = {0, (world.rank + 1) % world.size} - {world.rank}
         problem = unreachable([addresses[rank] for rank in sorted(targets)], _REACH_SECONDS)
@@ -133,7 +134,7 @@ class TensorFlowCollectives(GraphExchange):
                 raise SettingsError(_CLOSED.format(engine, rank, found, engine))
 
     def takes(self, bucket: Bucket, group: Group) -> bool:
-        """Tensors of sizes that are known, here or to XLA when it compiles; as TensorFlow can send them."""
+        """Return whether sizes are known (here, or to XLA when it compiles) and TensorFlow can send the tensors."""
         dtype, graph = tf.as_dtype(bucket.dtype), function_state.current()
         known = bucket.sizes is not None or (graph is not None and function_state.compiled_as(graph))
         return bool(known) and dtype in _DTYPES and bucket.format.wire is None
@@ -142,30 +143,30 @@ class TensorFlowCollectives(GraphExchange):
         return collective_ops.all_reduce(tensor, group.size, self._key(group), key, self._nccl)
 
     def _key(self, group: Group) -> int:
-        """A number for these ranks, the same on all of them without a message."""
+        """Return a number for these ranks, which each of them computes without a message."""
         if group is self._world:
             return _EVERYONE
         key = zlib.crc32(repr(tuple(group.ranks)).encode()) >> 1
         if tuple(self._keys.setdefault(key, group.ranks)) != tuple(group.ranks):
             raise SettingsError(
-                f"ranks {list(group.ranks)} and {list(self._keys[key])} have the same number, {key}, and cannot both "
-                "exchange by TensorFlow's collectives: leave TFDIST_ENGINE out"
+                f"ranks {list(group.ranks)} and {list(self._keys[key])} have the same group key, {key}, and cannot "
+                "both exchange by TensorFlow's collectives: leave TFDIST_ENGINE out"
             )
         return key
 
     def of_session(self, config: Any) -> tuple[str, Any]:
-        """The target and the settings of a session whose collectives know the other ranks."""
+        """Return the target and config of a session whose collectives can reach the other ranks."""
         if self._server is None:
             self._server = collective_ops.server(self._of_sessions, self._world.rank, self._nccl)
         given = tf.compat.v1.ConfigProto() if config is None else config
         return self._server.target, collective_ops.session_config(given, self._world.rank, self._nccl)
 
     def failure(self, error: tf.errors.OpError) -> PeerError | None:
-        """What an error of TensorFlow's own means, if it is of its collectives."""
+        """Return the ``PeerError`` for an error of TensorFlow's collectives; None for other errors."""
         gone = isinstance(error, tf.errors.UnavailableError)
         if not isinstance(error, _OF_OTHERS) or not (gone or "ollective" in str(error)):
             return None
-        time.sleep(_SPEAKS_SECONDS)  # the rank that has failed says why, and ends the job
+        time.sleep(_SPEAKS_SECONDS)  # in this time the failed rank reports why, and ends the job
         kind, who = type(error).__name__, self._world.lost() or "a rank has failed"
         failure = self._lost or PeerError(f"rank {self._world.rank}: {self.name} cannot go on ({kind}): {who}")
         self._world.control.give_up(failure)
@@ -180,11 +181,11 @@ class TensorFlowCollectives(GraphExchange):
 
 
 def _gpu(machine: str, world: World) -> str:
-    """Which GPU TensorFlow takes first on this rank, in words; empty if there is none."""
+    """Return a description of the GPU that TensorFlow uses first on this rank; empty if there is none."""
     if not tf.config.list_physical_devices("GPU"):
         return ""
     visible = environment.variables().get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     if gpus_of_machine() >= world.local_size:
-        return f"GPU {visible} of rank {world.rank}"  # a batch system may show each rank its own as the first
-    # (NCCL takes ranks with other numbers of hosts for ranks of other machines, which share no GPU.)
+        return f"GPU {visible} of rank {world.rank}"  # a batch system may show each rank its own GPU as 0
+    # (For NCCL, ranks with different NCCL_HOSTID are on different hosts, and share no GPU.)
     return f"GPU {visible} of {environment.variables().get('NCCL_HOSTID', machine)}"

@@ -1,4 +1,4 @@
-"""Graph traversal: which operations an operation depends on, into and out of functions."""
+"""Graph traversal: finds the operations that an operation depends on, into and out of functions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tfdist.compat.graphs import is_symbolic
 
 
 def outermost(graph: tf.Graph) -> tf.Graph:
-    """The graph that a session runs, or that is called: for a function body inside it, the one around it."""
+    """Return the outermost graph around a function body: the graph that a session runs, or that is called."""
     while (outer := getattr(graph, "outer_graph", None)) is not None:
         if not hasattr(outer, "outer_graph") and tf.compat.v1.executing_eagerly_outside_functions():
-            break  # of nobody's: TensorFlow's default graph, which is there when it executes eagerly, too
+            break  # TensorFlow's global default graph, which exists in eager execution too, but is not run
         graph = outer
     return graph
 
@@ -25,12 +25,12 @@ def ancestors(
     stop: Callable[[tf.Operation], bool] = lambda op: False,
     control: bool = True,
 ) -> Iterator[tf.Operation]:
-    """Operations that ``start`` depends on, itself included, nearest first.
+    """Yield the operations that ``start`` depends on, ``start`` included, nearest first.
 
     Args:
-      start: where to begin.
-      stop: an operation that is still told, but not looked behind.
-      control: follow control dependencies too.
+      start: operations to begin with.
+      stop: function that returns True for an operation that is yielded, but whose inputs are not followed.
+      control: True: follow control dependencies too.
     """
     queue = list(dict.fromkeys(start))
     seen = set(queue)
@@ -46,7 +46,7 @@ def ancestors(
 
 
 def outside(tensor: Any) -> Any:
-    """The tensor that a function body has captured from the graph around it, or the tensor itself."""
+    """Return the tensor that a function body has captured from the graph around it, or the tensor itself."""
     while is_symbolic(tensor) and tensor.op.type == "Placeholder" and hasattr(tensor.graph, "captures"):
         external = next((external for external, internal in tensor.graph.captures if internal is tensor), None)
         if external is None:
@@ -56,7 +56,7 @@ def outside(tensor: Any) -> Any:
 
 
 def called_functions(op: tf.Operation) -> Iterator[str]:
-    """The names of the functions that an operation calls: a loop's body, say."""
+    """Yield the names of the functions that an operation calls, for example of a loop's body."""
     for value in op.node_def.attr.values():
         if value.HasField("func"):
             yield value.func.name
@@ -65,7 +65,7 @@ def called_functions(op: tf.Operation) -> Iterator[str]:
 
 
 def bodies(op: tf.Operation) -> Iterator[Any]:
-    """The graphs of the functions that an operation calls, of those that were made in this process."""
+    """Yield the graphs of the functions that an operation calls, if they were made in this process."""
     for name in called_functions(op):
         graph: Any = op.graph
         while graph is not None:
@@ -78,10 +78,10 @@ def bodies(op: tf.Operation) -> Iterator[Any]:
 
 
 WRITES = re.compile("Assign|Apply|Scatter")  # the types of operations that write to variables
-# Operations that call functions: so many of their inputs come before the functions' arguments.
+# Number of inputs before the functions' arguments, by the type of an operation that calls functions.
 _BEFORE_ARGUMENTS = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
 
 
 def arguments(op: tf.Operation) -> int:
-    """From which of its inputs on an operation hands them to the functions that it calls."""
+    """Return the position of the first input that an operation passes to the functions that it calls."""
     return _BEFORE_ARGUMENTS.get(op.type, 0)

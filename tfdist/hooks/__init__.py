@@ -1,1 +1,1 @@
-"""Where TensorFlow, Keras and Python call us: one module a framework point, and one table to install and undo."""
+"""Hooks into TensorFlow, Keras and Python: one module for each place, and one table to install and undo them."""

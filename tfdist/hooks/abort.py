@@ -1,4 +1,4 @@
-"""Abort: one message, and all ranks end with an exit code that is not 0."""
+"""Abort: prints one message, and ends all ranks with an exit code that is not 0."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import time
 from tfdist.core.log import last_words
 from tfdist.transport.interfaces import World
 
-# All ranks often fail alike (a missing file): the higher ranks leave rank 0 this much time to speak for them.
+# All ranks often fail with the same error (a missing file). The higher ranks wait this long for rank 0 to print it.
 _LOWER_RANK_FIRST_SECONDS = 1.0
 
 
 def abort(world: World, message: str, exit_code: int = 1) -> None:
-    """Print one message and end all ranks, whatever becomes of the message.
+    """Print one message and end all ranks, even if the message cannot be printed.
 
     Args:
-      world: the job.
-      message: printed by the lowest of the ranks that call this at about the same time.
-      exit_code: of the whole job; not 0.
+      world: the ranks.
+      message: text, printed by the lowest of the ranks that call this at about the same time.
+      exit_code: exit code of the whole job; not 0.
     """
     try:
         if world.rank:
             time.sleep(_LOWER_RANK_FIRST_SECONDS)
-        # A full disk behind stdout may be what has failed; stderr can be another one.
+        # A full disk behind stdout may be the cause of the failure; stderr can go to another disk.
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         place = world.recorder.place

@@ -1,11 +1,11 @@
-"""Hook of products: matrix products and convolutions of float32 are computed in half precision, if that is asked for.
+"""Autocast: hooks that compute float32 matrix products and convolutions in half precision, if that is configured.
 
-Everything else stays as the script has it: variables, sums, softmax and losses in float32. The products of the backward
-pass follow, since the derivative of a conversion is one. TensorFlow's own rewriting (``auto_mixed_precision``) has
-neither sessions and functions under one switch, nor float16 on processors.
+Everything else stays as in the script: variables, sums, softmax and losses in float32. The products of the backward
+pass follow, since the derivative of a cast is a cast. TensorFlow's own rewriting (``auto_mixed_precision``) has no
+common switch for sessions and functions, and no float16 on processors.
 
-Where the device computes such products, the operands are converted, and the result is. Elsewhere operands and result
-are rounded, and the product is float32's: what a device does that adds up in float32, at no gain in speed.
+If the device computes such products, the operands and the result are cast. Otherwise operands and result are rounded,
+and the product is computed in float32. A device that adds up in float32 gives the same, but this gains no speed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import gen_linalg_ops, gen_math_ops, gen_nn_ops
-from tensorflow.python.util import _pywrap_util_port  # whether oneDNN is on has no public name
+from tensorflow.python.util import _pywrap_util_port  # no public name tells whether oneDNN is on
 
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
@@ -26,7 +26,7 @@ from tfdist.training.steps import Steps
 
 _HALF = {"bf16": tf.bfloat16, "fp16": tf.float16}
 _BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
-# By the functions of tensorflow/python/ops/gen_*_ops.py, and their names in tf.raw_ops: the operands.
+# Operands, by the functions of tensorflow/python/ops/gen_*_ops.py and their names in tf.raw_ops.
 _PRODUCTS = {
     (gen_math_ops, "mat_mul", "MatMul"): ("a", "b"),
     (gen_math_ops, "batch_mat_mul", "BatchMatMul"): ("x", "y"),
@@ -41,7 +41,7 @@ _PRODUCTS = {
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """See the module."""
+    """Install the hooks of this module."""
     for (module, name, raw), operands in _PRODUCTS.items():
         patches.replace(module, name, _in_half(getattr(module, name), operands, job))
         patches.replace(tf.raw_ops, raw, _in_half(getattr(module, raw), operands, job))
@@ -74,18 +74,18 @@ def _tensors(given: Any) -> list[Any]:
 
 def _is_float32(value: Any) -> bool:
     dtype = getattr(value, "dtype", None)
-    return dtype is not None and tf.as_dtype(dtype).base_dtype == tf.float32  # a reference variable's is another
+    return dtype is not None and tf.as_dtype(dtype).base_dtype == tf.float32  # a reference variable has another dtype
 
 
 def _converted(value: Any, half: tf.DType) -> tf.Tensor:
-    """Where it is used; but what no derivative passes through where it is made, so that a loop converts it once.
+    """Cast a value where it is used. A value without derivatives is cast where it is made: a loop casts it once.
 
-    (Outside a loop, the derivative of a conversion would be added up over the loop's turns in half precision.)
+    With derivatives, a cast outside a loop would add up its derivative over the loop's turns in half precision.
     """
     if isinstance(value, tf.Tensor) and not tf.executing_eagerly() and value.op.type == "StopGradient":
         graph, inside = value.graph, value.op._get_control_flow_context()  # tensorflow/python/framework/ops.py
         if inside is None:
-            with graph.as_default(), graph.control_dependencies(None):  # which leaves loops and conditions, too
+            with graph.as_default(), graph.control_dependencies(None):  # this leaves loops and conditions, too
                 return tf.cast(value, half)
     return tf.cast(value, half)
 
@@ -96,12 +96,12 @@ def _rounded(value: Any, half: tf.DType) -> tf.Tensor:
 
 @functools.cache
 def _computes(half: tf.DType) -> bool:
-    """Whether a device of this process computes products of this dtype fast."""
+    """Return whether a device of this process computes products of this dtype fast."""
     if tf.config.get_visible_devices("GPU"):
         return True
     try:
         flags = set(Path("/proc/cpuinfo").read_text().split())
     except OSError:
         flags = set()
-    # By oneDNN alone: Eigen converts each number.
+    # Only oneDNN is fast: Eigen converts each number.
     return half == tf.bfloat16 and bool(_BF16_FLAGS & flags) and bool(_pywrap_util_port.IsMklEnabled())

@@ -1,6 +1,7 @@
-"""Hooks where BatchNormalization with ``synchronized=True`` takes the moments of its batch, in Keras 3 and tf_keras.
+"""Hooks where BatchNormalization with ``synchronized=True`` computes its batch's moments, in Keras 3 and tf_keras.
 
-Both add over the replicas of ``tf.distribute``, of which a rank has one: each would take its own batch, in silence.
+Both sum over the replicas of ``tf.distribute``, and a rank has one replica. Without the hooks, each rank would silently
+use only its own batch.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from tfdist.training.steps import Steps
 
 
 class BatchMoments:
-    """What synchronised BatchNormalization takes for the moments of its batch.
+    """Moments over the batches of all ranks, for synchronised BatchNormalization.
 
-    A layer's loss on one rank depends on the samples of all: what flows back through a sum over the ranks is the sum of
-    what the ranks bring. The average of the weights' gradients is then that of one process with the whole batch.
+    A layer's loss on one rank depends on the samples of all ranks. So the derivative of a sum over the ranks is the sum
+    of the ranks' derivatives. The weights' averaged gradients then equal those of one process with the whole batch.
 
     Args:
       job: the ranks.
@@ -34,24 +35,25 @@ class BatchMoments:
 
     @property
     def shared(self) -> bool:
-        """Whether there are other ranks that take part now."""
+        """Whether other ranks take part now."""
         return self._job.world.size > 1 and not self._job.switches.alone_depth
 
     def moments(
         self, x: tf.Tensor, axes: Sequence[int], keepdims: bool, mask: tf.Tensor | None = None, fuzz: float = 0.0
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mean and variance over axes and over the ranks, whose batches may be of different sizes.
+        """Return mean and variance over axes and over the ranks, whose batches may have different sizes.
 
-        Two exchanges, since the mean of squares less the square of the mean loses what a large mean hides.
+        This takes two exchanges: the mean of squares minus the squared mean loses precision if the mean is large.
 
-        Collective: all ranks, with the same dtype and the same sizes of the axes that remain; and so is the gradient.
+        Collective: all ranks, with the same dtype and the same sizes of the remaining axes. The gradient is collective
+        too.
 
         Args:
-          x: floating-point; its static rank is known.
-          axes: to be reduced.
-          keepdims: whether they remain, with one entry each.
-          mask: bool, in a shape that broadcasts to that of ``x``: which entries count; None: all.
-          fuzz: is added to the number of entries.
+          x: floating-point tensor with a known static rank.
+          axes: axes to reduce.
+          keepdims: True: the reduced axes remain, with one entry each.
+          mask: bool, in a shape that broadcasts to the shape of ``x``: True for entries that count; None: all count.
+          fuzz: number that is added to the number of entries.
         """
         counts = tf.ones_like(x)
         if mask is not None:
@@ -65,7 +67,7 @@ class BatchMoments:
         return (mean, variance) if keepdims else (tf.squeeze(mean, axes), tf.squeeze(variance, axes))
 
     def _sum(self, x: tf.Tensor) -> tf.Tensor:
-        # Keras numbers layers by what else a rank has built.
+        # Keras's layer numbers depend on what else a rank has built.
         return self._collectives.all_reduce(x, "sum", numberless(x.op.name) if is_symbolic(x) else "")
 
 
@@ -73,15 +75,15 @@ _WIDE = {tf.float16: tf.float32, tf.bfloat16: tf.float32}
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """See the module."""
+    """Install the hooks of this module."""
     batch = BatchMoments(job)
     _keras(patches, batch)
     _tf_keras(patches, batch)
 
 
 def _keras(patches: Patches, batch: BatchMoments) -> None:
-    """``keras.ops.moments``: keras/src/backend/tensorflow/nn.py; and with a mask, which Keras does not synchronise at
-    all: keras/src/layers/normalization/batch_normalization.py."""
+    """Hook ``keras.ops.moments`` (keras/src/backend/tensorflow/nn.py), and moments with a mask, which Keras does not
+    synchronise at all (keras/src/layers/normalization/batch_normalization.py)."""
 
     def compute(original: Callable[..., Any], x: Any, axes: Any, keepdims: bool) -> Any:
         return batch.moments(x, axes, keepdims) if batch.shared else original(x, axes, keepdims)
@@ -93,7 +95,7 @@ def _keras(patches: Patches, batch: BatchMoments) -> None:
 
         return batch.moments(inputs, self._reduction_axes, False, _with_channels(mask), backend.epsilon())
 
-    for name in ("keras.src.backend.tensorflow.nn", "keras.src.backend.tensorflow.ops.nn"):  # the latter since 3.16
+    for name in ("keras.src.backend.tensorflow.nn", "keras.src.backend.tensorflow.ops.nn"):  # ops.nn since 3.16
         patches.when_imported(
             name, lambda m: patches.replace(m, "_compute_moments_sync", compute, ("x", "axes", "keepdims"))
         )
@@ -104,7 +106,7 @@ def _keras(patches: Patches, batch: BatchMoments) -> None:
 
 
 def _tf_keras(patches: Patches, batch: BatchMoments) -> None:
-    """tf_keras/src/layers/normalization/batch_normalization.py; SyncBatchNormalization is one of these too."""
+    """Hook tf_keras/src/layers/normalization/batch_normalization.py; SyncBatchNormalization is a subclass."""
 
     def compute(
         original: Callable[..., Any], self: Any, x: Any, reduction_axes: Any, keep_dims: bool, mask: Any = None
@@ -123,5 +125,5 @@ def _tf_keras(patches: Patches, batch: BatchMoments) -> None:
 
 
 def _with_channels(mask: Any) -> tf.Tensor:
-    """[batch, …], as both packages have it, for entries [batch, …, channels]."""
+    """Return a mask [batch, …], as both packages pass it, in a shape for entries [batch, …, channels]."""
     return tf.expand_dims(tf.cast(mask, tf.bool), -1)

@@ -19,7 +19,7 @@ from tfdist.updates.checkpointed import left_over_of
 from tfdist.updates.local_sgd import local_sgd_of
 from tfdist.updates.loss_scale import LossScaleState, named
 
-# Variables that a setting adds to graphs.
+# Variables that a setting adds to graphs, and the setting.
 _MADE_BY = {
     "loss_scale_state": "loss_scale",
     **dict.fromkeys(("block_position", "block_lookahead", "block_start", "block_change"), "sync"),
@@ -27,14 +27,14 @@ _MADE_BY = {
 }
 _WITHOUT = {"loss_scale": "'none'", "sync": "'gradients'", "compression": "another one"}
 _OTHER_SETTING = (
-    "{} has no {}: it was written with TFDIST_{} {}, or by one process; it is {!r} now. Go on with that one; or "
-    "initialise all variables, and restore the others by a Saver of them (var_list=)"
+    "{} has no {}: it was written with TFDIST_{} {}, or by one process; it is {!r} now. Set the old value again. Or "
+    "initialise all variables, and restore the others by a Saver that has only these (var_list=)"
 )
-_LEFT_OUT = "%s was written with TFDIST_%s %r, which is %r now: what it has of that is left out"
+_LEFT_OUT = "%s was written with TFDIST_%s %r, which is %r now. Its variables for this setting are not restored"
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """tensorflow/python/training/saver.py, …/checkpoint/checkpoint.py, keras/src/saving/saving_lib.py."""
+    """Hook tensorflow/python/training/saver.py, …/checkpoint/checkpoint.py, keras/src/saving/saving_lib.py."""
     blocks, left_over = local_sgd_of(steps), left_over_of(steps)
 
     def save(original: Callable[..., Any], self: Any, sess: Any, *args: Any, **kwargs: Any) -> Any:
@@ -81,9 +81,9 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
 
 
 def _written_with(path: Any) -> dict[str, str]:
-    """The settings that have added variables to a checkpoint, and what these tell of their values."""
+    """Return the settings that have added variables to a checkpoint, with values that follow from the variables."""
     reader = tf.train.load_checkpoint(path)
-    names = reader.get_variable_to_shape_map()  # of ours that are made once, which stand in no scope
+    names = reader.get_variable_to_shape_map()  # tfdist's variables that a graph has once have no scope
     found = {}
     if "block_position" in names:
         found["sync"] = "bmuf" if "block_lookahead" in names else "average"

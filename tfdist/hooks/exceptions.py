@@ -1,6 +1,6 @@
 """Hook of uncaught exceptions: one rank's failure ends the job, with its number, its traceback, and an exit code.
 
-In a thread, too: without it the other ranks would wait for what it was to do.
+A failure in a thread ends the job too: otherwise the other ranks would wait for the exchanges of that thread.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tfdist.training.steps import Steps
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """Take ``sys.excepthook`` and ``threading.excepthook`` over.
+    """Replace ``sys.excepthook`` and ``threading.excepthook``.
 
-    The previous one of the main thread is not called, since the job is over. A process that was forked off has both
-    as they were before: it is not the rank.
+    The previous hook of the main thread is not called, since the job is over. In a forked process the previous hooks
+    run, since that process is not the rank.
     """
     pid = os.getpid()
 
@@ -38,7 +38,7 @@ def _of_the_main_thread(patches: Patches, job: Job, active: Callable[[], bool]) 
     world, previous = job.world, sys.excepthook
 
     def end_the_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not active():  # called by a hook that has been put around it, or in a child
+        if not active():  # called by a hook around it, or in a child process
             note(1)
             previous(kind, error, trace)
             return
@@ -54,7 +54,7 @@ def _of_other_threads(patches: Patches, job: Job, active: Callable[[], bool]) ->
 
     def end_the_job(failure: threading.ExceptHookArgs) -> None:
         kind, error, trace, thread = failure
-        # When the program has ended, a daemon thread may lose what it works with, and harms nobody.
+        # After the program has ended, a daemon thread may lose the objects that it uses, which harms no rank.
         over = thread is not None and thread.daemon and not threading.main_thread().is_alive()
         passed_on = active() and not issubclass(kind, SystemExit) and not over
         if own or not passed_on:

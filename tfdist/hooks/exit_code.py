@@ -1,6 +1,6 @@
-"""Hooks of ``sys.exit``, ``os._exit`` and ``os.exec``: the exit code, and ends that leave Python's own out.
+"""Hooks of ``sys.exit``, ``os._exit`` and ``os.exec``: note the exit code, and exits that skip Python's own shutdown.
 
-A ``SystemExit`` that a script raises by itself is not seen.
+A ``SystemExit`` that a script raises without ``sys.exit`` is not noted.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from tfdist.training.steps import Steps
 
 
 class _Exit(SystemExit):
-    """Notes its code when the interpreter ends with it: an exit that is caught is none."""
+    """A ``SystemExit`` that notes its code when the interpreter ends with it, and not when it is caught."""
 
     @property
     def code(self) -> Any:  # type: ignore[override]
         code = super().code
         try:
             sys._getframe(1)
-        except ValueError:  # no Python has called this
+        except ValueError:  # no Python code has called this, but the interpreter
             note(code)
         return code
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """See the module. What other functions of ``os`` execute programs by, is ``execv`` and ``execve``."""
+    """Install the hooks of this module. The other ``exec`` functions of ``os`` call ``execv`` or ``execve``."""
     pid = os.getpid()
 
     def leave_program(status: Any = None, /) -> NoReturn:
         raise _Exit(status)
 
     def leave_at_once(original: Callable[..., Any], status: int) -> Any:
-        # One that has failed is told of by its watchdog, and ends the job at once. Children are no ranks.
+        # The watchdog reports a rank that exits with an error, and ends the job at once. Child processes are no ranks.
         if os.getpid() == pid and status == 0:
             over()
         return original(status)
 
     def execute(original: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
-        if os.getpid() == pid and os.access(path, os.X_OK):  # else it fails, and the rank goes on
+        if os.getpid() == pid and os.access(path, os.X_OK):  # else it fails, and the rank continues
             over()
         return original(path, *args, **kwargs)
 

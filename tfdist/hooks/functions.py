@@ -1,4 +1,4 @@
-"""Hooks where functions are traced and called, and variables are made and assigned to."""
+"""Hooks where functions are traced and called, and variables are created, read and assigned to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfdist.hooks.patches import Patches, with_subclasses
 from tfdist.training import variable_writes
 from tfdist.training.steps import Steps
 
-# What assigns to a variable, and its name for the value.
+# Methods that assign to a variable, and the name of their parameter for the value.
 _ASSIGNING = {
     "assign": "value",
     "assign_add": "delta",
@@ -30,8 +30,8 @@ _ASSIGNING = {
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """Functions: tensorflow/python/framework/func_graph.py, …/eager/polymorphic_function/concrete_function.py; and
-    variables: tensorflow/python/ops/resource_variable_ops.py; conditions: tensorflow/python/ops/cond_v2.py."""
+    """Hook functions (tensorflow/python/framework/func_graph.py, …/eager/polymorphic_function/concrete_function.py),
+    variables (tensorflow/python/ops/resource_variable_ops.py) and conditions (tensorflow/python/ops/cond_v2.py)."""
 
     def trace(original: Callable[..., Any], name: Any, python_func: Any, *args: Any, **kwargs: Any) -> Any:
         @functools.wraps(python_func)
@@ -73,7 +73,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         with conditions.building(pred):
             return original(pred, *args, **kwargs)
 
-    # What is called in a function is built there, and not rewritten by AutoGraph.
+    # AutoGraph must not rewrite tfdist's code where a function calls it.
     rules = autograph_config.CONVERSION_RULES
     patches.assign(autograph_config, "CONVERSION_RULES", rules, (autograph_config.DoNotConvert("tfdist"), *rules))
     patches.replace(
@@ -90,7 +90,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         polymorphic_function.UnliftedInitializerVariable,
     ):
         patches.replace(kind, "__init__", made, ("self",))
-    # What a checkpoint is restored by; the methods that assign do not come here.
+    # Restoring a checkpoint calls this; the methods that assign do not.
     patches.replace(tf_resources, "shape_safe_assign_variable_handle", restore, ("handle",))
     for name, value in _ASSIGNING.items():
         for cls in with_subclasses(tf_resources.BaseResourceVariable):

@@ -1,4 +1,4 @@
-"""Hooks where gradients are made: ``tf.gradients``, and ``gradient`` and the Jacobians of a ``GradientTape``."""
+"""Hooks where gradients are computed: ``tf.gradients``, a ``GradientTape`` and a ``ForwardAccumulator``."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tfdist.updates.loss_scaling import LossScaling, loss_scaling_of, seeds, uns
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """See the module."""
+    """Install the hooks of this module."""
     scaling = loss_scaling_of(steps)
-    outermost = Outermost()  # of both: tf.recompute_grad has a tape inside tf.gradients
+    outermost = Outermost()  # shared: tf.recompute_grad has a tape inside tf.gradients
     _tf_gradients(patches, job, scaling, outermost)
     _tapes(patches, job, steps.eager, scaling, outermost)
     _forward(patches, job, steps.eager)
 
 
 def _tf_gradients(patches: Patches, job: Job, scaling: LossScaling, outermost: Outermost) -> None:
-    """``tf.gradients`` (v1 and v2), ``compute_gradients`` and ``tf.hessians``, which takes them in a loop:
+    """Hook ``tf.gradients`` (v1 and v2), ``compute_gradients``, and ``tf.hessians``, which calls it in a loop:
     tensorflow/python/ops/gradients_util.py, …/gradients_impl.py."""
 
     def helper(original: Callable[..., Any], ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -63,7 +63,7 @@ def _list(given: Any) -> list[Any]:
 
 
 def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
-    """Derivatives along a direction: tensorflow/python/eager/forwardprop.py."""
+    """Hook derivatives along a direction: tensorflow/python/eager/forwardprop.py."""
 
     def made(original: Callable[..., Any], self: Any, primals: Any, *args: Any, **kwargs: Any) -> None:
         self._tfdist_sources = [p for p in tf.nest.flatten(primals) if variable_key(p) is not None]
@@ -74,7 +74,7 @@ def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
         sources = self._tfdist_sources
         if not (job.switches.rewrites and sources):
             return result
-        # That of a loss is averaged, not that of each example's output. One variable stands for all.
+        # A loss's derivative is averaged, an example's output's is not. One variable represents all sources.
         derivatives, targets = tf.nest.flatten(result), tf.nest.flatten(primals)
         chosen = [t.shape.rank == 0 or not tf.executing_eagerly() and marking.of_gradients(t) for t in targets]
         variables = [sources[0] if one else None for one in chosen]
@@ -89,7 +89,7 @@ def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
 
 
 def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling, outermost: Outermost) -> None:
-    """What a tape differentiates, and where it begins: tensorflow/python/eager/backprop.py."""
+    """Hook where a tape begins, ends and differentiates: tensorflow/python/eager/backprop.py."""
 
     def enter(original: Callable[..., Any], self: Any) -> Any:
         if tf.executing_eagerly():
@@ -141,7 +141,7 @@ def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling, 
         def hooked() -> Any:
             return handed_out(self, target, sources, original(self, target, sources, *args, **kwargs), each=True)
 
-        # It is made of gradients.
+        # TensorFlow computes it from gradients: only the outermost call is hooked.
         return outermost.call(hooked, lambda: original(self, target, sources, *args, **kwargs))
 
     patches.replace(backprop.GradientTape, "__enter__", enter, ("self",))

@@ -1,4 +1,4 @@
-"""The table of hooks, installed and undone together."""
+"""Install: the table of hooks, which are installed and undone together."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Hooks = tuple[ModuleType, ...]
 
 
 def every_hook(job: Job) -> Hooks:
-    """What a job of several ranks hooks into; one process has no others to end."""
+    """Return all hooks of a job. A single process needs no hooks for saving files or ending other ranks."""
     return _TRAINING if job.world.size == 1 else _TABLE
 
 
 def needed_hooks(job: Job) -> Hooks:
-    """The same, but for one process alone what its settings need."""
+    """Return the hooks that a job needs; for a single process only those that its settings need."""
     settings = job.switches.settings
     if job.world.size > 1 or not job.switches.automatic or settings.changes_updates:
         return every_hook(job)
@@ -41,7 +41,7 @@ def needed_hooks(job: Job) -> Hooks:
 
 
 def install(hooks: Hooks, job: Job, steps: Steps) -> Patches:
-    """Hook into TensorFlow, Keras and, of several ranks, uncaught exceptions; ``undo`` of the result undoes it.
+    """Install hooks into TensorFlow, Keras and Python; ``undo`` of the result removes them.
 
     Raises:
       HookError: this TensorFlow does not have the expected functions.

@@ -1,4 +1,4 @@
-"""Hooks of ``model.fit`` and what it uses, in Keras 3 and tf_keras."""
+"""Hooks of ``model.fit`` and the methods that it uses, in Keras 3 and tf_keras."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfdist.variables.adapted_layers import AdaptedLayers
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """See the module."""
+    """Install the hooks of this module."""
     steps.moments.pauses.append(local_sgd_of(steps).end)
     _keras(patches, steps.fit)
     _adapted(patches, steps.variables.adapted)
@@ -23,7 +23,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
 
 
 def _keras(patches: Patches, fit: FitSteps) -> None:
-    """``model.fit`` and what it uses: keras/src/backend/tensorflow/trainer.py."""
+    """Hook ``model.fit`` and the methods that it uses: keras/src/backend/tensorflow/trainer.py."""
 
     def trainer(module: Any) -> None:
         owner = module.TensorFlowTrainer if hasattr(module, "TensorFlowTrainer") else module.Trainer  # since Keras 3.16
@@ -38,7 +38,7 @@ def _keras(patches: Patches, fit: FitSteps) -> None:
 
 
 def _adapted(patches: Patches, layers: AdaptedLayers) -> None:
-    """Layers that are adapted to data: keras/src/layers/preprocessing, and
+    """Hook layers that are adapted to data: keras/src/layers/preprocessing, and
     tf_keras/src/engine/base_preprocessing_layer.py."""
 
     def adapt(original: Callable[..., Any], self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
@@ -60,11 +60,11 @@ def _adapted(patches: Patches, layers: AdaptedLayers) -> None:
 
 
 def _tf_keras(patches: Patches, job: Job, fit_steps: FitSteps, blocks: LocalSGD) -> None:
-    """How models of tf_keras train: tf_keras/src/engine/training.py; in a session: tf_keras/src/backend.py."""
+    """Hook training of tf_keras: tf_keras/src/engine/training.py; in a session: tf_keras/src/backend.py."""
 
     def make_train_function(original: Callable[..., Any], self: Any, force: bool = False) -> Any:
         if self.jit_compile and not job.compiles:
-            self.jit_compile = False  # drops what has been made already
+            self.jit_compile = False  # drops functions that are compiled already
             announce(
                 f"{self.name} was compiled with jit_compile=True, which is off now: XLA cannot compile the exchange "
                 "between the ranks"
@@ -72,8 +72,8 @@ def _tf_keras(patches: Patches, job: Job, fit_steps: FitSteps, blocks: LocalSGD)
         return original(self, force)
 
     def initialize_variables(original: Callable[..., Any], session: Any) -> None:
-        # What has no value yet, whenever a session is needed: on one rank that may be earlier, or more. So nothing
-        # is exchanged here, but before the first step.
+        # Keras initialises variables without a value whenever it needs a session. One rank may do so earlier, or for
+        # more variables. So nothing is exchanged here, only before the first step.
         with BroadcastSwitch(job.switches, False):
             original(session)
 

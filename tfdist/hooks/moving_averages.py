@@ -1,4 +1,4 @@
-"""Hook of ``tf.train.ExponentialMovingAverage``: where steps are accumulated, averages move with the updates."""
+"""Hook of ``tf.train.ExponentialMovingAverage``: if steps are accumulated, averages move with the updates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfdist.updates.conditional import due_of, if_due, move_each_step
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """tensorflow/python/training/moving_averages.py."""
+    """Hook tensorflow/python/training/moving_averages.py."""
 
     def apply(original: Callable[..., Any], self: Any, var_list: Any = None) -> Any:
         if tf.executing_eagerly() or not job.switches.settings.not_each_step:

@@ -17,10 +17,10 @@ from tfdist.updates.pipeline import Update
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """What applies gradients, in all optimizers and subclasses to come.
+    """Hook the methods that apply gradients, in all optimizers and in subclasses defined later.
 
-    TensorFlow's: tensorflow/python/training/optimizer.py; Keras's: keras/src/optimizers/base_optimizer.py; those of
-    tf_keras: tf_keras/src/optimizers/optimizer.py, .../legacy/optimizer_v2.py.
+    TensorFlow's: tensorflow/python/training/optimizer.py; Keras's: keras/src/optimizers/base_optimizer.py; tf_keras's:
+    tf_keras/src/optimizers/optimizer.py, .../legacy/optimizer_v2.py.
     """
     pipeline, variables = pipeline_of(steps), steps.variables
     outermost, outermost_build = Outermost(), Outermost()
@@ -49,12 +49,12 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
                 )
             known = getattr(self, "_trainable_variables", []) if trainable_variables is None else trainable_variables
             gradients, known = list(grads), list(known)
-            if len(gradients) != len(known):  # Keras says so
+            if len(gradients) != len(known):  # Keras raises an error
                 return original(self, gradients, trainable_variables, *args, **kwargs)
             eagerly = tf.executing_eagerly()
             if (eagerly or job.switches.settings.not_each_step) and not self.built and job.switches.rewrites:
                 with backend.name_scope(self.name, caller=self):
-                    self.build(known)  # now, so that what a checkpoint makes of its variables on rank 0 is shared
+                    self.build(known)  # now, so that values from rank 0's checkpoint are shared
                 self.built = True
                 if eagerly:
                     variables.share_new("the building of an optimizer")

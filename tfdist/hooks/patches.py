@@ -1,7 +1,7 @@
-"""Hooks as patches of other packages: the only assignments to them, and the way back.
+"""Patches: all assignments to attributes of other packages, and their removal.
 
-A hook names a function of another package, the arguments it must have, and what stands around it. One whose signature
-has changed fails at import with the versions and a remedy instead of training wrongly.
+A hook names a function of another package, the parameters it must have, and a wrapper. If the signature has changed,
+the import fails with the versions and a remedy. Otherwise training would be wrong.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ TESTED = "2.16 to 2.22"
 
 
 class HookError(ImportError):
-    """TensorFlow has changed where tfdist hooks in."""
+    """A function that tfdist hooks has changed in TensorFlow."""
 
 
 class Patches:
-    """Assignments to other packages, and the way back."""
+    """Assignments to attributes of other packages, which can be undone."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
@@ -43,13 +43,13 @@ class Patches:
 
         Args:
           owner: module or class.
-          name: its attribute.
-          wrapper: called with the original first.
-          first: the names that the original's first parameters must have.
-          by_name: names that its callers may use for the first parameters, should it hand them on as ``*args``.
+          name: name of the owner's attribute.
+          wrapper: function that is called with the original as its first argument.
+          first: names that the original's first parameters must have.
+          by_name: names that callers may use for the first parameters if the original takes them as ``*args``.
 
         Raises:
-          HookError: they have others.
+          HookError: the original's first parameters have other names.
         """
         original = inspect.getattr_static(owner, name)
         found = tuple(inspect.signature(inspect.unwrap(original)).parameters)[: len(first)]
@@ -63,9 +63,9 @@ class Patches:
 
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
-            if not self._active:  # another package has wrapped it meanwhile, and still calls it
+            if not self._active:  # another package has wrapped it, and still calls it
                 return original(*args, **kwargs)
-            # What the wrapper takes by position the caller may have given by any name that the original has for it.
+            # The caller may pass the wrapper's positional arguments by the names of the original's parameters.
             for parameter in names[len(args) :]:
                 if parameter not in kwargs:
                     break
@@ -76,7 +76,7 @@ class Patches:
         self.assign(owner, name, original, patched)
 
     def replace_everywhere(self, module: Any, name: str, wrapper: Callable[..., Any], first: tuple[str, ...]) -> None:
-        """Like ``replace``, in every module too that has imported the function under any name."""
+        """Like ``replace``, and also in every module that has imported the function under any name."""
         original = getattr(module, name)
         self.replace(module, name, wrapper, first)
         patched = getattr(module, name)
@@ -86,7 +86,7 @@ class Patches:
                     self.assign(other, alias, original, patched)
 
     def replace_in_tree(self, base: Any, name: str, wrapper: Callable[..., Any], first: tuple[str, ...]) -> None:
-        """Like ``replace``, in a class and all its subclasses that have a method of their own, also those to come."""
+        """Like ``replace``, in a class and all subclasses with a method of their own, also in those defined later."""
 
         def patch_class(cls: type) -> None:
             if name in vars(cls):
@@ -107,7 +107,7 @@ class Patches:
         self.assign(base, "__init_subclass__", own, classmethod(init_subclass))
 
     def when_imported(self, module: str, patch: Callable[[Any], None]) -> None:
-        """Patch a module that may be imported later, or never."""
+        """Patch a module when it is imported, perhaps later or never."""
 
         def hook(imported: Any) -> None:
             if self._active:
@@ -116,7 +116,7 @@ class Patches:
         wrapt.register_post_import_hook(hook, module)
 
     def assign(self, owner: Any, name: str, original: Any, patched: Any) -> None:
-        """Set one attribute, to be set back, unless another package has set it meanwhile."""
+        """Set one attribute. ``undo`` sets it back, unless another package has set it since."""
         inherited = name not in vars(owner)
         setattr(owner, name, patched)
 
@@ -132,22 +132,22 @@ class Patches:
 
     @property
     def active(self) -> bool:
-        """Not undone."""
+        """Whether the patches have not been undone."""
         return self._active
 
     def undo(self) -> None:
-        """Set everything back, last first; what other packages have wrapped since does nothing of ours any more."""
+        """Set everything back, last first. Patched functions that others have wrapped then call the original."""
         self._active = False
         while self._undo:
             self._undo.pop()()
 
     def on_undo(self, action: Callable[[], None]) -> None:
-        """Something else to be done at the way back."""
+        """Add an action that ``undo`` runs."""
         self._undo.append(action)
 
 
 def _positions(original: Any, wrapper: Callable[..., Any], names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names that a function has for what its wrapper takes by position after the original."""
+    """Return a function's names for the parameters that its wrapper takes by position after the original."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     taken = [p for p in inspect.signature(wrapper).parameters.values() if p.kind in positional][1:]
     parameters = list(inspect.signature(inspect.unwrap(original)).parameters.values())
@@ -157,19 +157,19 @@ def _positions(original: Any, wrapper: Callable[..., Any], names: tuple[str, ...
 
 
 def with_subclasses(cls: Any) -> Iterator[Any]:
-    """A class and all below it."""
+    """Yield a class and all its subclasses."""
     yield cls
     for subclass in cls.__subclasses__():
         yield from with_subclasses(subclass)
 
 
 class Outermost(threading.local):
-    """Runs a wrapper at the outermost of nested calls only (``super()``, recursion), per thread."""
+    """Runs a wrapper only at the outermost of nested calls (``super()``, recursion), for each thread."""
 
     active = False
 
     def call(self, wrapper: Callable[[], Any], plain: Callable[[], Any]) -> Any:
-        """``wrapper()``, or ``plain()`` while a wrapper is at work."""
+        """Return ``wrapper()``, or ``plain()`` while a wrapper runs in this thread."""
         if self.active:
             return plain()
         self.active = True

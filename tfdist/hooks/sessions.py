@@ -20,14 +20,14 @@ from tfdist.updates.local_sgd import LocalSGD, local_sgd_of
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """See the module."""
+    """Install the hooks of this module."""
     _initializers(patches, job)
     _sessions(patches, steps.sessions, local_sgd_of(steps))
     _targets(patches, job)
 
 
 def _initializers(patches: Patches, job: Job) -> None:
-    """``variables_initializer``, behind ``global_variables_initializer`` too: tensorflow/python/ops/variables.py."""
+    """Hook ``variables_initializer``, and so ``global_variables_initializer``: tensorflow/python/ops/variables.py."""
 
     def initializer(original: Callable[..., Any], var_list: Any, name: str = "init") -> Any:
         result = original(var_list, name=name)
@@ -37,7 +37,7 @@ def _initializers(patches: Patches, job: Job) -> None:
 
 
 def _targets(patches: Patches, job: Job) -> None:
-    """Sessions whose collectives know the other ranks, if TensorFlow's are used: …/client/session.py."""
+    """Connect sessions to the other ranks if they use TensorFlow's collectives: …/client/session.py."""
 
     def begin(original: Callable[..., Any], self: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
         exchange = job.switches.exchange
@@ -49,7 +49,7 @@ def _targets(patches: Patches, job: Job) -> None:
 
 
 def _sessions(patches: Patches, sessions: SessionSteps, blocks: LocalSGD) -> None:
-    """Sessions, plain and monitored: tensorflow/python/client/session.py, …/training/monitored_session.py."""
+    """Hook sessions, plain and monitored: tensorflow/python/client/session.py, …/training/monitored_session.py."""
     base = tf_session.BaseSession
 
     def run(original: Callable[..., Any], self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +62,7 @@ def _sessions(patches: Patches, sessions: SessionSteps, blocks: LocalSGD) -> Non
         return hooked(self, fetches, original(self, fetches, *args, **kwargs))
 
     def make_from_options(original: Callable[..., Any], self: Any, callable_options: Any) -> Any:
-        """What Keras trains with in a session's graph: tf_keras/src/backend.py, ``GraphExecutionFunction``."""
+        """Hook the callable by which Keras trains in a session: tf_keras/src/backend.py, ``GraphExecutionFunction``."""
         fetches = [*callable_options.fetch, *callable_options.target]
         return hooked(self, fetches, original(self, callable_options))
 
@@ -78,13 +78,13 @@ def _sessions(patches: Patches, sessions: SessionSteps, blocks: LocalSGD) -> Non
     def create_worker_session(original: Callable[..., Any], self: Any) -> Any:
         if self._master:
             return create_session(original, self)
-        # Its chief would be another process of one server's. Here each rank has a session of its own, which begins with
-        # rank 0's values: it is its own chief.
+        # A worker expects a chief in another process, on the same server. Here each rank has a session of its own,
+        # which begins with rank 0's values: each rank is its own chief.
         return monitored_session.ChiefSessionCreator(self._scaffold, self._master, self._config).create_session()
 
     def close(original: Callable[..., Any], self: Any, exception_type: Any = None) -> Any:
         if exception_type is None and (session := self._tf_sess()) is not None:
-            blocks.end_in(session)  # before the hooks save
+            blocks.end_in(session)  # before the session's hooks save
         return original(self, exception_type)
 
     patches.replace(base, "run", run, ("self", "fetches", "feed_dict"))

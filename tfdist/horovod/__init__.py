@@ -1,7 +1,7 @@
-"""Horovod's Python interface for TensorFlow: ``import tfdist.horovod as hvd``, and the rest of a script stays.
+"""Horovod's Python interface for TensorFlow: ``import tfdist.horovod as hvd``; the rest of a script stays the same.
 
-From ``hvd.init()`` on nothing is averaged or shared by itself: what ``DistributedOptimizer``,
-``DistributedGradientTape`` and the operations below are asked for is.
+After ``hvd.init()`` nothing is averaged or broadcast automatically. Only ``DistributedOptimizer``,
+``DistributedGradientTape`` and the operations below exchange data.
 """
 
 from __future__ import annotations

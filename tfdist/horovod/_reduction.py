@@ -1,6 +1,6 @@
-"""GradientReduction: what becomes of the gradients of a wrapped optimizer or tape, and how often.
+"""GradientReduction: the reduction of a wrapped optimizer's or tape's gradients, every ``steps`` passes.
 
-They have the static order of the automatic average, and its engine: see ``graph.gradient_average``.
+It uses the static order and the engine of the automatic average: see ``graph.gradient_average``.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Pairs = Sequence[tuple[Any, Any]]
 
 
 class GradientReduction:
-    """How one optimizer's or tape's gradients are reduced. Arguments: see ``DistributedOptimizer``.
+    """The reduction of one optimizer's or tape's gradients. Arguments: see ``DistributedOptimizer``.
 
     Attributes:
-      steps: how many passes are added up before.
+      steps: number of backward passes whose gradients are added up before a reduction.
     """
 
     def __init__(
@@ -68,32 +68,32 @@ class GradientReduction:
         self._passes = 0
 
     def begin(self) -> None:
-        """An optimizer or a tape has it."""
+        """Register this reduction with the job, when an optimizer or a tape is wrapped."""
         state.job.switches.wrapped = True
         state.reduced_by |= {self.op.name, *(["backward_passes_per_step"] if self.steps > 1 else [])}
 
     @property
     def members(self) -> Members:
-        """Whose gradients are reduced.
+        """The process set that reduces the gradients.
 
         Raises:
-          tf.errors.InvalidArgumentError: the process set is not in use any more.
+          tf.errors.InvalidArgumentError: the process set was removed.
         """
         return state.members(self._number)
 
     def register_local_var(self, variable: Any) -> None:
-        """Leave a variable's gradients to each rank."""
+        """Exclude a variable's gradients from the reduction: each rank keeps its own."""
         self._local.add(variable_key(variable))
 
     def update(self, pairs: Pairs, apply: Callable[[Pairs, str | None], Any], name: str | None = None) -> Any:
-        """Have what ``apply`` does done with the reduced gradients, when it is time.
+        """Call ``apply`` with the reduced gradients, in each pass that completes ``steps`` passes.
 
         Collective: the process set's ranks.
 
         Args:
           pairs: gradients and variables.
-          apply: gets pairs and a name.
-          name: of the operation.
+          apply: function that applies gradients; its arguments are pairs and a name.
+          name: name of the operation, or None.
         """
         if self.steps == 1:
             return apply(self.reduced(pairs), name)
@@ -105,14 +105,14 @@ class GradientReduction:
         return self.when_due(held, averages, lambda: apply(averages, f"{name}/update" if name else None), name)
 
     def accumulated(self, pairs: Pairs) -> Accumulated:
-        """The sum of several passes that is being built."""
+        """Return the sum of several passes, for the graph that is being built."""
         keys = tuple(variable_key(variable) for gradient, variable in pairs if gradient is not None)
         if not function_state.in_session():
             function_state.accumulate(keys)
         return Accumulated(state.job, self.steps, self._known, keys)
 
     def when_due(self, held: Accumulated, pairs: Pairs, call: Callable[[], Any], name: str | None) -> Any:
-        """Have something done in the passes in which there is something to apply."""
+        """Call ``call`` in the passes that have gradients to apply."""
         due = held.all_due()
         if due is None:
             return call()
@@ -120,11 +120,11 @@ class GradientReduction:
         return update_if(due, keys, call, name, "backward_passes_per_step")
 
     def reduced(self, pairs: Pairs, held: Accumulated | None = None) -> list[tuple[Any, Any]]:
-        """The pairs with other gradients. Collective: the process set's ranks.
+        """Return the pairs with reduced gradients. Collective: the process set's ranks.
 
         Args:
           pairs: gradients (or None) and variables.
-          held: adds several passes up; None: each is reduced.
+          held: sum over several passes; None to reduce the gradients of each pass.
         """
         members = self.members
         size = len(members.ranks)
@@ -133,12 +133,12 @@ class GradientReduction:
         if self._scale_local and size > 1:
             own = [times(g, 1 / size) if stays and g is not None else g for g, stays in zip(own, local, strict=True)]
         there = [i for i, gradient in enumerate(own) if gradient is not None]
-        there.sort(key=lambda i: _built(own[i]))  # that of the backward pass, and the same on all ranks
+        there.sort(key=lambda i: _built(own[i]))  # the order of the backward pass, which is the same on all ranks
         shared = [i for i in there if members.group is not None and not local[i]]
         if shared and (size > 1 or held is not None):
             self._reduce(own, shared, pairs, members, held)
         stay = [i for i in there if i not in shared]
-        if stay and held is not None:  # several passes are added up, of this rank alone
+        if stay and held is not None:  # the sum over several passes, of this rank alone
             added = AverageReducer(state.job, held).reduce(
                 [own[i] for i in stay], [variable_name(pairs[i][1]) for i in stay], state.alone()
             )
@@ -149,7 +149,7 @@ class GradientReduction:
     def _reduce(
         self, own: list[Any], chosen: Sequence[int], pairs: Pairs, members: Members, held: Accumulated | None
     ) -> None:
-        """Of these gradients. Collective: the process set's ranks."""
+        """Reduce the chosen gradients in place in ``own``. Collective: the process set's ranks."""
         packed = [_compressed(own[i], self._compression, 1 / self._predivide) for i in chosen]
         names = [variable_name(pairs[i][1]) for i in chosen]
         gradients = [gradient for gradient, _ in packed]
@@ -164,7 +164,7 @@ class GradientReduction:
             own[i] = _decompressed(gradient, self._compression, context, factor)
 
     def _add(self, pairs: Pairs) -> list[tuple[Any, Any]] | None:
-        """Eagerly: the sum of so many passes, or their mean; None: there are to be more."""
+        """Add one eager pass; return the sum or mean of ``steps`` passes, or None until they are complete."""
         own = [_tensor(gradient, dense=True) for gradient, _ in pairs]
         if self._passes == 0:
             self._held = own
@@ -183,7 +183,7 @@ def _check(op: ReduceOp, predivide: float, steps: int, average_aggregated: bool)
     if op not in (Average, ReduceOp.Sum, Adasum):
         raise ValueError(f"op={op.name}: gradients are reduced by hvd.Average, hvd.Sum or hvd.Adasum")
     if predivide != 1.0 and op != Average:
-        raise ValueError(f"gradient_predivide_factor={predivide} with op={op.name}: it is for hvd.Average")
+        raise ValueError(f"gradient_predivide_factor={predivide} with op={op.name}: the factor is for hvd.Average")
     if steps < 1:
         raise ValueError(f"backward_passes_per_step={steps} must be at least 1")
     if op == Adasum and average_aggregated:
@@ -233,7 +233,7 @@ def _adasum(gradients: Sequence[Any], names: Sequence[str], members: Members) ->
     if any(isinstance(g, tf.IndexedSlices) for g in gradients):
         raise NotImplementedError("Adasum of tf.IndexedSlices: wrap with sparse_as_dense=True")
     if size & (size - 1):
-        raise NotImplementedError(f"Adasum on {size} ranks: it is defined on a power of two of them")
+        raise NotImplementedError(f"Adasum on {size} ranks: the number of ranks must be a power of two")
     assert members.group is not None
     lines = [signature("adasum", name, g) for name, g in zip(names, gradients, strict=True)]
     exchange = CollectiveCall(f"Adasum of {len(names)} tensors", lines, adasum, same_size=False)

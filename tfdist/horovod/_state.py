@@ -1,4 +1,4 @@
-"""HorovodState: what ``init`` begins and ``shutdown`` ends; the process sets, by their numbers."""
+"""HorovodState: the state between ``init`` and ``shutdown``, with the process sets by number."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
 class UnknownProcessSet(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc,name-defined]
-    """A process set that is none: Horovod raises one or the other, by the operation."""
+    """A process set that does not exist. It has both types, since Horovod raises one or the other by operation."""
 
     def __init__(self, message: str) -> None:
         super().__init__(None, None, message)
 
 
 class Members:
-    """A process set that is in use, as this process takes part in it.
+    """A process set in use, as seen by this process.
 
     Attributes:
-      ranks: in the job, ascending.
-      group: of them; None if this process is none of them.
-      negotiation: likewise.
-      failures: of operations of graphs, when the last run of one began.
+      ranks: its members' ranks in the job, ascending.
+      group: communication group of its ranks; None if this process is not in the set.
+      negotiation: negotiation of its operations; None if this process is not in the set.
+      failures: number of failed graph operations when the last run of a graph began.
     """
 
     def __init__(self, number: int, ranks: Sequence[int], group: Group | None) -> None:
@@ -44,31 +44,32 @@ class Members:
         job = process().job
         settings = job.switches.settings
         words = "all ranks" if number == 0 else f"process set {number} (ranks {', '.join(map(str, ranks))})"
-        # The thread that meets the others has no place in the program; what begins here is begun by all, in its order.
+        # The negotiation's thread has no position in the program. The rank's position counts the operations that it
+        # begins instead, since all ranks begin them in the program's order.
         self._position = job.world.position if number == 0 else None
         count = self._position.count if self._position is not None else lambda: None
         limits = settings.stall_seconds, settings.stall_abort_seconds
         self.negotiation = None if group is None else Negotiation(group, words, *limits, count)
 
     def run_begins(self) -> None:
-        """See ``HorovodState``."""
+        """Note the failures so far: see ``HorovodState.run_begins``."""
         if self.negotiation is not None:
             self.failures = self.negotiation.failures
 
     def root(self, rank: int) -> tuple[int, str]:
-        """A rank's number among these, and what is wrong with it; empty if nothing is."""
+        """Return a rank's index in the set, and an error message if it is not in the set; else an empty message."""
         if rank in self.ranks:
             return self.ranks.index(rank), ""
         return 0, f"root_rank={rank} is none of {', '.join(map(str, self.ranks))}"
 
     def next_name(self, kind: str) -> str:
-        """For an operation that is executed at once and has none: the n-th of one rank is the n-th of the others."""
+        """Return a name for an eager operation without one: the n-th operation of each rank has the same name."""
         with self._lock:
             self._calls[kind] = number = self._calls.get(kind, 0) + 1
         return f"{kind}.noname.{number}"
 
     def count_anew(self) -> None:
-        """All ranks are at one place, to which they may have come by different numbers of operations."""
+        """Restart the counts of operations, when all ranks are at one place after different numbers of operations."""
         with self._lock:
             self._calls = {}
         if self._position is not None:
@@ -76,12 +77,12 @@ class Members:
 
 
 class HorovodState:
-    """Of this process.
+    """State of ``tfdist.horovod`` in this process.
 
     Attributes:
-      job: the ranks.
-      sets: in use, by their numbers; empty before ``init``.
-      reduced_by: the ops, and ``backward_passes_per_step``, by which optimizers and tapes reduce.
+      job: the job of this process.
+      sets: process sets in use, by number; empty before ``init``.
+      reduced_by: names of the ops by which optimizers and tapes reduce; also ``backward_passes_per_step`` if above 1.
     """
 
     def __init__(self) -> None:
@@ -93,14 +94,14 @@ class HorovodState:
 
     @property
     def begun(self) -> bool:
-        """Whether ``init`` was called, and ``shutdown`` not."""
+        """Whether ``init`` was called, without ``shutdown`` since."""
         return bool(self.sets)
 
     def begin(self) -> None:
-        """From now on what is wrapped is averaged, and nothing else.
+        """Switch the automatic average off: from now on only wrapped optimizers and tapes reduce gradients.
 
         Raises:
-          SettingsError: settings that are about the automatic average.
+          SettingsError: a setting or a stage of the automatic average is in use.
         """
         settings = self.job.switches.settings
         for name in ("accumulate_steps", "sync", "larc", "loss_scale", "divergence"):
@@ -114,24 +115,24 @@ class HorovodState:
         process().install()
         self.job.switches.automatic = False
         runs = process().steps.moments.runs
-        if self.run_begins not in runs:  # a second ``init``
+        if self.run_begins not in runs:  # not yet there from an earlier ``init``
             runs.append(self.run_begins)
         self.sets[0] = Members(0, range(self.job.world.size), self.job.world)
 
     def run_begins(self) -> None:
-        """A graph is about to be run: what fails from now on ends it."""
+        """Note that a graph is about to run: an operation that fails from now on ends this run."""
         for members in list(self.sets.values()):
             members.run_begins()
 
     def end(self) -> None:
-        """Nothing is begun any more."""
+        """Close all process sets: no operation can begin any more."""
         for members in self.sets.values():
             if members.negotiation is not None:
                 members.negotiation.close()
         self.sets, self.reduced_by = {}, set()
 
     def add(self, ranks: Sequence[int]) -> Members:
-        """A process set. Collective: all ranks, which have agreed on it."""
+        """Add a process set. Collective: all ranks, which have agreed on the set."""
         world = self.job.world
         number = self._next
         self._next += 1
@@ -140,23 +141,23 @@ class HorovodState:
         return members
 
     def remove(self, number: int) -> None:
-        """Collective: all ranks, which have agreed on it."""
+        """Remove a process set. Collective: all ranks, which have agreed on the set."""
         members = self.sets.pop(number)
         if members.negotiation is not None:
             members.negotiation.close()
 
     def alone(self) -> Group:
-        """This rank by itself."""
+        """Return a group of this rank alone."""
         if self._alone is None:
             self._alone = self.job.world.group([self.job.world.rank])
         return self._alone
 
     def members(self, number: int | None) -> Members:
-        """Of a process set.
+        """Return the process set of a number.
 
         Raises:
           ValueError: ``init`` was not called.
-          UnknownProcessSet: there is none of this number.
+          UnknownProcessSet: no process set has this number.
         """
         if not self.sets:
             raise ValueError(NOT_INITIALIZED)
@@ -169,7 +170,13 @@ class HorovodState:
         return members
 
     def own(self, number: int | None) -> tuple[Members, Negotiation]:
-        """Of a process set that this process is in; raises as ``members`` does."""
+        """Return a process set of this process, and its negotiation.
+
+        Raises:
+          ValueError: ``init`` was not called.
+          UnknownProcessSet: no process set has this number.
+          tf.errors.InvalidArgumentError: this process is not in the set.
+        """
         members = self.members(number)
         if members.negotiation is None:
             raise tf.errors.InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""Tensors of operations that the ranks find by name: executed at once, or built in a graph."""
+"""Tensors: operations with a name, on tensors; executed eagerly, or built in a graph."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Operation:
     """One operation of a process set.
 
     Args:
-      kind: what is done.
-      name: given by the script, or None.
-      process_set: of the ranks that take part.
+      kind: the kind of operation.
+      name: the script's name for the operation, or None.
+      process_set: the process set that takes part.
       tensors: its arguments, as tensors.
-      ignore_name_scope: the name stands alone, without the graph's scope.
+      ignore_name_scope: do not prefix the name with the graph's name scope.
 
     Attributes:
-      members: who takes part.
-      name: by which the ranks find each other.
-      rank: of this process among them.
-      in_graph: it is built, and not executed at once.
+      members: the process set that takes part.
+      name: name by which the ranks match their operations.
+      rank: index of this process in the process set.
+      in_graph: whether it is built in a graph instead of executed eagerly.
     """
 
     def __init__(
@@ -49,24 +49,24 @@ class Operation:
 
     @property
     def size(self) -> int:
-        """The number of ranks that take part."""
+        """Number of ranks that take part."""
         return len(self.members.ranks)
 
     def run(
         self, tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec], make: Make | None = None, **said: Any
     ) -> list[tf.Tensor]:
-        """The results.
+        """Execute or build the operation, and return its results.
 
         Collective: the process set's ranks.
 
         Args:
           tensors: the arguments.
           outputs: dtypes and static shapes of the results.
-          make: the request, of the arguments' values; None: one of them as they are.
-          **said: what else the request says of them.
+          make: function that makes the request from the arguments' values; None for a request with ``said``.
+          **said: further arguments of ``requests.request``.
 
         Raises:
-          tf.errors.FailedPreconditionError: the ranks bring different things.
+          tf.errors.FailedPreconditionError: the ranks' requests differ.
           tf.errors.InvalidArgumentError: a rank's arguments are wrong, or an operation of this name is under way.
         """
 
@@ -83,7 +83,7 @@ class Operation:
 
 
 def _name(kind: str, given: str | None, tensors: Sequence[Any], in_graph: bool, members: Members, alone: bool) -> str:
-    """By which the ranks find each other: the same on all of them."""
+    """Return the name by which the ranks match this operation: the same on all ranks."""
     if not in_graph:
         return given or members.next_name(kind)
     graph = tf.compat.v1.get_default_graph()
@@ -95,13 +95,13 @@ def _name(kind: str, given: str | None, tensors: Sequence[Any], in_graph: bool, 
 
 
 def derivative_name(name: str) -> str:
-    """Of an operation that a derivative needs, of which there may be several."""
+    """Return a name for an operation of a derivative: unique in a graph, which may have several derivatives."""
     return (
         name if tf.executing_eagerly() else str(tf.compat.v1.get_default_graph().unique_name(name, mark_as_used=True))
     )
 
 
 def spec(tensor: Any, rows: bool = False) -> tf.TensorSpec:
-    """What a result is, if it is as the argument; with any number of rows."""
+    """Return the dtype and static shape of a result that is like its argument; with ``rows``, any number of rows."""
     shape = tensor.shape
     return tf.TensorSpec([None, *shape[1:]] if rows and shape.rank else None if rows else shape, tensor.dtype)

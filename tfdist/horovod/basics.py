@@ -1,4 +1,4 @@
-"""Basics: init and shutdown, this process's numbers, and what this is built with."""
+"""Basics: init and shutdown, ranks and sizes, and the libraries that this package is built with."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tfdist.horovod.process_sets import ProcessSet, add_process_set, global_proc
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Begin: from now on gradients are averaged where the script has wrapped an optimizer or a tape, and only there.
+    """Initialize: from now on gradients are averaged only where the script has wrapped an optimizer or a tape.
 
-    Calling it again does nothing.
+    A second call does nothing.
 
     Collective: all ranks.
 
     Args:
-      comm: None; or all ranks, as a list or as a communicator of mpi4py.
-      process_sets: to be brought into use; ``"dynamic"``, Horovod's word for those that are added later, adds none.
+      comm: a list of all ranks, or an mpi4py communicator with all ranks; None means all ranks.
+      process_sets: process sets to add. ``"dynamic"``, Horovod's word for sets that are added later, adds none.
 
     Raises:
-      ValueError: ``comm`` is of some of the ranks only, or process sets are given twice.
+      ValueError: ``comm`` has only some of the ranks, or a process set is given twice.
       SettingsError: settings of tfdist that have no meaning here.
     """
     if state.begun:
@@ -30,9 +30,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     size = state.job.world.size
     given = None if comm is None else sorted(comm) if isinstance(comm, list | tuple) else list(range(comm.size))
     if given is not None and given != list(range(size)):
-        raise ValueError(
-            f"comm={comm!r}: all {size} ranks of the job take part; start as many as are wanted, or use a ProcessSet"
-        )
+        raise ValueError(f"comm={comm!r} must have all {size} ranks of the job: start fewer ranks, or use a ProcessSet")
     state.begin()
     global_process_set.ranks = list(range(size))
     for process_set in [] if process_sets is None or isinstance(process_sets, str) else process_sets:
@@ -40,12 +38,12 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
 
 def shutdown() -> None:
-    """The end; ``init`` may begin anew. Gradients are not averaged by themselves after it either."""
+    """Shut down; a later ``init`` may start again. Gradients are not averaged automatically after it either."""
     state.end()
 
 
 def is_initialized() -> bool:
-    """Whether ``init`` was called, and ``shutdown`` not."""
+    """Return whether ``init`` was called, without ``shutdown`` since."""
     return state.begun
 
 
@@ -56,100 +54,100 @@ def _world() -> Any:
 
 
 def rank() -> int:
-    """This process's number, from 0."""
+    """Return the rank of this process, from 0."""
     return int(_world().rank)
 
 
 def size() -> int:
-    """The number of processes."""
+    """Return the number of processes."""
     return int(_world().size)
 
 
 def local_rank() -> int:
-    """This process's number among those of its machine."""
+    """Return the rank of this process among the processes of its host."""
     return int(_world().local_rank)
 
 
 def local_size() -> int:
-    """The number of processes on this machine."""
+    """Return the number of processes on this host."""
     return int(_world().local_size)
 
 
 def _across() -> list[int]:
-    """One rank of each machine: that with this process's number there."""
+    """Return the ranks with this process's local rank, one for each host that has this local rank."""
     world = _world()
     own = world.topology.node_of(world.rank).index(world.rank)
     return [node[own] for node in world.topology.nodes if len(node) > own]
 
 
 def cross_rank() -> int:
-    """The number of this machine, among those that have a process of this local rank."""
+    """Return the index of this host among the hosts that have a process of this local rank."""
     return _across().index(_world().rank)
 
 
 def cross_size() -> int:
-    """The number of machines that have a process of this local rank."""
+    """Return the number of hosts that have a process of this local rank."""
     return len(_across())
 
 
 def is_homogeneous() -> bool:
-    """Whether each machine has as many processes."""
+    """Return whether all hosts have the same number of processes."""
     return len({len(node) for node in _world().topology.nodes}) == 1
 
 
 def mpi_threads_supported() -> bool:
-    """Whether MPI may be called from several threads: a job of several processes does not begin without."""
+    """Return whether several threads may call MPI. A job of several processes does not start without it."""
     return mpi_enabled()
 
 
 def mpi_enabled() -> bool:
-    """Whether the processes talk through MPI: a process alone does not."""
+    """Return whether the processes communicate through MPI: False for a single process."""
     return bool(_world().size > 1)
 
 
 def mpi_built() -> bool:
-    """Whether there is an mpi4py."""
+    """Return whether mpi4py is installed."""
     return importlib.util.find_spec("mpi4py") is not None
 
 
 def gloo_enabled() -> bool:
-    """False: there is none here."""
+    """Return False: tfdist does not use Gloo."""
     _world()
     return False
 
 
 def gloo_built() -> bool:
-    """False: there is none here."""
+    """Return False: tfdist does not use Gloo."""
     return False
 
 
 def nccl_built() -> int:
-    """0: there is none here."""
+    """Return 0: tfdist does not use NCCL."""
     return 0
 
 
 def ddl_built() -> bool:
-    """False: IBM's library is not used."""
+    """Return False: tfdist does not use IBM's DDL."""
     return False
 
 
 def ccl_built() -> bool:
-    """False: there is none here."""
+    """Return False: tfdist does not use oneCCL."""
     return False
 
 
 def cuda_built() -> bool:
-    """False: arrays are combined in the machine's memory."""
+    """Return False: arrays are reduced in host memory."""
     return False
 
 
 def rocm_built() -> bool:
-    """False: arrays are combined in the machine's memory."""
+    """Return False: arrays are reduced in host memory."""
     return False
 
 
 def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> bool:
-    """Whether TensorFlow sees a GPU."""
+    """Return whether TensorFlow sees a GPU."""
     import tensorflow as tf
 
     return bool(tf.config.list_physical_devices("GPU"))

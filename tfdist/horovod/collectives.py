@@ -1,4 +1,4 @@
-"""Collectives: allreduce, allgather, broadcast, alltoall … of tensors, with Horovod's derivatives."""
+"""Collectives: allreduce, allgather, broadcast, alltoall and others on tensors, with Horovod's derivatives."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ def allreduce(
     process_set: Any = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """Combine a tensor element by element over the ranks. Its derivative is combined in the same way.
+    """Reduce a tensor element by element over the ranks. Its gradient is reduced in the same way.
 
-    Collective: the process set's ranks, in any order of names.
+    Collective: the process set's ranks; operations of different names in any order.
 
     Args:
       tensor: graph or eager tensor, array or number, the same shape and dtype on all ranks; or ``tf.IndexedSlices``.
-      average: older than ``op``: True for ``Average``, False for ``Sum``.
+      average: older argument, now ``op``: True for ``Average``, False for ``Sum``.
       device_dense: has no meaning here.
       device_sparse: has no meaning here.
-      compression: how it travels.
-      op: ``Average`` if neither is given; that of integers (tensors) is rounded towards zero.
-      prescale_factor: by which each rank's tensor is multiplied before.
-      postscale_factor: by which the result is multiplied.
-      name: by which the ranks find each other; None: its own name in a graph, else by the number of the call.
-      process_set: who takes part.
-      ignore_name_scope: the name is not prefixed with the graph's scope.
+      compression: compression for the exchange, from ``Compression`` or a subclass of ``Compressor``.
+      op: a ``ReduceOp``; None for ``Average``. Averages of integer tensors are rounded towards zero.
+      prescale_factor: factor of each rank's tensor, before the reduction.
+      postscale_factor: factor of the result.
+      name: name by which the ranks match their operations; None to derive it from the graph or from the call's number.
+      process_set: the process set that takes part.
+      ignore_name_scope: do not prefix the name with the graph's name scope.
 
     Returns:
-      Tensor of the same shape and dtype; or slices, with the rows of all ranks, one after the other. Averaged slices of
-      integers become floating-point numbers, as in Horovod.
+      Tensor of the same shape and dtype. For slices: slices with the rows of all ranks, in the order of the ranks.
+      Averaged slices of integers become floating-point numbers, as in Horovod.
 
     Raises:
-      ValueError: another op, or both ``op`` and ``average``.
+      ValueError: an unknown op, or both ``op`` and ``average``.
       NotImplementedError: slices with another op than Sum and Average, or with scaling factors; Adasum on a number of
         ranks that is no power of two.
-      tf.errors.FailedPreconditionError: on all ranks: they bring different shapes, dtypes or operations.
-      tf.errors.InvalidArgumentError: an unknown process set, or a name that is under way.
+      tf.errors.FailedPreconditionError: on all ranks: the ranks' shapes, dtypes or operations differ.
+      tf.errors.InvalidArgumentError: an unknown process set, or an operation of this name is under way.
     """
     (result,) = grouped_allreduce(
         [tensor], average, device_dense, device_sparse, compression, op, prescale_factor, postscale_factor,
@@ -80,7 +80,7 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """Likewise of several tensors, together."""
+    """Reduce several tensors over the ranks in one operation: see ``allreduce``."""
     how, scales = op_of(op, average), (float(prescale_factor), float(postscale_factor))
     slices = [i for i, t in enumerate(tensors) if isinstance(t, tf.IndexedSlices)]
     if slices:
@@ -103,8 +103,8 @@ def grouped_allreduce(
 def _check_slices(how: ReduceOp, scales: Scales) -> None:
     if how not in (Average, Sum):
         raise NotImplementedError(
-            f"{how.name} of tf.IndexedSlices: they are added or averaged; make them dense (tf.convert_to_tensor, or "
-            "sparse_as_dense=True) for another op"
+            f"{how.name} of tf.IndexedSlices: only Sum and Average are supported; for another op make them dense "
+            "(tf.convert_to_tensor, or sparse_as_dense=True)"
         )
     if scales != (1.0, 1.0):
         raise NotImplementedError(f"prescale and postscale factors {scales} with tf.IndexedSlices: make them dense")
@@ -118,7 +118,7 @@ def _slices(slices: tf.IndexedSlices, how: ReduceOp, name: str | None, process_s
 
 
 def _each(tensors: Sequence[tf.Tensor], results: Callable[[list[Any]], list[Any]], backward: Any) -> list[Any]:
-    """Results that are computed together, each with the derivative ``backward(number, upstream)`` of its own."""
+    """Return results that are computed together; ``backward(number, upstream)`` is the derivative of each one."""
     found = results([tf.stop_gradient(t) for t in tensors])
 
     def one(number: int) -> Any:
@@ -135,7 +135,7 @@ def _reduced(
     size = operation.size
     if how == Adasum and (kind == "reducescatter" or size & (size - 1)):
         raise NotImplementedError(
-            f"Adasum by {kind} on {size} ranks: it is defined for allreduce on a power of two of them"
+            f"Adasum by {kind} on {size} ranks: use allreduce, on a number of ranks that is a power of two"
         )
     outputs = [spec(t, rows=kind == "reducescatter") for t in tensors]
 
@@ -163,7 +163,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """Combine a tensor over the ranks; each gets its part of the rows: nearly equal ones, the first are longer.
+    """Reduce a tensor over the ranks; each rank gets its part of the rows. The first parts may be one row longer.
 
     Collective: the process set's ranks. Arguments and errors: see ``allreduce``.
     """
@@ -185,7 +185,7 @@ def grouped_reducescatter(
     name: str | None = None,
     ignore_name_scope: bool = False,
 ) -> list[Any]:
-    """Likewise of several tensors, together."""
+    """Reduce-scatter several tensors in one operation: see ``reducescatter``."""
     packed = [compression.compress(tf.convert_to_tensor(t)) for t in tensors]
     scales = (float(prescale_factor), float(postscale_factor))
     own, how = [t for t, _ in packed], op_of(op, None)
@@ -196,19 +196,21 @@ def grouped_reducescatter(
 def allgather(
     tensor: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: Any = global_process_set
 ) -> Any:
-    """The rows of all ranks, one rank's after the other. Its derivative is the average of the ranks', this rank's rows.
+    """Return the rows of all ranks, in the order of the ranks.
+
+    The gradient is averaged over the ranks, and each rank gets the part for its rows.
 
     Collective: the process set's ranks.
 
     Args:
-      tensor: [rows, …], any number of rows on each rank, the same other dimensions and dtype.
+      tensor: [rows, …], any number of rows on each rank; other dimensions and dtype as on all ranks.
       name: see ``allreduce``.
       ignore_name_scope: see ``allreduce``.
-      process_set: who takes part.
+      process_set: the process set that takes part.
 
     Raises:
-      tf.errors.FailedPreconditionError: on all ranks: they bring different dimensions or dtypes.
-      tf.errors.InvalidArgumentError: a scalar, an unknown process set, or a name that is under way.
+      tf.errors.FailedPreconditionError: on all ranks: the ranks' dimensions or dtypes differ.
+      tf.errors.InvalidArgumentError: a scalar, an unknown process set, or an operation of this name is under way.
     """
     return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
 
@@ -219,7 +221,7 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: Any = global_process_set,
 ) -> list[Any]:
-    """Likewise of several tensors, together."""
+    """All-gather several tensors in one operation: see ``allgather``."""
     own = [tf.convert_to_tensor(t) for t in tensors]
     operation = Operation("allgather", name, process_set, own, ignore_name_scope)
 
@@ -241,21 +243,21 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: Any = global_process_set,
 ) -> Any:
-    """One rank's tensor. Its derivative is the average of the ranks' on that rank, and zero on the others.
+    """Return the root rank's tensor. The root's gradient is the average over the ranks; the others' is zero.
 
     Collective: the process set's ranks.
 
     Args:
-      tensor: of the same shape and dtype on all ranks.
-      root_rank: whose: its number in the job, in a process set too.
+      tensor: tensor of the same shape and dtype on all ranks.
+      root_rank: rank in the job (also with a process set) that has the tensor.
       name: see ``allreduce``.
       ignore_name_scope: see ``allreduce``.
-      process_set: who takes part.
+      process_set: the process set that takes part.
 
     Raises:
-      tf.errors.FailedPreconditionError: on all ranks: they bring different shapes, dtypes or root ranks.
-      tf.errors.InvalidArgumentError: on all ranks: the root is none of them; or an unknown process set, or a name that
-        is under way.
+      tf.errors.FailedPreconditionError: on all ranks: the ranks' shapes, dtypes or root ranks differ.
+      tf.errors.InvalidArgumentError: on all ranks: the root is not in the process set. On this rank: an unknown process
+        set, or an operation of this name is under way.
     """
     tensor = tf.convert_to_tensor(tensor)
     operation = Operation("broadcast", name, process_set, [tensor], ignore_name_scope)
@@ -279,24 +281,24 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: Any = global_process_set,
 ) -> Any:
-    """Part i of every rank's rows to rank i. Its derivative goes back the same way.
+    """Send part i of each rank's rows to rank i. The gradients of the rows go back to the rank that sent them.
 
     Collective: the process set's ranks.
 
     Args:
-      tensor: [rows, …]; the same other dimensions and dtype on all ranks.
-      splits: integers [ranks]: the rows for each; None: equally many.
+      tensor: [rows, …]; other dimensions and dtype as on all ranks.
+      splits: integers [ranks], the number of rows for each rank; None for equal parts.
       name: see ``allreduce``.
       ignore_name_scope: see ``allreduce``.
-      process_set: who takes part.
+      process_set: the process set that takes part.
 
     Returns:
-      The rows received, one rank's after the other; with ``splits`` also int32 [ranks]: how many from each.
+      The rows received, in the order of the ranks; with ``splits`` also int32 [ranks], the number of rows from each.
 
     Raises:
-      tf.errors.FailedPreconditionError: on all ranks: they bring different dimensions or dtypes.
+      tf.errors.FailedPreconditionError: on all ranks: the ranks' dimensions or dtypes differ.
       tf.errors.InvalidArgumentError: on all ranks: splits that do not add up to the rows, or rows that cannot be split
-        equally; or an unknown process set, or a name that is under way.
+        equally. On this rank: an unknown process set, or an operation of this name is under way.
     """
     tensor = tf.convert_to_tensor(tensor)
     operation = Operation("alltoall", name, process_set, [tensor], ignore_name_scope)

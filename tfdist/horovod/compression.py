@@ -1,4 +1,4 @@
-"""Compression: what tensors are made of before they travel, and back."""
+"""Compression: conversion of tensors to a smaller dtype for the exchange, and back."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import tensorflow as tf
 
 
 class Compressor:
-    """Both ways; subclasses may be a script's own."""
+    """Interface for compression. Scripts may have subclasses of their own."""
 
     @staticmethod
     def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """The tensor that travels, and what ``decompress`` needs to know."""
+        """Return the tensor to exchange, and the context for ``decompress``."""
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """The result, as the tensor was."""
+        """Return the result in the original tensor's dtype."""
         raise NotImplementedError
 
 
 class NoneCompressor(Compressor):
-    """As it is."""
+    """No compression."""
 
     @staticmethod
     def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -36,7 +36,7 @@ class NoneCompressor(Compressor):
 
 
 class _Narrow(Compressor):
-    """Floating-point tensors in a narrower dtype; numbers that do not fit into it become infinite."""
+    """Casts wider floating-point tensors to a narrower dtype. Numbers beyond its range become infinite."""
 
     dtype: tf.DType
 
@@ -53,19 +53,19 @@ class _Narrow(Compressor):
 
 
 class FP16Compressor(_Narrow):
-    """float16."""
+    """Exchanges float16."""
 
     dtype = tf.float16
 
 
 class BF16Compressor(_Narrow):
-    """bfloat16: the range of float32."""
+    """Exchanges bfloat16, which has the range of float32."""
 
     dtype = tf.bfloat16
 
 
 class Compression:
-    """What can be given as ``compression``."""
+    """The choices for an argument ``compression``."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

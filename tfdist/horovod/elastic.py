@@ -1,7 +1,7 @@
-"""Elastic: state that can be saved, restored and synchronised, and a loop around training; with a fixed set of ranks.
+"""Elastic: states that can be saved, restored and broadcast, and a retry loop around training; with fixed ranks.
 
-Ranks are neither added nor left out while a job runs. When one is lost the job ends; ``tfdist-run --max-restarts``
-starts it again, from the last checkpoint on disk, on the hosts that answer.
+Ranks are neither added nor removed while a job runs. When a rank is lost, the job ends. ``tfdist-run --max-restarts``
+then starts the job again, on the hosts that answer, from the last checkpoint on disk.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from tfdist.transport.interfaces import PeerError
 from tfdist.variables.eager_variables import random_state
 
 _LOST = (
-    "hvd.elastic.run: a rank is lost, and ranks are neither added nor left out while a job runs here: save checkpoints "
-    "and start with tfdist-run --max-restarts N, which begins again from the last one"
+    "hvd.elastic.run: a rank is lost, and a running job cannot add or remove ranks. Save checkpoints and start with "
+    "tfdist-run --max-restarts N, which restarts from the last checkpoint"
 )
 
 
 class HorovodInternalError(RuntimeError):
-    """An operation between the ranks has failed; raise it on all ranks to go back to the last commit."""
+    """A collective operation has failed. Raise it on all ranks to return to the last commit."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Never raised here: hosts are not added while a job runs.
+    """Hosts have changed. tfdist never raises it, since hosts are not added while a job runs.
 
     Args:
-      skip_sync: do not synchronise before going on.
+      skip_sync: do not broadcast the state before training continues.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
@@ -44,52 +44,52 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class State:
-    """Something that training changes. Subclasses say what."""
+    """State of training that can be saved, restored and broadcast. Subclasses define its content."""
 
     def __init__(self) -> None:
         self._reset_callbacks: list[Callable[[], Any]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
-        """Have functions called before training goes on after an error."""
+        """Register functions to call before training continues after an error."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Training is about to go on."""
+        """Call ``reset`` and the registered functions, before training continues after an error."""
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def commit(self) -> None:
-        """Save, and see whether hosts have changed, which they do not here."""
+        """Save the state, and check for changed hosts, of which there are none here."""
         self.save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Hosts do not change."""
+        """Do nothing, since hosts do not change."""
 
     def save(self) -> None:
-        """Keep what there is, in memory."""
+        """Save the state in memory."""
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Go back to what was kept last."""
+        """Restore the state that was saved last."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Rank 0's for all ranks. Collective: all ranks."""
+        """Broadcast rank 0's state. Collective: all ranks."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Training is about to go on."""
+        """Prepare the state before training continues after an error; a subclass may override it."""
 
 
 class ObjectState(State):
-    """Python objects, which are attributes of this one.
+    """State of Python objects, which are its attributes.
 
     Args:
-      bcast_object: None; Horovod's own arguments, which have no meaning here.
-      get_rank: likewise.
-      **kwargs: the attributes.
+      bcast_object: has no meaning here.
+      get_rank: has no meaning here.
+      **kwargs: the objects, by attribute name.
     """
 
     def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
@@ -117,12 +117,12 @@ class ObjectState(State):
 
 
 class TensorFlowState(ObjectState):
-    """Variables, and Python objects.
+    """State of variables and of Python objects.
 
     Args:
-      variables: None: all global ones of the graph.
-      session: of TensorFlow 1, which holds their values; None when executing eagerly.
-      **kwargs: the objects, as attributes.
+      variables: variables of TensorFlow; None for all global variables of the graph.
+      session: TensorFlow 1 session that holds their values; None for the default session, or when executing eagerly.
+      **kwargs: the objects, by attribute name.
     """
 
     def __init__(self, variables: Iterable[Any] | None = None, session: Any = None, **kwargs: Any) -> None:
@@ -164,13 +164,13 @@ class TensorFlowState(ObjectState):
 
 
 class TensorFlowKerasState(ObjectState):
-    """A model of Keras, its optimizer, and Python objects.
+    """State of a Keras model, its optimizer, and Python objects.
 
     Args:
-      model: that has been built.
-      optimizer: None: that of the compiled model.
+      model: Keras model that has been built.
+      optimizer: optimizer of the model; None for the optimizer of the compiled model.
       backend: has no meaning here.
-      **kwargs: the objects, as attributes.
+      **kwargs: the objects, by attribute name.
 
     Raises:
       ValueError: the model has not been built.
@@ -181,7 +181,7 @@ class TensorFlowKerasState(ObjectState):
         if not getattr(model, "built", True):
             raise ValueError("the model must have been built: call model.build(input_shape) before")
         self.optimizer = optimizer or model.optimizer
-        build(self.optimizer, model.trainable_variables)  # there must be something to keep
+        build(self.optimizer, model.trainable_variables)  # so that the optimizer has a state to save
         self._values: list[np.ndarray] = []
         self._keep()
         super().__init__(**kwargs)
@@ -212,16 +212,16 @@ class TensorFlowKerasState(ObjectState):
 
 
 class KerasState(TensorFlowKerasState):
-    """A model of Keras, its optimizer, and Python objects: see ``TensorFlowKerasState``."""
+    """State of a Keras model, its optimizer, and Python objects: see ``TensorFlowKerasState``."""
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a training function begin with rank 0's state, and again after a ``HorovodInternalError``.
+    """Wrap a training function: it begins with rank 0's state, and starts again after a ``HorovodInternalError``.
 
-    Collective: all ranks, the exception included.
+    Collective: all ranks; the exception must be raised on all ranks too.
 
     Args:
-      func: gets the state, and what else the function that is returned is given.
+      func: training function; its arguments are the state and the further arguments of the wrapped function.
     """
 
     @functools.wraps(func)

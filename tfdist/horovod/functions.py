@@ -1,4 +1,4 @@
-"""Variables and objects of one rank on all: broadcast_variables, BroadcastGlobalVariablesHook, broadcast_object …"""
+"""Functions: broadcast_variables, BroadcastGlobalVariablesHook, broadcast_object, allgather_object and others."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ v1 = tf.compat.v1
 def broadcast_variables(
     variables: Iterable[Any], root_rank: int = 0, process_set: Any = global_process_set, inplace: bool = False
 ) -> Any:
-    """Give variables one rank's values, all of them together.
+    """Assign one rank's values to variables, in one exchange.
 
     Collective: the process set's ranks, with variables of the same dtypes and shapes in the same order.
 
     Args:
-      variables: of TensorFlow or Keras; those of an optimizer may be in its method.
-      root_rank: whose: its number in the job.
-      process_set: who takes part.
+      variables: variables of TensorFlow or Keras, or a function that returns them, such as an optimizer's method.
+      root_rank: rank in the job that has the values.
+      process_set: the process set that takes part.
       inplace: has no meaning here.
 
     Returns:
       In a session's graph, an operation; else None.
 
     Raises:
-      tf.errors.FailedPreconditionError: on all ranks: they have different variables.
+      tf.errors.FailedPreconditionError: on all ranks: the ranks' variables differ.
     """
     assigned = broadcast_(variables() if callable(variables) else variables, root_rank, None, process_set)
     return tf.group(*assigned) if function_state.in_session() else None
@@ -46,7 +46,7 @@ def broadcast_variables(
 def broadcast_(
     variables: Iterable[Any], root_rank: int, name: str | None = None, process_set: Any = global_process_set
 ) -> list[Any]:
-    """Likewise; returns what the assignments return."""
+    """Assign one rank's values to variables, and return what the assignments return: see ``broadcast_variables``."""
     known = [native(variable) for variable in variables]
     if not known:
         return []
@@ -58,10 +58,10 @@ def broadcast_(
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """An operation that gives all global variables of a graph one rank's values.
+    """Return an operation that assigns one rank's values to all global variables of a graph.
 
     Raises:
-      RuntimeError: there is no graph; use ``broadcast_variables``.
+      RuntimeError: TensorFlow executes eagerly; use ``broadcast_variables``.
     """
     if tf.executing_eagerly():
         raise RuntimeError(
@@ -72,10 +72,10 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-    """Gives all global variables one rank's values when a session begins.
+    """Session hook that assigns one rank's values to all global variables when a session begins.
 
     Args:
-      root_rank: whose.
+      root_rank: rank in the job that has the values.
       device: has no meaning here.
     """
 
@@ -85,12 +85,12 @@ class BroadcastGlobalVariablesHook(v1.train.SessionRunHook):  # type: ignore[mis
         self.bcast_op: Any = None
 
     def begin(self) -> None:
-        """Builds the operation."""
+        """Build the broadcast operation."""
         if self.bcast_op is None or self.bcast_op.graph is not v1.get_default_graph():
             self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Collective: all ranks."""
+        """Broadcast. Collective: all ranks."""
         session.run(self.bcast_op)
 
 
@@ -101,16 +101,16 @@ def broadcast_object(
     name: str | None = None,
     process_set: Any = global_process_set,
 ) -> Any:
-    """One rank's object, that can be pickled, on all ranks, at once.
+    """Return one rank's object on all ranks, without a session.
 
     Collective: the process set's ranks.
 
     Args:
-      obj: of which only the root's is looked at.
-      root_rank: whose: its number in the job.
+      obj: object that can be pickled; only the root's is used.
+      root_rank: rank in the job that has the object.
       session: has no meaning here.
-      name: by which the ranks find each other.
-      process_set: who takes part.
+      name: name by which the ranks match their calls.
+      process_set: the process set that takes part.
     """
     members = state.own(number_of(process_set))[0]
     own = _pickled(obj) if state.job.world.rank == root_rank else np.empty(0, np.uint8)
@@ -122,14 +122,14 @@ def broadcast_object(
 def broadcast_object_fn(
     root_rank: int = 0, session: Any = None, name: str | None = None, process_set: Any = global_process_set
 ) -> Callable[[Any], Any]:
-    """``broadcast_object`` as a function of the object."""
+    """Return ``broadcast_object`` as a function of the object."""
     return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
 
 
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: Any = global_process_set
 ) -> list[Any]:
-    """Every rank's object, that can be pickled, in the order of the ranks, at once.
+    """Return the objects of all ranks, in the order of the ranks, without a session.
 
     Collective: the process set's ranks. Arguments: see ``broadcast_object``.
     """
@@ -139,7 +139,7 @@ def allgather_object(
 
 
 def build(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Make an optimizer's state, if it is of Keras 3 or tf_keras and has not been made."""
+    """Build the state of an optimizer of Keras 3 or tf_keras, if it has not been built."""
     if not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
         optimizer.build(variables)
 

@@ -1,4 +1,4 @@
-"""What ranks do with each other: names that scripts take from ``horovod.tensorflow.mpi_ops``, too."""
+"""MPI operations: the names that scripts also import from ``horovod.tensorflow.mpi_ops``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _allreduce(
     ignore_name_scope: bool = False,
     process_set: Any = global_process_set,
 ) -> Any:
-    """``allreduce``, here of a sum unless another op is given. Collective: the process set's ranks."""
+    """Call ``allreduce`` with the default op ``Sum``. Collective: the process set's ranks."""
     return allreduce(
         tensor, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
         ignore_name_scope=ignore_name_scope, process_set=process_set,

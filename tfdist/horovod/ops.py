@@ -1,4 +1,4 @@
-"""Operations: how tensors of the ranks are combined."""
+"""Reduction operations: Average, Sum, Adasum, Min, Max, Product."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class ReduceOp(enum.IntEnum):
-    """How tensors of the ranks are combined, element by element; ``Adasum`` by ``named.adasum``."""
+    """Reductions of the ranks' tensors, element by element; for ``Adasum`` see ``named.adasum``."""
 
     Average = 0
     Sum = 1
@@ -22,17 +22,17 @@ Min, Max, Product = ReduceOp.Min, ReduceOp.Max, ReduceOp.Product
 
 
 def op_of(op: Any, average: bool | None) -> ReduceOp:
-    """Of the argument ``op`` and the older ``average``.
+    """Return the reduction for the argument ``op`` or the older argument ``average``.
 
     Raises:
-      ValueError: both are given, or the former is none.
+      ValueError: both are given, or ``op`` is no ``ReduceOp``.
     """
     if op is not None and average is not None:
-        raise ValueError("op and average mean the same, and both are given: leave average out")
+        raise ValueError("op and average mean the same, but both are given: leave average out")
     if op is None:
         return ReduceOp.Average if average in (None, True) else ReduceOp.Sum
     try:
         return ReduceOp(op)
     except ValueError:
         names = ", ".join(f"hvd.{one.name}" for one in ReduceOp)
-        raise ValueError(f"op={op!r}; it is one of {names}") from None
+        raise ValueError(f"op={op!r} must be one of {names}") from None

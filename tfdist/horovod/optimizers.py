@@ -1,4 +1,4 @@
-"""Distributed optimizers: those of TensorFlow 1, Keras 3 and tf_keras, with what they apply reduced over the ranks."""
+"""Distributed optimizers: wrappers for optimizers (TensorFlow 1, Keras 3, tf_keras) and tapes that reduce gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _V1 = tf.compat.v1.train.Optimizer
 
 
 class _Wrapped(_V1):  # type: ignore[misc,valid-type]
-    """An optimizer of TensorFlow 1, around another one."""
+    """An optimizer of TensorFlow 1 that wraps another one."""
 
     def __init__(self, optimizer: Any, reduction: GradientReduction, name: str | None, use_locking: bool) -> None:
         super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
@@ -27,31 +27,31 @@ class _Wrapped(_V1):  # type: ignore[misc,valid-type]
         reduction.begin()
 
     def register_local_var(self, var: Any) -> None:
-        """Leave a variable's gradients to each rank."""
+        """Exclude a variable's gradients from the reduction: each rank keeps its own."""
         self._reduction.register_local_var(var)
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """See the optimizer inside."""
+        """See the wrapped optimizer."""
         return self._optimizer.get_slot(*args, **kwargs)
 
     def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
-        """See the optimizer inside."""
+        """See the wrapped optimizer."""
         return self._optimizer.get_slot_names(*args, **kwargs)
 
     def variables(self, *args: Any, **kwargs: Any) -> Any:
-        """See the optimizer inside."""
+        """See the wrapped optimizer."""
         return self._optimizer.variables(*args, **kwargs)
 
 
 class _Reducing(_Wrapped):
-    """Reduces what ``compute_gradients`` returns, before the script clips it, say."""
+    """Reduces the gradients in ``compute_gradients``, so that a script can clip the reduced gradients."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._held: Any = None
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """Those of the optimizer inside, reduced. Collective: the process set's ranks."""
+        """Return the wrapped optimizer's gradients, reduced. Collective: the process set's ranks."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         if self._reduction.steps == 1:
             return self._reduction.reduced(pairs)
@@ -64,7 +64,7 @@ class _Reducing(_Wrapped):
         return self._reduction.reduced(pairs, self._held)
 
     def apply_gradients(self, grads_and_vars: Pairs, global_step: Any = None, name: str | None = None) -> Any:
-        """By the optimizer inside, when it is time."""
+        """Apply gradients by the wrapped optimizer, in passes that complete ``backward_passes_per_step``."""
         pairs = list(grads_and_vars)
         if self._held is None:
             return self._optimizer.apply_gradients(pairs, global_step, name)
@@ -73,14 +73,14 @@ class _Reducing(_Wrapped):
 
 
 class _Adding(_Wrapped):
-    """Reduces by Adasum what an update of each rank's own has changed of its variables."""
+    """Applies an update on each rank, and combines the ranks' changes of the variables by Adasum."""
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """This rank's own."""
+        """Return this rank's own gradients."""
         return list(self._optimizer.compute_gradients(*args, **kwargs))
 
     def apply_gradients(self, grads_and_vars: Pairs, global_step: Any = None, name: str | None = None) -> Any:
-        """By the optimizer inside, with the ranks' changes combined. Collective: all ranks."""
+        """Apply gradients by the wrapped optimizer, and combine the ranks' changes. Collective: all ranks."""
         pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
         variables = [variable for _, variable in pairs]
         before = [value_now(variable) for variable in variables]
@@ -110,32 +110,32 @@ def DistributedOptimizer(
     process_set: Any = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Have an optimizer apply gradients that are reduced over the ranks.
+    """Return an optimizer that applies gradients reduced over the ranks.
 
-    That of TensorFlow 1 is put into another one, which reduces in ``compute_gradients``. One of Keras 3 or tf_keras
-    stays what it is, with its state, and reduces where it applies: Keras 3 has no other place.
+    An optimizer of TensorFlow 1 is wrapped in another one, which reduces in ``compute_gradients``. An optimizer of
+    Keras 3 or tf_keras is returned itself, with its state, and reduces when it applies: Keras 3 has no other place.
 
     Args:
-      optimizer: of ``tf.compat.v1.train``, Keras 3 or tf_keras.
-      name: of that around an optimizer of TensorFlow 1.
-      use_locking: likewise.
+      optimizer: optimizer of ``tf.compat.v1.train``, Keras 3 or tf_keras.
+      name: name of the wrapping optimizer of TensorFlow 1, or None.
+      use_locking: ``use_locking`` of the wrapping optimizer of TensorFlow 1.
       device_dense: has no meaning here.
       device_sparse: has no meaning here.
-      compression: how gradients travel: ``Compression.none``, ``fp16``, ``bf16``, or a class of one's own.
+      compression: compression of gradients: ``Compression.none``, ``fp16``, ``bf16``, or a script's own class.
       sparse_as_dense: make ``tf.IndexedSlices`` dense; else they stay slices, each row once.
-      backward_passes_per_step: so many are added up on each rank, and then exchanged and applied once.
+      backward_passes_per_step: number of passes that each rank adds up before one exchange and one update.
       op: ``Average``, ``Sum``; or ``Adasum`` for optimizers of TensorFlow 1: each rank's update is computed, and the
         changes are combined.
-      gradient_predivide_factor: divide by it before the sum, and by the rest of the number of ranks after it.
-      average_aggregated_gradients: divide by ``backward_passes_per_step`` what was added up.
-      num_groups: older than ``groups``.
-      groups: which gradients travel together: has no meaning here, where they are cut into buckets by size.
-      process_set: who takes part; ranks outside it apply their own gradients.
+      gradient_predivide_factor: divisor before the sum; after it, the sum is divided by number of ranks / this factor.
+      average_aggregated_gradients: divide the sum of passes by ``backward_passes_per_step``.
+      num_groups: older argument, now ``groups``.
+      groups: has no meaning here, where gradients are cut into buckets by size.
+      process_set: the process set that takes part; ranks outside it apply their own gradients.
       scale_local_gradients: divide the gradients of local variables (``register_local_var``) by the number of ranks.
 
     Raises:
-      ValueError: arguments that contradict each other, Adasum with an optimizer of Keras, something that is no
-        optimizer, or one that is wrapped already.
+      ValueError: arguments that contradict each other, Adasum with an optimizer of Keras, an object that is no
+        optimizer, or an optimizer that is wrapped already.
       tf.errors.InvalidArgumentError: an unknown process set.
     """
     reduction = GradientReduction(
@@ -143,9 +143,7 @@ def DistributedOptimizer(
         average_aggregated_gradients, groups, num_groups, process_set, scale_local_gradients,
     )  # fmt: skip
     if isinstance(optimizer, _Wrapped) or reduction_of(optimizer) is not None:
-        raise ValueError(
-            f"{type(optimizer).__name__} is a DistributedOptimizer already: its gradients are reduced once"
-        )
+        raise ValueError(f"{type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
     if isinstance(optimizer, _V1):
         if reduction.op != Adasum:
             return _Reducing(optimizer, reduction, name, use_locking)
@@ -155,7 +153,7 @@ def DistributedOptimizer(
             raise NotImplementedError("op=hvd.Adasum with backward_passes_per_step > 1: leave one of them out")
         return _Adding(optimizer, reduction, name, use_locking)
     if reduction.op == Adasum:
-        raise ValueError("op=hvd.Adasum is for optimizers of tf.compat.v1.train: use hvd.Average, or one of those")
+        raise ValueError("op=hvd.Adasum is for optimizers of tf.compat.v1.train: use hvd.Average or such an optimizer")
     if not (hasattr(optimizer, "apply_gradients") or hasattr(optimizer, "apply")):
         raise ValueError(f"{optimizer!r} is no optimizer of TensorFlow, Keras 3 or tf_keras")
     wrap(optimizer, reduction)
@@ -167,17 +165,17 @@ def DistributedOptimizer(
 def PartialDistributedOptimizer(
     optimizer: Any, name: str | None = None, *args: Any, local_layers: Any = None, **kwargs: Any
 ) -> Any:
-    """Likewise, but for some layers, whose gradients stay each rank's own.
+    """Return a ``DistributedOptimizer`` that does not reduce the gradients of some layers.
 
     Args:
-      optimizer: see ``DistributedOptimizer``, and so for the others.
-      name: likewise.
-      *args: likewise.
-      local_layers: a layer, or several.
-      **kwargs: likewise.
+      optimizer: see ``DistributedOptimizer``.
+      name: see ``DistributedOptimizer``.
+      *args: see ``DistributedOptimizer``.
+      local_layers: Keras layer or layers that keep each rank's own gradients; None for no layer.
+      **kwargs: see ``DistributedOptimizer``.
 
     Raises:
-      ValueError: what is given for layers is none.
+      ValueError: ``local_layers`` has an object that is no layer.
     """
     wrapped = DistributedOptimizer(optimizer, name, *args, **kwargs)
     for variable in local_variables(local_layers):
@@ -186,7 +184,7 @@ def PartialDistributedOptimizer(
 
 
 def local_variables(layers: Any) -> list[Any]:
-    """Of layers that stay each rank's own."""
+    """Return the trainable variables of a layer or layers that keep each rank's own gradients."""
     if layers is None:
         return []
     layers = list(layers) if isinstance(layers, list | tuple | set) else [layers]
@@ -197,24 +195,24 @@ def local_variables(layers: Any) -> list[Any]:
 
 
 class _Tape(tf.GradientTape):  # type: ignore[misc]
-    """A tape whose gradients are reduced."""
+    """A tape that reduces its gradients."""
 
-    __slots__ = ("_tfdist_reduction",)  # its own: the rest is shared
+    __slots__ = ("_tfdist_reduction",)  # only this belongs to it: __dict__ is shared with the wrapped tape
 
     def __init__(self, tape: Any, reduction: GradientReduction) -> None:
-        # It records where that one does, and knows what that one has recorded.
+        # Both tapes record into the same state, so that this one also has what the script's tape has recorded.
         self.__dict__ = tape.__dict__  # type: ignore[misc]
         self._tfdist_reduction = reduction
         reduction.begin()
 
     def register_local_source(self, source: Any) -> None:
-        """Leave a variable's gradients to each rank."""
+        """Exclude a variable's gradients from the reduction: each rank keeps its own."""
         self._tfdist_reduction.register_local_var(source)
 
     def gradient(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False, **kwargs: Any
     ) -> Any:
-        """Those of the tape, reduced, in the structure of ``sources``. Collective: the process set's ranks."""
+        """Return the reduced gradients, in the structure of ``sources``. Collective: the process set's ranks."""
         found = super().gradient(target, sources, output_gradients, **kwargs)
         flat = list(zip(tf.nest.flatten(found), tf.nest.flatten(sources), strict=True))
         reduced = [gradient for gradient, _ in self._tfdist_reduction.reduced(flat)]
@@ -234,7 +232,7 @@ def DistributedGradientTape(
     process_set: Any = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A tape whose ``gradient`` is reduced over the ranks. Arguments and errors: see ``DistributedOptimizer``."""
+    """Return a tape that reduces gradients over the ranks. Arguments and errors: see ``DistributedOptimizer``."""
     reduction = GradientReduction(
         compression, sparse_as_dense, op, gradient_predivide_factor, 1, False, groups, num_groups, process_set,
         scale_local_gradients,
@@ -256,7 +254,7 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Likewise, but for some layers, whose gradients stay each rank's own. See ``PartialDistributedOptimizer``."""
+    """Return a tape that does not reduce the gradients of some layers. See ``PartialDistributedOptimizer``."""
     tape = DistributedGradientTape(
         gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor, num_groups,
         groups, process_set, scale_local_gradients,

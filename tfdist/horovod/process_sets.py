@@ -1,4 +1,4 @@
-"""Process sets: some of the ranks, for operations and optimizers of their own."""
+"""Process sets: subsets of the ranks, with their own operations and optimizers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def _ranks_of(given: Any) -> list[int]:
 
 
 class ProcessSet:
-    """Some of the ranks. ``hvd.init(process_sets=[...])`` or ``hvd.add_process_set`` brings it into use.
+    """A subset of the ranks. ``hvd.init(process_sets=[...])`` or ``hvd.add_process_set`` adds it to the job.
 
     Args:
-      ranks_or_comm: ranks, in any order; or a communicator of mpi4py, whose ranks are meant.
+      ranks_or_comm: ranks, in any order; or an mpi4py communicator of these ranks.
 
     Attributes:
       process_set_id: its number; None while it is not in use.
-      ranks: ascending.
-      mpi_comm: None: communicators are taken for their ranks.
+      ranks: its ranks in the job, ascending.
+      mpi_comm: always None, since only the ranks of a communicator are used.
     """
 
     process_set_id: int | None = None
@@ -39,11 +39,11 @@ class ProcessSet:
         self.ranks: list[int] | None = _ranks_of(ranks_or_comm)
 
     def size(self) -> int | None:
-        """Of the set; None while it is not in use."""
+        """Return the number of ranks in the set; None while it is not in use."""
         return None if self.process_set_id is None else len(state.members(self.process_set_id).ranks)
 
     def rank(self) -> int | None:
-        """This process's number in the set; -1 if it is not in it; None while the set is not in use."""
+        """Return the index of this process in the set; -1 if it is not a member; None while the set is not in use."""
         if self.process_set_id is None:
             return None
         ranks = state.members(self.process_set_id).ranks
@@ -51,7 +51,7 @@ class ProcessSet:
         return ranks.index(own) if own in ranks else -1
 
     def included(self) -> bool | None:
-        """Whether this process is in the set; None if its ranks are not known yet."""
+        """Return whether this process is in the set; None if the set has no ranks yet."""
         if not state.begun:
             raise ValueError(NOT_INITIALIZED)
         return None if self.ranks is None else state.job.world.rank in self.ranks
@@ -65,13 +65,13 @@ global_process_set.process_set_id = 0
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Bring a process set into use.
+    """Add a process set to the job.
 
     Collective: all ranks, with the same ranks in the set.
 
     Raises:
-      ValueError: there is one of these ranks, or these are no ranks.
-      tf.errors.FailedPreconditionError: other ranks add another one.
+      ValueError: a set of these ranks exists, or these are no ranks of the job.
+      tf.errors.FailedPreconditionError: other ranks add another set.
     """
     made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     ranks = made.ranks or []
@@ -79,19 +79,19 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     if not ranks or len(set(ranks)) < len(ranks) or ranks[0] < 0 or ranks[-1] >= size:
         raise ValueError(f"{made}: a process set has one or more of the ranks 0 to {size - 1}, each once")
     if any(members.ranks == ranks for members in state.sets.values()):
-        raise ValueError(f"there is a process set of these ranks already: {made}")
+        raise ValueError(f"a process set of these ranks exists already: {made}")
     _agree(f"ranks {', '.join(map(str, ranks))} are added")
     made.process_set_id = state.add(ranks).number
     return made
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Take a process set out of use; that of all ranks stays, and so does one that is not in use.
+    """Remove a process set from the job. The set of all ranks cannot be removed.
 
     Collective: all ranks.
 
     Returns:
-      Whether it was taken out of use.
+      True if it was removed; False for the set of all ranks, or a set that is not in use.
     """
     number = process_set.process_set_id
     if not number or number not in state.sets:
@@ -103,7 +103,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def number_of(process_set: Any) -> int | None:
-    """Of a process set, or of its number."""
+    """Return the number of a process set, which may be given as a number."""
     return process_set if isinstance(process_set, int) else getattr(process_set, "process_set_id", None)
 
 

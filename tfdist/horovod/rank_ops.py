@@ -1,4 +1,4 @@
-"""Operations without data: join, barrier, and this process's numbers as tensors."""
+"""Rank operations: join, barrier, and ranks and sizes as tensors."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from tfdist.horovod._tensors import Operation
 from tfdist.horovod.process_sets import global_process_set
 from tfdist.training.join import check, stand_in_for_all
 
-_JOIN = "\x1fjoin"  # a name that no script gives
+_JOIN = "\x1fjoin"  # a name that no script uses
 _SUMMED = (
-    "hvd.join with gradients that are reduced by {}: a rank that has joined has nothing to add, and the others' are "
-    "averaged: use op=hvd.Average, or give all ranks the same number of steps"
+    "hvd.join with gradients that are reduced by {}: only averages can do without a joined rank. Use op=hvd.Average, "
+    "or give all ranks the same number of steps"
 )
 
 
 def join() -> tf.Tensor:
-    """This rank has no more data: the others go on, to which it brings nothing, until all have joined.
+    """Wait until all ranks have joined, when this rank has no more data; return the rank that joined last.
 
-    Operations get zeros of it. Gradients of optimizers and tapes are averaged over the ranks that still train.
+    The other ranks continue to train. Operations take zeros for this rank. Gradients of optimizers and tapes are
+    averaged over the ranks that still train. In a graph, join serves operations only: for optimizers in sessions use
+    ``tfdist.join``.
 
-    Collective: all ranks, each when its data end. (In a graph it stands in for operations alone: what optimizers reduce
-    in sessions is for ``tfdist.join``.)
+    Collective: all ranks, each when its data end.
 
     Returns:
       int32 scalar: the rank that joined last.
 
     Raises:
       RuntimeError: gradients are added up over several passes, or reduced by another op than ``Average``.
-      tf.errors.FailedPreconditionError: on the other ranks, of operations that need this rank's data.
+      tf.errors.FailedPreconditionError: on the other ranks, from operations that need this rank's data.
     """
     operation = Operation("join", _JOIN, 0, [])
     if not tf.executing_eagerly():
@@ -53,7 +54,7 @@ def join() -> tf.Tensor:
     thread = threading.Thread(target=stand_in, name="tfdist hvd.join", daemon=True)
     thread.start()
     (last,) = operation.run([], [tf.TensorSpec([], tf.int32)])
-    thread.join()  # all have joined: there is nothing to wait for
+    thread.join()  # all ranks have joined, so this does not wait
     if failures:
         raise failures[0]
     operation.members.count_anew()
@@ -61,7 +62,7 @@ def join() -> tf.Tensor:
 
 
 def barrier(process_set: Any = global_process_set) -> Any:
-    """Wait until all ranks of the process set are here. Collective: those ranks.
+    """Wait until all ranks of the process set have arrived. Collective: the process set's ranks.
 
     Returns:
       In a session's graph, an operation; else None.
@@ -71,25 +72,25 @@ def barrier(process_set: Any = global_process_set) -> Any:
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:
-    """This process's number: int32 scalar."""
+    """Return the rank of this process: int32 scalar."""
     return tf.constant(state.members(0) and state.job.world.rank, tf.int32, name=name)
 
 
 def size_op(process_set_id: int | None = 0, name: str | None = None) -> tf.Tensor:
-    """The number of ranks of a process set: int32 scalar."""
+    """Return the number of ranks of a process set: int32 scalar."""
     return tf.constant(len(state.members(process_set_id).ranks), tf.int32, name=name)
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """This process's number on its machine: int32 scalar."""
+    """Return the rank of this process on its host: int32 scalar."""
     return tf.constant(state.members(0) and state.job.world.local_rank, tf.int32, name=name)
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
-    """The number of processes on this machine: int32 scalar."""
+    """Return the number of processes on this host: int32 scalar."""
     return tf.constant(state.members(0) and state.job.world.local_size, tf.int32, name=name)
 
 
 def process_set_included_op(process_set_id: int | None = 0, name: str | None = None) -> tf.Tensor:
-    """Whether this process is in a process set: int32 scalar, 0 or 1."""
+    """Return whether this process is in a process set: int32 scalar, 0 or 1."""
     return tf.constant(int(state.job.world.rank in state.members(process_set_id).ranks), tf.int32, name=name)

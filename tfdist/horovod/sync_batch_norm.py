@@ -1,4 +1,4 @@
-"""SyncBatchNormalization: normalises by the batches of all ranks together."""
+"""SyncBatchNormalization: batch normalization with the moments of all ranks' batches."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import tensorflow as tf
 
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignore[misc,name-defined]
-    """Keras's BatchNormalization with ``synchronized=True``, whose moments are those of all ranks' batches.
+    """Keras's BatchNormalization with ``synchronized=True``: its moments are those of all ranks' batches.
 
     Args:
       fused: must not be True.
-      **kwargs: of Keras's layer.
+      **kwargs: arguments of Keras's layer.
 
     Raises:
       ValueError: ``fused`` is True.

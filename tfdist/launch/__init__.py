@@ -1,1 +1,1 @@
-"""``tfdist-run``: finds the MPI's mpirun, binds ranks, asks the hosts, prefixes lines, passes signals on."""
+"""``tfdist-run``: finds the MPI's mpirun, checks the hosts, binds ranks, prefixes lines, forwards signals."""

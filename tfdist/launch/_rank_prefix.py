@@ -1,34 +1,34 @@
-"""Whole lines, each with its rank, out of the marked pieces in which a launcher passes output on.
+"""Rank prefix: makes whole lines, each with its rank, from the marked pieces of a launcher's output.
 
-MPICH's mpirun marks each piece that it happens to read, also in the middle of a line, and lets the pieces of several
-ranks alternate. Knows nothing of processes and files.
+MPICH's mpirun marks each piece that it reads, also in the middle of a line, and pieces of several ranks alternate.
+This module works on bytes; it uses no processes or files.
 """
 
 from __future__ import annotations
 
 import re
 
-_END = re.compile(rb"\r\n|\r|\n")  # \r: of a progress bar's line
+_END = re.compile(rb"\r\n|\r|\n")  # \r ends the line of a progress bar
 _LONGEST_MARK = 40
 
 
 class Lines:
-    """Puts the lines of one stream together.
+    """Assembles the lines of one stream.
 
     Args:
-      mark: matches what the launcher writes before a piece; its group is the rank.
-      first: the byte that a mark begins with.
+      mark: pattern of the launcher's mark before a piece; its group is the rank.
+      first: first byte of a mark.
     """
 
     def __init__(self, mark: re.Pattern[bytes], first: bytes) -> None:
         self._mark = mark
         self._first = first
         self._held = b""
-        self._owner: int | None = None  # None: the launcher itself speaks
+        self._owner: int | None = None  # None: output of the launcher itself
         self._begun: dict[int | None, bytearray] = {}
 
     def feed(self, data: bytes) -> bytes:
-        """Take the next bytes; returns the lines that are now whole. A line begun waits for its end."""
+        """Take the next bytes and return the lines that are now whole. An incomplete line is kept."""
         data = self._held + data
         output = bytearray()
         start = 0
@@ -36,14 +36,14 @@ class Lines:
             output += self._add(data[start : match.start()])
             self._owner = int(match.group(1))
             start = match.end()
-        # The rest may end within a mark; marks hold no end of a line.
+        # The rest may end within a mark; marks contain no end of a line.
         cut = data.find(self._first, max(start, len(data) - _LONGEST_MARK, data.rfind(b"\n") + 1))
         cut = len(data) if cut < 0 else cut
         self._held = data[cut:]
         return bytes(output + self._add(data[start:cut]))
 
     def end(self) -> bytes:
-        """The lines that were begun and never ended."""
+        """Return the lines that have begun and not ended."""
         output = self._add(self._held)
         self._held = b""
         for owner, text in self._begun.items():

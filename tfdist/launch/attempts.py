@@ -1,4 +1,4 @@
-"""One program on some machines, once or again: the machines are asked, the launcher's command line is made, and run."""
+"""Attempts: runs a program on some hosts, once or again: checks the hosts, and makes and runs the command line."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Attempts:
     """Starts a program.
 
     Args:
-      options: of the command line.
-      command: what each rank runs.
-      python: theirs.
-      say: writes a line to the log.
+      options: options of the command line.
+      command: the command that each rank runs.
+      python: Python of the ranks.
+      say: function that logs a line.
 
     Raises:
-      LaunchError: there is no MPI, or no launcher of it.
+      LaunchError: there is no MPI, or no launcher for it.
     """
 
     def __init__(
@@ -37,25 +37,25 @@ class Attempts:
         self._ssh = tuple(shlex.split(options.ssh))
         self._handed_on = environment.handed_on()
         self._system = environment.batch_system()
-        # Its hosts need not be open to ssh, and it shares their cores out.
+        # A batch system's hosts need not be open to ssh, and it assigns the cores itself.
         self._given = bool(self._system) and options.hosts is None
         needs = host_check.needs_of(command, python, self._handed_on, environment.variables())
         self._here = host_check.facts_here(python, needs)
         self._launcher = launchers.find(self._here, python)
-        # Open MPI tells its daemons addresses.
+        # Open MPI passes addresses to its daemons: then this host's name need not resolve there.
         named = self._launcher.family != "Open MPI" and "HYDRA_IFACE" not in environment.variables()
         self._needs = dataclasses.replace(needs, named=named)
-        # Hosts that are not asked are taken to be like this one.
+        # Hosts that are not asked are assumed to be like this one.
         self._known: dict[str, Mapping[str, Any]] = {}
         if options.verbose:
             say(f"{self._here['mpi']} ({self._here['mpi_file']}), started by {self._launcher.path}")
             say(f"here: {_described(self._here)}")
 
     def check(self, hosts: Sequence[str]) -> None:
-        """Ask the machines of the first attempt.
+        """Check the hosts of the first attempt.
 
         Raises:
-          LaunchError: one cannot have ranks; a line for each problem.
+          LaunchError: a host cannot run ranks; a line for each problem.
         """
         others = [name for name in hosts if not is_here(name)]
         if not others or self._options.no_check or self._given:
@@ -67,7 +67,7 @@ class Attempts:
             raise LaunchError("\ntfdist-run: ".join(lines))
 
     def left_out(self, hosts: Sequence[str]) -> dict[str, list[str]]:
-        """Ask the machines of the next attempt: what is wrong with those that cannot have ranks now."""
+        """Check the hosts of the next attempt, and return the problems of those that cannot run ranks now."""
         if self._given:
             return {}
         others = [name for name in hosts if not is_here(name)]
@@ -75,15 +75,15 @@ class Attempts:
         return self._ask(others, needs, host_check.LATER_ANSWER_SECONDS)
 
     def line(self, machines: tuple[Host, ...], ranks: int, variables: Mapping[str, str]) -> list[str]:
-        """The launcher's command line, which is also written to the log.
+        """Return the launcher's command line, and log it.
 
         Args:
-          machines: with their ranks; none for this machine, or what the batch system has given.
-          ranks: of all.
-          variables: set for the ranks beside the defaults.
+          machines: hosts with their ranks; empty for this host, or for the batch system's allocation.
+          ranks: number of all ranks.
+          variables: environment variables for the ranks, in addition to the defaults.
 
         Raises:
-          LaunchError: this launcher cannot do it.
+          LaunchError: this launcher cannot start such a job.
         """
         others = [host.name for host in machines if not is_here(host.name)]
         if self._given:
@@ -112,14 +112,14 @@ class Attempts:
         return line
 
     def run(self, line: Sequence[str], signals: Signals) -> Ended:
-        """Run it to its end.
+        """Run a command line until the launcher ends.
 
         Raises:
           LaunchError: the launcher cannot be started.
         """
         marked = None if self._options.no_prefix else launchers.marked_lines(self._launcher)
         try:
-            # Open MPI's starts other machines by processes that need not stay.
+            # Open MPI's mpirun reaches other hosts by child processes that need not stay.
             open_mpi = self._launcher.family == "Open MPI"
             said = {"lost": launchers.LOST_DAEMON, "aborted": launchers.ABORTED} if open_mpi else {}
             return supervise(line, signals, marked, ends_with_children=not open_mpi, **said)
@@ -140,20 +140,20 @@ class Attempts:
 
 
 def binding(machines: Sequence[tuple[Mapping[str, Any], int]]) -> tuple[int, bool, str]:
-    """How many cores each rank is bound to.
+    """Return to how many cores each rank is bound.
 
     Args:
-      machines: each one's facts and number of ranks.
+      machines: facts and number of ranks of each host.
 
     Returns:
-      The number, 0 for not at all; whether some machine has more ranks than cores; the reason, if not bound.
+      The number, 0 if not bound; whether some host has more ranks than cores; the reason if not bound.
     """
     for facts, ranks in machines:
         if ranks > facts["cores"]:
             return 0, True, f"{ranks} ranks share {facts['cores']} cores"
     if not all(facts["all_cores"] for facts, _ in machines):
-        # Launchers count the machine's cores, and would leave those that taskset or a container has given.
-        return 0, False, "only some of the machine's cores are given to this process"
+        # Launchers count all cores of the machine, and would use cores outside those of taskset or a container.
+        return 0, False, "this process may use only some of the machine's cores"
     return min(facts["cores"] // ranks for facts, ranks in machines), False, ""
 
 

@@ -3,10 +3,10 @@
     tfdist-run -n 4 python script.py
     tfdist-run -H host1:2,host2:2 python script.py
     tfdist-run -n 4 script.py             with tfdist imported for it
-    tfdist-run -n 4 -m package.module     likewise
-    tfdist-run script.py                  in a job of Slurm's: on its hosts, as many ranks as it has tasks
+    tfdist-run -n 4 -m package.module     the same for a module
+    tfdist-run script.py                  in a Slurm job: on its hosts, as many ranks as the job has tasks
 
-It is not one of the ranks, and must never start MPI itself.
+This process is no rank, and must never start MPI itself.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _USAGE_ERROR = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command.
+    """Run the command.
 
     Args:
-      arguments: after its name; None for this process's.
+      arguments: arguments after the command's name; None: those of this process.
 
     Returns:
       The job's exit code; 2 if it could not be started.
@@ -52,32 +52,32 @@ def _parser() -> argparse.ArgumentParser:
         prog="tfdist-run",
         usage="tfdist-run [-n N] [-H host1:2,host2:2] [options] (COMMAND | script.py | -m MODULE) [arguments]",
         description="Start N ranks of a program with the mpirun that belongs to the MPI that mpi4py uses. "
-        "A script.py or -m MODULE gets tfdist imported; any other command is run as it stands.",
-        epilog="SIGINT, SIGTERM, SIGUSR1 and SIGHUP go on to mpirun (Open MPI's passes on SIGUSR1 alone, and ends the "
-        "ranks with the others); a second SIGINT ends the job within seconds. The exit code is the job's.",
+        "A script.py or -m MODULE gets tfdist imported; any other command is run unchanged.",
+        epilog="SIGINT, SIGTERM, SIGUSR1 and SIGHUP are forwarded to mpirun. (Open MPI's mpirun forwards only SIGUSR1 "
+        "to the ranks; the others end them.) A second SIGINT ends the job within seconds. The exit code is the job's.",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "-n", "-np", type=_ranks, metavar="N", help="ranks (default: as many as -H or Slurm's job has; else one a GPU)"
+        "-n", "-np", type=_ranks, metavar="N", help="ranks (default: from -H or the Slurm job; else one per GPU)"
     )
-    parser.add_argument("-H", "--hosts", metavar="HOSTS", help="machines and their ranks: host1:2,host2:2")
+    parser.add_argument("-H", "--hosts", metavar="HOSTS", help="hosts and their numbers of ranks: host1:2,host2:2")
     parser.add_argument("--no-bind", action="store_true", help="do not bind each rank to its share of the cores")
     parser.add_argument("--no-prefix", action="store_true", help="do not put the rank in front of each line")
-    parser.add_argument("--no-check", action="store_true", help="do not ask the hosts for their versions first")
+    parser.add_argument("--no-check", action="store_true", help="do not check the hosts' versions first")
     parser.add_argument(
         "--max-restarts",
         type=_restarts,
         metavar="N",
-        help="a failed job starts again, at most so often (default: never)",
+        help="start a failed job again, at most N times (default: never)",
     )
     parser.add_argument(
-        "--min-ranks", type=_ranks, metavar="N", help="restarts may leave hosts out that are gone, down to N ranks"
+        "--min-ranks", type=_ranks, metavar="N", help="let restarts leave out hosts that are gone, down to N ranks"
     )
-    parser.add_argument("--ssh", default="", metavar="COMMAND", help="how to reach other hosts (default: ssh)")
-    parser.add_argument("--dry-run", action="store_true", help="print the command line, and end")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say what was found")
+    parser.add_argument("--ssh", default="", metavar="COMMAND", help="command that reaches other hosts (default: ssh)")
+    parser.add_argument("--dry-run", action="store_true", help="print the command line and exit")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print what was found")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="and its arguments")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="command and its arguments")
     return parser
 
 
@@ -108,7 +108,7 @@ def _run(options: argparse.Namespace) -> int:
         attempts.line(machines, ranks, {})
         return 0
     signals = Signals()
-    # What stands in this environment is handed on, and has no place in a command line.
+    # A variable of this environment is passed on anyway, and does not belong in the command line.
     named = {} if environment.variables().get("TFDIST_JOB") else {"TFDIST_JOB": uuid.uuid4().hex[:8]}
 
     def start(machines: tuple[Host, ...], ranks: int, restarted: int) -> Ended:
@@ -120,7 +120,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _command(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
-    """What each rank runs, and the Python whose MPI it uses."""
+    """Return the command of each rank, and the Python with the MPI that it uses."""
     words = [*options.command]
     if words[:1] == ["--"]:
         del words[0]
@@ -138,13 +138,13 @@ def _command(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
     found = shutil.which(program)
     if found is None:
         raise LaunchError(f"{program}: there is no such command on PATH; give its path")
-    # Another program may start any Python: this one's MPI is the best guess.
+    # Another program may start any Python: assume the MPI of this one.
     is_python = re.fullmatch(r"python[\d.]*", Path(program).name)
     return tuple(words), os.path.abspath(found) if is_python else sys.executable
 
 
 def _machines(options: argparse.Namespace) -> tuple[tuple[Host, ...], int]:
-    """The hosts with their ranks (none without -H), and the number of ranks."""
+    """Return the hosts with their ranks (empty if none are named), and the number of ranks."""
     if options.hosts is not None:
         machines = hosts.shared_out(options.n, hosts.parse(options.hosts))
         return machines, sum(host.ranks for host in machines)
@@ -154,14 +154,12 @@ def _machines(options: argparse.Namespace) -> tuple[tuple[Host, ...], int]:
     if system == "Slurm":
         machines, reason = hosts.slurm_hosts(environment.variables())
         ranks = sum(host.ranks for host in machines)
-        _say(f"{ranks} rank{'s' * (ranks > 1)} on {len(machines)} of Slurm's hosts, {reason}; -n N says how many")
+        _say(f"{ranks} rank{'s' * (ranks > 1)} on {len(machines)} of Slurm's hosts, {reason}; -n N changes this")
         return machines, ranks
     if system:
-        raise LaunchError(
-            "-n is missing: in a batch system's job say how many ranks there are; write tfdist-run -n 4 …"
-        )
+        raise LaunchError("-n is missing: in a batch system's job give the number of ranks; write tfdist-run -n 4 …")
     gpus = devices.gpus_of_machine()
-    _say(f"{gpus or 1} rank{'s' * (gpus > 1)}, {'one a GPU' if gpus else 'since there is no GPU'}; -n N says how many")
+    _say(f"{gpus or 1} rank{'s' * (gpus > 1)}, {'one per GPU' if gpus else 'since there is no GPU'}; -n N changes this")
     return (), gpus or 1
 
 

@@ -1,7 +1,7 @@
-"""Whether each machine of a job has what the ranks need, asked of all at once before the start.
+"""Host check: whether each machine of a job has what the ranks need; all are asked at once before the start.
 
-A machine's answer is what ``probe.py`` finds there; ``problems`` compares it with this machine's, and is pure. What a
-probe is asked and given comes on its standard input: everybody on a machine can read the command lines there.
+A machine answers with the facts that ``probe.py`` finds there. ``problems``, a pure function, compares them with this
+machine's facts. A probe gets its questions on standard input: all users of a machine can read command lines.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 from tfdist.launch import probe, script
 from tfdist.launch.hosts import LaunchError
 
-FIRST_ANSWER_SECONDS = 60.0  # Python's start from a cold network file system included
+FIRST_ANSWER_SECONDS = 60.0  # includes the start of Python from a cold network file system
 LATER_ANSWER_SECONDS = 20.0
 _SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 _LEFT_OUT = "or leave {host} out of -H"
-# What must be the same everywhere, by the probe's names.
+# Facts that must be the same on all machines, by the probe's names.
 _SAME = {
     "python": "Python",
     "tfdist": "tfdist",
@@ -35,11 +35,11 @@ _SAME = {
     "mpi4py": "mpi4py",
     "mpi": "MPI library",
 }
-# What ssh says, what that means, and the remedy; the first that fits.
+# (pattern in ssh's output, its meaning, the remedy); the first match is taken.
 _SSH_SAYS = (
     (
         "IDENTIFICATION HAS CHANGED",
-        "its host key is another than before",
+        "its host key has changed",
         "if the machine was installed anew: 'ssh-keygen -R {host}', then '{ssh} {host}' once by hand",
     ),
     (
@@ -60,11 +60,11 @@ _SSH_SAYS = (
         "look whether it is on and its network is up",
     ),
 )
-# The remote shell, whichever it is, starts the one that obeys what it reads: lines of its own, until one starts Python.
+# Any remote shell can start this sh, which runs the lines that it reads, until one of them starts Python.
 _REMOTE = """exec sh -c 'while IFS= read -r line; do eval "$line"; done'"""
 _SSH_FAILED = 255
 _NO_COMMAND = 127
-# Variables that name network interfaces, by the libraries that read them: libfabric, UCX, Hydra, Open MPI.
+# Variables with names of network interfaces, which libfabric, UCX, Hydra and Open MPI read.
 _INTERFACES = ("FI_TCP_IFACE", "FI_SOCKETS_IFACE", "UCX_NET_DEVICES", "HYDRA_IFACE", "OMPI_MCA_btl_tcp_if_include")
 
 
@@ -73,14 +73,14 @@ class Needs:
     """What the ranks of a job need on each machine.
 
     Attributes:
-      python: theirs.
-      folder: where they run.
-      program: the script's file, or the program's; empty for a module.
-      module: its name; empty for a file.
-      interfaces: of the network, and the variable that names each.
-      variables: of their environment.
-      named: its ranks find this machine by its name.
-      versions: false: only ask whether the machines answer.
+      python: Python of the ranks.
+      folder: folder in which the ranks run.
+      program: file of the script or the program; empty for a module.
+      module: name of the module; empty for a file.
+      interfaces: names of network interfaces, each with the variable that names it.
+      variables: environment variables of the ranks.
+      named: True if ranks on that machine find this machine by its name.
+      versions: False to ask only whether the machines answer.
     """
 
     python: str
@@ -96,13 +96,13 @@ class Needs:
 def needs_of(
     command: Sequence[str], python: str, variables: Mapping[str, str], environment: Mapping[str, str]
 ) -> Needs:
-    """What a command needs.
+    """Return what a command needs.
 
     Args:
-      command: what each rank runs.
-      python: its Python.
-      variables: what ranks on other machines get of this environment.
-      environment: all of it.
+      command: the command that each rank runs.
+      python: Python of the command.
+      variables: environment variables that ranks on other machines get from here.
+      environment: all environment variables.
     """
     is_python = command[0] == python or re.fullmatch(r"python[\d.]*", Path(command[0]).name)
     program, module = _program(command) if is_python else (shutil.which(command[0]) or command[0], "")
@@ -112,30 +112,30 @@ def needs_of(
         str(Path.cwd()),
         str(Path(program).absolute()) if program else "",
         module,
-        # Not: mlx5_0:1 of UCX, 10.0.0.0/8 of Open MPI.
+        # Not devices or networks: mlx5_0:1 of UCX, 10.0.0.0/8 of Open MPI.
         {name: variable for variable, name in named if re.fullmatch(r"[\w.-]+", name) and name != "all"},
         variables,
     )
 
 
 def _program(command: Sequence[str]) -> tuple[str, str]:
-    """The script's file or the module that a Python is to run; both empty for what is neither."""
+    """Return the script's file, and the module, that a Python runs; an empty text for what it does not run."""
     words = iter(command[1:])
     for word in words:
         if word == "-m":
             return "", next(words, "")
         if word == "-c":
             return "", ""
-        if word.endswith(".py") and word != script.FILE:  # whose arguments are as Python's
+        if word.endswith(".py") and word != script.FILE:  # its arguments are those of Python
             return word, ""
     return "", ""
 
 
 def facts_here(python: str, needs: Needs | None = None) -> dict[str, Any]:
-    """What the probe finds with this Python on this machine.
+    """Return the facts that the probe finds with this Python on this machine.
 
     Raises:
-      LaunchError: that Python does not run, or takes too long.
+      LaunchError: this Python does not run, or takes too long.
     """
     text = _probe(_questions(dataclasses.replace(needs, named=False), {}) if needs else "{}")
     answer = _ask([python, "-"], text, FIRST_ANSWER_SECONDS, probe.FOLDER)
@@ -150,18 +150,17 @@ def facts_here(python: str, needs: Needs | None = None) -> dict[str, Any]:
 def ask(
     hosts: Sequence[str], here: Mapping[str, Any], needs: Needs, ssh: Sequence[str], seconds: float
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]]]:
-    """Ask other machines, all at once, what they have.
+    """Ask other machines for their facts, all at once.
 
     Args:
       hosts: names of other machines.
-      here: this machine's facts, which the others' must equal.
-      needs: what they must have.
-      ssh: the command that runs another on a machine.
-      seconds: for each to answer.
+      here: facts of this machine, which the others must equal.
+      needs: what the ranks need.
+      ssh: command that runs another command on a machine.
+      seconds: time for each answer.
 
     Returns:
-      The facts of those that can have ranks, by name; and the others with what is wrong with each, a line for each
-      problem.
+      The facts of machines that can run ranks, by name; and the problems of each other machine, one line each.
     """
     addresses = {host: address for host in hosts if (address := _address(host))}
 
@@ -199,14 +198,14 @@ def ask(
 def problems(
     host: str, facts: Mapping[str, Any], here: Mapping[str, Any], needs: Needs, silent: Collection[str] = ()
 ) -> Iterator[str]:
-    """What is wrong with a machine, a line with its remedy each.
+    """Yield the problems of a machine, each as a line with its remedy.
 
     Args:
-      host: its name.
-      facts: what the probe has found there.
-      here: and on this machine.
-      needs: of the ranks.
-      silent: machines that have not answered, which is not this one's fault.
+      host: name of the machine.
+      facts: facts that the probe has found there.
+      here: facts of this machine.
+      needs: what the ranks need.
+      silent: machines that have not answered; a missing way to them is no problem of this machine.
     """
     if not facts["folder"]:
         yield f"{host}: {needs.folder} is not there; start where all machines have the same folder, or make it there"
@@ -256,7 +255,7 @@ def _questions(needs: Needs, peers: Mapping[str, str]) -> str:
 
 
 def _silence(host: str, code: int, said: Sequence[str], python: str, ssh: Sequence[str]) -> str:
-    """Why there are no facts, and the remedy."""
+    """Return the reason why there are no facts, and the remedy."""
     text = "\n".join(said)
     last = said[-1] if said else "it said nothing"
     if code == _NO_COMMAND:
@@ -278,14 +277,14 @@ def _address(host: str) -> str:
     try:
         return str(socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError:
-        return ""  # ssh may know more
+        return ""  # ssh's configuration may have the name
 
 
 def _start_of(python: str, variables: Mapping[str, str]) -> str:
-    """The lines that start a Python there, with these variables from its start on, in the probe's folder."""
+    """Return the lines that set these variables and start a Python there in the probe's folder."""
     lines = [r"newline=$(printf '\n.'); newline=${newline%.}", f"cd {probe.FOLDER}"]
     for name, value in variables.items():
-        if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):  # a shell can set no other
+        if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):  # a shell cannot set other names
             lines.append(f"export {name}=" + '"$newline"'.join(map(shlex.quote, value.split("\n"))))
     return "\n".join([*lines, f"exec {shlex.quote(python)} -\n"])
 
@@ -297,13 +296,13 @@ def _probe(questions: str) -> str:
 def _ask(
     command: Sequence[str], text: str, seconds: float, folder: str | None = None
 ) -> tuple[int, dict[str, Any] | None, list[str]] | str:
-    """A probe's exit code, facts and last words; or why there are none.
+    """Run a probe, and return its exit code, its facts and the lines of its error output; or why it has no answer.
 
     Args:
-      command: which starts it.
-      text: what it reads.
-      seconds: for its answer.
-      folder: where it runs.
+      command: command that starts the probe.
+      text: standard input of the probe.
+      seconds: time for its answer.
+      folder: folder in which the command runs; None: the present one.
     """
     try:
         done = subprocess.run(command, input=os.fsencode(text), capture_output=True, timeout=seconds, cwd=folder)
@@ -312,6 +311,6 @@ def _ask(
     except OSError as error:
         return f"{command[0]} cannot be started ({error.strerror})"
     output, said = (os.fsdecode(stream).splitlines() for stream in (done.stdout, done.stderr.strip()))
-    answers = [line for line in output if line.startswith("{")]  # after a login shell's greeting
+    answers = [line for line in output if line.startswith("{")]  # a login shell may print a greeting before
     facts = None if done.returncode or not answers else json.loads(answers[-1])
     return done.returncode, facts, said

@@ -1,4 +1,4 @@
-"""The machines of a job: which, and how many ranks on each."""
+"""Hosts: the machines of a job, and the number of ranks on each."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _HERE = {"localhost", "127.0.0.1", "::1"}
 
 
 class LaunchError(ValueError):
-    """The job cannot be started so: the value, what is wrong, the remedy."""
+    """The job cannot be started. The message has the value, what is wrong, and the remedy."""
 
 
 class Host(NamedTuple):
-    """A machine and how many ranks it gets; before ``shared_out``: its slots, 0 where none are stated."""
+    """A machine and its number of ranks; before ``shared_out`` its number of slots, 0 if not stated."""
 
     name: str
     ranks: int
 
 
 def parse(text: str) -> tuple[Host, ...]:
-    """The hosts of ``host1:2,host2:2``.
+    """Return the hosts of ``host1:2,host2:2``.
 
     Raises:
-      LaunchError: an entry is not ``host`` or ``host:slots``, or a host stands twice.
+      LaunchError: an entry is not ``host`` or ``host:slots``, or a host occurs twice.
     """
     hosts = []
     for entry in text.split(","):
@@ -42,16 +42,16 @@ def parse(text: str) -> tuple[Host, ...]:
 
 
 def shared_out(ranks: int | None, hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """How many of the ranks run on each host; hosts that get none are left out.
+    """Return how many of the ranks run on each host; hosts without ranks are left out.
 
     Slots are filled in order. A host without a number has one slot; without any number the ranks are shared equally.
 
     Args:
-      ranks: of the job; None for as many as there are slots.
-      hosts: with their slots.
+      ranks: number of ranks of the job; None for as many as there are slots.
+      hosts: hosts with their slots.
 
     Raises:
-      LaunchError: more ranks than slots.
+      LaunchError: there are more ranks than slots.
     """
     if ranks is not None and not any(host.ranks for host in hosts):
         each, more = divmod(ranks, len(hosts))
@@ -72,7 +72,7 @@ def shared_out(ranks: int | None, hosts: Sequence[Host]) -> tuple[Host, ...]:
 
 
 def is_here(name: str) -> bool:
-    """Whether this is the machine's own name."""
+    """Whether this is a name of this machine."""
     own = socket.gethostname()
     return name in _HERE | {own, own.split(".")[0]} or name == socket.getfqdn()
 
@@ -81,16 +81,16 @@ _ANSWER_SECONDS = 30.0
 
 
 def slurm_hosts(variables: Mapping[str, str]) -> tuple[tuple[Host, ...], str]:
-    """The hosts of this process's allocation with their ranks, and in words why so many.
+    """Return the hosts of this process's allocation with their ranks, and the reason for these numbers.
 
-    As many ranks as the job has tasks (``--ntasks``, ``--ntasks-per-node``), where ``srun`` would start them; else as
-    without a batch system: one a GPU, or one on each host, where TensorFlow's threads take all cores.
+    There are as many ranks as the job has tasks (``--ntasks``, ``--ntasks-per-node``), where ``srun`` would start them.
+    Without tasks there is one rank for each GPU, or one on each host, where TensorFlow's threads take all cores.
 
     Args:
-      variables: of the environment.
+      variables: environment variables.
 
     Raises:
-      LaunchError: Slurm does not tell the hosts.
+      LaunchError: Slurm does not give the hosts.
     """
     names = _host_names(variables.get("SLURM_JOB_NODELIST", ""))
     if "SLURM_NTASKS" in variables:
@@ -99,17 +99,17 @@ def slurm_hosts(variables: Mapping[str, str]) -> tuple[tuple[Host, ...], str]:
         gpus = variables.get("SLURM_GPUS_ON_NODE", "")
         each = int(gpus) if re.fullmatch(r"[1-9]\d*", gpus) else 0
         counts = [each or 1] * len(names)
-        reason = "one a GPU" if each else "one a host, since the job says no --ntasks"
+        reason = "one per GPU" if each else "one per host, since the job has no --ntasks"
     if not names or len(counts) != len(names):
         raise LaunchError(
-            f"Slurm's job has the hosts {','.join(names) or 'nobody knows'} and ranks for {len(counts)} of them "
+            f"Slurm's job has the hosts {','.join(names) or '(unknown)'} and ranks for {len(counts)} of them "
             f"(SLURM_TASKS_PER_NODE={variables.get('SLURM_TASKS_PER_NODE')}); write tfdist-run -H host1:2,host2:2 …"
         )
     return tuple(Host(name, count) for name, count in zip(names, counts, strict=True)), reason
 
 
 def counts_of_nodes(text: str) -> list[int]:
-    """A number for each node, as Slurm writes them: ``2(x3),1`` is 2, 2, 2, 1."""
+    """Return a number for each node from Slurm's notation: ``2(x3),1`` is 2, 2, 2, 1."""
     entries = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", entry) for entry in text.split(",")]
     if None in entries:
         return []
@@ -117,13 +117,13 @@ def counts_of_nodes(text: str) -> list[int]:
 
 
 def _host_names(nodes: str) -> Sequence[str]:
-    """Of ``node[1-2,7]``: there are more ways to write a list of them than is worth knowing here."""
-    if not nodes:  # nothing to ask, and a host outside the job need not have Slurm's commands
+    """Return the names of ``node[1-2,7]`` by ``scontrol``: Slurm has many notations for a list of hosts."""
+    if not nodes:  # a host outside the job need not have Slurm's commands
         return ()
     try:
         done = subprocess.run(
             ["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=_ANSWER_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"{nodes}: scontrol does not tell these hosts ({error}); write tfdist-run -H …") from None
+        raise LaunchError(f"{nodes}: scontrol cannot list these hosts ({error}); write tfdist-run -H …") from None
     return done.stdout.split()

@@ -1,6 +1,6 @@
-"""Which mpirun belongs to the MPI that mpi4py uses, and how each kind of mpirun wants to be called.
+"""Launchers: finds the mpirun of the MPI that mpi4py uses, and makes the arguments for each kind of mpirun.
 
-``command_line`` is pure: facts in, arguments out.
+``command_line`` is a pure function.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tfdist.launch._rank_prefix import Lines
 from tfdist.launch.hosts import Host, LaunchError
 
 _VERSION_SECONDS = 20.0
-# By what libraries say in MPI_Get_library_version and launchers with --version; MVAPICH's launcher is MPICH's, and
-# Intel's names Hydra, too, so that it comes first.
+# Words in the output of MPI_Get_library_version, and of launchers with --version. MVAPICH uses MPICH's launcher.
+# Intel's launcher names Hydra, too, so Intel MPI comes first.
 _FAMILIES = {
     "Intel MPI": ("Intel(R) MPI",),
     "Open MPI": ("Open MPI", "OpenRTE"),
     "MPICH": ("MPICH", "MVAPICH", "HYDRA"),
 }
-# Debian's names, where "mpirun" is the one of several MPIs that the administrator has chosen, come before it.
+# Debian's names come before "mpirun", which there belongs to the MPI that the administrator has chosen.
 _NAMES = {
     "Intel MPI": ("mpiexec.hydra", "mpirun"),
     "Open MPI": ("mpirun.openmpi", "mpirun", "mpiexec"),
@@ -35,9 +35,9 @@ _KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
 _WITHOUT_LAUNCHER = "CRAY"  # an MPICH that only the batch system starts
 
 
-# Open MPI 5's mpirun says so when it cannot reach one of its daemons any more, ends the job, and itself with 0.
+# Open MPI 5's mpirun prints this when it cannot reach one of its daemons any more. It ends the job, and exits with 0.
 LOST_DAEMON = b"lost communication with a remote daemon"
-# And so when a rank has called MPI_Abort; it may then wait for a rank on another machine that was stopped.
+# It prints this when a rank has called MPI_Abort. It may then wait for a stopped rank on another machine.
 ABORTED = b"MPI_ABORT was invoked on rank"
 
 
@@ -46,9 +46,9 @@ class Launcher:
     """An mpirun.
 
     Attributes:
-      path: the program.
+      path: path of the program.
       family: ``MPICH``, ``Open MPI`` or ``Intel MPI``.
-      major: its version's first number; 0 if it does not say.
+      major: first number of its version; 0 if unknown.
     """
 
     path: str
@@ -58,19 +58,19 @@ class Launcher:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A job, as far as a launcher must know it.
+    """The parts of a job that a launcher needs.
 
     Attributes:
-      ranks: of the whole job.
-      command: what each rank runs.
-      hosts: with their ranks; empty: this machine, or the batch system's allocation.
-      cores_each: to which each rank is bound; 0: not bound; None: left to the launcher.
-      crowded: there are more ranks than cores somewhere.
-      prefix: name the rank in front of each line.
-      variables: set for the ranks.
-      handed_on: names of variables that ranks on other machines must get from here.
-      ssh: the user's own way to other machines; empty: the launcher's.
-      root: this is the superuser, to whom Open MPI wants to be told that it is meant.
+      ranks: number of ranks of the whole job.
+      command: the command that each rank runs.
+      hosts: hosts with their ranks; empty: this machine, or the batch system's allocation.
+      cores_each: number of cores to which each rank is bound; 0: not bound; None: left to the launcher.
+      crowded: True if some host has more ranks than cores.
+      prefix: True to put the rank in front of each line.
+      variables: environment variables to set for the ranks.
+      handed_on: names of environment variables that ranks on other machines must get from here.
+      ssh: the user's command for reaching other machines; empty: the launcher's.
+      root: True for the superuser, whom Open MPI allows only with an option.
     """
 
     ranks: int
@@ -86,19 +86,19 @@ class Plan:
 
 
 def family_of(version: str) -> str:
-    """The family of a library or launcher by what it says of itself; empty for one that is not known."""
+    """Return the family of a library or launcher from its version text; empty if unknown."""
     return next((family for family, words in _FAMILIES.items() if any(word in version for word in words)), "")
 
 
 def find(facts: Mapping[str, Any], python: str) -> Launcher:
-    """The launcher that belongs to the MPI in use.
+    """Return the launcher that belongs to the MPI in use.
 
     Args:
-      facts: the probe's, of this machine.
-      python: that they were asked with, for messages.
+      facts: facts of this machine, from the probe.
+      python: Python that ran the probe, for messages.
 
     Raises:
-      LaunchError: there is no MPI, or no launcher of it.
+      LaunchError: there is no MPI, or no launcher for it.
     """
     library = facts["mpi"]
     if not library:
@@ -114,15 +114,15 @@ def find(facts: Mapping[str, Any], python: str) -> Launcher:
     for path in _candidates(family, facts["mpi_file"], facts["prefix"]):
         version = _version(path)
         launcher = Launcher(path, family_of(version), _major(version))
-        # Open MPI 5 has another runtime than 4: neither starts the other's ranks.
+        # Open MPI 4 and 5 have different runtimes: neither starts the other's ranks.
         same = family != "Open MPI" or not launcher.major or launcher.major == _major(library)
         if launcher.family == family and same:
             return launcher
-        seen.append(f"{path} is of {' '.join(version.split())[:40] or 'an MPI that does not say which'}")
+        seen.append(f"{path} is of {' '.join(version.split())[:40] or 'an unknown MPI'}")
     others = f" ({'; '.join(seen)})" if seen else ""
     raise LaunchError(
-        f"{library}: mpi4py uses this MPI, and no mpirun of it lies beside {facts['mpi_file'] or 'it'}, in "
-        f"{facts['prefix']}/bin or on PATH{others}; put that MPI's own bin first on PATH"
+        f"{library}: mpi4py uses this MPI, but no mpirun of it is near {facts['mpi_file'] or 'it'}, in "
+        f"{facts['prefix']}/bin or on PATH{others}; put its bin first on PATH"
     )
 
 
@@ -150,13 +150,13 @@ def _major(version: str) -> int:
 
 
 def keep_alive(launcher: Launcher, ssh: tuple[str, ...]) -> tuple[str, ...]:
-    """The way to other machines, one that ends when they are not there any more: mpirun waits for it.
+    """Return the command for reaching other machines. It ends when a machine is gone, as mpirun waits for it.
 
     Args:
-      launcher: which; Hydra takes arguments of ``ssh`` from the environment alone.
-      ssh: the user's own way, which stays as it is.
+      launcher: the launcher; Hydra takes arguments of ``ssh`` only from the environment.
+      ssh: the user's own command, which stays unchanged.
     """
-    # Batch systems have ways of their own, to which Hydra would hand these arguments.
+    # Batch systems have commands of their own, to which Hydra would pass these arguments.
     if ssh or environment.batch_system() or environment.variables().get("HYDRA_LAUNCHER", "ssh") != "ssh":
         return ssh
     if launcher.family == "Open MPI":
@@ -166,17 +166,17 @@ def keep_alive(launcher: Launcher, ssh: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def command_line(launcher: Launcher, plan: Plan) -> list[str]:
-    """The launcher with its arguments.
+    """Return the launcher with its arguments.
 
     Raises:
-      LaunchError: this launcher cannot do it.
+      LaunchError: this launcher cannot start such a job.
     """
     arguments = {"MPICH": _mpich, "Open MPI": _open_mpi, "Intel MPI": _intel_mpi}[launcher.family]
     return [launcher.path, "-n", str(plan.ranks), *arguments(launcher, plan), *plan.command]
 
 
 def marked_lines(launcher: Launcher) -> Callable[[], Lines] | None:
-    """What puts the lines of a stream together that ``command_line`` has asked a prefix for; None if none must."""
+    """Return what makes a stream's ``Lines`` from the marks that ``command_line`` asks for; None if not needed."""
     if launcher.family == "MPICH":
         return lambda: Lines(re.compile(rb"<rank (\d+)>"), b"<")
     if launcher.family == "Open MPI":
@@ -202,11 +202,11 @@ def _intel_mpi(launcher: Launcher, plan: Plan) -> Iterator[str]:
         counts = {host.ranks for host in plan.hosts}
         if len(counts) > 1:
             raise LaunchError(
-                f"-H {','.join(f'{h.name}:{h.ranks}' for h in plan.hosts)}: Intel's mpirun takes as many ranks on "
-                "each host; make them equal, or start with mpirun -machinefile"
+                f"-H {','.join(f'{h.name}:{h.ranks}' for h in plan.hosts)}: Intel's mpirun needs as many ranks "
+                "on one host as on another; make them equal, or start with mpirun -machinefile"
             )
         yield from ("-hosts", ",".join(host.name for host in plan.hosts), "-ppn", str(counts.pop()))
-    if plan.cores_each == 0:  # else it gives each rank its share of the cores by itself
+    if plan.cores_each == 0:  # else Intel MPI binds each rank to its share
         yield from ("-genv", "I_MPI_PIN", "0")
     if plan.prefix:
         yield "-prepend-rank"
@@ -214,7 +214,7 @@ def _intel_mpi(launcher: Launcher, plan: Plan) -> Iterator[str]:
 
 
 def _hydra(plan: Plan) -> Iterator[str]:
-    """What is common to MPICH's and Intel's; both hand the whole environment on."""
+    """Yield the arguments that MPICH and Intel MPI have in common; both pass on the whole environment."""
     if plan.ssh and plan.hosts:
         if len(plan.ssh) > 1:
             raise LaunchError(
@@ -237,7 +237,7 @@ def _open_mpi(launcher: Launcher, plan: Plan) -> Iterator[str]:
     elif plan.cores_each == 0:
         yield from ("--map-by", "slot:OVERSUBSCRIBE") if plan.crowded else ()
         yield from ("--bind-to", "none")
-    elif plan.hosts:  # PRTE_MCA_rmaps_default_mapping_policy may have all ranks on the first
+    elif plan.hosts:  # PRTE_MCA_rmaps_default_mapping_policy may put all ranks on the first
         yield from ("--map-by", "slot")
     if plan.prefix:
         yield from ("--output", "rank") if prrte else ("--tag-output",)

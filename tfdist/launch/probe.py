@@ -1,8 +1,8 @@
-"""What is installed on a machine, and which MPI mpi4py loads there, without starting that MPI: one line of JSON.
+"""Probe: prints what is installed on a machine and which MPI mpi4py loads, without starting MPI, as a line of JSON.
 
-``tfdist-run`` hands this file's text to ``python -`` here and, through ssh, on other machines, which may have no tfdist
-at all: it must import nothing of the package, and read nothing but the machine. It runs in ``FOLDER``, and looks into
-the ranks' own folder without importing from it.
+``tfdist-run`` passes this file's text to ``python -`` here and, through ssh, on other machines. These may have no
+tfdist, so this file must import nothing of the package, and read nothing but the machine. It runs in ``FOLDER``, and
+searches the ranks' own folder without importing from it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# Python looks for modules in the current folder, which empty and relative entries of PYTHONPATH are, too: here nobody
-# can make a file.
+# Python imports modules from the current folder, also by empty and relative entries of PYTHONPATH. In this folder no
+# user can make a file.
 FOLDER = "/proc"
-_PORT = 47613  # MPI chooses any, and so is this: that nobody listens there is an answer of the machine
+_PORT = 47613  # any port, as MPI chooses any; if no process listens there, the machine answers all the same
 _CONNECT_SECONDS = 4.0
-_LEAST_BYTES = 1 << 20  # of the ranks' own files
-_SHARED_MEMORY, _SHARED_BYTES = "/dev/shm", 1 << 24  # MPI's own
+_LEAST_BYTES = 1 << 20  # for files of the ranks
+_SHARED_MEMORY, _SHARED_BYTES = "/dev/shm", 1 << 24  # for MPI
 
 
 def main(questions: str = "{}") -> None:
     """Print the facts.
 
     Args:
-      questions: asks, in JSON, for more: ``folder``, where the ranks run; ``program``, a file; ``module``, a name;
-        ``hosts``, names to be known; ``peers``, addresses by name.
+      questions: further questions, in JSON. ``folder``: where the ranks run; ``program``: a file; ``module``: a name;
+        ``hosts``: names to resolve; ``peers``: addresses by name.
     """
     asked = json.loads(questions)
     folder = asked.get("folder", "")
@@ -72,7 +72,7 @@ def main(questions: str = "{}") -> None:
 
 
 def _ranks_path(folder: str) -> list[str]:
-    """Where the ranks look for modules."""
+    """Return the folders in which the ranks search modules."""
     entries = [os.path.join(folder, entry) for entry in _variable("PYTHONPATH").split(os.pathsep)]
     return [folder, *entries, *sys.path] if folder else sys.path
 
@@ -85,7 +85,7 @@ def _installed(path: Sequence[str], *distributions: str) -> str:
 
 
 def _tfdist(path: Sequence[str]) -> str:
-    # From the source, which need not be installed; an import of the package would start it.
+    # From the source: the package need not be installed, and an import would start it.
     spec = _found("tfdist", path)
     if spec is None or spec.origin is None:
         return "none"
@@ -98,12 +98,12 @@ def _has(module: str, path: Sequence[str]) -> bool:
 
 
 def _found(module: str, path: Sequence[str]) -> importlib.machinery.ModuleSpec | None:
-    # An editable installation may have a finder of its own, which comes last.
+    # An editable installation may have its own finder, which comes last.
     return importlib.machinery.PathFinder.find_spec(module, path) or importlib.util.find_spec(module)
 
 
 def _digest(file: str) -> str:
-    """What stands for a file's contents; empty if it is not there."""
+    """Return a digest of a file's content; empty if the file is not there."""
     try:
         return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
     except OSError:
@@ -111,17 +111,17 @@ def _digest(file: str) -> str:
 
 
 def _temporary() -> str:
-    # Not tempfile's answer, which is another folder where this one is full.
+    # Not by tempfile, which returns another folder if this one is full.
     return _variable("TMPDIR") or "/tmp"
 
 
 def _variable(name: str) -> str:
-    """Of the environment; empty if it is not there."""
+    """Return an environment variable; empty if it is not set."""
     return os.path.expandvars(f"${name}").replace(f"${name}", "")
 
 
 def _full(folder: str, least_bytes: int) -> str:
-    """Why nothing can be written there for want of room; empty if it can, or if somebody else may."""
+    """Return why a folder has no room for so many bytes; empty if it has, or if this user may not write there."""
     try:
         with tempfile.TemporaryFile(dir=folder or None) as file:
             file.write(bytes(least_bytes))
@@ -133,7 +133,7 @@ def _full(folder: str, least_bytes: int) -> str:
 
 
 def _network() -> str:
-    """What stands for the machine, and for a container that has a network of its own."""
+    """Return an identifier of the machine, or of a container with its own network."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
@@ -149,7 +149,7 @@ def _addresses(name: str) -> list[str]:
 
 
 def _unreachable(peers: Mapping[str, str]) -> dict[str, str]:
-    """Why the machines at these addresses cannot be reached, by name, those that cannot."""
+    """Return, by name, why machines at these addresses cannot be reached; without those that can."""
 
     def ask(address: str) -> str:
         try:
@@ -168,21 +168,21 @@ def _unreachable(peers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _mpi() -> tuple[str, str, str]:
-    """The library's version, its file, and why there is none."""
+    """Return the MPI library's version, its file, and the error if there is no library."""
     try:
         import mpi4py
 
         mpi4py.rc.initialize = mpi4py.rc.finalize = False
         from mpi4py import MPI
     except (ImportError, AttributeError, RuntimeError, OSError) as error:
-        return "", "", str(error).strip().splitlines()[0]  # the rest lists where it looked
+        return "", "", str(error).strip().splitlines()[0]  # the rest lists where it was searched
     maps = Path("/proc/self/maps").read_text(errors="replace")
     files = re.findall(r"(/\S*/libmpi\w*\.so\S*)", maps)
     return MPI.Get_library_version().splitlines()[0].strip("\0 "), files[0] if files else "", ""
 
 
 def _cores() -> set[str]:
-    """The physical cores this process may use, each named by its hardware threads."""
+    """Return the physical cores that this process may use, each named by its hardware threads."""
     cores = set()
     for cpu in os.sched_getaffinity(0):
         try:

@@ -1,7 +1,7 @@
-"""A job that has failed starts again, from its last checkpoint if its program writes any, on the hosts that answer.
+"""Restarts: starts a failed job again on the hosts that answer, from its last checkpoint if its program writes any.
 
-The number of ranks of a job is fixed while it runs; between two attempts it may change. What the program makes of that
-is its own. Knows nothing of launchers: ``start`` and ``ask`` are handed in.
+The number of ranks is fixed while a job runs; between two attempts it may change. The program must handle this itself.
+This module uses no launcher: ``start`` and ``ask`` are arguments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 from tfdist.launch.hosts import Host, LaunchError, shared_out
 from tfdist.launch.supervision import Ended
 
-PAUSE_SECONDS = 3.0  # what the ranks of the last attempt have not let go of yet: ports, locks, memory
+PAUSE_SECONDS = 3.0  # for the ranks of the last attempt to release ports, locks and memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Policy:
     """How often a job may start again, and with how many ranks.
 
     Attributes:
-      restarts: at most, after the first attempt.
-      ranks: of the first attempt, and at most of the others.
-      least: ranks of an attempt; with fewer there is none.
+      restarts: largest number of attempts after the first one.
+      ranks: number of ranks of the first attempt, and the largest number for the others.
+      least: smallest number of ranks of an attempt.
     """
 
     restarts: int
@@ -34,10 +34,10 @@ class Policy:
 
     @classmethod
     def of(cls, restarts: int | None, ranks: int, least: int | None) -> Policy:
-        """What ``--max-restarts`` and ``--min-ranks`` say; None where they are not given.
+        """Return the policy of ``--max-restarts`` and ``--min-ranks``; None for an option that is not given.
 
         Raises:
-          LaunchError: the one has no effect without the other, or exceeds the ranks.
+          LaunchError: ``--min-ranks`` is given without ``--max-restarts``, or exceeds the ranks.
         """
         if least is not None and restarts is None:
             raise LaunchError(f"--min-ranks {least}: has an effect with --max-restarts only; add --max-restarts 3")
@@ -47,20 +47,20 @@ class Policy:
 
 
 class Signals(Protocol):
-    """What restarts must know of signals to this process."""
+    """Signals to this process, as far as restarts need them."""
 
     ending: signal.Signals | None
 
     def wait(self, seconds: float) -> None:
-        """Sleep so long, or until a signal is to end the job."""
+        """Sleep for some seconds, or until a signal is to end the job."""
 
 
 def room(given: Sequence[Host], machines: Sequence[Host]) -> tuple[Host, ...]:
-    """The hosts that attempts may use, each with the ranks it has room for.
+    """Return the hosts that attempts may use, each with the largest number of ranks for it.
 
     Args:
-      given: hosts with their slots, 0 where none are stated.
-      machines: those with ranks in the first attempt.
+      given: hosts with their slots, 0 if not stated.
+      machines: hosts with their ranks in the first attempt.
     """
     if not any(host.ranks for host in given):  # shared equally: each has room for its share
         return tuple(machines)
@@ -68,11 +68,11 @@ def room(given: Sequence[Host], machines: Sequence[Host]) -> tuple[Host, ...]:
 
 
 def on_those_left(hosts: Sequence[Host], ranks: int, silent: Collection[str]) -> tuple[Host, ...]:
-    """The ranks on the hosts that answer, in the order of the hosts; fewer ranks if there is no room for all.
+    """Distribute the ranks over the hosts that answer, in order; fewer ranks if there is no room for all.
 
     Args:
-      hosts: with the ranks they have room for.
-      ranks: at most.
+      hosts: hosts with the largest number of ranks for each.
+      ranks: largest number of ranks.
       silent: the hosts that do not answer.
     """
     left = [host for host in hosts if host.name not in silent]
@@ -88,16 +88,16 @@ def run(
     ask: Callable[[Sequence[str]], Mapping[str, Sequence[str]]],
     say: Callable[[str], None],
 ) -> int:
-    """Run a job, and again while it fails and may.
+    """Run a job, and run it again while it fails and the policy allows this.
 
     Args:
-      policy: how often, and with how many ranks.
-      machines: of the first attempt, with their ranks; none for one that names no hosts.
-      spare: all hosts that there is room on, those included.
-      signals: one that is to end the job ends this, too.
-      start: runs an attempt on hosts with so many ranks, after so many restarts.
-      ask: what is wrong with each of these hosts that cannot have ranks now.
-      say: writes a line to the log.
+      policy: number of attempts and of ranks.
+      machines: hosts of the first attempt, with their ranks; empty if no hosts are named.
+      spare: all hosts with room for ranks, those of the first attempt included.
+      signals: signals to this process; after a signal that is to end the job there are no more attempts.
+      start: function that runs an attempt: (hosts, number of ranks, number of restarts) -> its end.
+      ask: function that checks hosts: (names) -> problems of the hosts that cannot run ranks now.
+      say: function that logs a line.
 
     Returns:
       The exit code of the last attempt.

@@ -1,7 +1,7 @@
 """``python …/tfdist/launch/script.py script.py …``: run a program as python would, after ``import tfdist``.
 
-For scripts without the import line. The import starts the ranks and hooks into TensorFlow. A file, and not ``python -m
-tfdist.launch.script``: that has Python look into the current folder first for all that tfdist imports.
+For scripts without the import line. The import starts the ranks and hooks into TensorFlow. This file is run by its
+path: with ``python -m tfdist.launch.script`` Python would search the current folder first for tfdist's imports.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ def main(arguments: Sequence[str]) -> None:
     """Run ``script.py …`` or ``-m module …`` as ``__main__``.
 
     Args:
-      arguments: as they would follow ``python``.
+      arguments: arguments as for ``python``.
     """
     module = arguments[:1] == ["-m"] and len(arguments) > 1
     if not arguments:
         raise SystemExit(f"{FILE}: no script given: python {FILE} script.py … or -m module …")
-    if not getattr(sys.flags, "safe_path", False):  # else (python -P) nothing stands for the program's directory
+    if not getattr(sys.flags, "safe_path", False):  # python -P has no entry for the program's directory
         sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.realpath(arguments[0]))
     spec = importlib.util.find_spec(_PACKAGE)
-    if spec is None or spec.origin is None:  # a checkout that is not installed; a mere folder of that name
+    if spec is None or spec.origin is None:  # a checkout that is not installed, or only a folder of that name
         sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(FILE))))
-    sys.argv = list(arguments[1:] if module else arguments)  # the module's file comes first once it has been found
-    importlib.import_module(_PACKAGE)  # by name, as this room itself knows of core/ alone
+    sys.argv = list(arguments[1:] if module else arguments)  # runpy puts the module's file first
+    importlib.import_module(_PACKAGE)  # by name: the modules of launch/ must not import the package
     if module:
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:

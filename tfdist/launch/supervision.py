@@ -1,4 +1,4 @@
-"""A launcher's process while the job runs: signals to it, lines from it, its exit code."""
+"""Supervision of a launcher's process while the job runs: signals to it, lines from it, its exit code."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tfdist.launch._rank_prefix import Lines
 from tfdist.processes.absent_ranks import AbsentRanks
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what SIGUSR1 means, the program knows
-_SECOND_INTERRUPT_SECONDS = 10.0  # interrupts closer than this mean: at once
-_KILL_SECONDS = 3.0  # for the launcher to end the ranks after the second
-_OUTPUT_SECONDS = 5.0  # for the last lines: a process that outlives the launcher may hold its pipe
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGUSR1 is for the program
+_SECOND_INTERRUPT_SECONDS = 10.0  # a second interrupt within this time ends the job at once
+_KILL_SECONDS = 3.0  # for the launcher to end the ranks after the second interrupt
+_OUTPUT_SECONDS = 5.0  # for the last lines: a process that outlives the launcher may keep its pipe open
 _NAP_SECONDS = 0.1
-_LOOK_SECONDS = 1.0  # between looks for ranks that wait in vain
+_LOOK_SECONDS = 1.0  # between checks for ranks that wait in vain
 _CHILDLESS_SECONDS = 10.0
-_ABORT_SECONDS = 20.0  # that an aborted job has for its end
+_ABORT_SECONDS = 20.0  # for an aborted job to end
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _BLOCK_BYTES = 1 << 16
 
 
 class Ended(NamedTuple):
-    """How a launcher has ended: its exit code, 128 + n if signal n has ended it, and after how long."""
+    """How a launcher has ended: its exit code, or 128 + n if signal n has ended it; and the seconds that it ran."""
 
     code: int
     seconds: float
@@ -47,18 +47,18 @@ def supervise(
     lost: bytes = b"",
     aborted: bytes = b"",
 ) -> Ended:
-    """Run a launcher to its end.
+    """Run a launcher until it ends.
 
     Args:
       command: the launcher and its arguments.
-      signals: which go on to it.
-      lines: makes what puts the lines of one stream together; None to leave the output alone.
-      ends_with_children: it has processes as long as the job has; without them it waits in vain.
-      lost: what it says when the job has failed and its exit code may be 0 all the same; empty: there is nothing such.
-      aborted: what it says when it begins to end the job, at which it may stay for ever; likewise.
+      signals: signals that are forwarded to it.
+      lines: function that makes the ``Lines`` of one stream; None to leave the output unchanged.
+      ends_with_children: True if it has child processes as long as the job runs; without them it waits in vain.
+      lost: its output when the job has failed, although the exit code may be 0; empty: it has none.
+      aborted: its output when it begins to end the job, which may take it for ever; empty: it has none.
 
     Raises:
-      OSError: it cannot be started.
+      OSError: the launcher cannot be started.
     """
     start = time.monotonic()
     loss, abort = Watch(lost), Watch(aborted)
@@ -69,12 +69,12 @@ def supervise(
     libc = ctypes.CDLL(None)
 
     def end_with_parent() -> None:
-        # A killed tfdist-run leaves no job behind. The signal comes once for each thread that it has, and Open MPI's
-        # mpirun ends at the second without its ranks: so there is no thread for the streams.
+        # A killed tfdist-run leaves no job behind. The signal comes once for each thread of tfdist-run, and at the
+        # second one Open MPI's mpirun ends without its ranks. So no thread reads the streams.
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
-    # In a session of its own, where a terminal's Ctrl-C does not arrive a second time; from there it could not read
-    # the terminal either (it would get an error, or be stopped).
+    # In a new session the terminal's Ctrl-C does not arrive a second time. There the launcher cannot read the terminal
+    # either: it would get an error, or be stopped.
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None,
@@ -91,16 +91,16 @@ def supervise(
         while streams.open and time.monotonic() < deadline:
             streams.pass_on(_NAP_SECONDS)
     if code == 0 and loss.since is not None:
-        sys.stderr.write("tfdist-run: mpirun has lost a machine, and ended with exit code 0: this is 1\n")
+        sys.stderr.write("tfdist-run: mpirun has lost a machine, but ended with exit code 0; 1 is used instead\n")
         code = 1
     return Ended(code if code >= 0 else 128 - code, time.monotonic() - start)
 
 
 def _wait(process: subprocess.Popen[Any], streams: Streams, abort: Watch, ends_with_children: bool) -> int:
-    """Its exit code; it is made to end when all its own processes have: a machine that does not answer holds it up.
+    """Return the launcher's exit code. End the launcher if all its child processes have ended, or ranks wait in vain.
 
-    And when ranks wait in vain; and when it has begun to end the job long ago: Open MPI's may wait for a stopped rank
-    that it has killed.
+    Without child processes it waits for a machine that does not answer. It is killed if an aborted job does not end in
+    time: Open MPI's mpirun may wait for a stopped rank that it has killed.
     """
     begun, last, next_look = False, time.monotonic(), 0.0
     absent, terminated = AbsentRanks(process.pid), None
@@ -121,25 +121,25 @@ def _wait(process: subprocess.Popen[Any], streams: Streams, abort: Watch, ends_w
         if terminated is None and now >= next_look:
             next_look = now + _LOOK_SECONDS
             if words := absent.look():
-                sys.stderr.write(f"tfdist-run: {words}: the job is ended; look at what that rank has said above\n")
+                sys.stderr.write(f"tfdist-run: {words}: the job is ended; see the output of that rank above\n")
                 process.terminate()
                 terminated = now
         with contextlib.suppress(OSError):
             if Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
                 begun, last = True, now
         if begun and now - last > _CHILDLESS_SECONDS:
-            sys.stderr.write("tfdist-run: all ranks have ended but mpirun, which waits for a machine that is gone\n")
+            sys.stderr.write("tfdist-run: all ranks have ended, but mpirun waits for a machine that is gone\n")
             process.kill()
             process.wait()
             return 1
 
 
 class Signals:
-    """Hands signals on to the launcher that runs, those too that came before there was one.
+    """Forwards signals to the launcher, also those that came before its start.
 
-    These are SIGINT, SIGTERM, SIGUSR1 and SIGHUP. What a launcher makes of them is its own: MPICH's and Intel's mpirun
-    hand SIGINT, SIGTERM and SIGUSR1 to the ranks and end with SIGHUP; Open MPI's hands SIGUSR1 on and ends the ranks
-    with the others. A second SIGINT that ends nothing within seconds kills it.
+    These are SIGINT, SIGTERM, SIGUSR1 and SIGHUP. MPICH's and Intel's mpirun pass SIGINT, SIGTERM and SIGUSR1 to the
+    ranks, and end at SIGHUP. Open MPI's mpirun passes on SIGUSR1, and ends the ranks at the others. If a second SIGINT
+    does not end the launcher within seconds, it is killed.
 
     Attributes:
       ending: the first signal that is to end the job; None if none has come.
@@ -156,19 +156,19 @@ class Signals:
                 signal.signal(number, self._receive)
 
     def begin(self, process: subprocess.Popen[Any]) -> None:
-        """From now on there is one."""
+        """Forward signals to this launcher from now on."""
         self._process = process
         while self._early:
             process.send_signal(self._early.pop(0))
 
     def finish(self) -> None:
-        """It has ended."""
+        """Forward no more signals: the launcher has ended."""
         self._process = None
         if self._killer is not None:
             self._killer.cancel()
 
     def wait(self, seconds: float) -> None:
-        """Sleep so long, or until a signal is to end the job."""
+        """Sleep for some seconds, or until a signal is to end the job."""
         deadline = time.monotonic() + seconds
         while self.ending is None and time.monotonic() < deadline:
             time.sleep(_NAP_SECONDS)
@@ -177,7 +177,7 @@ class Signals:
         if self.ending is None and number in _ENDING:
             self.ending = signal.Signals(number)
         if self._process is None:
-            if number in _ENDING:  # the other would end a launcher that is not ready for it
+            if number in _ENDING:  # SIGUSR1 would end a launcher that does not handle it yet
                 self._early.append(number)
             return
         self._process.send_signal(number)
@@ -192,7 +192,7 @@ class Signals:
 
 
 def _kill_session(leader: int) -> None:
-    # Open MPI's ranks belong to its mpirun's session and would outlive it; MPICH's notice that it is gone.
+    # Open MPI's ranks belong to mpirun's session and would outlive mpirun; MPICH's ranks notice that it is gone.
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):
@@ -202,25 +202,25 @@ def _kill_session(leader: int) -> None:
 
 
 class Plain:
-    """Passes a stream on as it comes; see ``Lines``."""
+    """Passes a stream on unchanged; see ``Lines``."""
 
     def feed(self, data: bytes) -> bytes:
-        """The same."""
+        """Return the same bytes."""
         return data
 
     def end(self) -> bytes:
-        """Nothing is held back."""
+        """Return nothing: no bytes are held back."""
         return b""
 
 
 class Watch:
-    """Looks for words in what streams bring.
+    """Searches for words in the bytes of streams.
 
     Args:
-      words: which; none are never found.
+      words: the words; empty words are never found.
 
     Attributes:
-      since: when they were there first, by ``time.monotonic``; None: never.
+      since: when the words were first found, by ``time.monotonic``; None: never.
     """
 
     def __init__(self, words: bytes) -> None:
@@ -229,7 +229,7 @@ class Watch:
         self.since: float | None = None
 
     def see(self, data: bytes) -> None:
-        """The next bytes; words may begin in some and end in the next."""
+        """Take the next bytes; the words may begin in one call and end in the next."""
         if self._words and self.since is None:
             data = self._last + data
             self.since = time.monotonic() if self._words in data else None
@@ -237,12 +237,12 @@ class Watch:
 
 
 class Streams:
-    """Pipes from a process, whose bytes go on to this one's own streams.
+    """Pipes from a process, with bytes that are written to this process's streams.
 
     Args:
       sources: the pipes, by the number of this process's stream.
-      through: what puts their bytes together; those without are left alone.
-      watches: what looks at them, likewise.
+      through: what assembles the bytes of each stream; other streams are left alone.
+      watches: what searches the bytes of each stream.
     """
 
     def __init__(
@@ -257,24 +257,24 @@ class Streams:
             self._selector.register(sources[target], selectors.EVENT_READ, target)
 
     def __enter__(self) -> Streams:
-        """Itself."""
+        """Return self."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Closes the pipes."""
+        """Close the pipes."""
         for key in list(self._selector.get_map().values()):
             self._close(key)
         self._selector.close()
 
     @property
     def open(self) -> bool:
-        """Whether something may still come."""
+        """Whether more bytes may come."""
         return bool(self._selector.get_map())
 
     def pass_on(self, seconds: float) -> None:
-        """Wait so long for the next bytes at most, and hand on what there is."""
+        """Wait for the next bytes, for some seconds at most, and write what has come."""
         for key, _ in self._selector.select(seconds):
-            # A reader that has gone (``| head``), or a full disk, closes the pipe, too, and so reaches the launcher.
+            # If the reader is gone (``| head``) or the disk is full, the pipe is closed, too: the launcher notices.
             with contextlib.suppress(OSError):
                 if data := os.read(key.fd, _BLOCK_BYTES):
                     for watch in self._watches.get(key.data, ()):

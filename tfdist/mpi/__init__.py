@@ -1,1 +1,1 @@
-"""MPI: ranks that it has started, their messages and the memory they share. mpi4py is used here alone."""
+"""MPI: ranks that an MPI launcher has started, their messages and shared memory. Only this package uses mpi4py."""

@@ -1,4 +1,4 @@
-"""MPI channel: an ordered line of operations over a communicator of its own, and its node's part."""
+"""MPI channel: an ordered sequence of operations over its own communicator and the node's shared memory."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from tfdist.transport.calls import line_number
 from tfdist.transport.interfaces import Chunking, DisagreementError, Node, Sums
 from tfdist.transport.stall_detection import Request, StallDetector
 
-_GATHERED_RANKS = 64  # so many bring 1.5 KB in all, which takes less time than finding out that they are equal
+_GATHERED_RANKS = 64  # up to here an all-gather of 1.5 KB in all is faster than to compare by an all-reduce
 _DRIVEN_SECONDS = 2e-3
 _NOTHING = np.empty(0, np.int64)
-_LARGE_BYTES = 1 << 16  # between machines: smaller ones are a matter of latency alone, and MPI takes fewer messages
+_LARGE_BYTES = 1 << 16  # between machines: for smaller arrays only latency counts, and MPI needs fewer messages
 
 
 class MpiChannel:
-    """A communicator of its own; see ``interfaces.Channel``.
+    """A channel with its own communicator; see ``interfaces.Channel``.
 
     Args:
-      comm: of the group; this channel alone uses it.
-      detector: this rank's knowledge of the others.
-      ranks: of the group in the job.
-      line: its name for the flight recorder: the same on all its ranks.
-      node: the shared memory.
-      spread: the ranks are on several nodes.
-      returned: is told when this rank needs the channel no more.
-      of_script: threads of the script itself use it.
+      comm: communicator of the group, which only this channel uses.
+      detector: stall detector of this rank.
+      ranks: ranks of the group, by their numbers in the job.
+      line: name of this channel for the flight recorder, the same on all its ranks.
+      node: shared memory of the node; None: the channel uses none.
+      spread: True if the ranks are on several nodes.
+      returned: function to call when this rank does not need the channel any more.
+      of_script: True if threads of the script itself use the channel.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class MpiChannel:
         self._line = line
         self._number = line_number(line)
         self._awaited = None if len(ranks) == detector.size else tuple(ranks)
-        detector.enter(self._number, 0)  # (a line that was closed may have had the same name)
+        detector.enter(self._number, 0)  # (a channel that was closed may have had the same name)
         self._arrivals = 0
         self._entry = 0
         self._place = line
@@ -133,7 +133,7 @@ class MpiChannel:
         )
 
     def _gather(self, own: Sequence[int]) -> list[list[int]]:
-        """What each rank brings, and what it has attached."""
+        """Gather the numbers that each rank brings and its attachment. Return the numbers, by rank."""
         attachment = self._attached
         brought = np.empty((self.size, 3 + attachment.size), np.int64)
         request = self._comm.Iallgather(np.concatenate([np.array(own, np.int64), attachment]), brought)
@@ -149,7 +149,7 @@ class MpiChannel:
         return [attachment.view(np.uint8) for attachment in self._attachments]
 
     def _equal(self, own: Sequence[int]) -> bool:
-        """Whether all ranks bring the same: the greatest is the least. It takes no more bytes with more ranks."""
+        """Return whether all ranks bring the same numbers: maximum equals minimum. More ranks take no more bytes."""
         both = np.array([*own, *(-number for number in own)], np.int64)
         found = np.empty_like(both)
         request = self._comm.Iallreduce(both, found, MPI.MAX)
@@ -164,7 +164,7 @@ class MpiChannel:
         self._returned(self)
 
     def close(self) -> None:
-        """Free its communicator. Collective: all its ranks, which do not use it any more."""
+        """Free the communicator. Collective: all its ranks, which do not use the channel any more."""
         self._closed = True
         self._comm.Free()
 
@@ -228,8 +228,8 @@ class MpiChannel:
     def _by_one_thread(self, place: str) -> Iterator[None]:
         if not self._thread.acquire(blocking=False):
             raise RuntimeError(
-                f"{place}: two threads of rank {self._ranks[self.rank]} call what all ranks do together at the same "
-                "time, and the ranks would meet in another order: call it in one thread"
+                f"{place}: two threads of rank {self._ranks[self.rank]} call collective operations at the same time. "
+                "Their order could differ between ranks: call them in one thread"
             )
         try:
             yield
@@ -238,9 +238,9 @@ class MpiChannel:
 
 
 class _Driven:
-    """A request of MPI's own collectives, whose messages move inside its calls alone: naps between them are pauses.
+    """A request of MPI's own collectives, whose messages make progress only inside MPI calls: naps delay them.
 
-    So it is asked again and again at first. An all-reduce of 256 KiB took 0.5 ms, and 1.1 with naps from 0.1 ms on.
+    So at first it is tested without naps. An all-reduce of 256 KiB took 0.5 ms, and 1.1 ms with naps from 0.1 ms on.
     """
 
     def __init__(self, request: Request) -> None:
@@ -256,7 +256,7 @@ class _Driven:
 
 
 class _AtOnce:
-    """See ``interfaces.Sums``: MPI's own all-reduce, of everything."""
+    """MPI's own all-reduce of the whole array; see ``interfaces.Sums``."""
 
     def __init__(self, messages: Messages, array: np.ndarray, op: Op, divisor: int) -> None:
         self._messages, self._array, self._op, self._divisor = messages, array, op, divisor

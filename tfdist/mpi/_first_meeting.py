@@ -1,4 +1,4 @@
-"""First meeting: the ranks hear of each other before they share anything, so that one that does not come is named."""
+"""First meeting: the ranks exchange first messages before they share anything, so that a missing rank can be named."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from tfdist.transport.calls import Call
 from tfdist.transport.state_line import RankState
 
-_TAG = 31_999  # of a communicator that is the script's too; every MPI has 32,767
+_TAG = 31_999  # the script may use the same communicator; every MPI allows tags up to 32,767
 
 
 class FirstMeeting:
-    """Rank 0 hears of each rank, and tells all when it has; a ``stall_detection.Request``, and ``state_line.States``.
+    """Rank 0 gets a message of each rank, then answers all. A ``stall_detection.Request`` and ``state_line.States``.
 
-    Nothing is left in the communicator afterwards. Collective: all ranks.
+    No message is left in the communicator afterwards. Collective: all ranks.
 
     Args:
-      comm: of all ranks.
-      place: the same words on every rank.
+      comm: communicator of all ranks.
+      place: description for messages, the same on every rank.
     """
 
     def __init__(self, comm: Any, place: str) -> None:
@@ -37,7 +37,7 @@ class FirstMeeting:
         return self._comm.Isend(np.empty(0, np.uint8), other, _TAG)
 
     def Test(self) -> bool:  # noqa: N802 (as mpi4py.MPI.Request)
-        """Whether all ranks have come."""
+        """Return whether all ranks have come."""
         self._awaited = {rank: request for rank, request in self._awaited.items() if not request.Test()}
         if self._awaited:
             return False
@@ -47,22 +47,22 @@ class FirstMeeting:
         return self._over
 
     def tell(self, kind: str, what: str) -> None:
-        """Nobody could read it yet."""
+        """Do nothing: no other rank can read it yet."""
 
     def tell_waits(self, waits: Sequence[Call] | None) -> None:
-        """Likewise."""
+        """Do nothing: no other rank can read it yet."""
 
     def tell_saves(self, saves: bytes) -> None:
-        """Likewise."""
+        """Do nothing: no other rank can read it yet."""
 
     def tell_position(self, position: int) -> None:
-        """Likewise."""
+        """Do nothing: no other rank can read it yet."""
 
     def enter(self, line: int, number: int, position: int) -> None:
-        """Likewise."""
+        """Do nothing: no other rank can read it yet."""
 
     def read(self, soon: bool = False) -> Mapping[int, RankState]:
-        """What this rank knows of the others."""
+        """Return the states of the other ranks, as far as their messages have come."""
         here = RankState("unknown") if self._over else RankState("waiting", self._place)
         missing = RankState("absent" if self.rank == 0 else "gathering")
         others = (rank for rank in range(self.size) if rank != self.rank)

@@ -1,4 +1,4 @@
-"""MPI process groups: some of the ranks, their communicators, and what is given back when a group is closed or gone."""
+"""MPI process groups: some of the ranks, their communicators, and the release of groups that are closed or dropped."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _LONGEST_WORDS = 40
 
 
 class Communicators:
-    """What some of the job's ranks need to talk to each other.
+    """The communicators and channels of some of the job's ranks.
 
     Args:
-      comm: of these ranks; only duplicates of it carry messages.
-      detector: this rank's knowledge of the others.
-      ranks: in the job.
-      topology: of the job.
-      line: their name for the flight recorder: nobody else's, and the same on all of them.
-      windows: where channels get shared memory; None for groups that do without.
+      comm: communicator of these ranks; only its duplicates carry messages.
+      detector: stall detector of this rank.
+      ranks: these ranks, by their numbers in the job.
+      topology: topology of the job.
+      line: name for the flight recorder, unique in the job and the same on all these ranks.
+      windows: source of the channels' shared memory; None for groups without shared memory.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Communicators:
         return MpiNode(segments, self._detector, ranks, shards, reductions, sharing, pids)
 
     def close(self) -> None:
-        """Nothing of it is used any more. Collective: these ranks."""
+        """Free all communicators, which are not used any more. Collective: these ranks."""
         self.control.arrive(f"the closing of the group of the ranks {', '.join(map(str, self.ranks))}")
         with self._detector.inside(f"the closing of {self._line}", self.ranks):
             for channel in [*self.channels.things, self.control]:
@@ -106,7 +106,7 @@ class MpiGroup:
 
 
 class MpiSubgroup(MpiGroup):
-    """What ``Groups`` makes."""
+    """A group that ``Groups`` has made."""
 
     def __init__(self, communicators: Communicators, groups: Groups) -> None:
         super().__init__(communicators)
@@ -122,12 +122,12 @@ class MpiSubgroup(MpiGroup):
 
 
 class Groups:
-    """All groups beside that of all ranks. One that is gone on all its ranks is used again for the same ranks.
+    """All groups except the group of all ranks. A group that all its ranks have dropped is reused for the same ranks.
 
     Args:
-      comm: of all ranks.
-      detector: this rank's knowledge of the others.
-      topology: of the job.
+      comm: communicator of all ranks.
+      detector: stall detector of this rank.
+      topology: topology of the job.
     """
 
     def __init__(self, comm: Any, detector: StallDetector, topology: Topology) -> None:
@@ -137,7 +137,7 @@ class Groups:
         self._pools: dict[tuple[int, ...], tuple[MpiChannel, Pool[Communicators, None]]] = {}
 
     def take(self, ranks: Sequence[int]) -> MpiSubgroup:
-        """A group of these. Collective: those ranks."""
+        """Return a group of these ranks. Collective: these ranks."""
         place = f"a group of the ranks {', '.join(map(str, ranks))}"
         self._detector.check(f"the making of {place}")
         if tuple(ranks) not in self._pools:
@@ -146,7 +146,7 @@ class Groups:
         return MpiSubgroup(pool.take(place, None), self)
 
     def _meet(self, ranks: Sequence[int], place: str) -> None:
-        """Wait until all of these ranks are here, and find out whether they make the same group.
+        """Wait until all of these ranks are here, and check that they make the same group.
 
         Raises:
           DisagreementError: another rank makes another group.
@@ -162,7 +162,7 @@ class Groups:
             came = np.zeros((1, 1), np.int64)
             self._wait([self._comm.Isend(own, first), self._comm.Irecv(came, first)], place, ranks, entered)
         if (came != own).any():
-            raise DisagreementError(f"rank {self._comm.rank} makes {place}, and another of them another group")
+            raise DisagreementError(f"rank {self._comm.rank} makes {place}, but another rank makes another group")
 
     def _wait(self, requests: Sequence[Any], place: str, ranks: Sequence[int], entered: tuple[int, int]) -> None:
         for request in requests:
@@ -178,25 +178,25 @@ class Groups:
             return Communicators(comm, self._detector, ranks, self._topology, f"{words}, group {next(numbers)}")
 
         base = MpiChannel(comm, self._detector, list(ranks), f"{words}, groups")
-        return base, Pool(base, make, "line of communication")
+        return base, Pool(base, make, "set of communicators")
 
     def give_back(self, communicators: Communicators) -> None:
-        """The group is gone on this rank. Not collective."""
+        """Take the communicators of a group back that this rank has dropped. Not collective."""
         _, pool = self._pools[tuple(communicators.ranks)]
         pool.give_back(communicators)
 
     def closed(self, communicators: Communicators) -> None:
-        """They were closed. Collective: their ranks."""
+        """Forget communicators that were closed. Collective: their ranks."""
         base, pool = self._pools[tuple(communicators.ranks)]
         pool.remove(communicators)
         if not pool.things:
-            with self._detector.inside("the closing of their line of communication", communicators.ranks):
+            with self._detector.inside("the closing of their communicators", communicators.ranks):
                 base.close()
             del self._pools[tuple(communicators.ranks)]
 
 
 def _some(comm: Any, ranks: Sequence[int]) -> Any:
-    """A communicator of some of another's ranks. Collective: those ranks."""
+    """Return a communicator of some of another communicator's ranks. Collective: those ranks."""
     everyone = comm.Get_group()
     chosen = everyone.Incl(list(ranks))
     made = comm.Create_group(chosen)
@@ -206,6 +206,6 @@ def _some(comm: Any, ranks: Sequence[int]) -> Any:
 
 
 def _words(ranks: Sequence[int]) -> str:
-    """Who they are, in few words that are nobody else's."""
+    """Return a short text for some ranks, which differs from the text of any other ranks."""
     words = ", ".join(map(str, ranks))
     return f"ranks {words}" if len(words) < _LONGEST_WORDS else f"{len(ranks)} ranks {zlib.crc32(words.encode()):08x}"

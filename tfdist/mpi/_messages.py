@@ -1,6 +1,6 @@
-"""Messages: MPI's collective operations as requests that can be waited for with a deadline.
+"""Messages: MPI's collective operations as requests, so that waits can have a deadline.
 
-A blocking call of MPI never returns when a rank is stopped, or a link broken, in the midst of it.
+A blocking MPI call never returns if a rank is stopped, or a link breaks, during the call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
 from tfdist.transport.stall_detection import Request
 
-# What is waited for with one deadline. (MPI counts are C ints, and some libraries count bytes in them.)
+# Size of a piece, for which one deadline counts. (MPI counts are C ints, and some libraries count bytes in them.)
 PIECE_BYTES = 1 << 26
 _OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "product": MPI.PROD}
 _LOGICAL = {"sum": MPI.LOR, "max": MPI.LOR, "min": MPI.LAND, "product": MPI.LAND}
@@ -28,8 +28,8 @@ class Messages:
     """Collective operations of a communicator.
 
     Args:
-      comm: nobody else's, or its users take turns.
-      wait: until a request is complete, or raises.
+      comm: communicator for this object alone, or one whose users take turns.
+      wait: function that waits until a request is complete, or raises an error.
     """
 
     def __init__(self, comm: Any, wait: Wait) -> None:
@@ -37,19 +37,19 @@ class Messages:
         self._wait = wait
 
     def all_reduce(self, array: np.ndarray, op: Op, divisor: int) -> None:
-        """In place; not of narrow dtypes: MPI adds float16 coarsely, bfloat16 not at all."""
+        """Combine an array in place. Not for narrow dtypes: MPI adds float16 coarsely, and bfloat16 not at all."""
         operation = _LOGICAL[op] if array.dtype.kind == "b" else _OPS[op]
         for piece in _pieces(array):
             self._wait(self._comm.Iallreduce(MPI.IN_PLACE, piece, operation))
         reduce_ops.scale(array, divisor)
 
     def broadcast(self, array: np.ndarray, root: int) -> None:
-        """In place."""
+        """Overwrite an array with the array of the rank ``root``."""
         for piece in _pieces(array.reshape(-1).view(np.uint8)):
             self._wait(self._comm.Ibcast(piece, root))
 
     def all_gather(self, array: np.ndarray) -> list[np.ndarray]:
-        """Of bytes, any number of each rank."""
+        """Return the bytes of each rank, in any number."""
         counts = np.zeros(self._comm.size, np.int64)
         self._wait(self._comm.Iallgather(np.array([array.nbytes], np.int64), counts))
         gathered = np.empty(int(counts.sum()), np.uint8)
@@ -64,15 +64,14 @@ class Messages:
         return parts
 
     def all_to_all(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Of bytes, any number from each rank to each."""
+        """Send bytes to each rank, in any number. Return the bytes from each rank."""
         largest = max(part.nbytes for part in parts)
         sizes = np.array([(part.nbytes, largest) for part in parts], np.int64)
         told = np.empty_like(sizes)
         self._wait(self._comm.Ialltoall(sizes, told))
         counts, largest = told[:, 0], int(told[:, 1].max())
-        piece = max(
-            1, PIECE_BYTES // self._comm.size
-        )  # of a part, so that no rank sends or gets more than MPI can count
+        # Bytes of each part at a time, so that no rank sends or gets more than MPI can count.
+        piece = max(1, PIECE_BYTES // self._comm.size)
         if largest <= piece:
             return self._all_to_all_at_once(parts, counts)
         received = [np.empty(count, np.uint8) for count in counts]
@@ -90,11 +89,11 @@ class Messages:
         return np.split(received, np.cumsum(counts)[:-1])
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """Picklable values."""
+        """Return the value of each rank; values are picklable."""
         return [pickle.loads(part.tobytes()) for part in self.all_gather(_pickled(value))]
 
     def broadcast_object(self, value: Any, root: int) -> Any:
-        """A picklable value."""
+        """Return the picklable value of the rank ``root``."""
         own = _pickled(value) if self._comm.rank == root else np.empty(0, np.uint8)
         size = np.array([own.nbytes], np.int64)
         self._wait(self._comm.Ibcast(size, root))

@@ -1,9 +1,9 @@
-"""Neighbours: whether the ranks of a machine may read each other's memory, and what MPI must be told if not.
+"""Neighbours: whether the ranks of a machine may read each other's memory, and a setting of MPI if they may not.
 
-Containers often forbid ``process_vm_readv`` (the seccomp filters of Docker and Kubernetes), and so do namespaces of
-users and of processes, Yama, and a program that may not be dumped. MPICH (5.0.2) does not ask: with large messages
-within a machine it ends in ``MPI_Test``. It looks at its variable for each message, which MPI's own interface for tools
-can set (MPI 4.1, chapter 15): so the ranks ask, once MPI runs, with messages that are small.
+Containers often forbid ``process_vm_readv`` (the seccomp filters of Docker and Kubernetes). So do user and process
+namespaces, Yama, and programs that may not be dumped. MPICH (5.0.2) does not check this: large messages within a
+machine end the process in ``MPI_Test``. It reads its control variable for each message, and MPI's tools interface can
+set the variable (MPI 4.1, chapter 15). So the ranks test the access when MPI runs, with small messages.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ _SUCCESS = 0
 
 
 def unreadable(everyone: Any, machine: Any) -> str:
-    """Why some rank cannot read the memory of another one of its machine; empty if all can.
+    """Return why some rank cannot read the memory of another rank of its machine; empty if all can.
 
     Collective: all ranks.
 
     Args:
-      everyone: all ranks.
-      machine: those of this machine.
+      everyone: communicator of all ranks.
+      machine: communicator of this machine's ranks.
     """
     allow_siblings()
-    # Another container's process may have the same number: what is read must be what its rank has written.
+    # A process in another container may have the same ID: the memory must contain what its rank has written.
     secret = np.frombuffer(os.urandom(8 * _SECRET_NUMBERS), np.int64)
     own = np.array([os.getpid(), address(secret), *secret], np.int64)
     told = np.empty((machine.size, own.size), np.int64)
     machine.Allgather(own, told)
     failed = np.array([_failure(told, machine.rank)], np.int64)
     everyone.Allreduce(MPI.IN_PLACE, failed, MPI.MAX)
-    machine.Barrier()  # until here the secrets are there
+    machine.Barrier()  # until here the secrets must exist
     if failed[0] == errno.ENOSYS:
         return "this system has no process_vm_readv"
     return f"process_vm_readv: {os.strerror(failed[0])}" if failed[0] else ""
 
 
 def _failure(told: np.ndarray, index: int) -> int:
-    """The number of the system's error; 0 if there is none."""
+    """Return the system's error number; 0 if there is no error."""
     try:
         peers = ProcessMemory(told[:, 0].tolist(), [], index)
         for other, (_, where, *secret) in enumerate(told.tolist()):
@@ -57,15 +57,15 @@ def _failure(told: np.ndarray, index: int) -> int:
             vectors = np.array([[where, found.nbytes]]), np.array([[address(found), found.nbytes]])
             peers.read(other, *vectors, size_bytes=found.nbytes)
             if found.tolist() != secret:
-                return errno.ESRCH  # its number is another one's here
+                return errno.ESRCH  # the ID belongs to another process here
     except OSError as error:
         return error.errno or errno.ENOSYS
     return 0
 
 
 def do_without() -> None:
-    """Have MPI send through shared memory what it would read from another rank's memory; by libraries that know how."""
-    # (Before the first large message. What is not there, in other libraries, has no number.)
+    """Have MPI send through shared memory instead of reading another rank's memory, in libraries that can."""
+    # (Before the first large message. In libraries without this variable the look-up of its index fails.)
     files = re.findall(r"(/\S*/libmpi\w*\.so\S*)", Path("/proc/self/maps").read_text(errors="replace"))
     if not files:
         return

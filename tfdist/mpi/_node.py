@@ -1,4 +1,4 @@
-"""MPI node: the ranks of one machine as one channel uses them, and what they exchange with other machines."""
+"""MPI node: the ranks of one machine in one channel, and their exchange with other machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfdist.transport.stall_detection import StallDetector
 
 
 class _Meeting:
-    """See ``interfaces.SplitBarrier``."""
+    """A barrier of the node's ranks; see ``interfaces.SplitBarrier``."""
 
     def __init__(self, segments: Segments, detector: StallDetector, ranks: Sequence[int]) -> None:
         self._lines = segments.lines()
@@ -40,13 +40,13 @@ class MpiNode:
     """The shared memory of a channel; see ``interfaces.Node``.
 
     Args:
-      segments: the memory.
-      detector: this rank's knowledge of the others.
-      ranks: of this node.
-      shards: what this rank adds, side by side.
-      reductions: of the shards, over all nodes; None if there is one.
-      sharing: what the channel uses.
-      pids: of this node's ranks.
+      segments: shared memory of the node's ranks.
+      detector: stall detector of this rank.
+      ranks: ranks of this node.
+      shards: adjacent shards that this rank adds.
+      reductions: reductions of the shards over all nodes; None if there is one node.
+      sharing: memory that the channel uses.
+      pids: process IDs of this node's ranks.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class MpiNode:
         self.ranks = ranks
         self.index = segments.index
         self.alone = reductions is None
-        # The meetings come first: their memory must be zero, and only a window's beginning is.
+        # The barriers come first: their memory must be zero, and only the beginning of a window is.
         self.copied: SplitBarrier = _Meeting(segments, detector, ranks)
         self.added: SplitBarrier = _Meeting(segments, detector, ranks)
         piece, count = sharing.piece_bytes, sharing.addresses
@@ -79,7 +79,7 @@ class MpiNode:
         self.sums: Sequence[np.ndarray] = [segments.each(piece)[0] for _ in range(2)]
 
     def set_chunking(self, chunking: Chunking) -> None:
-        """Of what is exchanged with other machines from now on."""
+        """Set the chunking of later exchanges with other machines."""
         if self._reductions is not None:
             self._reductions.chunking = chunking
 
@@ -89,7 +89,7 @@ class MpiNode:
         return self._scratch[:size_bytes]
 
     def bring(self, numbers: Sequence[int], wait: Wait) -> list[list[int]]:
-        """Have ``wait`` wait for the node's ranks; what each has brought."""
+        """Exchange numbers among the node's ranks, for whom ``wait`` waits. Return the numbers of each rank."""
         self._lines.enter(numbers)
         wait(self._lines)
         return self._lines.read(len(numbers))

@@ -1,4 +1,4 @@
-"""Pool: communicators are few, and no rank can give one back alone: channels and groups are used again."""
+"""Pool: reuses channels and groups, because communicators are few and no rank can free one alone."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from typing import Generic, TypeVar
 
 from tfdist.transport.interfaces import Channel
 
-_GARBAGE = 32  # each time that so many more are needed, what holds some may only wait to be collected
+_GARBAGE = 32  # garbage is collected each time so many more are needed, because it may hold some of them
 Thing = TypeVar("Thing")
 Kind = TypeVar("Kind", bound=Hashable)
 
 
 class Pool(Generic[Thing, Kind]):
-    """What some ranks have made together: channels of a group, or groups of these ranks.
+    """Objects that some ranks have made together: channels of a group, or communicators of groups of these ranks.
 
-    A rank gives back what it needs no more, when its garbage is collected, say. Another may not be done with it: the
-    ranks compare what they have before they use one again.
+    A rank gives an object back when it does not need it any more, for example when garbage is collected. Another rank
+    may still use the object. So the ranks compare their free objects before they reuse one.
 
     Args:
-      control: of these ranks.
-      make: a new one of a kind; collective.
-      what: they are, in words.
+      control: channel of these ranks.
+      make: function (kind) -> a new object; collective.
+      what: name of the objects for messages, for example ``"channel"``.
     """
 
     def __init__(self, control: Channel, make: Callable[[Kind], Thing], what: str) -> None:
         self._control = control
         self._make = make
         self._what = what
-        self._made: dict[int, tuple[Thing, Kind]] = {}  # with the same numbers on all ranks
+        self._made: dict[int, tuple[Thing, Kind]] = {}  # by number; the numbers are equal on all ranks
         self._count = 0
         self._returned: deque[Thing] = deque()  # from any thread, at any time
         self._free: set[int] = set()
 
     @property
     def things(self) -> list[Thing]:
-        """All of them, free ones included."""
+        """All objects, with the free ones."""
         return [thing for thing, _ in self._made.values()]
 
     def take(self, place: str, kind: Kind) -> Thing:
-        """A free one, or a new one. Collective: these ranks, in the same order."""
+        """Return a free or new object of a kind. Collective: these ranks, in the same order."""
         where = f"the opening of a {self._what} for {place}"
         number = self._free_on_all_ranks(where, kind)
         if number is None and self._made and len(self._made) % _GARBAGE == 0:
@@ -66,9 +66,9 @@ class Pool(Generic[Thing, Kind]):
         return next(n for n, (made, _) in self._made.items() if made is thing)
 
     def give_back(self, thing: Thing) -> None:
-        """This rank needs it no more. Not collective."""
+        """Note that this rank does not need an object any more. Not collective."""
         self._returned.append(thing)
 
     def remove(self, thing: Thing) -> None:
-        """It exists no more, on any of the ranks."""
+        """Forget an object that no rank has any more."""
         del self._made[self._number(thing)]

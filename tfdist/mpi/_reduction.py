@@ -1,9 +1,10 @@
-"""InterNodeReduction: an array of some ranks combined piece by piece, over a network, as its pieces become ready.
+"""Inter-node reduction: combines an array of some ranks over a network, piece by piece, as its pieces become ready.
 
-A piece is divided between the ranks. Each sends the others theirs, combines what comes for its own part, and sends that
-back: reduce-scatter and all-gather, by which least bytes pass each link (Thakur, Rabenseifner, Gropp 2005), in direct
-messages, so that it takes two latencies with any number of ranks. An element is combined by one rank, in one order,
-rounded once, and all get the same bits. Several pieces are under way at a time: both directions of a link are in use.
+The ranks divide each piece. Each rank sends the other parts to their ranks, combines its own part, and sends the result
+back. This is a reduce-scatter and an all-gather, which send the fewest bytes over each link (Thakur, Rabenseifner,
+Gropp 2005). The messages are direct, so it takes two latencies with any number of ranks. One rank combines an element,
+in one order, and rounds it once, so all ranks get the same bits. Several pieces are in flight at the same time, so that
+both directions of a link are in use.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from tfdist.transport.array_messages import Encoded, Encoding, Unencoded, nothin
 from tfdist.transport.interfaces import Chunking
 from tfdist.transport.stall_detection import StallDetector, broken
 
-_LANDING_BYTES = 1 << 24  # of all pieces under way: there may be hundreds of ranks
+_LANDING_BYTES = 1 << 24  # memory for the messages of all pieces in flight: there may be hundreds of ranks
 _SMALLEST_PART_BYTES = 1 << 14
-_TAGS = 1 << 14  # every MPI has twice as many
+_TAGS = 1 << 14  # a piece uses two tags; every MPI has twice as many
 
 
 class InterNodeReductions:
-    """InterNodeReductions of one communicator, one at a time.
+    """Inter-node reductions of one communicator, one at a time.
 
     Args:
-      comm: its ranks are those of the shards.
-      detector: this rank's knowledge of the others.
-      shards: what this rank takes part in, ascending.
-      earlier: the shards before those.
-      ranks: of the communicator, in the job.
+      comm: communicator of the shards' ranks.
+      detector: stall detector of this rank.
+      shards: shards in which this rank takes part, ascending.
+      earlier: all shards before these.
+      ranks: ranks of the communicator, by their numbers in the job.
 
     Attributes:
-      chunking: of those that begin from now on; the same on all ranks.
+      chunking: chunking of later reductions; the same on all ranks.
     """
 
     def __init__(
@@ -62,26 +63,26 @@ class InterNodeReductions:
     def begin(
         self, array: np.ndarray, op: Op, place: str, divisor: int = 1, wire: Wire | None = None
     ) -> InterNodeReduction:
-        """Of this rank's shards of an array, in place. Collective: the shards' ranks.
+        """Begin to combine this rank's shards of an array, in place. Collective: the shards' ranks.
 
         Args:
           array: [n], contiguous.
-          op: how.
-          place: the same words on every rank.
-          divisor: what the results are divided by, before they are rounded.
-          wire: how the array travels; None: as it is.
+          op: operation.
+          place: description for messages, the same on every rank.
+          divisor: number by which the results are divided before they are rounded.
+          wire: encoder of the messages; None: no encoding.
         """
-        # Kept until it is finished: if this rank gives up, MPI may yet write to its memory.
+        # The reduction is kept until it is finished: after this rank gives up, MPI may still write to its memory.
         encoding = Unencoded(array) if wire is None else Encoded(array, wire)
         self._last = InterNodeReduction(self, encoding, op, place, divisor)
         return self._last
 
     def forget(self) -> None:
-        """The last one is finished."""
+        """Drop the last reduction, which is finished."""
         self._last = None
 
     def landing(self, size_bytes: int) -> np.ndarray:
-        """Memory for what comes, uint8 [size_bytes or more], until it is given back."""
+        """Return memory for incoming messages, uint8 [size_bytes or more]. The caller gives it back."""
         for index, area in enumerate(self._landings):
             if area.size >= size_bytes:
                 return self._landings.pop(index)
@@ -89,7 +90,7 @@ class InterNodeReductions:
         return np.empty(size_bytes, np.uint8)
 
     def give_back(self, area: np.ndarray) -> None:
-        """It is not needed any more."""
+        """Take memory of ``landing`` back."""
         self._landings.append(area)
 
 
@@ -97,10 +98,10 @@ class _Piece:
     """Some elements of a shard.
 
     Attributes:
-      ranks: of the shard.
-      parts: of the array, one of each rank.
-      whole: of the array.
-      tag: of its messages, and the next.
+      ranks: ranks of the shard.
+      parts: slice of the array for each rank.
+      whole: slice of the array with all elements of the piece.
+      tag: tag of the contributions; the results have the next tag.
     """
 
     def __init__(self, shard: Shard, tag: int, whole: slice, itemsize: int) -> None:
@@ -118,12 +119,12 @@ class _Piece:
 
 
 def _and_keep(then: Callable[[], None], message: np.ndarray) -> None:
-    """MPI reads a message until it is gone."""
+    """Call ``then``. Until then the argument keeps the message alive, because MPI reads it until it is sent."""
     then()
 
 
 class InterNodeReduction:
-    """One of them; a ``stall_detection.Request`` that is complete whenever something has come or gone."""
+    """One reduction: a ``stall_detection.Request`` that is complete whenever a message has arrived or has been sent."""
 
     def __init__(self, owner: InterNodeReductions, encoding: Encoding, op: Op, place: str, divisor: int) -> None:
         self._owner = owner
@@ -143,10 +144,10 @@ class InterNodeReduction:
         self._finished: list[slice] = []
 
     def offer(self, stop: int) -> list[slice]:
-        """This rank's elements up to there are ready to be combined.
+        """Mark this rank's elements before ``stop`` as ready to be combined.
 
         Returns:
-          The elements that have been, on all ranks, since the last call.
+          The elements that have been combined over all ranks since the last call.
         """
         self._ready = stop
         self.Test()
@@ -154,10 +155,10 @@ class InterNodeReduction:
         return finished
 
     def finish(self) -> Iterator[slice]:
-        """All are ready; those that have been combined, as they come.
+        """Mark all elements as ready, and yield elements when they have been combined.
 
         Raises:
-          PeerError: nothing has come or gone for too long.
+          PeerError: for too long no message has arrived or has been sent.
         """
         yield from self.offer(self._array.size)
         while self._next or self._open:
@@ -166,7 +167,7 @@ class InterNodeReduction:
         self._owner.forget()
 
     def Test(self) -> bool:  # noqa: N802 (as mpi4py.MPI.Request)
-        """Whether anything has happened; what follows from it has been begun."""
+        """Start everything that is ready. Return whether there was any progress."""
         before = self._next
         while self._next and self._open < self._pieces and self._next.whole.stop <= self._ready:
             self._begin(self._next)
@@ -185,7 +186,7 @@ class InterNodeReduction:
 
     def _begin(self, piece: _Piece) -> None:
         self._open += 1
-        piece.outstanding = 1  # this
+        piece.outstanding = 1  # this method
         rank = self._comm.rank
         own = piece.parts[piece.ranks.index(rank)]
         others = [(other, part) for other, part in zip(piece.ranks, piece.parts, strict=True) if other != rank]
@@ -211,7 +212,7 @@ class InterNodeReduction:
         sums = self._array[own]
         contributions = [self._encoding.contribution(area, sums.size) for area in piece.landed]
         contributions.insert(piece.ranks.index(self._comm.rank), sums)
-        # In the order of the ranks, whoever does it: the bits are the same however the array is cut.
+        # In the order of the ranks, on any rank: so the bits do not depend on the cuts of the array.
         result = contributions[0] if sums is not contributions[1] else sums
         reduce_ops.combine(self._op, contributions, result, self._divisor)
         if result is not sums:
@@ -224,7 +225,7 @@ class InterNodeReduction:
             self._send(message, other, piece.tag + 1, piece, nothing)
 
     def _gone(self, piece: _Piece, other: int, part: slice) -> None:
-        """This rank's contribution is with the other, which sends the sum to where it was."""
+        """Receive the sum into the part, after this rank's contribution has been sent to the other rank."""
         area, then = self._encoding.incoming(part)
         self._add(self._comm.Irecv([area, MPI.BYTE], other, piece.tag + 1), piece, then)
 
@@ -259,6 +260,6 @@ def _pieces(owner: InterNodeReductions, elements: int, itemsize: int, sent_items
     for shard in owner.shards:
         whole = reduce_ops.stretch(elements, shard.start, shard.stop, itemsize)
         for start in range(whole.start, whole.stop, room):
-            # Among the pieces of all shards: two ranks may have several shards in common.
+            # The number counts the pieces of all shards, because two ranks may have several shards in common.
             yield _Piece(shard, 2 * (number % _TAGS), slice(start, min(start + room, whole.stop)), itemsize)
             number += 1

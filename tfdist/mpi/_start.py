@@ -1,17 +1,17 @@
-"""MPI's start: what libraries must be told before it, where their defaults would fail.
+"""MPI's start: settings of libraries that are needed before it, because their defaults would fail.
 
-MPICH hands each rank's address to the others through the launcher's PMI: with UCX 4 KiB of memory, which end in what
-was there before, in pieces whose lines have up to 1,076 characters. Slurm's pmi2 reads 1,024 of them, and takes the
-rest for another line ("value not properly terminated in client request"): depending on that memory, addresses arrive
+MPICH passes each rank's address to the others through the launcher's PMI. With UCX an address is 4 KiB of memory, whose
+end is uninitialized. It is sent in lines of up to 1,076 characters. Slurm's pmi2 reads 1,024 of them, and takes the
+rest for another line ("value not properly terminated in client request"). Depending on that memory, addresses arrive
 damaged, and MPI ends or hangs as it starts, or later. Seen with MPICH 5.0.2 and Slurm 22.05. An address of ofi fits.
 
 Open MPI's collectives in two levels ("han") make their communicators at the first call. With two hosts of two ranks
 that hangs inside ``MPI_Win_create``: all ranks wait in ``ompi_comm_nextcid``. Seen with Open MPI 5.0.11.
 
-UCX prints its own log at SIGHUP, and the rank goes on: it is to end, as it does by SIGTERM.
+At SIGHUP UCX prints its own log, and the rank continues. The rank should end, as it does at SIGTERM.
 
-MPICH and UCX take memory in /dev/shm as they start, a file system that promises what it does not have: where it is
-smaller than that, as in containers, the rank ends with SIGBUS. MPICH can do with less, and UCX without.
+MPICH and UCX allocate memory in /dev/shm as they start. This file system grants memory that it does not have. If it is
+too small, as in containers, the rank ends with SIGBUS. MPICH can use less memory, and UCX can do without.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ UCX_DEBUGS = "UCX_DEBUG_SIGNO"
 UCX_WAYS = "UCX_TLS"
 CELLS, CELL_BYTES = "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS", "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_CELL_SIZE"
 SHARED_MEMORY = "/dev/shm"
-# Of MPICH 5.0.2, KiB a rank: what it and UCX take by themselves; what it takes with so many cells of so many bytes.
+# Memory of MPICH 5.0.2 in KiB per rank: MPICH and UCX by default; MPICH by default; MPICH with (cells, bytes per cell).
 _USUAL_KB, _USUAL_OF_MPI_KB = 12_000, 1040
 _SMALLER = ((140, 16, 4096), (44, 4, 4096), (28, 2, 4096))
 _SPARE_SHARE = 0.95
 _SMALL = (
-    "{} has {:.2f} MiB: MPI's own part of it is made smaller, and its messages within a machine take longer (in a "
-    "container: docker run --shm-size=1g)"
+    "{} has {:.2f} MiB: MPI gets a smaller part of it, and its messages within a machine take longer (in a container: "
+    "docker run --shm-size=1g)"
 )
 _TOO_SMALL = (
-    "{} has {:.2f} MiB free, and MPI needs {:.2f} MiB of it for {} ranks: give it more room (in a container: docker "
-    "run --shm-size=1g; else mount -o remount,size=1g {}), or remove what other jobs have left there"
+    "{} has {:.2f} MiB free, and MPI needs {:.2f} MiB of it for {} ranks. Enlarge it (in a container: docker run "
+    "--shm-size=1g; else mount -o remount,size=1g {}), or remove files that other jobs have left there"
 )
 _NO_PMIX = (
-    "Open MPI's mpirun has started this, or another launcher that knows PMIx alone, which the library that mpi4py uses "
-    "({}) does not: they belong to different MPIs. Start with tfdist-run, or with that library's own mpirun"
+    "Open MPI's mpirun or another launcher with PMIx only has started this program. The library that mpi4py uses ({}) "
+    "does not support PMIx: they belong to different MPIs. Start with tfdist-run, or with that library's own mpirun"
 )
 _WARNING = (
-    "this MPICH knows no way over the network but UCX, whose addresses Slurm's pmi2 cuts off (MPICH's {} lists its "
-    "modules): if MPI does not start, start with tfdist-run or mpirun inside the allocation, or take an MPICH with ofi"
+    "this MPICH ({}) has no network module but UCX, and Slurm's pmi2 cuts off UCX's addresses. If MPI does not start, "
+    "use tfdist-run or mpirun inside the allocation, or an MPICH with ofi"
 )
 
 
 def start(launched: Launch) -> None:
-    """Start MPI as the import of mpi4py would, or let that import start it.
+    """Start MPI as the import of mpi4py would, or leave the start to that import.
 
     Args:
-      launched: this rank, as the launcher has told it.
+      launched: the launcher's numbers of this rank.
     """
     environment.set_default(TWO_LEVELS, "-1")  # never; other libraries do not read it
     environment.set_default(UCX_DEBUGS, "0")  # at no signal
@@ -70,7 +70,7 @@ def start(launched: Launch) -> None:
     rc = mpi4py.rc
     if not rc.initialize or environment.variables().get(NETWORK_MODULE):
         return
-    # What it can do is known to the library alone, which can be asked before it starts.
+    # Only the library can tell what it supports. It can be asked before MPI starts.
     rc.initialize, rc.finalize = False, rc.finalize is not False
     from mpi4py import MPI
 
@@ -84,10 +84,10 @@ def start(launched: Launch) -> None:
 
 
 def check_pmix(version: str) -> None:
-    """Whether this library can meet through PMIx.
+    """Check that this library can use PMIx.
 
     Raises:
-      SetupError: it is an MPICH without it, which would end the process as it starts.
+      SetupError: it is an MPICH without PMIx, which would end the process at the start.
     """
     if device_of(version) and "pmix" not in version.lower():
         raise SetupError(_NO_PMIX.format(version.splitlines()[0].strip("\0 ")))
@@ -103,7 +103,7 @@ def _choose_module(device: str, launched: Launch) -> None:
 
 
 def _shared_memory() -> tuple[int, int]:
-    """The size of that file system and what is free, in bytes; zeros if there is none."""
+    """Return the size and the free space of /dev/shm in bytes; zeros if it does not exist."""
     try:
         found = os.statvfs(SHARED_MEMORY)
     except OSError:
@@ -114,10 +114,10 @@ def _shared_memory() -> tuple[int, int]:
 def fit_into_shared_memory(launched: Launch, size_bytes: int, free_bytes: int) -> None:
     """Have MPICH and UCX take no more of /dev/shm than there is.
 
-    All ranks of a machine come to the same, whoever is first: it follows from the size of the file system.
+    All ranks of a machine choose the same, in any order, because the choice depends on the size of the file system.
 
     Raises:
-      SetupError: there is no room for as little as they need.
+      SetupError: there is too little space even for the smallest choice.
     """
     ranks = launched.local_size or launched.size or 1
     if not size_bytes or environment.variables().get(CELLS):
@@ -126,29 +126,29 @@ def fit_into_shared_memory(launched: Launch, size_bytes: int, free_bytes: int) -
     needed = _USUAL_OF_MPI_KB * ranks
     if room < _USUAL_KB * ranks:
         environment.set_default(UCX_WAYS, "^sm")
-        if room < 2 * needed:  # or tfdist has none
+        if room < 2 * needed:  # the rest is for tfdist
             least, cells, cell_bytes = next((s for s in _SMALLER if 2 * s[0] * ranks <= room), _SMALLER[-1])
             needed = least * ranks
             environment.set_default(CELLS, str(cells))
             environment.set_default(CELL_BYTES, str(cell_bytes))
             speak_as(launched.rank or 0)
             announce(_SMALL.format(SHARED_MEMORY, size_bytes / 2**20))
-    # What is free the first looks at, which makes it less.
+    # Only the first rank checks the free space: MPI's start takes some of it.
     if not launched.local_rank and free_bytes * _SPARE_SHARE / 1024 < needed:
         raise SetupError(_TOO_SMALL.format(SHARED_MEMORY, free_bytes / 2**20, needed / 1024, ranks, SHARED_MEMORY))
 
 
 def device_of(version: str) -> str:
-    """MPICH's device by what it says of itself, ``ch4:ucx ofi`` for example; empty for other libraries."""
+    """Return MPICH's device from its version text, ``ch4:ucx ofi`` for example; empty for other libraries."""
     match = re.search(r"^MPICH Device:\s*(\S.*?)\s*$", version, re.MULTILINE)
     return match.group(1) if match else ""
 
 
 def module_for_slurm(device: str) -> str | None:
-    """The module to ask for under Slurm's pmi2: empty if the default will do, None if there is none that will.
+    """Return the network module to set under Slurm's pmi2: empty if the default works, None if no module works.
 
     Args:
-      device: with its modules, of which the first is the default.
+      device: MPICH's device with its modules; the first module is the default.
     """
     kind, _, names = device.partition(":")
     modules = re.split(r"[ ,]+", names)

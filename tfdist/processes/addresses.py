@@ -1,4 +1,4 @@
-"""Addresses: where other ranks reach this one, and whether they do."""
+"""Addresses: the address and ports of this rank, and a check whether ranks can be reached."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _LOOPBACK = "127.0.0.1"
 
 
 def own_address(others: Sequence[str], interface: str = "") -> str:
-    """The IPv4 address by which other hosts reach this one.
+    """Return the IPv4 address by which other hosts reach this one.
 
     Args:
-      others: names of the other hosts; none: this machine alone.
-      interface: the network's, by its name (``eth0``); empty: the one on the way to the others.
+      others: names of the other hosts; empty: there is only this machine.
+      interface: name of the network interface (``eth0``); empty: the interface on the route to the others.
 
     Raises:
       OSError: there is no such interface, or it has no address.
@@ -38,15 +38,15 @@ def own_address(others: Sequence[str], interface: str = "") -> str:
 
 
 class Ports:
-    """Ports of this process, which no other takes before they are used.
+    """Ports that are reserved for this process until they are used.
 
     Args:
-      address: where they are.
-      count: how many.
-      backlog: connections that may come before any is answered.
+      address: IPv4 address of the ports.
+      count: number of ports.
+      backlog: number of connections that may come before any is answered.
 
     Attributes:
-      numbers: of the ports.
+      numbers: port numbers.
     """
 
     def __init__(self, address: str, count: int, backlog: int) -> None:
@@ -57,7 +57,7 @@ class Ports:
             one.listen(backlog)
 
     def stop_answering(self) -> None:
-        """Others have tried the way; the ports stay this process's."""
+        """Stop listening, when the other ranks have tried to connect. The ports stay reserved."""
         for one in self._answering:
             one.close()
 
@@ -70,11 +70,11 @@ def _bound(address: str, number: int) -> socket.socket:
 
 
 def unreachable(addresses: Sequence[str], seconds: float) -> str:
-    """What is wrong with the way to the first of these that does not answer, in words; empty if all do.
+    """Return the address and the error of the first one that does not answer, as text; empty if all answer.
 
     Args:
-      addresses: host:port of each.
-      seconds: that each may take.
+      addresses: host:port of each rank.
+      seconds: timeout of each connection.
     """
     for address in addresses:
         host, _, port = address.rpartition(":")

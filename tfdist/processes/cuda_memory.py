@@ -1,8 +1,8 @@
-"""Memory that a GPU reads by itself: the driver pins it, so that TensorFlow's copies to the device need no other.
+"""CUDA memory: pins memory by the driver, so that the GPU reads it directly when TensorFlow copies it to the device.
 
-From memory that is not pinned the driver copies through a buffer of its own, at a seventh of the pace (one H200: 717 MB
-in 105 ms, pinned in 15). What it needs is in the driver's library, which TensorFlow has loaded wherever it uses a GPU;
-without one nothing is loaded here, and no context is made on a device that TensorFlow does not use.
+The driver copies memory that is not pinned through its own buffer, at a seventh of the speed. (One H200: 717 MB take
+105 ms, pinned 15 ms.) TensorFlow has loaded the driver's library if it uses a GPU. Otherwise this module loads nothing.
+It makes no context on a device that TensorFlow does not use.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 
 _DRIVER = "libcuda.so.1"
-_LEAST_BYTES = 1 << 16  # less of it the driver takes along with the call
+_LEAST_BYTES = 1 << 16  # the driver copies less memory within the call
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: pinned for every context of the process
 
 
 def pin(memory: np.ndarray) -> bool:
-    """Have the driver pin an array's memory until the array, and all views of it, are gone.
+    """Pin an array's memory until the array and all views of it are gone.
 
     Args:
-      memory: uint8 [bytes], the owner of its memory.
+      memory: uint8 [bytes], an array that owns its memory.
 
     Returns:
-      Whether it is pinned: it is large, this process uses a GPU, and the driver allows it.
+      Whether the memory is pinned: it is large, this process uses a GPU, and the driver allows it.
     """
     driver = _driver() if memory.nbytes >= _LEAST_BYTES else None
     context = _context_in_use(driver) if driver else None
@@ -36,7 +36,7 @@ def pin(memory: np.ndarray) -> bool:
     start, size_bytes = ctypes.c_void_p(memory.ctypes.data), ctypes.c_size_t(memory.nbytes)
     if not _in_context(driver, context, driver.cuMemHostRegister_v2, start, size_bytes, _PORTABLE):
         return False
-    # At the process's end the driver sees to it.
+    # At the process's end the driver unpins the memory.
     weakref.finalize(memory, _in_context, driver, context, driver.cuMemHostUnregister, start).atexit = False
     return True
 
@@ -47,7 +47,7 @@ def _loaded() -> Any:
 
 
 def _driver() -> Any:
-    """The library, if this process has loaded it; else None."""
+    """Return the driver's library if this process has loaded it; else None."""
     try:
         return _loaded()
     except OSError:
@@ -55,7 +55,7 @@ def _driver() -> Any:
 
 
 def _context_in_use(driver: Any) -> ctypes.c_void_p | None:
-    """The first device's primary context that is in use: TensorFlow computes in these."""
+    """Return the first primary context in use, in device order; None without one. TensorFlow computes in these."""
     count = ctypes.c_int(0)
     if driver.cuDeviceGetCount(ctypes.byref(count)):
         return None
@@ -67,13 +67,13 @@ def _context_in_use(driver: Any) -> ctypes.c_void_p | None:
             continue
         context = ctypes.c_void_p()
         if active.value and not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
-            driver.cuDevicePrimaryCtxRelease_v2(device)  # it stays TensorFlow's
+            driver.cuDevicePrimaryCtxRelease_v2(device)  # TensorFlow still holds it
             return context
     return None
 
 
 def _in_context(driver: Any, context: ctypes.c_void_p, call: Any, *arguments: Any) -> bool:
-    """Call the driver in a context; whether it has worked."""
+    """Call the driver in a context, and return whether the call succeeded."""
     before = ctypes.c_void_p()
     if driver.cuCtxPushCurrent_v2(context):
         return False

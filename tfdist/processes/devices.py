@@ -1,7 +1,7 @@
-"""Devices: which share of the machine is this rank's, its GPU, its cores.
+"""Devices: the share of the machine for this rank, a GPU or cores.
 
-One process per GPU, as IBM's DDL has it. Without GPUs the cores are shared, so that ``mpirun -n 4`` does not start
-four times as many threads as there are cores. What the user has chosen stays.
+There is one process per GPU, as in IBM's DDL. Without GPUs the ranks share the cores, so that ``mpirun -n 4`` does not
+start four times as many threads as there are cores. Settings of the user are not changed.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
 def gpus_of_machine() -> int:
-    """NVIDIA's; 0 without its driver."""
+    """Return the number of NVIDIA GPUs; 0 without NVIDIA's driver."""
     return len(list(_NVIDIA.iterdir())) if _NVIDIA.is_dir() else 0
 
 
 def gpu_of(local_rank: int, local_size: int, visible: str | None, gpus: int) -> str | None:
-    """The value of CUDA_VISIBLE_DEVICES for one rank.
+    """Return the value of CUDA_VISIBLE_DEVICES for one rank.
 
     Args:
-      local_rank: this rank's number on its machine.
-      local_size: ranks on the machine.
-      visible: the variable's present value, such as Slurm sets for a whole node; None if unset.
-      gpus: GPUs of the machine.
+      local_rank: number of this rank on its machine.
+      local_size: number of ranks on the machine.
+      visible: present value of the variable, which Slurm for example sets for a whole node; None if unset.
+      gpus: number of GPUs of the machine.
 
     Returns:
-      One device, which ranks share where there are more of them; None to leave the variable alone: one device is
-      listed, for this rank perhaps, or none.
+      One device, which several ranks share if there are more ranks than devices. None to leave the variable unchanged:
+      the machine has one rank, no device, or the variable lists one device, perhaps for this rank.
     """
     devices = listed(visible, gpus)
     if local_size == 1 or not devices or (visible is not None and len(devices) == 1):
@@ -44,12 +44,12 @@ def gpu_of(local_rank: int, local_size: int, visible: str | None, gpus: int) -> 
 
 
 def listed(visible: str | None, gpus: int) -> list[str]:
-    """The devices that CUDA_VISIBLE_DEVICES lists, by their numbers or names; all of the machine if it is unset."""
+    """Return the devices that CUDA_VISIBLE_DEVICES lists, as numbers or names; all of the machine if it is unset."""
     return [str(i) for i in range(gpus)] if visible is None else [d for d in visible.split(",") if d]
 
 
 def threads_of(own: frozenset[int], all_ranks: Sequence[frozenset[int]]) -> int:
-    """This rank's share of the cores it may use, when each core is divided by the ranks that may use it."""
+    """Return this rank's number of threads: each of its cores is divided by the number of ranks that may use it."""
     return max(1, math.floor(sum(1 / sum(core in cores for cores in all_ranks) for core in own) + 1e-9))
 
 
@@ -59,13 +59,13 @@ def take_share(local_rank: int, local_size: int, affinities: Callable[[frozenset
     Collective: all ranks.
 
     Args:
-      local_rank: this rank's number on its machine.
-      local_size: ranks on the machine.
-      affinities: tells the machine's ranks the cores that this one may use, and this one theirs; collective.
+      local_rank: number of this rank on its machine.
+      local_size: number of ranks on the machine.
+      affinities: function (cores that this rank may use) -> cores of each rank of the machine; collective.
     """
     gpus = gpus_of_machine()
     if gpus and 0 < len(listed(environment.variables().get("CUDA_VISIBLE_DEVICES"), gpus)) < local_size:
-        # Else the first rank's TensorFlow takes all of the memory.
+        # Else the first rank's TensorFlow takes all of a GPU's memory.
         environment.set_default("TF_FORCE_GPU_ALLOW_GROWTH", "true")
         if gpus < local_size:
             announce(
@@ -76,9 +76,9 @@ def take_share(local_rank: int, local_size: int, affinities: Callable[[frozenset
         gpu = gpu_of(local_rank, local_size, visible, gpus)
         if gpu is not None and devices_are_known(sys.modules):
             announce(
-                "TensorFlow knew this machine's GPUs before tfdist was imported, so that every rank sees all of them "
-                "and not its own alone: import tfdist before anything asks for devices, makes a tensor or opens a "
-                "session, or give each rank its own CUDA_VISIBLE_DEVICES"
+                "TensorFlow listed this machine's GPUs before tfdist was imported, so every rank sees all of them. "
+                "Import tfdist before anything lists devices, makes a tensor or opens a session, or give each rank "
+                "its own CUDA_VISIBLE_DEVICES"
             )
         return gpu
 

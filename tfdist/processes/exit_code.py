@@ -1,4 +1,4 @@
-"""Exit code of this process, which Python tells nobody before the process has ended; and ends that leave Python out."""
+"""Exit code of this process, which Python does not expose while the process ends; ends without the end of Python."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any, NoReturn
 
 
 class _Ending:
-    """What is known of this process's end."""
+    """State of this process's end."""
 
     code = 0
     program_is_over: Callable[[], None] | None = None
 
 
 def note(code: Any) -> None:
-    """The process ends with it, as ``sys.exit`` takes it."""
+    """Note the exit code of this process, in any form that ``sys.exit`` takes."""
     _Ending.code = 0 if code is None else code & 0xFF if isinstance(code, int) else 1
 
 
 def exit_code() -> int:
-    """What this process, whose program is over, is ending with as far as is known; else 0."""
+    """Return the exit code that was noted for this process, which is ending; 0 if there is none."""
     return _Ending.code
 
 
 def leave() -> NoReturn:
-    """End this process with its exit code at once: what C libraries do at an end is left out."""
+    """End this process at once with its exit code, without the exit handlers of C libraries."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -35,23 +35,23 @@ def leave() -> NoReturn:
 
 
 def when_over(action: Callable[[], None]) -> None:
-    """Have this done where the program ends without the end of Python, by ``os._exit`` or ``os.exec``."""
+    """Register an action for a program that ends without the end of Python, by ``os._exit`` or ``os.exec``."""
     _Ending.program_is_over = action
 
 
 def over() -> None:
-    """The program is about to end so: once."""
+    """Run the action of ``when_over``, once: the program is about to end without the end of Python."""
     action, _Ending.program_is_over = _Ending.program_is_over, None
     if action is not None:
         action()
 
 
 class _AfterAll:
-    """Does something when Python has done all that is registered for its end, and before its modules go.
+    """Runs an action after everything that is registered for Python's end, and before Python drops its modules.
 
-    What is registered with ``atexit`` before the import comes after tfdist's own end, and may take as long as it likes:
-    an upload, say. Python then drops its table of importers, first of all (Python/pylifecycle.c,
-    ``finalize_modules_delete_special``): what stands there hears of it.
+    Functions that were registered with ``atexit`` before the import run after tfdist's own end, and may take long, for
+    example for an upload. Then Python deletes attributes of ``sys``, before its modules (Python/pylifecycle.c,
+    ``finalize_modules_delete_special``). ``sys.ps2`` is one of them, and this object is its value.
     """
 
     def __init__(self, action: Callable[[], None]) -> None:
@@ -62,7 +62,7 @@ class _AfterAll:
             return
         if sys.is_finalizing():
             self._action()
-        else:  # a program has set it
+        else:  # a program has set sys.ps2
             when_python_ends(self._action)
 
     def __str__(self) -> str:
@@ -70,5 +70,5 @@ class _AfterAll:
 
 
 def when_python_ends(action: Callable[[], None]) -> None:
-    """Have this done last of all that is done in Python."""
+    """Register an action that runs after everything else in Python."""
     sys.ps2 = _AfterAll(action)

@@ -1,8 +1,8 @@
-"""Watch over the launcher: ranks whose launcher has been killed end, as by SIGTERM, instead of working on unseen.
+"""Launcher watch: ends a rank by SIGTERM when its launcher has been killed, so that it does not continue unnoticed.
 
-Seen with MPICH 5: a killed ``mpirun`` makes its proxy on each machine kill the ranks; but ranks outlive a killed proxy,
-and nobody can stop or see them any more. Open MPI 5 itself ends the ranks of a killed ``mpirun``, at their next call of
-MPI; those that compute work on until then.
+Seen with MPICH 5: if ``mpirun`` is killed, its proxy on each machine kills the ranks. But ranks survive a killed proxy,
+and then nobody can stop or see them. Open MPI 5 itself ends the ranks of a killed ``mpirun``, at their next MPI call.
+Ranks that compute continue until then.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ _CLOSED = select.POLLHUP | select.POLLERR
 
 
 class LauncherWatch:
-    """Raises SIGTERM in this process when its launcher is gone: who catches it can save what there is.
+    """Raises SIGTERM in this process when its launcher is gone. A script that handles the signal can save its state.
 
-    Not by ``PR_SET_PDEATHSIG``: without a handler of the script's it would end the process without a word, and a shell
-    between launcher and rank lives on.
+    ``PR_SET_PDEATHSIG`` is not used. If the script has no handler, it would end the process without a message. A shell
+    between launcher and rank survives, too.
 
     Args:
-      rank: this process's number.
+      rank: rank of this process.
 
     Attributes:
-      gone: the launcher is.
+      gone: True if the launcher is gone.
     """
 
     def __init__(self, rank: int) -> None:
         self.gone = False
         self._rank = rank
         self._parent = os.getppid()
-        self._ends: list[tuple[int, int]] = []  # descriptors, and what of them tells of the launcher's end
+        self._ends: list[tuple[int, int]] = []  # descriptors, and the poll events that show the launcher's end
         self._watches = False
 
     def start(self) -> None:
-        """In a thread of its own, which sleeps until then."""
-        # Told at once, or a script fails that writes to a terminal or pipe of the launcher's in between.
+        """Watch in a thread, which sleeps until the launcher is gone."""
+        # By events: after a delay, a script's write to the launcher's terminal or pipe might fail first.
         with contextlib.suppress(OSError, AttributeError):  # Linux before 5.3, or a container that forbids it
             self._ends.append((os.pidfd_open(self._parent), select.POLLIN))
         connection = launcher_connection()
         if connection is not None:
             with contextlib.suppress(OSError):
-                # A copy, which stays ours when MPI closes its own; nothing is read from it.
+                # The copy stays open when MPI closes its own descriptor. Nothing is read from it.
                 self._ends.append((os.dup(connection), 0))
         self._watches = True
         threading.Thread(target=self._run, name="tfdist launcher", daemon=True).start()
 
     def look(self) -> None:
-        """The same where no thread runs any more, at the end of Python."""
+        """Check once, at the end of Python, when no thread runs any more."""
         if self._watches and not self.gone and self._is_gone(0):
             self._end()
 
@@ -74,18 +74,18 @@ class LauncherWatch:
         _silence_if_closed(1)
         with contextlib.suppress(Exception):  # Python may be about to end
             log(
-                f"rank {self._rank}: the launcher (mpirun) is gone, and so this rank ends, by SIGTERM; "
-                "TFDIST_OUTLIVE_LAUNCHER=1 keeps ranks going"
+                f"rank {self._rank}: the launcher (mpirun) is gone, so this rank ends by SIGTERM; "
+                "with TFDIST_OUTLIVE_LAUNCHER=1 ranks continue"
             )
         _silence_if_closed(2)
         os.kill(os.getpid(), signal.SIGTERM)
         if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            # (The first process of a namespace, a container's say, does not end by signals that it does not handle.)
+            # (The first process of a namespace, for example of a container, ignores signals without a handler.)
             os._exit(128 + signal.SIGTERM)
 
 
 def _silence_if_closed(descriptor: int) -> None:
-    """What the script says while it saves must not fail because the launcher, who read it, is gone."""
+    """Redirect an output to /dev/null if its reader is gone: else a script that prints while it saves would fail."""
     output = select.poll()
     output.register(descriptor, 0)
     if any(events & _CLOSED for _, events in output.poll(0)):

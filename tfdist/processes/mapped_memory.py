@@ -1,8 +1,8 @@
-"""Mapped memory: what a rank makes for the others of its machine, and they map where they need it.
+"""Mapped memory: memory that a rank makes, and that the other ranks of its machine map.
 
-A file without a name (memfd_create(2)), which the others open by its number in its maker's table of files (proc(5)).
-Neither what a container forbids of ``process_vm_readv`` nor the size of its /dev/shm concerns it, and it is read and
-written as any memory is, without the system.
+It is a file without a name (memfd_create(2)). The others open it through its maker's table of files (proc(5)). It does
+not need ``process_vm_readv``, which containers may forbid, and no space in /dev/shm. Ranks read and write it as any
+memory, without system calls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-NUMBERS = 3  # that are published of one: its file, its number among its maker's, its size
+NUMBERS = 3  # published for each memory: its file descriptor, its number within its process, its size
 _READ, _WRITE, _SHARED, _POPULATE, _FAILED = 0x1, 0x2, 0x01, 0x8000, ctypes.c_void_p(-1).value
 _made = itertools.count(1)
 _SECRET_BYTES = 16
@@ -26,20 +26,20 @@ _NAME = "tfdist"
 
 
 class Memory:
-    """Memory of this rank's that others may map.
+    """Memory of this rank that other ranks may map.
 
     Args:
-      size_bytes: of it, at least 1.
-      filled: all of it is there at once; else what is touched.
+      size_bytes: size, at least 1.
+      filled: True to allocate all pages at once; False to allocate a page when it is touched.
 
     Attributes:
-      array: uint8 [size_bytes], zeros; the memory goes when this array and all its views are gone.
-      number: its own, in this process.
-      file: the others map it by this, until it is closed.
-      close: call it when all have: a process may have a thousand files.
+      array: uint8 [size_bytes], zeros; the memory is freed when this array and all its views are gone.
+      number: number of this memory, unique in this process.
+      file: file descriptor by which the other ranks map the memory, until ``close``.
+      close: function to call when all ranks have mapped the memory; a process may have only a thousand files.
 
     Raises:
-      OSError: there is no such memory, or not so much.
+      OSError: the system has no such memory, or not enough.
     """
 
     def __init__(self, size_bytes: int, filled: bool = True) -> None:
@@ -54,20 +54,20 @@ class Memory:
 
     @property
     def published(self) -> tuple[int, int, int]:
-        """What the others find it by, as long as this object is there."""
+        """The numbers by which other ranks find the memory, as long as this object exists."""
         return self.file, self.number, self.array.nbytes
 
 
 class MappedMemory:
     """The other ranks' memory, for one channel.
 
-    Every rank publishes what it has made in shared memory; what orders publishing, mapping, reading and writing are the
-    meetings of those who use this.
+    Every rank publishes its memory in a table in shared memory. The callers' barriers order publishing, mapping,
+    reading and writing.
 
     Args:
-      pids: of the node's ranks.
-      tables: int64 [numbers] for each rank, shared.
-      index: of this rank among them.
+      pids: process IDs of the node's ranks.
+      tables: int64 [numbers] for each rank of the node, in shared memory.
+      index: index of this rank on the node.
     """
 
     def __init__(self, pids: Sequence[int], tables: Sequence[np.ndarray], index: int) -> None:
@@ -77,37 +77,37 @@ class MappedMemory:
         self._published: dict[int, Memory] = {}
 
     def staging(self, size_bytes: int) -> Memory:
-        """Memory of at least this size for one operation of the channel at a time; the same for all of them."""
+        """Return memory of at least this size. All operations of the channel use the same memory, one at a time."""
         if self._staging is None or self._staging.array.nbytes < size_bytes:
             self._staging = Memory(size_bytes, filled=False)
         return self._staging
 
     def publish(self, place: int, memory: Memory) -> None:
-        """Tell the others of it; they may map it after the next meeting, and all of them must."""
+        """Publish memory at a place of the table. All other ranks must map it, after the next barrier."""
         self._published[place] = memory
         self._tables[self._index][NUMBERS * place : NUMBERS * (place + 1)] = memory.published
 
     def withdraw(self) -> None:
-        """All have met, and have mapped what they had not known."""
+        """Close the files of published memory, when all ranks have mapped it and have met at a barrier."""
         for memory in self._published.values():
             memory.close()
         self._published = {}
 
     def number(self, index: int, place: int) -> int:
-        """Which memory another rank has published at a place."""
+        """Return the number of the memory that another rank has published at a place."""
         return int(self._tables[index][NUMBERS * place + 1])
 
     def map(self, index: int, place: int) -> np.ndarray:
-        """What another rank has published at a place: uint8 [its size], until nobody holds it.
+        """Map the memory that another rank has published at a place: uint8 [its size], until the array is gone.
 
         Raises:
-          OSError: it is not there, or this rank may not.
+          OSError: the memory does not exist, or this rank may not map it.
         """
         file, _, size_bytes = self._tables[index][NUMBERS * place : NUMBERS * (place + 1)].tolist()
         return _mapped(self._pids[index], file, size_bytes)
 
     def staged(self, index: int, place: int) -> np.ndarray:
-        """Another rank's staging, mapped once; see ``map``."""
+        """Return another rank's staging memory, which is mapped once; see ``map``."""
         number = self.number(index, place)
         if index not in self._staged or self._staged[index][0] != number:
             self._staged[index] = number, self.map(index, place)
@@ -115,14 +115,14 @@ class MappedMemory:
 
 
 def obstacle(everyone: Any, neighbours: Sequence[int], rank: int) -> str:
-    """Why some rank cannot map another's memory; empty if all can.
+    """Return why some rank cannot map another rank's memory; empty if all can.
 
     Collective: all ranks.
 
     Args:
-      everyone: their channel.
-      neighbours: the ranks of this machine.
-      rank: this one.
+      everyone: channel of all ranks.
+      neighbours: ranks of this machine.
+      rank: this rank.
     """
     place = "the trial of mapped memory"
     secret = os.urandom(_SECRET_BYTES)
@@ -142,9 +142,9 @@ def _failure(others: Sequence[tuple[int, int, bytes]]) -> str:
         if not pid:
             return secret.decode()
         try:
-            # Another container's process may have the same number: what is there must be what its rank has written.
+            # A process in another container may have the same ID: the memory must contain what its rank has written.
             if _mapped(pid, file, _SECRET_BYTES).tobytes() != secret:
-                return f"process {pid} is another one's here"
+                return f"process ID {pid} belongs to another process here"
         except OSError as error:
             return str(error)
     return ""
@@ -152,9 +152,9 @@ def _failure(others: Sequence[tuple[int, int, bytes]]) -> str:
 
 def _mapped(pid: int, file: int, size_bytes: int) -> np.ndarray:
     path = f"/proc/{pid}/fd/{file}"
-    # (Another container's file may be shorter than what is mapped, and end the process that reads behind its end.)
+    # (A file of another container may be shorter than the mapping: a read behind its end would end this process.)
     if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
-        raise OSError(errno.ESRCH, f"{path} is another process's here")
+        raise OSError(errno.ESRCH, f"{path} belongs to another process here")
     own = os.open(path, os.O_RDWR)
     try:
         return _map(own, size_bytes, filled=True)
@@ -163,7 +163,7 @@ def _mapped(pid: int, file: int, size_bytes: int) -> np.ndarray:
 
 
 def _map(file: int, size_bytes: int, filled: bool) -> np.ndarray:
-    # (mmap.mmap keeps the file open, of which a process may have a thousand.)
+    # (mmap.mmap would keep the file open, and a process may have only a thousand files.)
     library = _library()
     flags = _SHARED | (_POPULATE if filled else 0)
     start = library.mmap(None, size_bytes, _READ | _WRITE, flags, file, 0)

@@ -1,7 +1,7 @@
-"""Process memory of a machine's other ranks, read and written where it lies: one copy where shared memory takes two.
+"""Process memory: reads and writes the memory of other ranks on a machine, with one copy; shared memory takes two.
 
-Linux lets a process do so (process_vm_readv(2)), if both belong to one user and neither the container nor the security
-module Yama objects; MPI libraries use it for large messages ("CMA").
+Linux allows it (process_vm_readv(2)) if both processes belong to one user, and if neither the container nor the
+security module Yama forbids it. MPI libraries use it for large messages ("CMA").
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ _PR_SET_PTRACER = 0x59616D61
 
 
 def address(array: np.ndarray) -> int:
-    """Where an array lies in this process."""
+    """Return the address of an array in this process."""
     return int(array.__array_interface__["data"][0])
 
 
 def allow_siblings() -> None:
-    """Under Yama's default only ancestors may read: let the launcher, and so what it started, do it too."""
-    with contextlib.suppress(AttributeError):  # no such call: then no such rule
+    """Allow the launcher and all that it started to read this process: Yama's default allows only ancestors."""
+    with contextlib.suppress(AttributeError):  # a system without this call does not have Yama's rule
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), 0, 0, 0)
 
 
-# What others may read and write, by who has published it: it lives until it is withdrawn, whoever drops the rest.
+# Arrays that other ranks may read and write, by their publisher. They stay alive here until they are withdrawn.
 _published: dict[ProcessMemory, Sequence[np.ndarray]] = {}
 
 
 class ProcessMemory:
     """The other ranks' memory, for one channel.
 
-    Every rank publishes addresses in shared memory; what orders publishing, reading and writing are the meetings of
-    those who use this. After one that failed nothing is withdrawn: a rank that comes late finds what was published.
+    Every rank publishes addresses in shared memory. The callers' barriers order publishing, reading and writing. After
+    a barrier that failed nothing is withdrawn, so that a late rank still finds the published arrays.
 
     Args:
-      pids: of the node's ranks.
-      tables: int64 [addresses] for each rank, shared.
-      index: of this rank among them.
+      pids: process IDs of the node's ranks.
+      tables: int64 [addresses] for each rank of the node, in shared memory.
+      index: index of this rank on the node.
 
     Raises:
-      OSError: there are no such system calls here.
+      OSError: this system does not have the system calls.
     """
 
     def __init__(self, pids: Sequence[int], tables: Sequence[np.ndarray], index: int) -> None:
@@ -58,29 +58,29 @@ class ProcessMemory:
         self._writev = _typed(library, "process_vm_writev")
 
     def publish(self, arrays: Sequence[np.ndarray]) -> None:
-        """Tell the others where this rank's arrays lie; they may read and write them after the next meeting."""
+        """Publish the addresses of this rank's arrays. Others may read and write the arrays after the next barrier."""
         _published[self] = arrays
         self._tables[self._index][: len(arrays)] = [address(array) for array in arrays]
 
     def withdraw(self) -> None:
-        """All have met, and have read and written what they had to."""
+        """Release the published arrays, when all ranks have read and written them and have met at a barrier."""
         del _published[self]
 
     def addresses(self, index: int) -> np.ndarray:
-        """What another rank has published: int64 [addresses]."""
+        """Return the addresses that another rank has published: int64 [addresses]."""
         return self._tables[index]
 
     def read(self, index: int, sources: np.ndarray, targets: np.ndarray, size_bytes: int) -> None:
         """Copy parts of another rank's memory.
 
         Args:
-          index: of the rank.
-          sources: int64 [parts, 2], addresses there and sizes in bytes (that is struct iovec); contiguous.
-          targets: int64 [parts, 2], addresses here and the same sizes; contiguous.
-          size_bytes: of all parts.
+          index: index of that rank on the node.
+          sources: int64 [parts, 2], addresses in that rank and sizes in bytes (struct iovec); contiguous.
+          targets: int64 [parts, 2], addresses in this rank and the same sizes; contiguous.
+          size_bytes: total size of all parts.
 
         Raises:
-          OSError: the system refuses, or the memory is not there.
+          OSError: the system refuses, or the memory does not exist.
         """
         self._transfer(self._readv, index, targets, sources, size_bytes)
 
@@ -88,12 +88,12 @@ class ProcessMemory:
         """Copy a contiguous array into another rank's memory.
 
         Args:
-          index: of the rank.
-          source: what to copy.
-          target: address there.
+          index: index of that rank on the node.
+          source: array to copy.
+          target: address in that rank.
 
         Raises:
-          OSError: the system refuses, or the memory is not there.
+          OSError: the system refuses, or the memory does not exist.
         """
         for start in range(0, source.nbytes, _MOST_BYTES):
             size = min(_MOST_BYTES, source.nbytes - start)

@@ -1,6 +1,6 @@
-"""Process state of a machine's other ranks, as Linux tells it: a stopped process and one that is busy are both silent.
+"""Process state: tells whether another rank of the machine is stopped or busy, since neither one responds.
 
-See proc(5), /proc/PID/stat. Processes of another process namespace cannot be seen, and are not spoken of.
+See proc(5), /proc/PID/stat. Processes of another process namespace cannot be seen, and are not reported.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _STATES = {"T": STOPPED, "t": STOPPED, "Z": GONE, "X": GONE}
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """A process, told from a later one with the same number.
+    """A process, identified by its ID and start time: a later process may have the same ID.
 
     Attributes:
-      pid: its number.
-      started: clock ticks since the machine's start; empty: unknown.
+      pid: process ID.
+      started: start time in clock ticks since the machine's start; empty: unknown.
     """
 
     pid: int
@@ -28,14 +28,14 @@ class Process:
 
     @classmethod
     def own(cls) -> Process:
-        """This one."""
+        """Return this process."""
         try:
             return cls(os.getpid(), _fields(os.getpid())[_STARTED])
         except OSError:
             return cls(os.getpid(), "")
 
     def state(self) -> str:
-        """``STOPPED``, ``RUNS``, or ``GONE``, as one that is hidden seems to be; ``UNKNOWN`` without Linux's files."""
+        """Return ``STOPPED``, ``RUNS`` or ``GONE`` (also if hidden); ``UNKNOWN`` if Linux's files cannot be read."""
         try:
             fields = _fields(self.pid)
         except (FileNotFoundError, ProcessLookupError):

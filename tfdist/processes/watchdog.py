@@ -1,4 +1,4 @@
-"""Watchdog: what a rank does to be kept watch over; what that is for, and the other side of it, is ``keep``."""
+"""Watchdog: the rank's side of the watchdog. The program that watches is ``watchdog_process``."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ _START_SECONDS = 30.0
 
 
 def end_job(exit_code: int = 1) -> None:
-    """Have the launcher end all ranks, before MPI has begun, if it is one that can be told."""
+    """Ask the launcher to end all ranks, before MPI has begun, if it is a launcher that takes such requests."""
     connection = _connection()
     if connection is not None:
         watchdog_process.end_job(connection, exit_code)
 
 
 def _connection() -> int | None:
-    # (Slurm's, too, tells of one, and sees to lost processes by itself.)
+    # (Slurm's PMI has a connection, too, but Slurm handles lost processes itself.)
     return None if started_by_slurm_pmi() else launcher_connection()
 
 
 @contextlib.contextmanager
 def others_expected(rank: int | None, seconds: float) -> Iterator[None]:
-    """MPI begins in here, when all ranks have come: one that has ended before ends the job (``absent_ranks``).
+    """Watch the start of MPI in this block. A rank that ends before MPI begins ends the job (``absent_ranks``).
 
     Args:
-      rank: this process's number; None: it is not known.
-      seconds: after which the job ends.
+      rank: rank of this process; None: unknown.
+      seconds: time limit for the start of MPI; then the job ends.
     """
     connection = _connection()
     looking = None
     if connection is not None and rank is not None:
         program = [sys.executable, "-I", "-S", absent_ranks.__file__, str(rank), str(connection), str(seconds)]
-        with contextlib.suppress(OSError):  # where no process can be begun, a rank does without
+        with contextlib.suppress(OSError):  # if no process can be started, the rank continues without
             looking = subprocess.Popen(program, stdin=subprocess.PIPE, pass_fds=(connection,))
     if looking is None:
         with process_deadline(seconds):
@@ -54,11 +54,11 @@ def others_expected(rank: int | None, seconds: float) -> Iterator[None]:
 
 
 class Watchdog:
-    """A small process beside a rank, which tells of its end if the rank cannot.
+    """A small process for each rank, which reports the end of the rank if the rank cannot.
 
     Args:
-      rank: this process's number.
-      size: of the job.
+      rank: rank of this process.
+      size: number of ranks of the job.
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -67,23 +67,23 @@ class Watchdog:
         connection = _connection()
         handed_on = () if connection is None else (connection,)
         arguments = map(str, (rank, size, self._pid, -1 if connection is None else connection))
-        # (Where no process can be begun, a rank does without.)
+        # (If no process can be started, the rank continues without.)
         with contextlib.suppress(OSError):
             command = [sys.executable, "-I", "-S", str(_PROGRAM), *arguments]
             self._starting = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=handed_on, bufsize=0)
 
     def begun(self) -> None:
-        """From now on it is no child of this process: scripts may wait for all of theirs."""
+        """Wait until the watchdog is no child of this process any more, because scripts may wait for all children."""
         if self._starting is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._starting.wait(_START_SECONDS)
 
     def ended(self) -> None:
-        """This rank has come to its end."""
+        """Tell the watchdog that this rank has come to its end."""
         self._say(watchdog_process.ENDED)
 
     def aborts(self) -> None:
-        """This rank says itself why it ends the job."""
+        """Tell the watchdog that this rank itself ends the job and reports why."""
         self._say(watchdog_process.ABORTS)
 
     def _say(self, word: bytes) -> None:

@@ -1,15 +1,15 @@
-"""Keeps watch over one rank, as a program of its own: no rank is lost without a word, and none leaves children behind.
+"""Watchdog process: a program that watches one rank, reports its unexpected end, and kills the children that it leaves.
 
     python -I -S watchdog_process.py RANK SIZE PID CONNECTION
 
-Launchers take a process that ends with exit code 0 for one that is done, also in the middle of the job: by ``os._exit``
-in a C library, ``exit``, or a program that ``os.exec`` has put in its place. They say nothing of a rank, and wait for
-whoever still holds its output: the workers of a rank that was killed. So this program holds the rank's output too, and
-its connection to the launcher (CONNECTION, a file descriptor, or -1), until the rank says on standard input that it has
-ended. If its process is gone before, it says so, ends the children that the rank has left, and has the launcher end the
-job (PMI-1's command ``abort``, which Hydra knows).
+Launchers take a process that ends with exit code 0 for finished, also in the middle of a job. Causes are ``os._exit``,
+``exit`` in a C library, or a program that ``os.exec`` has started in its place. Launchers do not name the lost rank.
+They wait for all processes that still hold its output, such as the workers of a killed rank. So this program holds the
+rank's output, too, and its connection to the launcher (CONNECTION, a file descriptor, or -1). It does so until the rank
+reports its end on standard input. If the rank's process is gone before, this program reports it and kills the children
+that the rank has left. Then it has the launcher end the job (PMI-1's command ``abort``, which Hydra supports).
 
-It imports nothing of the package, so that it begins at once and stays small. See ``watchdog``.
+It imports nothing of the package, so that it starts at once and stays small. See ``watchdog``.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import signal
 import sys
 import time
 
-ENDED, ABORTS = b"e", b"a"  # what the rank says: nothing more is to be kept; it ends the job itself
-_LOOK_SECONDS = 0.25  # where Linux cannot tell that a process is gone
+ENDED, ABORTS = b"e", b"a"  # messages of the rank: it needs no watchdog any more; it ends the job itself
+_LOOK_SECONDS = 0.25  # between two checks, if Linux cannot report the end of a process
 _ENDING_SECONDS = 0.5  # for a launcher that ends the job to close its connections
-_ASKED_TO_END = signal.SIGTERM, signal.SIGINT, signal.SIGHUP  # the launcher tells of these itself
+_ASKED_TO_END = signal.SIGTERM, signal.SIGINT, signal.SIGHUP  # the launcher reports these itself
 _EXIT_CODE, _STATE, _PARENT = 49, 0, 1  # fields of /proc/PID/stat behind the program's name
 
 
 def main(rank: str, size: str, pid: int, connection: int) -> None:
-    """Wait for the end of a process, and do what is left to be done."""
+    """Wait for the end of a process. If it was unexpected, report it, kill the process's children and end the job."""
     if os.fork():
-        os._exit(0)  # whoever started this has no child of it
+        os._exit(0)  # so that the rank has no child
     os.setsid()
     for number in _ASKED_TO_END:
         signal.signal(number, signal.SIG_IGN)
@@ -44,13 +44,15 @@ def main(rank: str, size: str, pid: int, connection: int) -> None:
         code = status >> 8 if status is not None else 0
         how = f"was ended by {_named(ended_by)}" if ended_by else f"has left with exit code {code}"
         hint = "; the kernel does so when memory runs out" if ended_by == signal.SIGKILL else ""
-        hint = hint if ended_by else ", without coming to its program's end (os._exit or exit in a library, say)"
+        hint = (
+            hint if ended_by else ", without coming to its program's end (for example os._exit, or exit in a library)"
+        )
         if status is None:
-            how, hint = "has ended before its program's end", "; only what has started it knows how"
+            how, hint = "has ended before its program's end", "; only its parent process has the exit code"
         with contextlib.suppress(OSError):
             where = f"process {pid} on {os.uname().nodename}"
             os.write(2, f"tfdist: rank {rank} of {size} ({where}) {how}{hint}: the job ends\n".encode())
-            time.sleep(0.2)  # for the launcher to hand it on
+            time.sleep(0.2)  # for the launcher to forward the message
         _end(outputs, above)
         end_job(connection, 128 + ended_by if ended_by else code or 1)
     else:
@@ -58,14 +60,14 @@ def main(rank: str, size: str, pid: int, connection: int) -> None:
 
 
 def end_job(connection: int, exit_code: int) -> None:
-    """Have the launcher end all ranks, whatever they have come to; with PMI-1's command, which Hydra knows."""
+    """Have the launcher end all ranks, whatever they do, with PMI-1's command ``abort``, which Hydra supports."""
     if connection >= 0:
         with contextlib.suppress(OSError):
             os.write(connection, f"cmd=abort exitcode={exit_code}\n".encode())
 
 
 def _wait(pid: int) -> bool:
-    """Until the process is gone; whether nothing is to be said of it."""
+    """Wait until the process is gone. Return True if its end is not to be reported."""
     waiting = select.poll()
     waiting.register(0, select.POLLIN)
     gone = None
@@ -80,7 +82,7 @@ def _wait(pid: int) -> bool:
             if words == ENDED:
                 os._exit(0)
             quiet = quiet or words == ABORTS
-            if not words:  # its end of the pipe is closed
+            if not words:  # the rank's end of the pipe is closed
                 waiting.unregister(0)
         if gone in found or (gone is None and _fields(pid)[_STATE] in "ZX"):
             return quiet
@@ -102,22 +104,22 @@ def _fields(pid: int) -> list[str]:
 
 
 def _status(pid: int) -> int | None:
-    """As ``os.wait`` has it; None if the process has been waited for already."""
+    """Return a process's status in the form of ``os.wait``; None if its parent has waited for it already."""
     fields = _fields(pid)
     return int(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE and fields[_STATE] == "Z" else None
 
 
 def _hung_up(connection: int) -> bool:
-    """Whether the launcher has ended the job, and this rank with it."""
+    """Return whether the launcher has ended the job, and this rank with it."""
     if connection < 0:
-        return True  # this launcher sees to all of that by itself
+        return True  # this launcher handles lost ranks itself
     closed = select.poll()
     closed.register(connection, 0)
     return bool(closed.poll(1e3 * _ENDING_SECONDS))
 
 
 def _above(pid: int) -> set[int]:
-    """The processes that have started a process."""
+    """Return the ancestors of a process."""
     found = set()
     while pid > 1 and pid not in found:
         pid = int(_fields(pid)[_PARENT])
@@ -126,7 +128,7 @@ def _above(pid: int) -> set[int]:
 
 
 def _pipes(connection: int) -> set[tuple[int, int]]:
-    """What the launcher waits for: the pipes of the rank's output, and its connection; device and number of each."""
+    """Return (device, inode) of the rank's output pipes and of its connection: the launcher waits for their end."""
     found = set()
     for descriptor in (1, 2, connection):
         with contextlib.suppress(OSError):
@@ -137,9 +139,9 @@ def _pipes(connection: int) -> set[tuple[int, int]]:
 
 
 def _end(outputs: set[tuple[int, int]], above: set[int]) -> None:
-    """Kill whoever else writes to these: the rank's children, which nobody needs any more."""
+    """Kill all other processes that write to these outputs: the rank's children, which nobody needs any more."""
     holders = {int(name) for name in os.listdir("/proc") if name.isdigit() and _writes(name, outputs)}
-    wrappers = holders & above  # a shell that has started the rank, whose other children are none of the rank's
+    wrappers = holders & above  # shells that have started the rank: their other children do not belong to it
     for pid in holders - above - {os.getpid()}:
         if int(_fields(pid)[_PARENT]) not in wrappers:
             with contextlib.suppress(OSError):
@@ -153,7 +155,7 @@ def _writes(pid: str, outputs: set[tuple[int, int]]) -> bool:
             if (status.st_dev, status.st_ino) in outputs:
                 with open(f"/proc/{pid}/fdinfo/{descriptor}") as file:
                     flags = next(line for line in file if line.startswith("flags:"))
-                if int(flags.split()[1], 8) & os.O_ACCMODE:  # the launcher reads
+                if int(flags.split()[1], 8) & os.O_ACCMODE:  # the launcher itself only reads
                     return True
     return False
 

@@ -1,1 +1,1 @@
-"""What the ranks' flight recorders hold, side by side: where they differ, who was late, and a Chrome trace of it."""
+"""Comparison of the ranks' flight recorders: where ranks differ, which ranks were late, and a Chrome trace."""

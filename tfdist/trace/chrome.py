@@ -16,17 +16,17 @@ from tfdist.trace.ranks import Rank
 from tfdist.trace.recorded import Event
 from tfdist.trace.steps import step_starts
 
-# What the computing thread does and what happens beside it are two lines of a rank's row; the operations follow.
+# A rank has one line for its computing thread and one for exchanges in other threads; the operations' lines follow.
 _COMPUTING = ("copy in", "held up")
 _ROWS = ("computation", "exchange")
 
 
 def write(path: str, ranks: Sequence[Rank]) -> None:
-    """Write the trace, first under a name that nobody can foresee.
+    """Write the trace, first under a name that cannot be guessed.
 
     Args:
-      path: of the file.
-      ranks: on one clock.
+      path: path of the file.
+      ranks: the ranks, with times on one clock.
     """
     begin = min((event.start for rank in ranks for event in rank.recorded.events), default=0.0)
     trace = [entry for rank in ranks for entry in _of_rank(rank, begin)]

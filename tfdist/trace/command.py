@@ -1,4 +1,4 @@
-"""``python -m tfdist trace``: what the ranks of a job did last, by the files that their flight recorders have left."""
+"""``python -m tfdist trace``: what the ranks of a job did last, from the files of their flight recorders."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tfdist.trace.ranks import Operation, Rank, load, operations
 from tfdist.trace.recorded import Event
 from tfdist.trace.steps import table
 
-_LISTED = 8  # ranks whose whereabouts are told in full
-_LINES = 12  # of a thread's
+_LISTED = 8  # ranks described in full, at most
+_LINES = 12  # of a thread's stack, at most
 
 
 def report(ranks: Sequence[Rank]) -> str:
-    """All that can be said, in lines.
+    """Return the report about the ranks.
 
     Args:
-      ranks: on one clock.
+      ranks: the ranks, with times on one clock.
     """
     done = operations(ranks)
     return "\n".join([*_heading(ranks, done), "", *_difference(ranks, done), "", *_slowest(ranks, done)])
@@ -79,7 +79,7 @@ def _told(rank: Rank, event: Event) -> str:
     when = f"came at {_clock(rank, event.start)}"
     if not event.met:
         return f"{event.what}: {when}, and waits for others"
-    return f"{event.what}: {when}, all there {_clock(rank, event.met)}"
+    return f"{event.what}: {when}, all ranks there at {_clock(rank, event.met)}"
 
 
 def _slowest(ranks: Sequence[Rank], done: Sequence[Operation]) -> Iterator[str]:
@@ -123,21 +123,21 @@ def _time_of_day(seconds: float) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command.
+    """Run the command.
 
     Args:
-      arguments: after ``trace``.
+      arguments: arguments after ``trace``.
 
     Returns:
-      0; 2 if the files cannot be read.
+      The exit code: 0, or 2 if the files cannot be read.
     """
     parser = argparse.ArgumentParser(
         prog="python -m tfdist trace",
-        description="Line up what the ranks of one job did last: where they first differ, where those that are "
-        "missing were, and which rank was the slowest.",
+        description="Compare what the ranks of one job did last: where they first differ, where missing ranks were, "
+        "and which rank was the slowest.",
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="of the flight recorder, or a folder of them")
-    parser.add_argument("--chrome", metavar="FILE", help="write a trace that Perfetto and Chrome's about:tracing open")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="file of the flight recorder, or folder of such files")
+    parser.add_argument("--chrome", metavar="FILE", help="write a trace for Perfetto and Chrome's about:tracing")
     options = parser.parse_args(arguments)
     try:
         ranks = load(options.files)

@@ -1,4 +1,4 @@
-"""Ranks side by side: their files on one clock, and their common operations."""
+"""Ranks: their files on one clock, and their common operations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Rank:
     """One rank's file.
 
     Attributes:
-      number: of the rank.
-      recorded: what the file holds; the events' times are on the clock of the first rank that is there.
+      number: number of the rank.
+      recorded: content of the file, with the events' times on the clock of the first rank that has a file.
     """
 
     number: int
@@ -24,24 +24,24 @@ class Rank:
 
     @property
     def operations(self) -> list[Event]:
-        """What other ranks were needed for."""
+        """Events that needed other ranks."""
         return [event for event in self.recorded.events if not event.kind]
 
     @property
     def spans(self) -> list[Event]:
-        """What a timeline has beside them."""
+        """Spans, which only a timeline has."""
         return [event for event in self.recorded.events if event.kind]
 
 
 def load(names: Iterable[str]) -> list[Rank]:
-    """The ranks whose files these are, by number.
+    """Return the ranks of some files, by number.
 
     Args:
-      names: of files, and of folders that hold nothing else.
+      names: names of files, and of folders that hold no other files.
 
     Raises:
-      ValueError: one is no flight recorder's file, two are of the same rank, or there is none.
-      OSError: one cannot be read.
+      ValueError: a file is not from a flight recorder, two files are of the same rank, or there is no file.
+      OSError: a file cannot be read.
     """
     paths = [path for name in names for path in (sorted(Path(name).iterdir()) if Path(name).is_dir() else [Path(name)])]
     found: dict[int, tuple[Path, Recorded]] = {}
@@ -70,7 +70,7 @@ def _on_clock_of(first: Rank, rank: Rank) -> Rank:
 
 
 def _offset(first: Rank, rank: Rank) -> float:
-    """Seconds that a rank's clock is behind the first one's: when all have met, it is the same moment for all."""
+    """Return by how many seconds a rank's clock is behind the first rank's: all ranks meet at the same moment."""
     if rank.recorded.head["machine"] == first.recorded.head["machine"]:
         return 0.0
     met = {(e.owner, e.step): e.met for e in first.operations if e.met}
@@ -80,13 +80,13 @@ def _offset(first: Rank, rank: Rank) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """What ranks were to do together.
+    """An operation that several ranks had to do together.
 
     Attributes:
-      line: of operations, in their order the same on all its ranks.
-      number: on that line.
-      by_rank: those that came.
-      absent: ranks that should have come, and whose files would still tell it.
+      line: line of operations, which has the same order on all its ranks.
+      number: number of the operation on this line.
+      by_rank: event of each rank that came.
+      absent: ranks that should have come, and have files that would still show it.
     """
 
     line: str
@@ -96,17 +96,17 @@ class Operation:
 
     @property
     def start(self) -> float:
-        """When the first one came."""
+        """When the first rank came."""
         return min(event.start for event in self.by_rank.values())
 
     @property
     def differs(self) -> bool:
-        """Whether it is not the same on all ranks."""
+        """Whether the operation is not the same on all ranks."""
         return bool(self.absent) or len({(e.what, e.size_bytes) for e in self.by_rank.values()}) > 1
 
 
 def operations(ranks: Sequence[Rank]) -> list[Operation]:
-    """All that the ranks did together, in the order of time."""
+    """Return all operations that the ranks did together, in the order of time."""
     lines: dict[str, dict[int, dict[int, Event]]] = {}
     for rank in ranks:
         for event in rank.operations:
@@ -129,7 +129,7 @@ def operations(ranks: Sequence[Rank]) -> list[Operation]:
 
 
 def _remembers(rank: Rank, begin: int | None, number: int, start: float) -> bool:
-    """Whether a rank's file would have an operation that began then, had the rank come."""
+    """Whether a rank's file would still show an operation that began at ``start``, if the rank had come."""
     if rank.recorded.complete:
         return True
     return number > begin if begin is not None else start > rank.recorded.events[0].start

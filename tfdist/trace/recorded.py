@@ -1,4 +1,4 @@
-"""Recorded: what a file of the flight recorder holds."""
+"""Recorded: the content of a flight recorder's file."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tfdist.core.flight_recorder import FORMAT, HEAD_BYTES, RECORD, SEPARATOR, S
 
 
 class Event(NamedTuple):
-    """Something that a rank did; seconds on its clock.
+    """Something that a rank did. Times are in seconds on its clock.
 
     Attributes:
-      kind: of a span; empty: an operation of all ranks of a line.
-      owner: the collective, or the line: the same on all its ranks.
-      step: of the collective, or how manieth of the line.
-      what: in words.
-      size_bytes: that this rank brought; 0: unknown.
-      start: when it came.
-      met: when all were there; 0: not yet, or nobody was awaited.
-      end: 0: not yet.
+      kind: kind of a span; empty: an operation of all ranks of a line.
+      owner: name of the collective or the line; the same on all its ranks.
+      step: step of the collective, or number of the operation on the line.
+      what: description for messages.
+      size_bytes: number of bytes that this rank brought; 0: unknown.
+      start: when the rank came, or the span began.
+      met: when all ranks had come; 0: not yet, or no rank was awaited.
+      end: when it ended; 0: not yet.
     """
 
     kind: str
@@ -37,15 +37,15 @@ class Event(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """What a file holds.
+    """Content of a file.
 
     Attributes:
-      head: of its process: ``rank``, ``size``, ``host``, ``machine``, ``pid``; ``clock``: what is to be added to an
-        event's times to have seconds since the epoch.
-      events: in their order.
-      complete: no event has been overwritten.
-      stacks: where the threads were.
-      looked: when, in seconds since the epoch; 0: never.
+      head: facts of the process: ``rank``, ``size``, ``host``, ``machine``, ``pid``. ``clock`` plus an event's time
+        gives seconds since the epoch.
+      events: the events, in their order.
+      complete: True if no event has been overwritten.
+      stacks: stacks of the threads.
+      looked: when the stacks were recorded, in seconds since the epoch; 0: never.
     """
 
     head: Mapping[str, Any]
@@ -56,12 +56,12 @@ class Recorded:
 
 
 def read(path: Path) -> Recorded:
-    """A file's content.
+    """Read a file.
 
     Raises:
-      ValueError: it is no flight recorder's.
+      ValueError: the file is not from a flight recorder.
     """
-    content = path.read_bytes().ljust(HEAD_BYTES + STACKS_BYTES, b"\0")  # somebody may have shortened it
+    content = path.read_bytes().ljust(HEAD_BYTES + STACKS_BYTES, b"\0")  # the file may have been truncated
     try:
         head = json.loads(content[:HEAD_BYTES])
         if head["format"] != FORMAT:

@@ -1,4 +1,4 @@
-"""Steps: where the time of a training step went on each rank, by a timeline's spans."""
+"""Steps: how each rank spent the time of a training step, from a timeline's spans."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tfdist.trace.recorded import Event
 
 
 def table(ranks: Sequence[Sequence[Event]]) -> str:
-    """Where the time of a step went on each rank, and who was late.
+    """Return a table of how each rank spent the time of a step, and in how many steps it was late.
 
-    A step's length is the median distance of successive steps; communication counts the copies and sums, but no
-    waiting for peers; what is hidden of it has not held up the computation.
+    A step's length is the median time from one step to the next. Communication counts the copies and sums, but not
+    the wait for other ranks. Its hidden share has not held up the computation.
     """
     late = _late(ranks)
     lines = [f"{'rank':>4} {'steps':>6} {'step ms':>9} {'compute':>9} {'communication':>14} {'hidden':>7} {'late':>6}"]
@@ -33,7 +33,7 @@ def table(ranks: Sequence[Sequence[Event]]) -> str:
 
 
 def step_starts(events: Sequence[Event]) -> Mapping[int, float]:
-    """When each step's exchanges began on this rank, for the collective that has most of them."""
+    """Return when each step's exchanges began on this rank, for the collective with the most steps."""
     by_owner: dict[str, dict[int, float]] = {}
     for event in events:
         if event.kind == "wait":
@@ -42,7 +42,7 @@ def step_starts(events: Sequence[Event]) -> Mapping[int, float]:
 
 
 def _held_up(events: Sequence[Event]) -> float:
-    """Seconds in which the computation had to wait: of a single exchange, all that it does; overlaps count once."""
+    """Return the seconds in which computation waited; a single exchange counts in full, overlaps count once."""
     split = {e.owner for e in events if e.kind == "held up"}
     spans = sorted(
         (e.start, e.end) for e in events if e.kind == "held up" or (e.owner not in split and e.kind != "copy in")
@@ -55,7 +55,7 @@ def _held_up(events: Sequence[Event]) -> float:
 
 
 def _late(ranks: Sequence[Sequence[Event]]) -> list[int]:
-    """In how many steps each rank was the last at the first exchange of a collective."""
+    """Return in how many steps each rank came last to the first exchange of a collective."""
     arrivals: dict[tuple[str, int], dict[int, float]] = {}
     for rank, events in enumerate(ranks):
         for event in events:

@@ -1,4 +1,4 @@
-"""Timeline: the parts that the ranks have written, put together in one file."""
+"""Timeline: puts the parts that the ranks have written together in one file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tfdist.trace.steps import table
 
 
 def put_together(timeline: str, size: int) -> None:
-    """Put the ranks' parts together, as far as they are to be seen from here, and say what was in them.
+    """Put the ranks' parts together if all are visible on this machine, and log the table of steps.
 
     Args:
-      timeline: path of the whole.
-      size: ranks that have written.
+      timeline: path of the timeline.
+      size: number of ranks that have written.
     """
     files = [timeline_file(timeline, rank) for rank in range(size)]
     there = [file for file in files if os.path.exists(file)]
@@ -25,8 +25,8 @@ def put_together(timeline: str, size: int) -> None:
         return
     if len(there) < len(files):
         announce(
-            f"the timeline's files of {len(files) - len(there)} ranks are on other machines: bring them together, and "
-            f"run python -m tfdist trace {timeline}.rank-* --chrome {timeline}"
+            f"the timeline's files of {len(files) - len(there)} ranks are on other machines: copy them to one folder, "
+            f"and run python -m tfdist trace {timeline}.rank-* --chrome {timeline}"
         )
         return
     ranks = load(there)

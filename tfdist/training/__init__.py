@@ -1,1 +1,1 @@
-"""What data-parallel training does to a program: gradient rewrite, first step, join, data shards, learning rate."""
+"""Training: what tfdist changes in a training program: gradient rewrite, first step, join, data shards, ``fit``."""

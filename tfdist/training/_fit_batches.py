@@ -1,4 +1,4 @@
-"""Batches of ``model.fit``: an epoch has the same number of batches on every rank, and other ones."""
+"""Batches of ``model.fit``: each rank trains on its own batches, equally many per epoch on all ranks."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tfdist.training import data_shard
 from tfdist.transport.interfaces import Channel, DisagreementError
 
 _NOTHING = (
-    "rank {} has no data to train on ({}), and an epoch ends on all ranks when the first has no batch left: nothing "
+    "rank {} has no data to train on ({}). An epoch ends on all ranks when one rank has no batch left, so nothing "
     "would be trained. Give each rank data: tfdist.shard(data), fewer ranks, or a smaller batch"
 )
 _START = "the beginning of model.fit, where the ranks compare their data"
 
 
 class EqualBatches:
-    """Makes the iterator of a Keras 3 training end an epoch on all ranks together.
+    """Makes the epoch iterator of Keras 3 end on all ranks after the same batch.
 
-    Where all ranks know how many batches they have, the smallest number counts, and nothing is exchanged in an epoch.
-    Else they tell each other before each batch whether they have one.
+    If the number of batches is known on all ranks, the smallest number counts, without exchanges during an epoch.
+    Otherwise the ranks exchange before each batch whether they have one.
 
     Args:
       job: the ranks.
 
     Attributes:
-      batch_size: of this rank, in the last training; None: it is not known.
+      batch_size: batch size of this rank in the last training; None if it is unknown.
     """
 
     def __init__(self, job: Job) -> None:
@@ -41,11 +41,15 @@ class EqualBatches:
         self._digest = 0
 
     def begin(self, given: Mapping[str, Any]) -> None:
-        """A training begins with what ``fit`` was given, by name."""
+        """Note the data of a training that begins.
+
+        Args:
+          given: the arguments of ``fit``, by name.
+        """
         self._digest = data_shard.digest(given.get("x"))
 
     def equalise(self, iterator: Any) -> None:
-        """Collective: all ranks, each with its own iterator."""
+        """Make an iterator end after the same batch on all ranks. Collective: all ranks, each with its own iterator."""
         dataset, adapter = keras_fit.dataset_of(iterator), iterator.data_adapter
         self.batch_size = getattr(adapter, "batch_size", None)
         infinite = bool(dataset.cardinality() == tf.data.INFINITE_CARDINALITY)
@@ -60,26 +64,28 @@ class EqualBatches:
         self._job.data_comparison.fit_begins(self._digest if same else 0)
         if any(n is None for n in numbers) and not all(facts.infinite for facts in ranks):
             self._channel = self._channel or world.channel("the data of model.fit")
-            # A rank may have less each time.
+            # A rank may have fewer batches in each epoch, so the ranks must agree in each.
             keras_fit.take_from(iterator, functools.partial(_agreeing, dataset, self._channel, self._job))
             return
         known = [n for n in numbers if n is not None]
         if known and not min(known) and max(known):
             raise DisagreementError(_NOTHING.format(known.index(0), f"{known} batches an epoch"))
         if len(set(known)) > 1:
-            announce(f"the ranks have {known} batches an epoch: it ends after {min(known)} on all (see tfdist.shard)")
+            announce(
+                f"the ranks have {known} batches an epoch: epochs end after {min(known)} on all (see tfdist.shard)"
+            )
             keras_fit.shorten(iterator, min(known))
             dataset = dataset.take(min(known))
         keras_fit.take_from(iterator, lambda: dataset)
 
 
 class _Facts(NamedTuple):
-    """What a rank says of its data.
+    """Description of a rank's data, which it sends to all ranks.
 
     Attributes:
-      num_batches: of an epoch; None if it is not known.
-      steps_per_epoch: as given.
-      infinite: they never end.
+      num_batches: number of batches in an epoch; None if it is unknown.
+      steps_per_epoch: argument of ``fit``; None if it was not given.
+      infinite: True if the dataset never ends.
       digest: see ``data_shard.digest``.
     """
 
@@ -95,7 +101,7 @@ def _agreeing(dataset: Any, channel: Channel, job: Job) -> _Agreeing:
 
 
 class _Agreeing:
-    """A dataset's elements, as long as all ranks have one."""
+    """Iterator over a dataset's elements that ends on all ranks when one rank has no element left."""
 
     def __init__(self, dataset: Any, channel: Channel) -> None:
         self._elements: Iterator[Any] = iter(dataset)
@@ -106,22 +112,22 @@ class _Agreeing:
         return self
 
     def __next__(self) -> Any:
-        """Collective: all ranks."""
+        """Return the next element of this rank. Collective: all ranks."""
         element = next(self._elements, None)
         flags = self._channel.arrive("the next batch of model.fit", int(element is None))
         if any(flags):
             ended = [rank for rank, flag in enumerate(flags) if flag]
             if len(ended) < len(flags):
                 if not self._begun:
-                    raise DisagreementError(_NOTHING.format(ended[0], "not one batch, while other ranks have some"))
+                    raise DisagreementError(_NOTHING.format(ended[0], "no batch, while other ranks have batches"))
                 announce(f"rank {', '.join(map(str, ended))} has no batch left: the epoch ends here on all ranks")
-            raise tf.errors.OutOfRangeError(None, None, "the epoch has ended")  # as TensorFlow's own iterators do
+            raise tf.errors.OutOfRangeError(None, None, "the epoch has ended")  # TensorFlow's own iterators raise it
         self._begun = True
         return element
 
 
 class _Ahead(_Agreeing):
-    """Such elements, of which it is known which one is the last: what has been accumulated is applied with it."""
+    """``_Agreeing`` that reads one element ahead, to mark the last step, which applies the accumulated gradients."""
 
     def __init__(self, dataset: Any, channel: Channel, job: Job) -> None:
         super().__init__(dataset, channel)
@@ -130,7 +136,7 @@ class _Ahead(_Agreeing):
         self._ended: tf.errors.OutOfRangeError | None = None
 
     def __next__(self) -> Any:
-        """Collective: all ranks."""
+        """Return the next element, and mark the last step of the epoch. Collective: all ranks."""
         if not self._ahead:
             self._ahead.append(self._following())
         element = self._ahead.pop()

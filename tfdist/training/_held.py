@@ -1,9 +1,10 @@
-"""What a rank holds that all must have alike, outside of sessions and in one: see ``variables.held``.
+"""Held variables: the variables that must be the same on all ranks, in a session and outside: see ``variables.held``.
 
-It is what is trained, what its optimizers keep, and what else the loss reads. By rule that leaves out what is meant to
-be each rank's own: states of random generators; statistics of batches (moving means and variances); metrics, and what
-else TensorFlow has each replica hold; states of samples, with a row for each of the batch; and what the script tells of
-by ``tfdist.keep_own``, or has set to arrays of its own between steps.
+These are the trained variables, the optimizers' variables, and the other variables that the loss reads. Variables that
+each rank is meant to have for itself are excluded. They are states of random generators, statistics of batches (moving
+means and variances), and metrics and other variables that TensorFlow keeps for each replica. States of samples, with a
+row for each sample of the batch, are excluded too. So are variables that the script has given to ``tfdist.keep_own``,
+or has set between steps to arrays of this rank.
 """
 
 from __future__ import annotations
@@ -28,30 +29,30 @@ from tfdist.variables.loss_reads import loss_reads
 from tfdist.variables.session_variables import SessionVariables, settable
 
 _SAMPLES = (
-    "%s has a row for each sample of a rank's batch: it is taken for the samples' own state, which is each rank's "
-    "(tfdist.keep_own(variable) says so, without this line)"
+    "%s has a row for each sample of a rank's batch. It is treated as state of the samples, which each rank has for "
+    "itself. Call tfdist.keep_own(variable) to confirm this and to remove this message"
 )
 _INPUTS = ("Placeholder", "IteratorGetNext", "QueueDequeue")
-_CHUNK_BYTES = 1 << 26  # read at a time
+_CHUNK_BYTES = 1 << 26  # about the most that one run of a session reads
 
 
 def left_out(variable: Any) -> bool:
-    """Whether a variable that the loss reads is each rank's own: by its name, or as TensorFlow has it for replicas.
+    """Return whether a variable that the loss reads is meant to differ between ranks.
 
-    What is put together when it is read (a metric's totals) is each replica's meanwhile.
+    Its name decides, or its ``synchronization``. With ``ON_READ`` (totals of metrics) each replica has its own value.
     """
     by_replica = getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
     return by_replica or random_state(variable) or batch_statistic(variable) or metric_state(variable)
 
 
 class HeldOutside:
-    """Outside of sessions; see ``held.Holder``.
+    """Held variables outside of sessions; see ``held.Holder``.
 
     Args:
-      known: what this process knows of its variables.
-      candidates: what is used in one place: by a function, or in an eager step.
-      reads: keys of those that the loss reads.
-      batch_sizes: rows of what a function is given.
+      known: the variables of this process.
+      candidates: variables that a function or an eager step uses.
+      reads: keys of the variables that the loss reads.
+      batch_sizes: numbers of rows of a function's inputs.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class HeldOutside:
         there = [v for reference in self._candidates.values() if (v := reference()) is not None]
         numbered = [(number, v) for v in there if (number := self._known.number(v)) is not None]
         found = [self._as_held(variable) for _, variable in sorted(numbered, key=lambda pair: pair[0])]
-        # (After a block of local steps an optimizer's own state may be each rank's.)
+        # With local SGD, optimizer states may differ between ranks also after a block's end.
         only_trained = self._known.in_blocks
         return [one for one in found if one is not None and (one.kind == TRAINED or not only_trained)]
 
@@ -101,7 +102,7 @@ class HeldOutside:
 
     def read(self, held: Sequence[Held]) -> Iterator[np.ndarray]:
         for one in held:
-            yield np.asarray(one.variable.read_value())  # not a copy, on a processor
+            yield np.asarray(one.variable.read_value())  # no copy if the variable is in host memory
 
     def load(self, held: Held, value: np.ndarray) -> None:
         with self._known.setting():
@@ -114,20 +115,20 @@ class HeldOutside:
         self._known.own.add(tf_variables.name(held.variable))
 
 
-_sessions = itertools.count()  # an address may stand for another one later, and on some ranks alone
+_sessions = itertools.count()  # not id(): an address may be used again for another session, on some ranks only
 _told_of_samples: set[str] = set()
 
 
 def rows_of(values: Iterable[Any]) -> set[int]:
-    """How many rows tensors or variables have, a sample each perhaps, where there are several."""
+    """Return the numbers of rows of tensors or variables that are more than one: possible batch sizes."""
     shapes = (value.shape for value in values if value.dtype not in (tf.resource, tf.variant))
-    # (With TensorFlow 1's behaviour an element of a shape is no number.)
+    # With TensorFlow 1's behaviour an element of a shape is a Dimension, not a number.
     rows = (tf.compat.dimension_value(shape[0]) for shape in shapes if shape.rank)
     return {number for number in rows if (number or 1) > 1}
 
 
 def _of_samples(name: str, variable: Any, batch_sizes: Set[int]) -> bool:
-    """Whether it has a row for each sample of a batch, which is told once."""
+    """Return whether a variable has a row for each sample of a batch, and log this once for each name."""
     if not rows_of([variable]) & batch_sizes:
         return False
     if name not in _told_of_samples:
@@ -137,11 +138,11 @@ def _of_samples(name: str, variable: Any, batch_sizes: Set[int]) -> bool:
 
 
 class HeldInSession:
-    """In a session.
+    """Held variables in a session; see ``held.Holder``.
 
     Args:
-      session: which.
-      run: ``Session.run`` itself, without the hook around it.
+      session: the session.
+      run: the original ``Session.run``, without the hook.
     """
 
     def __init__(self, session: Any, run: Callable[..., Any]) -> None:
@@ -201,7 +202,7 @@ class HeldInSession:
 
 
 def _kinds(graph: Any, state: GraphState) -> dict[Hashable | None, str]:
-    """What each variable of a graph is for, by its key."""
+    """Return the kind of each held variable of a graph, by key: trained, read by the loss, or an optimizer's."""
     sources = [tensor for marker in state.markers.values() for tensor in marker.sources]
     found: dict[Hashable | None, str] = dict.fromkeys(loss_reads(sources), READ)
     for optimizer in state.optimizers:
@@ -213,6 +214,6 @@ def _kinds(graph: Any, state: GraphState) -> dict[Hashable | None, str]:
 
 
 def _batch_sizes(graph: Any) -> set[int]:
-    """Rows of what a graph is fed or takes from a queue or dataset, as far as they are known before a run."""
+    """Return the numbers of rows of a graph's inputs (feeds, queues, datasets) that have static shapes."""
     inputs = (op for op in graph.get_operations() if op.type.startswith(_INPUTS))
     return rows_of(tensor for op in inputs for tensor in op.outputs)

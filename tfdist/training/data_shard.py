@@ -1,4 +1,4 @@
-"""Data shard of a script: which examples rank r of n reads, the same number for every rank."""
+"""Data shard: the examples that rank r of n reads, equally many on every rank."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from tfdist.core.log import announce
 _INFINITE, _UNKNOWN = -1, -2  # tensorflow/core/framework/dataset.h
 Remainder = Literal["drop", "pad"]
 _LOOKED_AT_ROWS = 32
-# What gives all of its input, in whatever order (tensorflow/python/data/ops): nobody's share is cut out by these.
+# Datasets that return all elements of their input, in any order (tensorflow/python/data/ops). They cut out no shard.
 _KEEPING = {
     *("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset", "_ShuffleDataset", "_RepeatDataset"),
     *("_MapDataset", "_ParallelMapDataset", "_PrefetchDataset", "CacheDataset", "_OptionsDataset"),
 }
-_TOLD_SHARE = 0.01  # of the elements: a file of five, and not a row of thousands
+_TOLD_SHARE = 0.01  # of the elements: log that a file of five is left out, but not a row of thousands
 
 
 def shard(data: Any, rank: int, size: int, remainder: Remainder = "drop") -> Any:
-    """Rank ``rank``'s share of ``data``: elements rank, rank + size, rank + 2 size, …
+    """Return the shard of ``data`` of one rank: elements rank, rank + size, rank + 2 size, …
 
     Args:
-      data: a ``tf.data.Dataset``; a sequence that can be sliced (list, tuple, str, NumPy array, tensor: along the first
-        axis); or a structure, as Keras's ``fit`` takes it, of which each part is shared so: a dict, or a tuple or list
-        of arrays and tensors (some may be dicts of them, or None), of at least one axis each.
-      rank: from 0.
-      size: number of shares.
-      remainder: what happens to the elements that do not fill a last round. ``drop`` leaves them out, ``pad`` fills
-        the round with elements from the beginning; either way all shares are equally long.
+      data: a ``tf.data.Dataset``, a sequence (list, tuple, str, NumPy array, tensor), which is sliced along its first
+        axis, or a structure as for Keras's ``fit``. A structure is a dict, or a tuple or list of arrays, tensors,
+        dicts or None. Each part of a structure is sharded, and has at least one axis.
+      rank: rank of the shard, from 0.
+      size: number of shards.
+      remainder: ``drop`` leaves out the elements that do not fill a last round. ``pad`` fills the round with elements
+        from the beginning. In both cases all shards have the same length.
 
     Returns:
-      The same kind of thing as ``data``.
+      A shard of the same type as ``data``.
 
     Raises:
-      ValueError: no element for each rank, an unknown ``remainder``, or a dataset of unknown length to be padded; parts
-        of unequal lengths, or a tuple or list of arrays and other things.
+      ValueError: there are fewer elements than ranks, or ``remainder`` is unknown. Or a dataset of unknown length is to
+        be padded, the parts have unequal lengths, or a tuple or list contains arrays and other things.
     """
     if not isinstance(remainder, str):
         raise ValueError(
-            f"the second argument of shard is what becomes of a remainder, 'drop' or 'pad', and not "
-            f"{type(remainder).__name__}: share several arrays one by one, or as a tuple: x, y = tfdist.shard((x, y))"
+            f"the second argument of shard is the remainder, 'drop' or 'pad', not a {type(remainder).__name__}. "
+            "To share several arrays, call shard for each, or with a tuple: x, y = tfdist.shard((x, y))"
         )
     if remainder not in ("drop", "pad"):
         raise ValueError(f"remainder={remainder!r}; it is 'drop' or 'pad'")
@@ -59,7 +59,7 @@ def shard(data: Any, rank: int, size: int, remainder: Remainder = "drop") -> Any
         return _mapped(data, lambda part: shard(part, rank, size, remainder))
     length = _rows(data)
     _check_enough(length, size)
-    rows = getattr(data, "iloc", data)  # of pandas, by position
+    rows = getattr(data, "iloc", data)  # pandas selects rows by position with iloc
     if remainder == "pad":
         return _padded(data, rows, length, size, rank)
     _tell_dropped(length, size)
@@ -67,13 +67,13 @@ def shard(data: Any, rank: int, size: int, remainder: Remainder = "drop") -> Any
 
 
 def _rows(data: Any) -> int:
-    """How many there are; SciPy's sparse matrices and ragged tensors have no length."""
+    """Return the number of rows. SciPy's sparse matrices and ragged tensors have a shape but no ``len``."""
     shape = getattr(data, "shape", None)
     return int(shape[0]) if shape is not None and len(shape) and shape[0] is not None else len(data)
 
 
 def _check_kind(data: Any) -> None:
-    """Raise if it cannot be shared, with what can be."""
+    """Raise an error for data that cannot be sharded; the message names data that can be."""
     kind = type(data).__name__
     if hasattr(data, "dense_shape"):
         raise ValueError(
@@ -81,8 +81,8 @@ def _check_kind(data: Any) -> None:
         )
     if hasattr(data, "on_epoch_end") or isinstance(data, Iterator):
         raise ValueError(
-            f"a {kind} makes its elements by itself, on each rank: share what it reads (its files, rows or indices, "
-            "tfdist.shard(files), say), or make a tf.data.Dataset of it, and share that"
+            f"a {kind} makes its elements by itself, on each rank. Share its inputs (files, rows or indices), for "
+            "example tfdist.shard(files), or make a tf.data.Dataset of it and share the dataset"
         )
     if not hasattr(data, "__getitem__") and not hasattr(data, "cardinality"):
         raise ValueError(
@@ -90,25 +90,26 @@ def _check_kind(data: Any) -> None:
         )
 
 
-@functools.cache  # once: a script may share each batch
+@functools.cache  # log once, because a script may shard each batch
 def _tell_dropped(length: int, size: int) -> None:
     left = length % size
     if left > _TOLD_SHARE * length:
         rest = f"the last {left} of {length} elements are" if left > 1 else f"the last of {length} elements is"
         announce(
-            f"tfdist.shard: {rest} left out, so that all {size} ranks have as many: remainder='pad' gives some twice"
+            f"tfdist.shard: {rest} left out, so that all {size} ranks have as many. With remainder='pad' some elements "
+            "are used twice instead"
         )
 
 
 def digest(data: Any) -> int:
-    """A number from 1 to 2^60 - 1, the same on ranks that have the same data, in whatever order they take them.
+    """Return a number from 1 to 2^60 - 1 that is equal on ranks with the same data, also if a dataset shuffles them.
 
-    Of arrays and tensors, lists of numbers or names, structures of these, and datasets made of them, which Keras and
-    TensorFlow may shuffle; 0 of others, and of a share that was cut out of a dataset.
+    It works for arrays and tensors, lists of numbers or names, structures of these, and datasets made of them. For
+    other data, and for a shard of a dataset, it returns 0.
     """
     try:
         return _digest(data)
-    except Exception:  # of a graph, say, or no rows
+    except Exception:  # for example graph tensors, or data without rows
         return 0
 
 
@@ -136,19 +137,19 @@ def _is_structure(data: Any) -> bool:
     others = [x for x in data if x is not None and not isinstance(x, Mapping) and not _is_part(x)]
     if others and arrays:
         raise ValueError(
-            f"a {type(data).__name__} of arrays and of {type(others[0]).__name__} is neither a sequence of examples "
-            "nor a structure of arrays: make them all arrays (np.asarray), or share each by itself"
+            f"a {type(data).__name__} that contains arrays and {type(others[0]).__name__} cannot be shared. Make all "
+            "of its elements arrays (np.asarray), or share each element separately"
         )
     return arrays > 0
 
 
 def _is_part(x: Any) -> bool:
-    """An array of at least one axis (a list of NumPy's scalars is a sequence of numbers), or a dataset."""
+    """Return whether x is a dataset or an array with an axis. (A list of NumPy scalars is a sequence of numbers.)"""
     return len(getattr(x, "shape", None) or ()) > 0 or hasattr(x, "cardinality")
 
 
 def _mapped(data: Any, function: Callable[[Any], Any]) -> Any:
-    """A structure of the same kind."""
+    """Apply a function to each part of a structure, and return a structure of the same type."""
     if isinstance(data, Mapping):
         return {name: function(part) for name, part in data.items()}
     parts = [None if part is None else function(part) for part in data]
@@ -156,7 +157,7 @@ def _mapped(data: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def lengths_of(data: Any, place: str = "data") -> dict[str, int]:
-    """The lengths of a structure's parts by their places in it, such as ``data['x']`` or ``data[0]``."""
+    """Return the lengths of a structure's parts, by their places, such as ``data['x']`` or ``data[0]``."""
     found: dict[str, int] = {}
     for key, part in data.items() if isinstance(data, Mapping) else enumerate(data):
         if hasattr(part, "cardinality"):
@@ -171,17 +172,17 @@ def lengths_of(data: Any, place: str = "data") -> dict[str, int]:
 def _check_equal(lengths: Mapping[str, int]) -> None:
     if len(set(lengths.values())) > 1:
         raise ValueError(
-            "the parts of what is to be shared have unequal lengths: "
+            "the parts of the data to be shared have unequal lengths: "
             + ", ".join(f"{place} has {length}" for place, length in lengths.items())
         )
 
 
 def _padded(data: Any, rows: Any, length: int, size: int, rank: int) -> Any:
-    """This rank's of as many elements as fill the last round, the first ones again."""
+    """Return this rank's elements, and one of the first elements again if the last round is incomplete."""
     own = rows[rank::size]
     if rank < length % size or not length % size:
         return own
-    first = rows[rank - length % size : rank - length % size + 1]  # (there are enough: no rank is without)
+    first = rows[rank - length % size : rank - length % size + 1]  # exists, because length >= size
     if isinstance(data, list | tuple | str):
         return own + first
     if hasattr(data, "iloc"):
@@ -211,12 +212,12 @@ def _shard_dataset(dataset: Any, rank: int, size: int, remainder: Remainder) -> 
             "a dataset of unknown length cannot be padded; give its length with "
             "dataset.apply(tf.data.experimental.assert_cardinality(n)), or use remainder='drop'"
         )
-    # Only whole rounds of `size` elements: the end is not known before it comes.
+    # Only whole rounds of `size` elements count, because the length is unknown until the end.
     return dataset.window(size, drop_remainder=True).flat_map(lambda *window: _element_of(window, rank))
 
 
 def _length(dataset: Any) -> int:
-    """The number of elements, or one of the two marks."""
+    """Return the number of elements, ``_INFINITE`` or ``_UNKNOWN``."""
     import tensorflow as tf
 
     length = dataset.cardinality()
@@ -226,7 +227,7 @@ def _length(dataset: Any) -> int:
         with tf.compat.v1.Session(graph=length.graph) as session:
             return int(session.run(length))
     except tf.errors.OpError:
-        return _UNKNOWN  # it depends on something that has no value yet
+        return _UNKNOWN  # the length depends on a variable or placeholder that has no value yet
 
 
 def _element_of(window: Any, rank: int) -> Any:

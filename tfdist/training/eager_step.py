@@ -1,8 +1,8 @@
-"""Eager step: what happens around tapes that record, and gradients that are applied, outside functions.
+"""Eager step: hooks around eager gradient tapes, and around optimizers that apply gradients eagerly.
 
-The first tape that is opened is where all variables get rank 0's values. Gradients are averaged when a tape has made
-them, since nothing can be rewired later; those that are applied have travelled then, which the ranks see by comparing
-a number.
+When the first tape is opened, all variables get rank 0's values. Gradients are averaged as soon as a tape has computed
+them, because eager computations cannot be rewired later. When an optimizer applies gradients, the ranks compare a
+checksum to find out whether these gradients are averages already.
 """
 
 from __future__ import annotations
@@ -37,108 +37,112 @@ _APPLIED = "gradients that are applied eagerly"
 
 
 class _Thread(threading.local):
-    """What one thread is in the middle of."""
+    """State of one thread."""
 
     def __init__(self) -> None:
-        self.tapes: list[Any] = []  # that are open
-        self.own: dict[Hashable, str] = {}  # variables whose gradients are this rank's alone as yet: why
-        self.inner: list[weakref.ref[Any]] = []  # such gradients
-        self.made: set[str] = set()  # unique ids of variables, since a tape began to record
+        self.tapes: list[Any] = []  # open tapes
+        self.own: dict[Hashable, str] = {}  # by key of a variable: the reason why its gradients are not averaged yet
+        self.inner: list[weakref.ref[Any]] = []  # gradients that are not averaged, because another tape records
+        self.made: set[str] = set()  # unique ids of variables that were made since a tape began to record
 
 
 class EagerSteps:
-    """What happens around tapes, and eager gradients and assignments.
+    """Hooks around tapes, eager gradients and eager assignments.
 
     Args:
       job: the ranks and settings.
-      variables: of this process.
-      replicas: compares what the ranks hold.
+      variables: variables of this process.
+      replicas: comparison of the variables between ranks.
     """
 
     def __init__(self, job: Job, variables: SharedVariables, replicas: ReplicaCheck) -> None:
         self._job = job
         self._variables = variables
         self._replicas = replicas
-        self._reads: dict[Hashable, weakref.ref[Any]] = {}  # by tapes, since the last update
+        self._reads: dict[Hashable, weakref.ref[Any]] = {}  # variables that were read under tapes since the last update
         self._thread = _Thread()
         self._averages: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._said = False
 
     def created(self, variable: Any) -> None:
-        """A variable has been made. Collective, if a tape records eagerly, whose step may use it: all ranks."""
+        """Note a new variable. If a tape records, share its value, because the step may use it.
+
+        Collective, if a tape records eagerly: all ranks.
+        """
         self._variables.created(variable)
         if self._thread.tapes and self._job.switches.shares and tf.executing_eagerly():
             self._variables.share([variable])
             self._thread.made.add(tf_variables.name(variable))
 
     def read(self, variable: Any) -> None:
-        """A variable is about to be read, by which time a checkpoint that was read before may have set it.
+        """Note that a variable is about to be read, and share its value if it is new.
 
-        Collective, if it was made since a tape began to record eagerly: all ranks, since one of them alone may have
-        the checkpoint, whose values the step is about to use.
+        A restored checkpoint may have set a new variable when it was made, maybe on one rank only.
+
+        Collective, if the variable was made since a tape began to record eagerly: all ranks.
         """
         if self._thread.tapes and not self._variables.being_set:
-            self._reads[("handle", variable.handle._id)] = weakref.ref(variable)  # by what is differentiated, perhaps
+            self._reads[("handle", variable.handle._id)] = weakref.ref(variable)  # the loss may read it
         if not self._thread.made or tf_variables.name(variable) not in self._thread.made or self._variables.being_set:
             return
         if self._job.switches.shares and tf.executing_eagerly():
             self._variables.share_restored([variable], _READ)
 
     def assigned(self, variable: Any, value: Any) -> None:
-        """A variable is about to be assigned a value, or something to be added to it."""
+        """Note that ``assign``, ``assign_add`` or ``assign_sub`` of a variable is about to run."""
         if tf.executing_eagerly() and self._job.switches.rewrites and not self._thread.tapes:
             self._variables.assigned(variable, self._thread.own.get(variable_key(variable)), not tf.is_tensor(value))
 
     def restored(self, handle: Any) -> None:
-        """The variable of a handle is about to be set to what a checkpoint has."""
+        """Note that the variable of a handle is about to be restored from a checkpoint."""
         variable = None if is_symbolic(handle) else self._variables.by_handle(handle)
         if variable is not None:
             self.assigned(variable, handle)
 
     @property
     def recording(self) -> bool:
-        """Whether a tape records eagerly in this thread."""
+        """True if a tape records eagerly in this thread."""
         return any(tape._recording for tape in self._thread.tapes)
 
     def tape_opened(self, tape: Any) -> None:
-        """A tape begins to record eagerly: what it computes from must be the same on all ranks.
+        """Give new and changed variables rank 0's values, because a tape begins to record eagerly.
 
         Collective: all ranks, unless inside ``alone``.
         """
         if self._job.switches.rewrites:
             self._variables.share_new(_TAPE)
-            self._thread.tapes.append(tape)  # an opening that failed is none
+            self._thread.tapes.append(tape)  # last, so that a tape whose opening failed is not listed
 
     def tape_closed(self, tape: Any) -> None:
-        """It ends."""
+        """Note that a tape has stopped recording."""
         self._thread.tapes = [other for other in self._thread.tapes if other is not tape]
         if not self._thread.tapes:
             self._thread.made = set()
 
     def uninstalled(self) -> None:
-        """Tapes that are open now will not be seen to end."""
+        """Forget open tapes, because the hooks that would note their end are removed."""
         self._thread = _Thread()
 
     def of_tape(
         self, tape: Any, target: Any, sources: Sequence[Any], derivatives: Sequence[Any], each: bool
     ) -> list[Any]:
-        """What a tape hands out instead of these derivatives.
+        """Return what a tape is to return instead of the gradients that it has computed.
 
-        Collective: all ranks, unless another tape records, or they are to be combined before they are averaged.
+        Collective: all ranks, unless another tape records, or the script combines the gradients of several numbers.
 
         Args:
-          tape: that has computed them.
-          target: what was differentiated.
-          sources: with respect to which.
-          derivatives: of them.
-          each: of many numbers: a Jacobian.
+          tape: tape that has computed the gradients.
+          target: target of the gradients.
+          sources: sources of the gradients, mostly variables.
+          derivatives: gradients of this rank, one for each source.
+          each: True for gradients of each of many numbers: a Jacobian.
         """
         thread = self._thread
         trained = [variable_key(s) for s, d in zip(sources, derivatives, strict=True) if d is not None]
         inner = [d for r in thread.inner if (d := r()) is not None]
         second = {id(d) for d in inner} & {id(t) for t in tf.nest.flatten(target)}
         if any(other is not tape and eager.records(other) for other in thread.tapes):
-            self.own(trained, "another tape records what is made of them")
+            self.own(trained, "another tape records operations on them")
             thread.inner = [weakref.ref(d) for d in [*inner, *derivatives] if isinstance(d, tf.Tensor)]
             return list(derivatives)
         if each and not second:
@@ -147,10 +151,7 @@ class EagerSteps:
         return self.gradients(sources, derivatives, _MADE)
 
     def applied(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        """What an optimizer is to apply instead of these gradients to these variables.
-
-        Collective: all ranks.
-        """
+        """Return the pairs that an optimizer is to apply, with averaged gradients. Collective: all ranks."""
         gradients, sources = zip(*pairs, strict=True) if pairs else ((), ())
         self._replicas.eagerly(optimizer, lambda: self._held(optimizer, sources))
         self._reads.clear()
@@ -165,45 +166,45 @@ class EagerSteps:
         return HeldOutside(self._variables, [*map(native, sources), *own, *read], self._reads.keys())
 
     def left(self, keys: Sequence[Hashable], names: Sequence[str], gradients: Sequence[Any]) -> list[Any]:
-        """The averages of gradients that a function has returned.
+        """Return the averages of gradients that a function has returned.
 
-        Collective: all ranks, unless a tape records what is made of them.
+        Collective: all ranks, unless a tape records. Then the gradients are returned unchanged.
 
         Args:
-          keys: of their variables.
-          names: of their variables.
-          gradients: as they were returned.
+          keys: keys of the variables.
+          names: names of the variables.
+          gradients: gradients of this rank.
         """
         if self.recording:
-            self.own(keys, "a tape records what is made of them")
+            self.own(keys, "a tape records operations on them")
             return list(gradients)
         averages = gradient_rewrite.average_now(gradients, names, self._job)
         self._averages.update({id(a): a for a in averages})
         return averages
 
     def same(self, values: Sequence[Any], place: str) -> bool:
-        """Whether all ranks have the same, as they have of averages that a tape has handed out.
+        """Return whether all ranks have the same values, as for averages that a tape has returned.
 
-        Collective: all ranks, with as many values.
+        Collective: all ranks, with the same number of values.
 
         Args:
-          values: tensors or slices that have values.
-          place: where this is, in words.
+          values: eager tensors or slices.
+          place: description of the call, for messages.
         """
         return len(set(self._job.world.control.arrive(place, self._digest(values)))) == 1
 
     def own(self, keys: Sequence[Hashable], reason: str) -> None:
-        """The gradients of these variables are this rank's as yet."""
+        """Note, with the reason, that the gradients of these variables are not averaged yet."""
         known = [key for key in keys if key is not None]
         self._variables.trained.update(known)
         self._thread.own.update(dict.fromkeys(known, reason))
 
     def gradients(self, sources: Sequence[Any], gradients: Sequence[Any], place: str) -> list[Any]:
-        """The averages of gradients with respect to variables that have been computed eagerly.
+        """Return the averages of eager gradients with respect to variables.
 
-        If all ranks have the same, they are averages already, or what a script has made of averages. If some of the
-        variables have other values than rank 0's, because they were made in this very step, say, then all get them now,
-        and this step's gradients are rank 0's alone: the other ranks' are of other weights.
+        If all ranks have the same gradients, these are averages already, or were computed from averages. Some variables
+        may have other values than on rank 0, for example because they were made in this step. Then all ranks take rank
+        0's values now, and this step uses rank 0's gradients alone. The other ranks' gradients are of other weights.
 
         Collective: all ranks, with the same variables.
         """
@@ -240,13 +241,13 @@ class EagerSteps:
 
     def _digest(self, gradients: Sequence[Any]) -> int:
         if all(self._averages.get(id(g)) is g for g in gradients):
-            return 1  # as they came from the other ranks
+            return 1  # averages that tfdist has returned are the same on all ranks
         parts = [t for g in gradients for t in ([g.values, g.indices] if isinstance(g, tf.IndexedSlices) else [g])]
         return checksum(parts)
 
     def _say_first(self) -> None:
         if not self._said:
-            announce("the first gradients are rank 0's alone, because their variables were made in that very step")
+            announce("the first step uses rank 0's gradients alone, because its variables were made in that step")
         self._said = True
 
 

@@ -1,7 +1,8 @@
-"""``model.fit`` of Keras: rank 0's values before the first batch, equal numbers of batches, one voice.
+"""``model.fit`` of Keras: rank 0's values before the first batch, equal numbers of batches, output of rank 0 alone.
 
-Weights and optimizer state are rank 0's when training begins; all ranks end an epoch together; what is logged at its
-end is the mean over the ranks, so that callbacks decide alike; and rank 0 alone shows progress and writes files.
+When training begins, all ranks take rank 0's weights and optimizer state. All ranks end an epoch after the same batch.
+The logs at its end are means over the ranks, so that callbacks decide the same on all ranks. Only rank 0 shows progress
+and writes files.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from tfdist.training.function_step import FunctionSteps
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
 
-# Those that write files, or send what one rank should send.
+# Callbacks that write files, or send data that only one rank should send.
 _ON_RANK_0 = ("ModelCheckpoint", "CSVLogger", "TensorBoard", "BackupAndRestore", "RemoteMonitor", "OrbaxCheckpoint")
 
 
 class FitSteps:
-    """What happens around ``fit`` and its relatives.
+    """Hooks around ``fit``, ``evaluate`` and ``predict``.
 
     Args:
       job: the ranks and settings.
-      functions: says what has gone wrong.
-      variables: gives them rank 0's values.
-      replicas: compares what the ranks hold.
+      functions: hooks around functions, which raise errors of exchanges plainly.
+      variables: variables of this process.
+      replicas: comparison of the variables between ranks.
       pauses: see ``Moments``.
 
     Attributes:
-      stops: when epochs end before their data do.
+      stops: ``stop_training`` of models, on all ranks after the same step.
     """
 
     def __init__(
@@ -56,11 +57,11 @@ class FitSteps:
         self._replicas = replicas
         self._batches = EqualBatches(job)
         self.stops = Stops(job.ends_epoch, job.stop)
-        self._awaiting = False  # the iterator of a training
+        self._awaiting = False  # True in fit, until its training iterator is made
         self._said_uncompiled = False
 
     def fit(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-        """Around ``Model.fit``. Collective: all ranks, unless inside ``alone``."""
+        """Hook around ``Model.fit``. Collective: all ranks, unless inside ``alone``."""
         if not self._job.switches.rewrites:
             return self._functions.failing_plainly(lambda: original(model, *args, **kwargs))
         gradient_rewrite.check_replicas(getattr(model, "distribute_strategy", None))
@@ -81,7 +82,7 @@ class FitSteps:
             self._job.switches.last_steps = None
 
     def fit_tf_keras(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-        """Around ``Model.fit`` of tf_keras: the same, but for what its batches are. Collective: all ranks."""
+        """Hook around ``Model.fit`` of tf_keras, which leaves the batches as they are. Collective: all ranks."""
         if not self._job.switches.rewrites:
             return original(model, *args, **kwargs)
         bound = inspect.signature(original).bind(model, *args, **kwargs)
@@ -91,13 +92,13 @@ class FitSteps:
         return original(*bound.args, **bound.kwargs)
 
     def one_voice(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-        """Around ``evaluate`` and ``predict``, which are each rank's own."""
+        """Hook around ``evaluate`` and ``predict``, which each rank runs for itself: only rank 0 shows progress."""
         bound = inspect.signature(original).bind(model, *args, **kwargs)
         self._quieten(bound.arguments)
         return original(*bound.args, **bound.kwargs)
 
     def epoch_iterator(self, original: Callable[..., Any], iterator: Any, *args: Any, **kwargs: Any) -> None:
-        """Around the making of an epoch's iterator: the first one in ``fit`` is of the training data."""
+        """Hook around the constructor of an epoch iterator. The first iterator in ``fit`` is the training data's."""
         original(iterator, *args, **kwargs)
         if self._awaiting:
             self._awaiting = False
@@ -106,7 +107,7 @@ class FitSteps:
             self._variables.batch_sizes = frozenset({rows} - {1})
 
     def make_train_function(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-        """Around the making of the training step, which XLA cannot compile with most exchanges in it."""
+        """Hook around ``make_train_function``. XLA cannot compile a training step with most kinds of exchanges."""
         compiled = model.jit_compile
         if not compiled or self._job.compiles:
             return original(model, *args, **kwargs)
@@ -132,7 +133,7 @@ class FitSteps:
                 given[name] = _sharded(given[name], name, world.rank, world.size)
 
     def _around(self, callbacks: Any, model: Any) -> Any:
-        """The callbacks of this rank, between those that make the ranks agree."""
+        """Return this rank's callbacks, surrounded by the callbacks of ``fit_callbacks.agreeing``."""
         package = importlib.import_module(_package(model)).callbacks
         begin, end, last = agreeing(package.Callback)
         if isinstance(callbacks, package.CallbackList):
@@ -162,26 +163,26 @@ class FitSteps:
 
 
 def _flat(callbacks: Any) -> list[Any]:
-    """Callbacks in any lists."""
+    """Return the callbacks in nested lists as one list."""
     if isinstance(callbacks, list | tuple):
         return [one for part in callbacks for one in _flat(part)]
     return [] if callbacks is None else [callbacks]
 
 
 def _package(model: Any) -> str:
-    """``keras`` or ``tf_keras``: the one that the model's class comes from."""
+    """Return ``keras`` or ``tf_keras``, whichever the model's class comes from."""
     modules = [cls.__module__.split(".")[0] for cls in type(model).__mro__]
     return next(module for module in modules if module in ("keras", "tf_keras"))
 
 
 def _sharded(data: Any, name: str, rank: int, size: int) -> Any:
-    """This rank's part of what ``fit`` takes: arrays in any structure, or a dataset of batches."""
+    """Return this rank's shard of an argument of ``fit``: arrays in any structure, or a dataset of batches."""
     if isinstance(data, tf.data.Dataset):
         return shard(data, rank, size)
     leaves = tf.nest.flatten(data)
     if not all(hasattr(leaf, "shape") and hasattr(leaf, "__getitem__") for leaf in leaves):
         raise ValueError(
-            f"TFDIST_AUTOSHARD=1 shards arrays and tf.data datasets, and {name} is {type(data).__name__}: give each "
-            "rank its own part of it, and leave the setting out"
+            f"TFDIST_AUTOSHARD=1 shards arrays and tf.data datasets, but {name} is a {type(data).__name__}. Give each "
+            "rank its own part of the data, and leave the setting out"
         )
     return tf.nest.pack_sequence_as(data, [shard(leaf, rank, size) for leaf in leaves])

@@ -1,7 +1,7 @@
-"""Callbacks of ``model.fit`` by which the ranks agree: what is logged, when it ends, and with which weights.
+"""Callbacks of ``model.fit`` by which the ranks agree on logs, on the end of training, and on weights.
 
-What is logged at an epoch's end is the mean over the ranks, so that a script's callbacks decide alike; an epoch ends on
-all ranks after the same step.
+Logs at an epoch's end are means over the ranks, so that a script's callbacks decide the same on all ranks. An epoch
+ends on all ranks after the same step.
 """
 
 from __future__ import annotations
@@ -29,55 +29,55 @@ _STOP = "stop_training"
 
 
 class Stops:
-    """``stop_training`` of models: within an epoch it is true on all ranks after the same step, or on none.
+    """``stop_training`` of models: within an epoch it becomes true on all ranks after the same step.
 
-    A rank's own loss may set it there (it is not a number, say). Then that rank goes on, until all have heard of it
-    with the exchange of the next step.
+    One rank may set it within an epoch, for example because its loss is not finite. This rank continues to train until
+    the exchange of the next step has passed the request to all ranks.
 
     Args:
-      told: what is told and heard with each step.
-      training: the same of training as a whole, which all ranks know after the same step, and may end at once.
+      told: request to end an epoch, which ranks pass on with their exchanges.
+      training: request to end training, which ranks pass on with their exchanges; it may end an epoch at once.
     """
 
     def __init__(self, told: StopRequest, training: StopRequest) -> None:
         self._told, self._training = told, training
-        self._model: weakref.ref[Any] | None = None  # that is amid an epoch
+        self._model: weakref.ref[Any] | None = None  # the model that is within an epoch
 
     def epoch_begins(self, model: Any) -> None:
-        """Of a training of all ranks."""
+        """Note that all ranks begin an epoch with a model."""
         self._told.mine = self._told.heard = False
         self._model = weakref.ref(model)
 
     def epoch_ends(self, model: Any) -> bool:
-        """Whether this rank wants it to be the last."""
+        """Note the end of an epoch, and return whether this rank wants training to end."""
         self._model = None
         return self._told.mine or self._told.heard or self.of(model)
 
     def of(self, model: Any) -> bool:
-        """What a model's attribute is."""
+        """Return the value of a model's ``stop_training``."""
         own = bool(vars(model).get(_STOP, False))
         amid = self._model is not None and self._model() is model
         return self._told.heard or (own and self._training.heard) if amid else own
 
     def set(self, model: Any, value: bool) -> None:
-        """Set it."""
+        """Set a model's ``stop_training``; within an epoch also request the end on all ranks."""
         vars(model)[_STOP] = value
         if value and self._model is not None and self._model() is model:
             self._told.mine = True
 
 
 def averaged_logs(logs: dict[str, Any], place: str, job: Job) -> dict[str, Any]:
-    """The mean of each number over the ranks.
+    """Return the mean of each number over the ranks.
 
     Collective: all ranks.
 
     Args:
-      logs: by name; all ranks have the same names.
-      place: where this is, in words.
+      logs: numbers by name; all ranks have the same names.
+      place: description of the call, for messages.
       job: the ranks.
 
     Raises:
-      DisagreementError: a rank has a name that another has not.
+      DisagreementError: the ranks have different names.
     """
     gathered: list[dict[str, Any]] = job.world.control.all_gather_object(logs, place)
     for name in dict.fromkeys(name for other in gathered for name in other):
@@ -85,13 +85,13 @@ def averaged_logs(logs: dict[str, Any], place: str, job: Job) -> dict[str, Any]:
         if len(ranks) < len(gathered):
             raise DisagreementError(
                 f"{place}: {name!r} is logged on rank {', '.join(map(str, ranks))} only. All ranks must have the same "
-                "metrics, and validation data if any has them."
+                "metrics. If one rank has validation data, all ranks must have them."
             )
     return {name: mean_of_logged([other[name] for other in gathered], logs[name]) for name in logs}
 
 
 def mean_of_logged(values: Sequence[Any], own: Any) -> Any:
-    """Of numbers or arrays of them; anything else stays as it is."""
+    """Return the mean of numbers or arrays over the ranks; for other values, this rank's own value."""
     arrays = [np.asarray(value) for value in values]
     if arrays[0].dtype.kind not in "fiub" or len({a.shape for a in arrays}) > 1:
         return own
@@ -100,9 +100,9 @@ def mean_of_logged(values: Sequence[Any], own: Any) -> Any:
 
 
 def weights_and_state(model: Any, job: Job) -> list[Any]:
-    """What training begins with: a model's weights and its optimizer's state, but for random generators.
+    """Return a model's weights and its optimizer's state, without the states of random generators.
 
-    The state is made if another rank has it: what rank 0 restores, it makes first.
+    If another rank's optimizer is built, this rank's optimizer is built too. A restore on rank 0 alone builds it there.
 
     Collective: all ranks.
     """
@@ -111,7 +111,7 @@ def weights_and_state(model: Any, job: Job) -> list[Any]:
     place = "the beginning of model.fit, whether the optimizer has its state"
     said = job.world.control.all_gather_object((built, bool(model.built)), place)
     if not all(known for _, known in said):
-        return []  # a model of tf_keras's that its first step builds, and shares
+        return []  # the first step builds a tf_keras model, and shares its variables
     if any(known for known, _ in said) and built is False:
         optimizer.build(model.trainable_variables)
     known = [*model.weights, *optimizers.listed(optimizer)]
@@ -119,19 +119,19 @@ def weights_and_state(model: Any, job: Job) -> list[Any]:
 
 
 def held_by(model: Any, variables: SharedVariables) -> HeldOutside:
-    """What all ranks must have alike of a model that they train."""
+    """Return the variables of a trained model that must be the same on all ranks."""
     own = [v for v in optimizers.variables(getattr(model, "optimizer", None)) if tf_variables.has_name(v)]
     return HeldOutside(variables, [*map(native, model.weights), *own])
 
 
 @functools.cache
 def agreeing(callback: Any) -> tuple[Any, Any, Any]:
-    """Classes of callbacks: that before all others, that after them, and that for steps that are accumulated."""
+    """Return three callback classes: the first callback, the last callback, and one for accumulated steps."""
 
     class Begin(callback):  # type: ignore[misc]
-        """A training pauses, and what is logged of an epoch is the mean over the ranks, before anybody looks at it.
+        """First callback. It calls the actions of ``pauses``, and averages the logs before other callbacks read them.
 
-        What is about to be written, which ``writes`` tells of, is compared before.
+        If a callback writes files (``writes``), it compares the variables of the ranks at the end of each epoch.
         """
 
         def __init__(
@@ -160,7 +160,7 @@ def agreeing(callback: Any) -> tuple[Any, Any, Any]:
                 logs.update(averaged_logs(dict(logs), place, self._job))
 
     class End(callback):  # type: ignore[misc]
-        """Training begins with rank 0's weights, also if a callback has restored them, and ends on all ranks."""
+        """Last callback. It shares rank 0's weights, also restored ones, and ends training on all ranks together."""
 
         def __init__(
             self, job: Job, variables: SharedVariables, replicas: ReplicaCheck, stops: Stops, first: Begin, writes: bool
@@ -188,14 +188,14 @@ def agreeing(callback: Any) -> tuple[Any, Any, Any]:
             self.model.stop_training = any(stops)
 
         def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-            """What a callback has set, the best weights say, is rank 0's on all ranks."""
+            """Share rank 0's weights if a callback has set weights, for example the best ones; compare the ranks."""
             place = "the end of model.fit"
             if any(self._job.world.control.arrive(place, int(self._variables.any_set))):
                 self._variables.share_new(f"{place}, where a callback has set weights")
             self._replicas.now(place, held_by(self.model, self._variables))
 
     class Last(callback):  # type: ignore[misc]
-        """Tells which steps are the last of an epoch, where their number is known beforehand."""
+        """Marks the last steps of an epoch when the number of steps is known."""
 
         def __init__(self, job: Job) -> None:
             super().__init__()

@@ -1,8 +1,8 @@
-"""Function step: what happens around functions; before the first call that trains, ``first_step``.
+"""Function step: hooks around calls of ``tf.function``.
 
-A session has a first step, before which everything is agreed on. Here it is the first call of a function that
-communicates: whatever variables it can see, and no step before it has, are given rank 0's values, so that gradients are
-of equal weights from the first one on. What happens without functions: ``eager_step``.
+The first call of a function that communicates gives rank 0's values to all variables that the function uses and no
+earlier step has used. So the ranks compute gradients of equal weights from the first step on. Eager steps without
+functions: see ``eager_step``.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _SET = "the sharing of variables that were set between two steps (do so on all r
 
 
 class FunctionSteps:
-    """What happens around functions.
+    """Hooks around calls of functions.
 
     Args:
       job: the ranks and settings.
-      variables: of this process.
-      eager: what happens without functions.
-      replicas: compares what the ranks hold.
+      variables: variables of this process.
+      eager: hooks around eager steps.
+      replicas: comparison of the variables between ranks.
       runs: see ``Moments``.
     """
 
@@ -64,9 +64,9 @@ class FunctionSteps:
         self._held: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], HeldOutside]] = weakref.WeakKeyDictionary()
 
     def call(self, function: Any, inputs: Sequence[Any], call: Callable[[], Any]) -> Any:
-        """Around every ``call`` of a traced function, a ``ConcreteFunction``.
+        """Hook around every call of a traced function, a ``ConcreteFunction``.
 
-        Collective, if the function communicates, or hands out gradients: all ranks.
+        Collective, if the function communicates or returns gradients: all ranks.
         """
         graph = function.graph
         state = function_state.function_state(graph)
@@ -94,7 +94,7 @@ class FunctionSteps:
             action()
         known = self._variables.by_handle
         arguments = [v for t in inputs if t.dtype == tf.resource and (v := known(t)) is not None]
-        # What it hands on, and the variables that were its arguments when it was prepared.
+        # The gradients it returns, the variables it sets, and the variables that were its arguments in earlier calls.
         handed_on, set_inside, prepared = state.prepared or ({}, [], ())
         if (given := tuple(tf_variables.handle_number(v.handle) for v in arguments)) not in prepared:
             _check_accumulated(graph, state, _outside(graph, state, inputs))
@@ -116,7 +116,7 @@ class FunctionSteps:
         return result
 
     def _set_inside(self, graph: Any, state: function_state.FunctionState) -> list[weakref.ref[Any]]:
-        """The variables that a function sets to what it is given, as SciPy's steps are, before it returns gradients."""
+        """Return the trained variables that a function sets to its inputs, as functions for SciPy's optimizers do."""
         of_handle = {id(inner): self._variables.by_handle(t) for t, inner in graph.captures if t.dtype == tf.resource}
         averages = make_state(graph).exchanged
         written = {
@@ -129,33 +129,33 @@ class FunctionSteps:
         return [weakref.ref(v) for v in written.values() if tf_variables.key(v) in state.trained]
 
     def _check(self, function: Any, state: function_state.FunctionState) -> None:
-        """Refuse to use one graph for what needs two."""
+        """Raise an error if a graph was traced for another use than this call."""
         alone, name = self._job.switches.alone_depth > 0, function.graph.name
         if alone and state.collectives:
             raise RuntimeError(
-                f"inside tfdist.alone, the function {name} is called as it was traced outside, with an "
-                "exchange between the ranks: make another tf.function of it there"
+                f"inside tfdist.alone, the function {name} is called, which was traced outside, with an exchange "
+                "between the ranks. Make another tf.function of it inside tfdist.alone"
             )
         if not alone and state.alone:
             raise RuntimeError(
-                f"the function {name} computes gradients as it was traced inside tfdist.alone, for one rank: "
-                "make another tf.function of it outside"
+                f"the function {name} computes gradients as it was traced inside tfdist.alone, for one rank. "
+                "Make another tf.function of it outside"
             )
         if state.leaves and (self._eager.recording or not tf.executing_eagerly()):
             raise RuntimeError(
-                f"the function {name} returns what is made of averages of gradients, of which there are no "
-                "derivatives, as it was traced where nothing is around it: make another tf.function of it for use "
-                "inside functions and tapes"
+                f"the function {name} was traced outside functions and tapes. It returns values computed from averages "
+                "of gradients, which have no derivatives. Make another tf.function of it for use inside functions and "
+                "tapes"
             )
 
     def _prepare(
         self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], arguments: Sequence[Any]
     ) -> dict[int, Returned]:
-        """What it hands on of gradients. Collective: all ranks, as far as anything is new."""
+        """Share new variables, and return the gradients that the function returns. Collective, if something is new."""
         self._job.open(list(state.collectives))
         outside = _outside(graph, state, inputs)
         trained = {outside.get(key, key) for key in state.trained}
-        # Not what is new on this rank alone: metrics of its own, or a trace for other shapes.
+        # Compared by trained variables: a new trace or new metrics on one rank alone must not start an exchange.
         new = not trained <= self._variables.trained
         if new:
             self._variables.adapted.compare(self._job.world.control)
@@ -180,7 +180,7 @@ class FunctionSteps:
     def _call_inside(
         self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], call: Callable[[], Any]
     ) -> Any:
-        """It is called in another function: after the exchanges before it, and before those after it."""
+        """Build the call inside another function, after that function's earlier exchanges and before its later ones."""
         handed_on = variable_writes.returned(graph)
         outside = _outside(graph, state, inputs)
         _check_accumulated(graph, state, outside)
@@ -206,7 +206,7 @@ class FunctionSteps:
     def _marked(
         self, result: Any, handed_on: dict[int, Returned], outside: Mapping[Hashable | None, Hashable | None]
     ) -> Any:
-        """The gradients among the results are those of the function around it."""
+        """Mark the gradients among the results again, for the outer function."""
         of = tuple(marking.tensor_key(t) for t in tf.nest.flatten(result) if isinstance(t, tf.Tensor))
 
         def mark(one: Returned, value: Any) -> Any:
@@ -218,12 +218,12 @@ class FunctionSteps:
     def _averaged(
         self, result: Any, handed_on: dict[int, Returned], outside: Mapping[Hashable | None, Hashable | None]
     ) -> Any:
-        """The gradients among the results leave for what is executed eagerly."""
+        """Replace the gradients among the results with averages, for the eager caller."""
 
         def average(found: Sequence[tuple[Returned, Any]]) -> list[Any]:
             keys = [outside.get(one.marker.variable, one.marker.variable) for one, _ in found]
             combined = [key for key, (one, _) in zip(keys, found, strict=True) if not one.itself]
-            self._eager.own(combined, "a function returns what is made of several of them, in a loop say")
+            self._eager.own(combined, "a function returns values that it computes from several of them, as in a loop")
             itself = [i for i, (one, _) in enumerate(found) if one.itself]
             values = [value for _, value in found]
             names = [found[i][0].marker.name for i in itself]
@@ -235,7 +235,7 @@ class FunctionSteps:
         return _with_gradients(result, handed_on, average)
 
     def failing_plainly(self, call: Callable[[], Any]) -> Any:
-        """Run it; what has gone wrong inside a collective is raised as it was, without TensorFlow's wrapping."""
+        """Run a call, and raise the original error of a failed collective instead of TensorFlow's error."""
         try:
             return call()
         except tf.errors.OpError as error:
@@ -248,21 +248,21 @@ class FunctionSteps:
 def _check_accumulated(
     graph: Any, state: function_state.FunctionState, outside: Mapping[Hashable | None, Hashable | None]
 ) -> None:
-    """The steps of two variables would be mixed.
+    """Check that a function does not mix the accumulated gradients of two variables.
 
     Raises:
       RuntimeError: a function that accumulates is called with another variable than it was traced with.
     """
     if any(outside.get(key, key) != key for key in state.accumulated):
         raise RuntimeError(
-            f"the function {graph.name} adds the gradients of several steps up (accumulate_steps) for a variable that "
-            "is its argument, and is called with another one: make a tf.function of it for each variable, or let it "
-            "use the variable from outside, as a closure or an attribute"
+            f"the function {graph.name} accumulates gradients (accumulate_steps) of a variable that is its argument, "
+            "and is called with another variable. Make a tf.function of it for each variable, or let it use the "
+            "variable as a closure or an attribute"
         )
 
 
 def _captured(graph: Any) -> list[Any]:
-    """The variables that a function uses, in the order in which it first used them, which is the same on all ranks."""
+    """Return a function's captured variables in the order of their first use, which is the same on all ranks."""
     by_handle = {tf_variables.handle_number(v.handle): v for v in graph.variables if not is_symbolic(v.handle)}
     captured = (external for external, _ in graph.captures)
     handles = (tf_variables.handle_number(t) for t in captured if not is_symbolic(t))
@@ -272,9 +272,9 @@ def _captured(graph: Any) -> list[Any]:
 def _outside(
     graph: Any, state: function_state.FunctionState, inputs: Sequence[Any]
 ) -> dict[Hashable | None, Hashable | None]:
-    """The keys of the variables that are arguments where a function is called, by those inside.
+    """Return the keys of the variables that a call passes as arguments, by the keys inside the function.
 
-    Inside, an argument is the variable that the function was traced with, and another one in each call.
+    Inside, the key is that of the variable with which the function was traced. Each call may pass another variable.
     """
     pairs = [(one, given) for one, given in zip(graph.inputs, inputs, strict=False) if one.dtype == tf.resource]
     return {state.handles.get(one.name, handle_key(one)): handle_key(given) for one, given in pairs}
@@ -283,12 +283,12 @@ def _outside(
 def _with_gradients(
     result: Any, handed_on: dict[int, Returned], replace: Callable[[list[tuple[Returned, Any]]], list[Any]]
 ) -> Any:
-    """A function's results with other gradients.
+    """Return a function's results with replaced gradients.
 
     Args:
-      result: in any structure.
-      handed_on: the markers of gradients by their number among the outputs, where slices are several.
-      replace: gets (marker, gradient) of each, and returns the gradients.
+      result: results in any structure.
+      handed_on: markers of gradients, by their number among the outputs; slices count as several outputs.
+      replace: gets a (marker, gradient) pair for each gradient, and returns the new gradients.
     """
     flat = tf.nest.flatten(result)
     found, place = [], 0

@@ -1,9 +1,9 @@
-"""Gradient rewrite: gradients are marked when made; when applied, averages take the marks' place, before clipping.
+"""Gradient rewrite: averages replace gradients at the place where they are computed, before clipping.
 
-A script may clip between ``tf.gradients`` and ``apply_gradients``, and averaging what has been clipped is not the
-training of one process. So gradients with respect to variables are only marked when they are made; when an optimizer
-applies something that depends on them, their average takes their place behind the marks, upstream of clipping, norms
-and summaries. Where nothing is trained, nothing is communicated.
+A script may clip between ``tf.gradients`` and ``apply_gradients``. The average of clipped gradients differs from the
+training of one process. So gradients with respect to variables are only marked when they are computed. When an
+optimizer applies values that depend on them, their average becomes the input of the marks, upstream of clipping, norms
+and summaries. Graphs that do not train do not communicate.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from tfdist.graph.traversal import ancestors
 
 
 def average_now(gradients: Sequence[Gradient], names: Sequence[str], job: Job) -> list[Gradient]:
-    """The averages of gradients that have values. Collective: all ranks."""
+    """Return the averages of eager gradients. Collective: all ranks."""
     return _build([marking.dense_if_asked(gradient, job) for gradient in gradients], names, job)
 
 
 def check_replicas(strategy: Any) -> None:
-    """A process computes gradients once: on one replica.
+    """Check that this process computes gradients on one replica.
 
     Raises:
-      RuntimeError: a ``tf.distribute`` strategy has several.
+      RuntimeError: a ``tf.distribute`` strategy has several replicas.
     """
     replicas = getattr(strategy, "num_replicas_in_sync", 1)
     if replicas > 1:
         raise RuntimeError(
-            f"{type(strategy).__name__} has {replicas} replicas in this process, and tfdist averages over processes: "
-            f"start a rank for each device (mpirun -n {replicas} python …) and leave the strategy out"
+            f"{type(strategy).__name__} has {replicas} replicas in this process, but tfdist averages over processes. "
+            f"Start a rank for each device (mpirun -n {replicas} python …) and leave the strategy out"
         )
 
 
 class Application(Accumulation, Protocol):
-    """What one optimizer applies once in several steps."""
+    """Accumulated gradients that an optimizer applies once in several steps."""
 
     @property
     def due(self) -> tf.Tensor | None:
-        """Whether what has been built last is to be applied in this step; None: nothing has been built."""
+        """Bool tensor: whether the averages that were built last are applied in this step; None before the first."""
 
     def applies(self, marker: Marker) -> None:
-        """It applies a gradient whose average has been built."""
+        """Note that the optimizer applies the gradient of a marker, whose average has been built."""
 
     def all_due(self) -> tf.Tensor | None:
-        """Whether all that it applies is to be applied in this step; None: in each."""
+        """Return a bool tensor: whether all gradients are applied in this step; None if they are in each step."""
 
 
 def averaged(
@@ -65,13 +65,13 @@ def averaged(
     application: Application | None = None,
     reducer: Reducer | None = None,
 ) -> list[tuple[Any, Any]]:
-    """What an optimizer is to apply instead, after the average has been put behind the marks.
+    """Put averages behind the marks, and return the pairs that an optimizer is to apply.
 
     Args:
-      grads_and_vars: as given to ``apply_gradients``.
+      grads_and_vars: pairs as given to ``apply_gradients``.
       job: the ranks and settings.
-      application: adds several steps up; None: each step is applied.
-      reducer: what becomes of them; None: the job's.
+      application: accumulation over several steps; None if each step is applied.
+      reducer: reducer of the gradients; None for the job's reducer.
     """
     grads_and_vars = [(_tensor(gradient), variable) for gradient, variable in grads_and_vars]
     in_function = not function_state.in_session()
@@ -87,7 +87,7 @@ def averaged(
         if any(m.variable == variable_key(variable) for m in markers) and not any(m.each for m in markers):
             behind.update(dict.fromkeys(markers))
         else:
-            direct.append(index)  # made in another way (accumulated, say): averaged as it is applied
+            direct.append(index)  # computed in another way (accumulated, for example): averaged when it is applied
     pending = [m for m in behind if not m.averaged]
     reason = _obstacle(pending, state)
     if reason:
@@ -121,64 +121,62 @@ def averaged(
 
 
 def warn_of_condition(job: Job) -> None:
-    """An update stands in a condition that may be true on one rank and false on another."""
+    """Warn if an update is inside a condition that may be true on one rank and false on another."""
     found = own_condition(make_state(tf.compat.v1.get_default_graph()).exchanged)
     if found and job.world.size > 1:
         warnings.warn(
-            f"an update depends on a condition of this rank's own values, {found}: other ranks may decide otherwise, "
-            "and would be apart. Decide on what all ranks have alike: tfdist.all_reduce(loss, 'mean')",
+            f"an update depends on a condition of this rank's own values, {found}: other ranks may decide differently, "
+            "and would then have other weights. Use a value that is the same on all ranks: "
+            "tfdist.all_reduce(loss, 'mean')",
             stacklevel=5,
         )
 
 
 def _tensor(gradient: Any) -> Gradient | None:
-    """Optimizers take variables and arrays for gradients too."""
+    """Return a gradient as a tensor or slices. Optimizers accept variables and arrays as gradients too."""
     return gradient if gradient is None or isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)
 
 
 def _warn_of_late_average() -> None:
-    """Gradients were computed where their average cannot take their place any more."""
+    """Warn that gradients were computed in an inner function or loop, where averages cannot replace them."""
     warnings.warn(
         "gradients come out of a tf.function or a loop inside this one, so tfdist averages them where they are "
-        "applied, after any clipping: compute and apply them in one function to have the average clipped",
+        "applied, after any clipping. Compute and apply them in one function to have the average clipped",
         stacklevel=5,
     )
 
 
 def average_behind(values: Sequence[tf.Tensor], writes: str, state: GraphState, job: Job) -> bool:
-    """Put averages behind whatever gradients these tensors depend on.
+    """Put averages behind all gradients on which these tensors depend, and return whether there were any.
 
-    This is how optimizers train that tfdist does not know, and how gradients are accumulated.
+    It serves optimizers that tfdist has no hook for, and scripts that accumulate gradients.
 
     Args:
-      values: in a graph.
-      writes: what is done with them, in words.
-      state: of the graph.
+      values: graph tensors that are written to variables or returned.
+      writes: description of the write, for messages.
+      state: state of the graph.
       job: the ranks and settings.
 
-    Returns:
-      Whether there were any.
-
     Raises:
-      RuntimeError: they cannot be averaged any more, or only what is made of them can be.
+      RuntimeError: the gradients cannot be averaged any more, or the script combines them before they are averaged.
     """
     pending = [m for m in marking.markers_behind(values, state) if not m.averaged and _belongs(m, values)]
     reason = _obstacle(pending, state)
     if any(m.each for m in pending):
-        reason = "they are the derivatives of each example's loss, and what is made of them is to be averaged"
+        reason = "they are the derivatives of each example's loss, which the script combines before the average"
     in_loops = [m for m in marking.in_loops(values, state) if _belongs(m, values)]
     if in_loops:
         reason, pending = "they come out of a loop or a condition", in_loops
     if reason:
         raise RuntimeError(
-            f"{writes} is given a value made of gradients of {', '.join(sorted({m.name for m in pending})[:3])} that "
-            f"cannot be averaged here, because {reason}: apply them by an optimizer's apply_gradients, or average "
-            "what is written by tfdist.all_reduce(value, 'mean')"
+            f"{writes} gets a value computed from gradients of {', '.join(sorted({m.name for m in pending})[:3])}, "
+            f"which cannot be averaged here, because {reason}. Apply them by an optimizer's apply_gradients, or "
+            "average the value by tfdist.all_reduce(value, 'mean')"
         )
     if not function_state.in_session():
         function_state.apply_to(m.variable for m in pending)
-    # The others of the same target are written next: one message for all. (Those of another target may be fetched
-    # without these, and must not wait for them.)
+    # Other gradients of the same target will be written next: average them in the same exchange. Gradients of another
+    # target must not wait for these, because the script may fetch them alone.
     for of in dict.fromkeys(m.of for m in pending):
         unobstructed = (m for m in state.markers.values() if m.version > state.ran_version)
         siblings = [m for m in unobstructed if m.of == of and not (m.averaged or m.differentiated or m.stays_own)]
@@ -187,15 +185,16 @@ def average_behind(values: Sequence[tf.Tensor], writes: str, state: GraphState, 
 
 
 def averaged_themselves(tensors: Sequence[Gradient], job: Job) -> list[bool]:
-    """Put averages behind those of these tensors that are gradients as they were made, and tell which are.
+    """Put averages behind the tensors that are unchanged gradients, and return for each tensor whether it is one.
 
-    What a script has made of gradients is none of them: it may be made in another way on each rank, weighted say. Where
-    an optimizer decides when gradients travel, in accumulated steps and in blocks, they are left to it.
+    Values that a script computes from gradients do not count, because each rank may compute them differently, for
+    example with weights. With accumulated steps and with blocks, the optimizer decides when gradients are exchanged.
+    Then no averages are built here.
 
     Collective: all ranks, in the same order.
 
     Args:
-      tensors: in a graph.
+      tensors: graph tensors.
       job: the ranks and settings.
     """
     state = make_state(tf.compat.v1.get_default_graph())
@@ -210,34 +209,37 @@ def averaged_themselves(tensors: Sequence[Gradient], job: Job) -> list[bool]:
 
 
 def _gradient_itself(gradient: Gradient, state: GraphState) -> Marker | None:
-    """The mark of the gradient that this is, if an average stands or can be put behind it."""
+    """Return the marker of an unchanged gradient, if an average is behind it or can be put there; else None."""
     parts = _components(gradient)
     markers = {marking.marker_of(t, state) if is_symbolic(t) else None for t in parts}
     marker = markers.pop()
     if marker is None or markers or len(parts) != len(marker.tensors):
-        return None  # rows without their indices, say
-    # What another gradient has been computed through, say, is not to change any more, or cannot.
+        return None  # for example the values of slices without their indices
+    # Must not change any more, for example because another gradient has been computed through it.
     fixed = marker.each or marker.differentiated or _obstacle([marker], state)
     return marker if marker.averaged or not fixed else None
 
 
 def combined_behind(tensor: tf.Tensor, state: GraphState) -> bool:
-    """Whether a tensor is made of gradients that are combined first: each example's, those of a loop's turns, or what
-    the script itself has combined."""
+    """Return whether a tensor depends on gradients that the script combines before they are averaged.
+
+    Those are gradients of each example, gradients of a loop's iterations, or gradients that the script has reduced.
+    """
     return any(m.stays_own for m in marking.markers_behind([tensor], state)) or bool(marking.in_loops([tensor], state))
 
 
 def late_behind(tensor: tf.Tensor, state: GraphState) -> Marker | None:
-    """A gradient of this rank's own that a tensor is made of; None: there is none."""
+    """Return the marker of a gradient, not averaged yet, on which a tensor depends; None if there is none."""
     late = [m for m in marking.markers_behind([tensor], state) if not m.averaged] + marking.in_loops([tensor], state)
     return next((m for m in late if _belongs(m, [tensor])), None)
 
 
 def _belongs(marker: Marker, values: Sequence[tf.Tensor]) -> bool:
-    """Whether a gradient itself is behind one of these values, and not only through what was differentiated again.
+    """Return whether one of these values uses a gradient directly, not only inside a computation that was
+    differentiated again.
 
-    An inner step of meta-learning stays a rank's own: what depends on it, a loss to be recorded say, does not have the
-    shape of the variable; an update or an optimizer's slot has.
+    The inner step of meta-learning stays each rank's own. A loss that depends on the inner step does not have the shape
+    of the variable. An update or an optimizer's slot has this shape.
     """
     shape = marker.tensors[0].shape
     return not marker.differentiated or any(v.shape.rank is not None and v.shape == shape for v in values)
@@ -248,11 +250,11 @@ def _components(gradient: Gradient) -> list[tf.Tensor]:
 
 
 def _obstacle(pending: Sequence[Marker], state: GraphState) -> str | None:
-    """Why rewiring these markers is impossible; None if it is not."""
+    """Return the reason why these markers cannot be rewired; None if they can."""
     if any(m.reduced for m in pending):
         return (
-            "the script has combined over the ranks what it has made of each rank's own (tfdist.allreduce_n); reduce "
-            "the gradients first"
+            "the script has reduced values over the ranks that it computed from each rank's own gradients "
+            "(tfdist.allreduce_n); reduce the gradients first"
         )
     if any(m.version <= state.ran_version for m in pending):
         return "a session has already run this part of the graph; build the optimizer before the first run"
@@ -266,16 +268,16 @@ def _rewire(
     application: Application | None = None,
     reducer: Reducer | None = None,
 ) -> None:
-    # What gradients are computed from, other gradients among them, is this rank's own.
+    # Operations that compute the gradients keep this rank's own values, also where they read other gradients.
     before = set(ancestors([t.op.inputs[0].op for m in markers for t in m.tensors]))
-    # An average stands where its gradients do, which may be outside the cond that applies it.
+    # An average is built in the graph and condition of its gradients, maybe outside the cond that applies it.
     places: dict[tuple[tf.Graph, int], list[Marker]] = {}
     for marker in markers:
         op = marker.tensors[0].op
         places.setdefault((op.graph, id(control_flow(op))), []).append(marker)
     for (graph, _), members in places.items():
         with graph.as_default():
-            # The order of construction is that of the backward pass, and the same on all ranks.
+            # The order of construction is the order of the backward pass, and is the same on all ranks.
             members.sort(key=lambda m: order(m.tensors[0].op.inputs[0].op))
             names = [m.name for m in members]
             beside = members[0].tensors[0].op
@@ -287,9 +289,10 @@ def _rewire(
 
 
 def _others_of(markers: Sequence[Marker], beside: tf.Operation, state: GraphState) -> list[tf.Operation]:
-    """Gradients of the same target that are still to be computed, perhaps from variables that these will change.
+    """Return the operations of other gradients of the same target, which must be computed before these are exchanged.
 
-    A reference variable is read where it lies, and the wait for other ranks gives an update time to come first.
+    Operations read a reference variable in place. While an exchange waits, an update of these gradients could change
+    the variable before the other gradients are computed.
     """
     targets = {m.of for m in markers if isinstance(m.variable, tf.Operation) and m.variable.type in REFERENCES}
     context = control_flow(beside)

@@ -1,4 +1,4 @@
-"""Initial broadcast: rank 0's values behind an initialiser, in its graph; what comes otherwise: ``session_step``."""
+"""Initial broadcast: rank 0's values after an initialiser, in its graph. Values set otherwise: see ``session_step``."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _one_at_a_time = threading.Lock()
 
 
 def broadcast_behind(initializer: tf.Operation, variables: Sequence[Any], job: Job) -> tf.Operation:
-    """Put the fused broadcast node behind an initialiser, if it belongs to a training graph.
+    """Put one fused broadcast after an initialiser, if it belongs to a training graph.
 
     Args:
-      initializer: the operation that runs the variables' own initialisers.
-      variables: of which the global ones take part; local ones are each rank's own.
+      initializer: operation that runs the variables' own initialisers.
+      variables: variables of the initialiser. Global variables are broadcast; local variables stay each rank's own.
       job: the ranks.
 
     Returns:
-      The operation to run instead: all ranks then hold rank 0's values.
+      The operation to run instead: after it all ranks have rank 0's values.
     """
     graph = tf.compat.v1.get_default_graph()
     state = state_of(graph)
     shared = {id(v) for v in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)}
     chosen = [v for v in variables if id(v) in shared and hasattr(v, "read_value")]
-    chosen.sort(key=lambda v: v.name)  # a set of Python's has another order on each rank
+    chosen.sort(key=lambda v: v.name)  # scripts may pass a Python set, which has another order on each rank
     in_function = getattr(graph, "outer_graph", None) is not None
     if not (job.switches.shares and chosen and state and state.broadcasts) or in_function:
         return initializer
@@ -45,7 +45,7 @@ def broadcast_behind(initializer: tf.Operation, variables: Sequence[Any], job: J
     def call(*values: np.ndarray) -> list[np.ndarray]:
         own = {name: array(value) for name, value in zip(names, values, strict=True)}
         try:
-            with job.world.acting(), _one_at_a_time:  # several initialisers of one run are threads of TensorFlow's
+            with job.world.acting(), _one_at_a_time:  # TensorFlow runs several initialisers in parallel threads
                 _, received = meet(job.world.control, visitor, lambda: own)
             return [_fitting(name, own[name], received) for name in names]
         except BaseException as error:
@@ -63,7 +63,7 @@ def broadcast_behind(initializer: tf.Operation, variables: Sequence[Any], job: J
     return result
 
 
-# What variables themselves do adds twice as many operations, which is felt in large graphs.
+# The variables' own methods add twice as many operations, which costs time in large graphs.
 def _read(variable: Any) -> tf.Tensor:
     if not hasattr(variable, "handle"):
         return variable.read_value()
@@ -78,7 +78,7 @@ def _assign(variable: Any, value: tf.Tensor) -> tf.Operation:
 
 
 def _fitting(name: str, own: np.ndarray, received: Values) -> np.ndarray:
-    value = received.get(name, own)  # rank 0 has not initialised it yet: the first step's meeting will have it
+    value = received.get(name, own)  # if rank 0 has not initialised the variable, the first step shares it
     if value.shape != own.shape or value.dtype != own.dtype:
         raise DisagreementError(
             f"variable {name} is {value.dtype} {value.shape} on rank 0 and {own.dtype} {own.shape} here. "

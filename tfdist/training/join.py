@@ -1,4 +1,4 @@
-"""Join: ranks whose data end early take part in the others' steps with nothing."""
+"""Join: ranks whose data end early take part in the other ranks' exchanges without gradients."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def join(job: Job, sessions: SessionSteps) -> int:
 
     Args:
       job: the ranks.
-      sessions: know which session trains.
+      sessions: hooks of sessions, with the session that has trained last.
     """
     accumulated = job.switches.settings.accumulate_steps
     if accumulated > 1:
         raise RuntimeError(exclusions.HELD_AND_JOIN.told(f"accumulate_steps={accumulated}", "tfdist.join"))
     session = sessions.trained
     if session is None:
-        raise RuntimeError("tfdist.join stands for a rank in the steps of a training session; run one step before it")
+        raise RuntimeError("tfdist.join takes part in the steps of a training session: run one training step before it")
     collectives = [c for c in make_state(session.graph).world_collectives if c.channel is not None]
     check(collectives, "tfdist.join")
     trained = max(c.step for c in collectives)
@@ -41,10 +41,10 @@ def join(job: Job, sessions: SessionSteps) -> int:
 
 
 def check(collectives: Sequence[Collective], call: str) -> None:
-    """Before this rank tells anybody that it has no data any more.
+    """Check, before this rank announces the end of its data, that it can take part without running the graph.
 
     Raises:
-      RuntimeError: it would have to run operations that an exchange has built.
+      RuntimeError: an exchange consists of TensorFlow operations, which this rank would have to run.
     """
     built = [e for c in collectives for e in c.exchanges if isinstance(e, Arrival)]
     if built:
@@ -52,8 +52,8 @@ def check(collectives: Sequence[Collective], call: str) -> None:
 
 
 def stand_in_for_all(collectives: Sequence[Collective]) -> None:
-    """Take part in each of these with nothing, until no rank has anything. Collective: all ranks, at any time."""
-    # Each has its own channel, and the others may run them in any order.
+    """Take part in each collective without data, until no rank has data. Collective: all ranks, at any time."""
+    # A thread for each collective, because the other ranks may run the collectives in any order.
     ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
     def run(collective: Collective) -> None:
@@ -72,7 +72,7 @@ def stand_in_for_all(collectives: Sequence[Collective]) -> None:
 
 
 def _stand_in(collective: Collective) -> None:
-    """Take part until nobody trains any more."""
+    """Take part in one collective until no rank trains any more."""
     collective.absent = True
     while True:
         for number, exchange in enumerate(collective.exchanges):

@@ -1,4 +1,4 @@
-"""Moments of a training at which other rooms have their part done: what they add is called, in the order of adding."""
+"""Moments: points of a training at which other packages' actions are called, in the order in which they were added."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 
 class Moments:
-    """Those of this process.
+    """Actions of this process.
 
     Attributes:
-      runs: a session is about to run a graph that communicates, or a function is called.
-      begins: a session, which is handed over, is about to train, and all ranks have the same values of its variables.
-      pauses: on all ranks where ``fit`` is looked at: at its beginning and its end, at that of each epoch, and before
-        its validation.
+      runs: actions before a session runs a graph that communicates, and before a function is called.
+      begins: actions before a session's first training step, when all ranks have the same values of its variables;
+        they get the session.
+      pauses: actions on all ranks at the beginning and the end of ``fit``, at the end of each epoch, and before
+        validation.
     """
 
     def __init__(self) -> None:

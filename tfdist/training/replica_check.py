@@ -1,7 +1,7 @@
-"""Replica check: after an averaged update all ranks hold the same, and now and then they see whether they do.
+"""Replica check: after averaged updates all ranks must have the same variables, and now and then they compare them.
 
-A fingerprint of what a rank holds goes with the meeting of a step that is made anyway. It finds what no list of faults
-knows: whatever has set the ranks apart, they hold other bits.
+A fingerprint of a rank's variables travels with a step's own exchange. It finds every cause of different variables,
+also unknown ones, because it compares their bits.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tfdist.variables import comparison, held
 from tfdist.variables.held import Holder
 
 OFF, AUTO = "off", "auto"
-_SHARE = 0.004  # of a step, at most, once the first steps are over
-LARGEST = 63  # what a rank asks for that has no measurement: of two as a power
+_SHARE = 0.004  # largest share of the training time for comparisons, after the first steps
+LARGEST = 63  # exponent of two that a rank without a measurement asks for
 
 
 class Schedule:
-    """After steps 1, 2, 4, 8, … as long as that is more often than what it costs allows.
+    """Decides in which steps the ranks compare: after steps 1, 2, 4, 8, …, then as often as the cost allows.
 
-    All ranks come to the same: what a rank has measured goes with each comparison, and the largest counts.
+    All ranks decide the same, because each comparison carries the ranks' measurements and the largest counts.
 
     Args:
-      setting: see ``TFDIST_CHECK``: ``auto``, or a number of steps.
+      setting: ``TFDIST_CHECK``: ``auto``, or a number of steps.
     """
 
     def __init__(self, setting: str) -> None:
@@ -38,20 +38,25 @@ class Schedule:
         self._next = 1 + (self._every or 1)
 
     def due(self, step: int) -> bool:
-        """Whether what the ranks hold before a step, which counts from 1, is to be compared in it."""
+        """Return whether the ranks compare their variables in a step, before its update; steps count from 1."""
         return step >= self._next
 
     def compared(self, step: int, powers: list[int]) -> None:
-        """It has been; the ranks ask for so many steps until the next comparison, as powers of two."""
+        """Note a comparison in a step, and set the next one.
+
+        Args:
+          step: step from 1.
+          powers: numbers of steps until the next comparison, as exponents of two, that the ranks ask for.
+        """
         self._next = step + (self._every or min(max(1, step - 1), 1 << max(powers)))
 
 
 def wanted(seconds: float, step_seconds: float) -> int:
-    """How many steps there are to be from one comparison to the next, as a power of two.
+    """Return the number of steps that this rank wants between two comparisons, as an exponent of two.
 
     Args:
-      seconds: that a comparison takes this rank.
-      step_seconds: that a step takes it; 0: not known yet.
+      seconds: duration of a comparison on this rank.
+      step_seconds: duration of a step on this rank; 0 if it is unknown.
     """
     if not step_seconds:
         return LARGEST
@@ -59,23 +64,23 @@ def wanted(seconds: float, step_seconds: float) -> int:
 
 
 _POWER_BITS = 6
-_TRAININGS = 16  # of one collective that are remembered
+_TRAININGS = 16  # largest number of trainings that are remembered for one collective
 
 
 class _Steps:
-    """The steps of one training: of the same variables by one collective, or those that are executed eagerly.
+    """Steps of one training: steps of one collective with the same variables, or eager steps of one optimizer.
 
     Args:
       setting: see ``Schedule``.
-      before: so many steps of the collective were others'.
+      before: number of steps of the collective that belong to earlier trainings.
 
     Attributes:
-      before: likewise.
-      schedule: when they are compared.
-      noted: after this step the last fingerprint was taken.
-      since: after this step all ranks held the same; None: they were not compared yet.
-      holder: of the variables.
-      final: a session that is closed held this after that step.
+      before: number of steps of the collective that belong to earlier trainings; for eager steps, the current step.
+      schedule: steps in which the ranks compare.
+      noted: step after which the last fingerprint was taken.
+      since: last step after which all ranks had the same variables; None before the first comparison.
+      holder: variables of the training.
+      final: (step, fingerprint) of the last step before the session was closed; None if it is open.
     """
 
     def __init__(self, setting: str, before: int = 0) -> None:
@@ -85,19 +90,19 @@ class _Steps:
         self.since: int | None = None
         self.holder: Holder | None = None
         self.final: tuple[int, int] | None = None
-        self._looked = (0, 0.0)  # at this step and time
+        self._looked = (0, 0.0)  # step and time of the last fingerprint
 
     def taken(self, step: int) -> int:
-        """A fingerprint after the last step; 0: what was held is gone."""
+        """Return a fingerprint after the last step; 0 if the variables do not exist any more."""
         if self.final is not None and self.final[0] == step:
             return self.final[1]
         try:
             return held.digest(self.holder) if self.holder is not None and self.holder.complete else 0
-        except Exception:  # the program is over, and so may be the session
+        except Exception:  # at the end of the program the session may be closed
             return 0
 
     def note(self, holder: Holder, step: int) -> int:
-        """What this rank holds before a step, and how many steps it asks for until the next comparison."""
+        """Return this rank's fingerprint before a step and, in the lowest 6 bits, the exponent of ``wanted``."""
         start = time.perf_counter()
         last_step, last = self._looked
         step_seconds = (start - last) / (step - last_step) if last and step > last_step else 0.0
@@ -109,7 +114,7 @@ class _Steps:
 
 
 class ReplicaCheck:
-    """Compares what the ranks hold.
+    """Compares the variables of the ranks.
 
     Args:
       job: the ranks and settings.
@@ -118,18 +123,18 @@ class ReplicaCheck:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._told: set[str] = set()
-        self._eager: weakref.WeakKeyDictionary[Any, _Steps] = weakref.WeakKeyDictionary()  # by their optimizers
+        self._eager: weakref.WeakKeyDictionary[Any, _Steps] = weakref.WeakKeyDictionary()  # by optimizer
         self._carriers: weakref.WeakSet[Collective] = weakref.WeakSet()
 
     def before(self, collectives: Iterable[Collective], holder: Holder) -> Collective | None:
-        """A call is about to be made that averages gradients by these.
+        """Attach a fingerprint to a collective before a call that averages gradients, if a comparison is due.
 
         Args:
-          collectives: all that it may execute.
-          holder: of the variables.
+          collectives: all collectives that the call may execute.
+          holder: variables to compare.
 
         Returns:
-          The collective that carries the fingerprint; None: there is none.
+          The collective that carries the fingerprint; None if there is none.
         """
         setting = self._job.switches.settings.check
         if setting == OFF or self._job.switches.settings.sync != "gradients":
@@ -145,7 +150,7 @@ class ReplicaCheck:
         return carrier
 
     def _steps_of(self, carrier: Collective, holder: Holder, setting: str) -> _Steps:
-        """Equal names are one collective's: another model's training may go on with it."""
+        """Return the steps of the training of these variables. Another model may use a collective of the same name."""
         self._carriers.add(carrier)
         known = carrier.checks
         steps: _Steps | None = known.get(holder.identity)
@@ -159,10 +164,10 @@ class ReplicaCheck:
         return steps
 
     def after(self, carrier: Collective | None) -> None:
-        """The call has been made. Collective, if the fingerprints differ: all ranks.
+        """Compare the fingerprints after the call. Collective, if the fingerprints differ: all ranks.
 
         Raises:
-          DisagreementError: the ranks hold what is not the same, nor differs by rounding alone.
+          DisagreementError: the variables of the ranks differ by more than rounding.
         """
         if carrier is None or not carrier.notes:
             return
@@ -170,17 +175,17 @@ class ReplicaCheck:
         set_by_script, carrier.asked = carrier.asked, False
         if len(notes) < self._job.world.size and len({note >> _POWER_BITS for note in notes}) > 1:
             raise DisagreementError(
-                f"the ranks that still train are apart after step {carrier.step} of {carrier.name}: give all ranks the "
-                "same number of steps (tfdist.shard) in place of tfdist.join to be told of which variable"
+                f"the ranks that still train have different variables after step {carrier.step} of {carrier.name}. To "
+                "learn which variable, give all ranks the same number of steps (tfdist.shard) instead of tfdist.join"
             )
         if len(notes) == self._job.world.size:
             self._job.data_comparison.compare(self._job.world.control)
         self._compare(carrier.check, notes, carrier.check.holder, set_by_script)
 
     def eagerly(self, optimizer: Any, holder: Callable[[], Holder]) -> None:
-        """An optimizer is about to apply gradients eagerly, on all ranks.
+        """Compare the variables, if it is due, before an optimizer applies gradients eagerly.
 
-        Collective, when it is time: all ranks. Raises as ``after`` does.
+        Collective, if a comparison is due: all ranks. Raises as ``after`` does.
         """
         settings = self._job.switches.settings
         if settings.check == OFF:
@@ -203,36 +208,36 @@ class ReplicaCheck:
         steps.since = steps.noted
 
     def now(self, place: str, holder: Holder) -> None:
-        """Compare what the ranks hold here, whatever step it is.
-
-        Collective: all ranks. Raises as ``after`` does.
-        """
+        """Compare the variables of the ranks now. Collective: all ranks. Raises as ``after`` does."""
         if self._job.switches.settings.check == OFF:
             return
         if len(set(self._job.world.control.arrive(place, held.digest(holder)))) > 1:
             comparison.settle(self._job.world.control, holder, self._told, None, 0)
 
     def ask(self) -> None:
-        """Compare soon, with the exchanges of the next two steps: something has been saved."""
+        """Compare with the exchanges of the next two steps, because a checkpoint has been saved."""
         for carrier in self._carriers:
             carrier.asks = True
 
     def closing(self, holder: Holder) -> None:
-        """A session is about to be closed."""
+        """Take a last fingerprint before a session is closed, if there were steps since the last comparison."""
         for carrier in self._carriers:
             if carrier.check.holder is holder and _unseen(carrier):
                 carrier.check.final = carrier.step, carrier.check.taken(carrier.step)
 
     def last(self) -> dict[str, int]:
-        """What this rank held after the last steps, by what they were: those that were not compared yet."""
+        """Return the fingerprints after the last steps that were not compared yet, by a description of the step."""
         unseen = [c for c in self._carriers if _unseen(c)]
         found = {f"step {c.step} of {c.name}, {agreement.number(c.plan)}": c.check.taken(c.step) for c in unseen}
         return found if all(found.values()) else {}
 
     def settle(self, own: dict[str, int]) -> None:
-        """The program is over, and not all ranks held the same after their last steps.
+        """Find the variables that differed after the last steps of the program.
 
         Collective: all ranks. Raises as ``after`` does.
+
+        Args:
+          own: result of ``last`` on this rank.
         """
         control = self._job.world.control
         ranks: list[dict[str, int]] = control.all_gather_object(own, comparison.PLACE)
@@ -246,5 +251,5 @@ class ReplicaCheck:
 
 
 def _unseen(carrier: Collective) -> bool:
-    """Whether there were steps after the last comparison."""
+    """Return whether there were steps after the last comparison."""
     return carrier.step - carrier.check.before > carrier.check.noted

@@ -1,8 +1,9 @@
-"""Session step: what happens around each ``Session.run``; before the first one that trains, ``first_step``.
+"""Session step: hooks around each ``Session.run``.
 
-Behind the initialiser of a training graph stands one fused broadcast (``initial_broadcast``). And before the first
-training step of a session all ranks meet, compare their graphs, and take rank 0's values: that covers what no node can
-see, such as a partial initialisation, or a checkpoint restored on rank 0 alone while the others run their initialisers.
+The initialiser of a training graph ends with one fused broadcast (``initial_broadcast``). Before the first training
+step of a session all ranks also meet, compare their graphs, and take rank 0's values. This covers cases that no graph
+node can see. Examples are a partial initialisation, or a checkpoint that only rank 0 restores while the others run
+their initialisers.
 """
 
 from __future__ import annotations
@@ -27,19 +28,20 @@ from tfdist.variables.earlier_graphs import earlier_graphs
 from tfdist.variables.session_variables import SessionVariables, settable
 
 _SET_APART = (
-    "variables that are trained were set in a session on some ranks, between two steps: rank 0's are taken, and one "
-    "step is rank 0's alone; so it is where this happens again. Set them on all ranks, or before the first step"
+    "trained variables were set in a session on some ranks, between two steps. Now and each time this happens again, "
+    "all ranks take rank 0's values, and one step uses rank 0's gradients alone. Set the variables on all ranks, or "
+    "before the first step"
 )
 
 
 class SessionSteps:
-    """What happens around each ``Session.run``: the meeting before the first step, and what is learnt from the run.
+    """Hooks around each ``Session.run``: the meeting before the first step, and notes on what each run has set.
 
     Args:
       run: the original ``BaseSession.run``.
       job: the ranks.
-      replicas: compares what they hold.
-      moments: at which others have their part done.
+      replicas: comparison of the variables between ranks.
+      moments: actions of other packages.
     """
 
     def __init__(self, run: Callable[..., Any], job: Job, replicas: ReplicaCheck, moments: Moments) -> None:
@@ -54,28 +56,29 @@ class SessionSteps:
 
     @property
     def trained(self) -> Any:
-        """The session that has trained last, if it still exists."""
+        """Session that has trained last; None if it does not exist any more."""
         return self._trained and self._trained()
 
     def variables(self, session: Any) -> SessionVariables:
-        """Of a session."""
+        """Return the variables of a session."""
         return SessionVariables(session, self._run)
 
     def created(self, session: Any) -> None:
-        """A monitored session is ready. Collective: all ranks, if its graph communicates.
+        """Share rank 0's values when a monitored session is ready. Collective: all ranks, if its graph communicates.
 
-        Hooks read the global step right after this: a rank that has restored nothing would stop elsewhere.
+        Session hooks read the global step right after this. A rank without the restored step would stop at another
+        step.
         """
         state = state_of(session.graph)
         if state is not None and state.world_collectives:
-            # A hook may set variables yet, on this rank alone perhaps: the first step begins so once more.
+            # A session hook may still set variables, maybe on this rank alone: the first step shares them again.
             self._begin(session)
             state.synchronised.discard(session)
 
     def _begin(self, session: Any) -> None:
         """Bring all ranks together before a session's first step.
 
-        Collective: all ranks; those that are in an initialiser may join for a round.
+        Collective: all ranks. Ranks that run an initialiser may take part too.
 
         Raises:
           DisagreementError: the ranks' training graphs differ.
@@ -92,30 +95,30 @@ class SessionSteps:
         )
         self._job.open(state.world_collectives)
         for collective in state.world_collectives:
-            collective.root_only = False  # one that is not run in each step would say so until its next
+            collective.root_only = False  # a collective that does not run in this step would keep an old value
         state.synchronised.add(session)
         state.overwritten.discard(session)
         for action in self._moments.begins:
             action(session)
 
     def closes(self, session: Any) -> None:
-        """A session is about to be closed."""
+        """Note that a session is about to be closed."""
         if session in self._held:
             self._replicas.closing(self._held[session])
 
     def _warn_of_order(self, names: tuple[str, ...]) -> None:
-        """TensorFlow may take two operations that wait for other ranks up in another order on each rank."""
+        """Warn that TensorFlow may start two collectives in another order on each rank."""
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"one run reaches {names[0]} and {names[1]}, and TensorFlow may begin them in another order on each "
-                "rank, which would then wait for each other: run them one after the other, or build the second under "
+                f"one run reaches {names[0]} and {names[1]}. TensorFlow may begin them in another order on each rank, "
+                "and the ranks would wait for each other. Run them one after the other, or build the second under "
                 "tf.control_dependencies([the first])",
                 stacklevel=4,
             )
 
     def _warn_of_own(self, state: GraphState, fetches: Any) -> None:
-        """What a script makes of arrays is not seen any more."""
+        """Warn if a session returns gradients that are not averaged, because tfdist cannot follow NumPy arrays."""
         if state.warned_of_own or not state.pending or not self._job.switches.rewrites:
             return
         marker = variable_writes.fetched(fetches, state)
@@ -123,14 +126,14 @@ class SessionSteps:
             state.warned_of_own = True
             unshared = "" if state.broadcasts else ", and in this graph no variable begins with rank 0's value"
             warnings.warn(
-                f"a session hands out gradients of {marker.name} that are this rank's own{unshared}: if variables are "
-                "set to what is made of them, average them before, tfdist.all_reduce(gradient, 'mean')"
+                f"a session hands out gradients of {marker.name} that are this rank's own{unshared}. If you set "
+                "variables to values computed from them, average them before: tfdist.all_reduce(gradient, 'mean')"
                 + (", and begin with tfdist.broadcast(values)" if unshared else ""),
                 stacklevel=4,
             )
 
     def _failing_plainly(self, state: GraphState, call: Callable[[], Any]) -> Any:
-        """Run it; what has gone wrong in an exchange is raised as it was, without TensorFlow's wrapping."""
+        """Run a call, and raise the original error of a failed exchange instead of TensorFlow's error."""
         try:
             return call()
         except tf.errors.OpError as error:
@@ -140,7 +143,7 @@ class SessionSteps:
             raise
 
     def _together(self, session: Any, state: GraphState, reach: Reach, call: Callable[[], Any]) -> Any:
-        """Run what all ranks run together."""
+        """Run a call that executes collectives. Collective: the ranks of these collectives."""
 
         if session not in self._held:
             self._held[session] = HeldInSession(session, self._run)

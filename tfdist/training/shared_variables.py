@@ -1,4 +1,4 @@
-"""Shared variables outside sessions: which have been given rank 0's values, and which are new or were set since."""
+"""Shared variables outside sessions: which variables have rank 0's values, and which are new or were set since."""
 
 from __future__ import annotations
 
@@ -21,38 +21,39 @@ from tfdist.variables.adapted_layers import AdaptedLayers
 from tfdist.variables.eager_variables import described, random_state, take_values
 
 _REMEDY = (
-    "Put the step into a tf.function, where this is done for you; or apply them by an optimizer's apply_gradients; or "
-    "average what you assign by tfdist.all_reduce(value, 'mean')"
+    "Put the step into a tf.function, where tfdist averages them. Or apply them by an optimizer's apply_gradients. Or "
+    "average the assigned values by tfdist.all_reduce(value, 'mean')"
 )
 
 
 class _Thread(threading.local):
-    setting = 0  # variables are set by tfdist or an optimizer, alike on all ranks
+    setting = 0  # depth of contexts in which tfdist or an optimizer sets variables to the same values on all ranks
 
 
 class SharedVariables:
-    """What this process knows of its variables.
+    """State of this process's variables outside sessions.
 
     Args:
       job: the ranks and settings.
 
     Attributes:
-      trained: the keys (``markers.variable_key``) of those that gradients have been computed of.
-      of_optimizers: of what optimizers keep; and of which.
-      adapted: preprocessing layers.
-      batch_sizes: of this rank, while ``fit`` trains.
-      own: unique ids of those that the script has said to be each rank's own.
-      given: of those that it has set outside steps to what TensorFlow has not computed: a rank's inputs, perhaps.
+      trained: keys (``markers.variable_key``) of the variables for which gradients have been computed.
+      of_optimizers: by key of an optimizer's variable, its kind, with the optimizer's class.
+      adapted: preprocessing layers that were adapted.
+      batch_sizes: batch sizes of this rank while ``fit`` trains.
+      own: unique ids of the variables that the script has given to ``keep_own``.
+      given: unique ids of untrained variables that the script has set outside steps to arrays or numbers. They may be
+        inputs of this rank.
     """
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        # Those that have been given rank 0's values, by their unique ids: a number that is the same on all ranks.
+        # Variables that have rank 0's values: by unique id, a number that is the same on all ranks.
         self._same: dict[str, int] = {}
         self._count = 0
-        self._new: dict[str, weakref.ref[Any]] = {}  # made since the last meeting, by their unique ids
-        self._set: dict[int, _Set] = {}  # set again since then, by their numbers
-        self._stale: set[str] = set()  # those of them that were not trained
+        self._new: dict[str, weakref.ref[Any]] = {}  # variables made since the last meeting, by unique id
+        self._set: dict[int, _Set] = {}  # trained variables that were set again since then, by number
+        self._stale: set[str] = set()  # unique ids of untrained variables that were set again since then
         self._told: set[str] = set()
         self._by_handle: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._thread = _Thread()
@@ -67,7 +68,7 @@ class SharedVariables:
             self.created(variable)
 
     def created(self, variable: Any) -> None:
-        """A variable has been made."""
+        """Note a new variable."""
         if is_symbolic(variable.handle):
             return
         self._by_handle[tf_variables.handle_number(variable.handle)] = variable
@@ -75,30 +76,30 @@ class SharedVariables:
             self._new[tf_variables.name(variable)] = weakref.ref(variable)
 
     def by_handle(self, tensor: Any) -> Any:
-        """The variable of a resource tensor; None if it is not known."""
+        """Return the variable of a resource tensor; None if it is unknown."""
         return self._by_handle.get(tf_variables.handle_number(tensor))
 
     def setting(self) -> _Setting:
-        """A context in which variables are set alike on all ranks, by an optimizer say."""
+        """Return a context in which variables are set to the same values on all ranks, for example by an optimizer."""
         return _Setting(self._thread)
 
     @property
     def being_set(self) -> bool:
-        """Whether this thread is in such a context."""
+        """True if this thread is inside a ``setting`` context."""
         return self._thread.setting > 0
 
     def assigned(self, variable: Any, reason: str | None, given: bool) -> None:
-        """A variable is set by the program itself, outside a step: to what this rank has, perhaps.
+        """Note that the script sets a variable outside a step, maybe to this rank's own value.
 
         Args:
-          variable: that is set.
-          reason: why its last gradients were this rank's own; None if they were not.
-          given: it is set to an array or a number, not to a tensor.
+          variable: variable that is set.
+          reason: reason why its last gradients were not averaged; None if they were.
+          given: True if it is set to an array or a number, not to a tensor.
         """
         if self._thread.setting or tf_variables.name(variable) not in self._same or not self._job.switches.shares:
             return
         key = tf_variables.key(variable)
-        # What is not trained, moving statistics, metrics and inputs, is each rank's own; it may be trained later.
+        # Untrained variables (moving statistics, metrics, inputs) may differ between ranks. They may be trained later.
         if key in self.trained or key in self.of_optimizers:
             self._set[self._same[tf_variables.name(variable)]] = _Set(weakref.ref(variable), reason)
         else:
@@ -107,7 +108,7 @@ class SharedVariables:
                 self.given.add(tf_variables.name(variable))
 
     def applied_by(self, optimizer: Any) -> None:
-        """An optimizer has applied gradients: its slots, steps and rates decide on what is trained."""
+        """Note the variables of an optimizer that has applied gradients: slots, steps and rates."""
         own = optimizers.variables(optimizer)
         if self._optimizers.get(optimizer) != len(own):
             self._optimizers[optimizer] = len(own)
@@ -116,28 +117,28 @@ class SharedVariables:
             self.of_optimizers.update({tf_variables.key_of_handle(handle): kind for handle in handles})
 
     def number(self, variable: Any) -> int | None:
-        """Of one that has been given rank 0's value: the same on all ranks."""
+        """Return the number of a variable that has rank 0's value, the same on all ranks; None for others."""
         return self._same.get(tf_variables.name(variable))
 
     @property
     def in_blocks(self) -> bool:
-        """Whether the ranks train by themselves for some steps at a time."""
+        """True if the ranks train by local SGD, in blocks of local steps."""
         return self._job.switches.settings.sync != "gradients"
 
     @property
     def any_set(self) -> bool:
-        """Whether the program has set what is trained since the last step."""
+        """True if the script has set trained variables since the last step."""
         return bool(self._set)
 
     def share_set(self, place: str) -> None:
-        """Share what has been set again, if something has. Collective then: all ranks."""
+        """Share the variables that were set again, if there are any. Collective in this case: all ranks."""
         if self._set:
             self.share_new(place)
 
     def share_new(self, place: str) -> None:
-        """Give all variables that have been made or set meanwhile rank 0's values, as far as their equals can be told.
+        """Give rank 0's values to all variables that were made or set since the last meeting and exist on all ranks.
 
-        Nothing is sent if they have the same values already.
+        The ranks compare checksums first, and send nothing if the values are the same already.
 
         Collective: all ranks.
         """
@@ -153,10 +154,10 @@ class SharedVariables:
             self._number([v for v in ready if not random_state(v)])
 
     def _share_again(self, again: dict[int, _Set]) -> None:
-        """What a rank has set, and has not dropped since, depends on it: variables are known by their numbers.
+        """Share variables that a rank has set again, paired by their numbers. Each rank may have set other variables.
 
         Raises:
-          DisagreementError: their values differ, and were made of gradients that were each rank's own.
+          DisagreementError: the values differ, and the gradients of these variables were not averaged.
         """
         gather = self._job.world.control.all_gather_object
         by_name = {tf_variables.name(v): v for v in self._by_handle.values()}
@@ -173,20 +174,20 @@ class SharedVariables:
         reasons = [reason for given, _ in ranks for n in wanted if (reason := given.get(n))]
         if reasons:
             raise DisagreementError(
-                f"{names} were set to other values on each rank, since their gradients are each rank's own: "
+                f"{names} were set to other values on each rank, because their gradients are not averaged: "
                 f"{reasons[0]}. {_REMEDY}"
             )
         if wanted and names not in self._told:
             self._told.add(names)
             announce(
-                f"{names} were set between two steps, to other values on each rank: rank 0's are taken, now and where "
-                "this happens again. To have them from the beginning, set tfdist.broadcast(values)"
+                f"{names} were set between two steps, to other values on each rank. Now and each time this happens "
+                "again, all ranks take rank 0's values. To avoid this, set them to tfdist.broadcast(values)"
             )
         with self.setting():
             take_values([known[n] for n in wanted], 0, self._job)
 
     def _number(self, variables: Sequence[Any]) -> None:
-        """They have the same values on all ranks now, where they stand in the same order."""
+        """Number variables that now have the same values on all ranks, in the same order on all ranks."""
         old = {self._same.get(tf_variables.name(v)) for v in variables}
         self._set = {n: s for n, s in self._set.items() if n not in old}
         for variable in variables:
@@ -196,7 +197,7 @@ class SharedVariables:
             self._new.pop(tf_variables.name(variable), None)
 
     def share_restored(self, variables: Sequence[Any], place: str) -> None:
-        """Give variables that all ranks have, and that a checkpoint may have set on some, rank 0's values once more.
+        """Give variables rank 0's values again, because a checkpoint may have set them on some ranks.
 
         Collective: all ranks, with the same variables.
         """
@@ -208,9 +209,9 @@ class SharedVariables:
             self.share(variables)
 
     def share(self, candidates: Iterable[Any]) -> None:
-        """Give variables rank 0's values, unless they have got them before.
+        """Give variables rank 0's values, unless they have had them before.
 
-        Collective: all ranks; variables that only some of them have stay as they are.
+        Collective: all ranks. Variables that only some ranks have stay as they are.
         """
         wanted = [v for v in candidates if tf_variables.name(v) not in self._same and not random_state(v)]
         wanted = [v for v in wanted if v.is_initialized()]
@@ -221,7 +222,7 @@ class SharedVariables:
     def take(self, wanted: Sequence[Any], root: int = 0) -> None:
         """Give variables one rank's values, paired by their names, or else by their positions.
 
-        Collective: all ranks, with as many variables of the same dtypes and shapes.
+        Collective: all ranks, with the same number of variables of the same dtypes and shapes.
 
         Raises:
           DisagreementError: the ranks have different variables.
@@ -230,7 +231,7 @@ class SharedVariables:
         self._take([wanted[n] for n in order], root)
 
     def same_values(self, variables: Sequence[Any], place: str) -> bool:
-        """Whether all ranks have the same values of these already, which counts as having had rank 0's.
+        """Return whether these variables have the same values on all ranks. If so, they count as shared.
 
         Collective: all ranks, with the same variables.
         """
@@ -245,24 +246,24 @@ class SharedVariables:
         return len(set(self._job.world.control.arrive(place, own))) == 1
 
     def check_same(self, variables: Sequence[Any], function: str) -> None:
-        """What a function has set, and computed gradients of, is the same on all ranks.
+        """Check that variables that a function has set, and computed gradients for, are the same on all ranks.
 
         Collective: all ranks, with the same variables.
 
         Raises:
-          DisagreementError: it is not.
+          DisagreementError: they differ.
         """
         if not self._alike(variables, "the variables that a function has set"):
             names = ", ".join(map(variable_name, variables[:3]))
             raise DisagreementError(
                 f"the function {function} sets {names} to other values on each rank, and returns gradients, which are "
-                "then of other weights on each rank. Begin with the same values, by "
-                "tfdist.broadcast_variables(variables) before they are read, and let what decides on the next ones, a "
-                "loss say, be the same, by tfdist.all_reduce(loss)"
+                "then of other weights on each rank. Begin with the same values: call "
+                "tfdist.broadcast_variables(variables) before they are read. Compute the next values from the same "
+                "loss on all ranks: tfdist.all_reduce(loss)"
             )
 
     def unknown(self, variables: Sequence[Any]) -> bool:
-        """Whether some of them have not had rank 0's values."""
+        """Return whether some of these variables have not had rank 0's values."""
         names = map(tf_variables.name, variables)
         return self._job.switches.shares and any(name not in self._same or name in self._stale for name in names)
 
@@ -273,7 +274,7 @@ class SharedVariables:
 
 
 class _Set(NamedTuple):
-    """A variable that was set, and why its last gradients were this rank's own."""
+    """Variable that was set, and the reason why its last gradients were not averaged (or None)."""
 
     variable: weakref.ref[Any]
     reason: str | None
@@ -291,7 +292,7 @@ class _Setting:
 
 
 def _digest(new: Sequence[Any], again: dict[int, _Set]) -> int:
-    """A number, not 0, that tells whether two ranks have the same variables with the same values."""
+    """Return a number, not 0, that is equal on two ranks if they have the same variables with the same values."""
     known = [v for v in new if not random_state(v)]
     names = [f"{variable_name(v)} {described(v)}" for v in known] + [str(n) for n in sorted(again)]
     values = [*known, *(again[n].variable() for n in sorted(again))]

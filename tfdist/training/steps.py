@@ -1,4 +1,4 @@
-"""The session, function and fit steps of this process, made once, for the hooks to call."""
+"""Steps: the objects around session, eager, function and ``fit`` steps of this process, which the hooks call."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tfdist.training.shared_variables import SharedVariables
 
 
 class Steps:
-    """What happens around training steps, by the way in which a program trains.
+    """Objects around training steps, one for each way in which a program can train.
 
     Args:
       job: the ranks and settings.
 
     Attributes:
       job: the ranks and settings.
-      sessions: TensorFlow 1.
-      variables: of this process, outside sessions.
-      replicas: whether all ranks hold the same.
-      eager: tapes and what is executed eagerly.
-      functions: ``tf.function``.
-      fit: Keras.
-      moments: at which others have their part done.
+      sessions: hooks around sessions of TensorFlow 1.
+      variables: variables of this process, outside sessions.
+      replicas: comparison of the variables between ranks.
+      eager: hooks around tapes and eager updates.
+      functions: hooks around ``tf.function``.
+      fit: hooks around ``fit`` of Keras.
+      moments: actions of other packages.
     """
 
     def __init__(self, job: Job) -> None:
@@ -36,7 +36,7 @@ class Steps:
         self.moments = Moments()
         self.variables = SharedVariables(job)
         self.replicas = ReplicaCheck(job)
-        self.sessions = SessionSteps(tf.compat.v1.Session.run, job, self.replicas, self.moments)  # before it is hooked
+        self.sessions = SessionSteps(tf.compat.v1.Session.run, job, self.replicas, self.moments)  # not hooked yet
         self.eager = EagerSteps(job, self.variables, self.replicas)
         self.functions = FunctionSteps(job, self.variables, self.eager, self.replicas, self.moments.runs)
         self.fit = FitSteps(job, self.functions, self.variables, self.replicas, self.moments.pauses)

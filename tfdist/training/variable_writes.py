@@ -1,7 +1,7 @@
-"""Variable writes: averages behind gradients that reach a variable by ``assign`` and its like, without an optimizer.
+"""Variable writes: averages of gradients that reach a variable by ``assign`` and similar operations, without optimizer.
 
-In a function this is seen as the operation is made; in a session's graph, where later operations tell whether a write
-is training or an accumulation that an optimizer applies, before the next run.
+In a function the averages are built when the operation is made. In a session's graph they are built before the next
+run. Only later operations show whether a write trains, or accumulates gradients that an optimizer applies.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _LINEAR = ("Identity", "ReadVariableOp", "Cast", "Const", "Mul", "RealDiv", "Rec
 
 @functools.cache
 def may_write(op_type: str) -> bool:
-    """Whether operations of this type may write to a variable, if their first input is one."""
+    """Return whether operations of this type may write to a variable that is their first input."""
     return _WRITES.search(op_type) is not None
 
 
 def in_function(op_type: str, inputs: Sequence[Any], job: Job) -> None:
-    """An operation that may write to a variable is about to be made in a function's graph."""
+    """Average the gradients that an operation writes to a variable, before it is made in a function's graph."""
     graph = tf.compat.v1.get_default_graph()
     state = state_of(graph)
     if state is None or not state.pending or not _is_variable(inputs):
@@ -43,7 +43,7 @@ def in_function(op_type: str, inputs: Sequence[Any], job: Job) -> None:
 
 
 def before_run(graph: tf.Graph, job: Job) -> None:
-    """A session is about to run a graph.
+    """Average the gradients that new operations write to variables, before a session runs a graph.
 
     Raises:
       RuntimeError: gradients reach a variable and cannot be averaged any more.
@@ -65,8 +65,10 @@ def before_run(graph: tf.Graph, job: Job) -> None:
 
 
 def _accumulators(state: GraphState) -> set[Any]:
-    """The variables in which a rank accumulates gradients of its own: what is applied is a multiple of them, and is
-    averaged then. Where it is clipped, say, the average must be made before."""
+    """Return the variables in which a rank accumulates its own gradients, which are averaged when they are applied.
+
+    The optimizer must apply a multiple of them. If the script clips them, for example, they must be averaged before.
+    """
     found: set[Any] = set()
     for tensor in state.late:
         behind = list(ancestors([tensor.op], control=False))
@@ -90,32 +92,32 @@ def _values(inputs: Sequence[Any]) -> list[tf.Tensor]:
 
 
 def leaving(result: Any, job: Job, recording: bool) -> None:
-    """A function is about to return something, of which gradients may be a part.
+    """Average the gradients from which a function has computed its results, before it returns them.
 
-    What is made of them, their norm or a step, is made of their averages. Gradients themselves are left to the caller,
-    who may be another function, which clips them.
+    So a norm or a step is computed from averages. Gradients that a function returns unchanged are left to the caller,
+    which may be another function that clips them.
     """
     graph = tf.compat.v1.get_default_graph()
     state = state_of(graph)
     if state is None or not state.pending or not job.switches.rewrites or not is_plain_function(graph):
         return
-    # What is around it may differentiate what it returns, and there is no derivative of an average. XLA cannot compile
-    # one either.
+    # An outer function or tape may differentiate the results, and an average has no derivative. XLA cannot compile an
+    # average either.
     if recording or outermost(graph) is not graph or compiled():
         return
     tensors = [t for t in tf.nest.flatten(result, expand_composites=True) if isinstance(t, tf.Tensor)]
     made = [t for t in tensors if is_symbolic(t) and t.op not in state.markers]
     made = [t for t in made if not gradient_rewrite.combined_behind(t, state)]
-    if gradient_rewrite.average_behind(made, "what it returns", state, job):
+    if gradient_rewrite.average_behind(made, "the result of a function", state, job):
         next(function_state.around(graph)).leaves = True
 
 
 class Returned(NamedTuple):
-    """What a function returns of its gradients.
+    """Output of a function that is a gradient or depends on one.
 
     Attributes:
-      marker: of the gradient.
-      itself: it is the gradient; else it is made of it, and of this rank's own.
+      marker: marker of the gradient.
+      itself: True if the output is the gradient; False if it is computed from this rank's own gradient.
     """
 
     marker: Marker
@@ -123,7 +125,7 @@ class Returned(NamedTuple):
 
 
 def returned(graph: Any) -> dict[int, Returned]:
-    """What a function returns of its gradients that has not been averaged inside, by the number among the outputs."""
+    """Return the outputs of a function that depend on gradients without average, by their number among the outputs."""
     state = state_of(graph)
     if state is None or not state.pending:
         return {}
@@ -139,7 +141,7 @@ def returned(graph: Any) -> dict[int, Returned]:
 
 
 def fetched(fetches: Any, state: GraphState) -> Marker | None:
-    """A gradient among what a session is to run that has not been averaged; None: there is none."""
+    """Return the marker of a fetched gradient that has not been averaged; None if there is none."""
     tensors = (f for f in tf.nest.flatten(fetches, expand_composites=True) if isinstance(f, tf.Tensor))
     markers = (marker_of(tensor, state) for tensor in tensors)
     return next((m for m in markers if m is not None and not m.averaged), None)

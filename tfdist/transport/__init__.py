@@ -1,1 +1,1 @@
-"""The ranks as others see them: channels, groups, nodes; agreement; and the watch over those that do not come."""
+"""Interfaces of ranks, groups, nodes and channels; agreement between ranks; stall detection; saves by several ranks."""

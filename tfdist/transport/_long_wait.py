@@ -1,6 +1,6 @@
-"""A long wait: the stall message and the last one, and what it makes of the others' news.
+"""A long wait: logs a stall, and gives up at the deadline, or earlier if an awaited rank cannot come any more.
 
-Who can still come is waited for. Where the others are is told in the words of ``whereabouts``.
+``whereabouts`` describes the other ranks in the messages.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tfdist.transport.whereabouts import NOBODY, ranks_in_words, silent_seconds,
 if TYPE_CHECKING:
     from tfdist.core.flight_recorder import Recorder
 
-_LOOK_SECONDS = 0.02  # between two looks at the others
-_LOOK_SHARE = 0.05  # of the time, at most: there may be thousands
+_LOOK_SECONDS = 0.02  # between two readings of the other ranks' states
+_LOOK_SHARE = 0.05  # of the time is spent reading, at most: there may be thousands of ranks
 _NAP_SECONDS = 1e-3
-_LAST_LOOK_SECONDS = 1.0  # for what one that has ended sent before
+_LAST_LOOK_SECONDS = 1.0  # for messages that a rank sent before it ended
 
 
 class Request(Protocol):
@@ -33,31 +33,31 @@ class Request(Protocol):
 
 
 class Ranks(Protocol):
-    """What the ranks are about."""
+    """States of the ranks."""
 
     rank: int
 
     def read(self) -> Mapping[int, RankState]:
-        """Of all other ranks, as far as it is known; does not wait for anybody."""
+        """Return the states of all other ranks, as far as known; does not wait for any rank."""
 
 
 class Waiting(Protocol):
-    """What this rank tells of its waits."""
+    """This rank, as far as its waits need it."""
 
     @property
     def recorder(self) -> Recorder:
-        """Where it is noted what the ranks did."""
+        """Flight recorder of this rank."""
 
     @property
     def report(self) -> Report:
-        """This rank's own calls."""
+        """This rank's calls."""
 
     def begin_wait(self, waiter: LongWait, kind: str, place: str, call: Call | None) -> None:
-        """A wait has become a long one."""
+        """Publish that a wait has become long."""
 
 
 class Manner(NamedTuple):
-    """What is waited for, and how: see ``stall_detection.StallDetector.wait``."""
+    """Arguments of a wait: see ``stall_detection.StallDetector.wait``."""
 
     place: str
     ranks: Sequence[int] | None = None
@@ -69,27 +69,27 @@ class Manner(NamedTuple):
 
     @property
     def call(self) -> Call | None:
-        """That this rank has entered; None: it is not to be compared with the others'."""
+        """The call that this rank has entered; None: do not compare it with the other ranks' calls."""
         ranks = None if self.ranks is None else tuple(self.ranks)
         return None if self.entered is None else Call(*self.entered, ranks)
 
 
-_BEHIND = 1.25  # of the deadline, for who waits for a rank that waits for a message
+_BEHIND = 1.25  # times the deadline, if all missing ranks wait for a message themselves
 _ALIKE = (
-    "All ranks must run what is collective, as often: give all ranks equal data (tfdist.shard), and keep training "
-    "(model.fit, say) and tfdist's other collective calls out of `if tfdist.rank() == 0:`"
+    "All ranks must run the same collective calls, equally often. Give all ranks equal data (tfdist.shard). Keep "
+    "training (for example model.fit) and tfdist's other collective calls out of `if tfdist.rank() == 0:`"
 )
 
 
 class LongWait:
-    """One of them.
+    """A wait that has become long.
 
     Args:
       own: this rank.
-      states: of the others.
-      settings: how long a wait may last.
-      request: what is waited for.
-      manner: and how.
+      states: states of the other ranks.
+      settings: settings with the deadlines.
+      request: the awaited operation.
+      manner: arguments of the wait.
     """
 
     def __init__(self, own: Waiting, states: Ranks, settings: Settings, request: Request, manner: Manner) -> None:
@@ -100,19 +100,19 @@ class LongWait:
         self._place = clipped(manner.place)
         self._next_report_seconds = settings.stall_seconds
         self._next_look_seconds = 0.0
-        self._excused_seconds = 0.0  # the deadline runs from when the last one that is excused came back
+        self._excused_seconds = 0.0  # the deadline counts from the end of the last excuse
         self._alone_since: float | None = None
-        self._trace_place = own.recorder.place  # until it has been told
+        self._trace_place = own.recorder.place  # named in the first report only
         self._before: Mapping[int, RankState] = {}
         self._before_read = float("inf")
         kind = "moving" if manner.moving else "background" if manner.background else "waiting"
         own.begin_wait(self, kind, manner.place, self._call)
 
     def look(self, waited: float) -> None:
-        """Look at the others, if it is time.
+        """Read the other ranks' states, if it is time; report a stall, or give up.
 
         Args:
-          waited: seconds, in which this process ran.
+          waited: seconds waited, without those in which this process was stopped.
 
         Raises:
           PeerError: see ``stall_detection.StallDetector.wait``.
@@ -134,7 +134,7 @@ class LongWait:
             beside = [r for r in states.keys() - others.keys() if states[r].what == self._place]
             self._report(others, missing, beside, waited)
         self._excuse(others, missing, waited)
-        # Those that wait for a message themselves know who is missing: they speak first.
+        # Ranks that wait for a message themselves can name the missing rank: they report first.
         behind = missing and all(others[r].kind == "moving" and others[r].answers for r in missing)
         limit = self._settings.stall_abort_seconds * (_BEHIND if behind else 1)
         if waited - self._excused_seconds > limit:
@@ -146,12 +146,12 @@ class LongWait:
         if any(others[r].kind == "alone" for r in missing):
             return "If its work alone takes so long, raise TFDIST_STALL_ALONE_SECONDS."
         return (
-            "Wrap long work of one rank in tfdist.alone(reason), or raise TFDIST_STALL_ABORT_SECONDS. If it never "
-            "comes here, keep this call out of `if tfdist.rank() == 0:`"
+            "Wrap long work of one rank in tfdist.alone(reason), or raise TFDIST_STALL_ABORT_SECONDS. If that rank "
+            "never comes here, keep this call out of `if tfdist.rank() == 0:`"
         )
 
     def _excuse(self, others: Mapping[int, RankState], missing: Sequence[int], waited: float) -> None:
-        """The deadline does not run while somebody has a reason; work alone has a deadline of its own."""
+        """Hold the deadline while a missing rank has a reason; a rank that works alone has a deadline of its own."""
         alone = any(others[r].kind == "alone" and others[r].answers for r in missing)
         self._alone_since = (waited if self._alone_since is None else self._alone_since) if alone else None
         if self._alone_since is not None and waited - self._alone_since <= self._settings.stall_alone_seconds:
@@ -162,15 +162,15 @@ class LongWait:
             self._excused_seconds = waited
 
     def _look_for_the_ended(self, others: Mapping[int, RankState]) -> None:
-        """One that has ended, or whose process is gone, and that has not been here, does not come."""
+        """Raise PeerError if a rank has ended, or its process is gone, before it came here."""
         if self._manner.news:
-            return  # that it has ended is news, too
+            return  # the end of the rank completes the request, too
         call = self._call
         ended = [r for r, s in others.items() if _over(s) and self._may_be_missed(s)]
         if not ended or (call is None and self._arrives_within(_LAST_LOOK_SECONDS)):
             return
         if call is not None:
-            # What it had entered is read once more, now that it has ended.
+            # Read its calls once more: before its end it may have entered this one.
             now = self._states.read()
             ended = [r for r in ended if now[r].calls.has_not_come_to(call) or now[r].process == GONE]
             if not ended or self._arrives_within(_LAST_LOOK_SECONDS):
@@ -178,8 +178,8 @@ class LongWait:
         said = others[ended[0]]
         if said.kind != "ended":
             raise PeerError(
-                f"{whereabouts(others, ended[:1])}, while rank {self._rank} waits in {self._place}. What ended it may "
-                "stand in the system's log, if it was out of memory say"
+                f"{whereabouts(others, ended[:1])}, while rank {self._rank} waits in {self._place}. The system's log "
+                "may have the reason, for example that memory ran out"
             )
         failed = [r for r in ended if others[r].what]
         if failed:
@@ -189,11 +189,11 @@ class LongWait:
         raise PeerError(f"{ranks_in_words(ended)} ended while rank {self._rank} waits in {self._place}. {_ALIKE}")
 
     def _may_be_missed(self, state: RankState) -> bool:
-        """While messages are on the way, one that has ended well was here before."""
+        """Whether a rank may not have come: while messages are on the way, a rank that ended well was here before."""
         return bool(state.what) or not self._manner.moving or state.kind != "ended"
 
     def _look_for_a_circle(self, states: Mapping[int, RankState]) -> None:
-        """See ``calls``: what was read before, and what has been read since."""
+        """Compare two readings of the states, and raise PeerError if ranks wait for each other: see ``calls``."""
         call = self._call
         if call is None or self._manner.background or self._manner.moving:
             return
@@ -203,7 +203,7 @@ class LongWait:
             over = frozenset(r for r, s in before.items() if _over(s))
             awaited = before.keys() if call.ranks is None else before.keys() & set(call.ranks)
             absent = [r for r in awaited if fresh[r].calls.has_not_come_to(call)]
-            # (All others are looked at only where that can lead to something: there may be thousands.)
+            # (All ranks are compared only where a circle is possible: there may be thousands.)
             if any(r in over or before[r].calls.waits for r in absent):
                 own = self._own.report
                 found = circle(
@@ -217,16 +217,16 @@ class LongWait:
             self._before, self._before_read = states, time.monotonic()
 
     def _tell_the_circle(self, states: Mapping[int, RankState], elsewhere: Sequence[int]) -> None:
-        if self._request.Test():  # (by what is written there cannot be; but then all is well)
+        if self._request.Test():  # (the readings exclude this; but then nothing is wrong)
             return
         raise PeerError(
             f"rank {self._rank} waits in {self._place}, but {whereabouts(states, elsewhere)}. "
-            "All ranks must run the same operations in the same order: look for a fetch, a condition, a "
+            "All ranks must run the same operations in the same order. Look for a fetch, a condition, a "
             "step or an early stop that depends on the rank."
         )
 
     def _missing(self, others: Mapping[int, RankState]) -> list[int]:
-        # One that was here, too, may have been stopped since, or cut off.
+        # A rank that was here may have been stopped since, or cut off from the network.
         return [r for r, s in others.items() if self._absent(s) or not s.answers or silent_seconds(s)]
 
     def _absent(self, state: RankState) -> bool:

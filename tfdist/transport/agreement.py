@@ -1,7 +1,7 @@
 """Agreement: the same plan on every rank, or an error that names the first difference.
 
 Buckets are exchanged in an order fixed by the graph, with no negotiation: that is right only if all graphs are equal.
-Where something differs, each rank compares its own with rank 0's: no rank gets all that the others have.
+If plans differ, each rank compares its own plan with rank 0's, so that no rank gets the plans of all ranks.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 
 from tfdist.transport.interfaces import Channel, DisagreementError
 
-_LISTED = 8  # ranks that are named
+_LISTED = 8  # ranks named in a message, at most
 
 
 def digest(lines: Sequence[str]) -> str:
-    """A short stand-in for a plan: equal for equal plans."""
+    """Return a digest of a plan: equal for equal plans."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
@@ -31,30 +31,30 @@ _GRAPHS = (
 
 
 def agree(channel: Channel, lines: Sequence[str], place: str, words: tuple[str, str] = _GRAPHS) -> None:
-    """Compare the ranks' plans: their digests, and the plans themselves if those differ.
+    """Compare the digests of the ranks' plans, and the plans themselves if the digests differ.
 
     Collective: the channel's group.
 
     Args:
-      channel: of the ranks.
-      lines: of this rank's plan.
-      place: where this is, in words.
-      words: what it means that they differ, from this line on; and the remedy.
+      channel: channel of the ranks.
+      lines: lines of this rank's plan.
+      place: description of this place, for messages.
+      words: the message for plans that differ, with ``{}`` for the number of the first such line; and the remedy.
 
     Raises:
-      DisagreementError: naming the first line that differs and the ranks on both sides.
+      DisagreementError: the plans differ; it names the first line that differs and the ranks on both sides.
     """
     if not _same(channel, lines, place):
         explain(channel, lines, place, words)
 
 
 def explain(channel: Channel, lines: Sequence[str], place: str, words: tuple[str, str] = _GRAPHS) -> None:
-    """What differs between plans whose digests differ.
+    """Raise an error about the difference between plans, after their digests differed.
 
     Collective: the channel's group.
 
     Raises:
-      DisagreementError: naming the first line that differs and the ranks on both sides.
+      DisagreementError: always; it names the first line that differs and the ranks on both sides.
     """
     first: list[str] = channel.broadcast_object(list(lines), place)
     pairs = itertools.zip_longest(lines, first)
@@ -76,7 +76,7 @@ def _listed(ranks: Sequence[int]) -> str:
 
 
 def order(channel: Channel, names: Sequence[str], place: str) -> list[int]:
-    """How to bring what has these names into rank 0's order, if all ranks have the same names; else as it is.
+    """Return the order that sorts ``names`` as on rank 0, if all ranks have the same names; else the given order.
 
     Collective: the channel's group.
     """
@@ -88,12 +88,12 @@ def order(channel: Channel, names: Sequence[str], place: str) -> list[int]:
 
 
 def check_order(channel: Channel, names: Sequence[str], place: str) -> None:
-    """Names stand in the same order on all ranks, unless a rank has other names.
+    """Check that names have the same order on all ranks, unless a rank has other names.
 
     Collective: the channel's group.
 
     Raises:
-      DisagreementError: the same names stand in another order.
+      DisagreementError: a rank has the same names in another order.
     """
     if _same(channel, names, place):
         return
@@ -106,23 +106,23 @@ def check_order(channel: Channel, names: Sequence[str], place: str) -> None:
         theirs, mine = channel.broadcast_object(moved, place, rank)
         raise DisagreementError(
             f"the ranks compute gradients of the same variables in another order: where rank 0 has {theirs}, rank "
-            f"{rank} has {mine}. Build layers in the same order on every rank: not in that of a set, say."
+            f"{rank} has {mine}. Build layers in the same order on every rank, for example not in the order of a set."
         )
 
 
 def paired(channel: Channel, names: Sequence[tuple[str, str]], place: str) -> list[int]:
-    """Which of what has these names all ranks have, in an order that is the same on all.
+    """Return which of the named objects all ranks have, in an order that is the same on all ranks.
 
     Collective: the channel's group.
 
     Args:
-      channel: of the ranks.
-      names: of each, in full, and without what depends on what else a rank has made.
-      place: where this is, in words.
+      channel: channel of the ranks.
+      names: (full name, name without the parts that depend on other objects of the rank) of each object.
+      place: description of this place, for messages.
 
     Returns:
-      Positions in ``names``. What has the same full names everywhere is paired by these. Else what all ranks have
-      equally often by its shorter name is, in the order in which each has made it.
+      Positions in ``names``. If all ranks have the same full names, objects are paired by full name. Else objects are
+      paired by the shorter names that all ranks have equally often, in the order in which each rank made them.
     """
     whole = [f"{full} {short}" for full, short in names]
     if _same(channel, whole, place):
@@ -139,7 +139,7 @@ def paired(channel: Channel, names: Sequence[tuple[str, str]], place: str) -> li
 
 
 def _places(names: Sequence[str], wanted: Sequence[str]) -> list[int]:
-    """Where each of the wanted names stands; one that stands several times is taken in that order."""
+    """Return the position of each wanted name in ``names``; equal names are taken in the order of ``names``."""
     where: dict[str, list[int]] = {}
     for place, name in enumerate(names):
         where.setdefault(name, []).append(place)
@@ -152,7 +152,7 @@ def _places(names: Sequence[str], wanted: Sequence[str]) -> list[int]:
 
 
 def number(lines: Sequence[str]) -> int:
-    """A plan's digest as a number below 2^56: what a rank brings to an arrival is 64 bits wide."""
+    """Return a plan's digest as a number below 2^56: a rank brings 64 bits to an arrival."""
     return int.from_bytes(bytes.fromhex(digest(lines))[:7], "big")
 
 

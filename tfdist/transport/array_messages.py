@@ -1,4 +1,4 @@
-"""Array messages: how the parts of an array become messages between machines, as they are or by a wire."""
+"""Array messages: how parts of an array become messages between machines, unchanged or encoded by a wire."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from tfdist.core.wires.format import Wire
 
 
 class Encoding(Protocol):
-    """How the parts of an array become messages.
+    """Turns parts of an array into messages, and messages into parts.
 
     Attributes:
-      array: [n], in place.
-      sent_itemsize: bytes of an element of a message, about.
+      array: [n], combined in place.
+      sent_itemsize: approximate bytes of an element in a message.
     """
 
     array: np.ndarray
     sent_itemsize: int
 
     def size_bytes(self, elements: int) -> int:
-        """Of a message of so many elements."""
+        """Return the size of a message of so many elements."""
 
     def outgoing(self, part: slice) -> np.ndarray:
-        """This rank's contribution to a part, uint8."""
+        """Return this rank's contribution to a part, uint8."""
 
     def contribution(self, area: np.ndarray, elements: int) -> np.ndarray:
-        """What has come from another rank."""
+        """Return another rank's contribution, from the memory ``area`` into which it was received."""
 
     def settled(self, own: slice) -> np.ndarray:
-        """A part has been combined: what the others get of it, uint8; this rank then has the same."""
+        """Return a combined part for the other ranks, uint8; this rank's array then has the same values."""
 
     def incoming(self, part: slice) -> tuple[np.ndarray, Callable[[], None]]:
-        """Where what is combined of a part may come, uint8; and what is to be done when it has."""
+        """Return memory, uint8, into which a combined part is received, and a function to call after that."""
 
 
 class Unencoded:
-    """See ``Encoding``: views of the array."""
+    """See ``Encoding``. Messages are views of the array."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -63,7 +63,7 @@ class Unencoded:
 
 
 class Encoded:
-    """See ``Encoding``: messages by a wire."""
+    """See ``Encoding``. A wire encodes the messages."""
 
     sent_itemsize = 1
 
@@ -93,4 +93,4 @@ class Encoded:
 
 
 def nothing() -> None:
-    """What is there already needs nothing."""
+    """Do nothing: the values are in place already."""

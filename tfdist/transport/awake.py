@@ -1,8 +1,8 @@
-"""Awake time: what deadlines count. A clock runs on while nobody could have come, and then ends a healthy job.
+"""Awake time: the time in which this process could run, by which deadlines count.
 
 All ranks stand still when a laptop is closed, a container is frozen, a virtual machine is moved, or a person stops
-them; one stands still while a thread holds Python. Whoever waits looks at the time every few milliseconds: a longer
-pause is one of these.
+them. One rank stands still while a thread holds Python's global lock. A clock counts this time, and would end a healthy
+job. A waiting rank reads the clock every few milliseconds, so that a longer pause shows that it stood still.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_LONGEST_SECONDS = 1.0  # between two looks: more is not counted
+_LONGEST_SECONDS = 1.0  # counted between two calls of ``passed``, at most
 
 
 class AwakeSeconds:
-    """Seconds since it was made, in which this process was able to look.
+    """Seconds since the start of a wait in which this process could run.
 
     Args:
-      clock: of all seconds.
+      clock: function that returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -26,7 +26,7 @@ class AwakeSeconds:
         self._passed = 0.0
 
     def passed(self) -> float:
-        """How many there are by now; to be asked often."""
+        """Return the seconds until now; call it often."""
         now = self._clock()
         self._passed += min(now - self._last, _LONGEST_SECONDS)
         self._last = now

@@ -1,6 +1,7 @@
-"""Callers: the threads of the script's that do something that needs the other ranks.
+"""Callers: threads of the script that make calls which need the other ranks.
 
-What one of them waits for, another may be about to do: while there are several, it is not known that nobody can come.
+While there are several, one thread may be about to make the call for which another rank waits. So a circle of waiting
+ranks cannot be concluded.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Iterator
 
 
 class Callers(threading.local):
-    """Those of this rank, as each thread sees them.
+    """Callers of this rank. ``acting`` holds for one thread only.
 
     Args:
-      known: that have called.
+      known: threads that have made calls.
     """
 
     def __init__(self, known: set[threading.Thread]) -> None:
@@ -22,13 +23,13 @@ class Callers(threading.local):
         self._acts = False
 
     def called(self) -> None:
-        """This thread begins something that needs the others."""
+        """Note that this thread begins a call that needs the other ranks."""
         if not self._acts:
             self._known.add(threading.current_thread())
 
     @contextlib.contextmanager
     def acting(self) -> Iterator[None]:
-        """What this thread, TensorFlow's own, does now, it does for the one that runs the step."""
+        """Count calls of this thread of TensorFlow as calls of the thread that runs the step."""
         self._acts = True
         try:
             yield
@@ -37,7 +38,7 @@ class Callers(threading.local):
 
     @property
     def several(self) -> bool:
-        """Whether more than one of them may call again."""
+        """Whether more than one caller is alive, and may call again."""
         if len(self._known) > 1:
             self._known &= {*threading.enumerate()}
         return len(self._known) > 1

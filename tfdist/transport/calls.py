@@ -1,14 +1,14 @@
-"""Calls: what a rank has entered and where it waits; and whether ranks wait for each other in a circle.
+"""Calls: which calls a rank has entered and where it waits; and whether ranks wait for each other in a circle.
 
-A mismatch of calls is a fact about calls, not about time. Whatever needs several ranks stands on a *line* (a channel,
-say), and has a number there. A rank writes down the number before it waits: that number never falls. A rank that waits
-for number n of a line is held up by each rank that has not come to n there. It will be so for ever if that rank is held
-up likewise, and the circle closes.
+A mismatch of calls can be proved without a timeout. Every call that needs several ranks has a number on a *line*, for
+example a channel. A rank publishes the number before it waits, and the numbers on a line never fall. A rank that waits
+for number n of a line is held up by each rank that has not come to n there. If ranks hold each other up in a circle,
+they wait for ever.
 
-What the ranks have written is not read at one moment, and a line is not read in one piece. So it is read twice, and all
-of the second reading comes after all of the first: of the first counts where ranks wait, of the second what they have
-come to. Then the first rank of the circle to go on cannot be: one that it waits for had not come, and would have to go
-on before it. (``tests/tfdist/transport/test_calls.py`` tries all orders of what two and three ranks do.)
+All ranks cannot be read at one moment. So they are read twice, and the second reading begins when the first is
+complete. The first reading tells where ranks wait, the second what they have come to. This proves a circle: suppose one
+of its ranks is the first to go on. It waits for a rank of the circle that had not come, and that would have to go on
+earlier. (``tests/tfdist/transport/test_calls.py`` tries all orders of what two and three ranks do.)
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _LINE_BITS = 62  # as a signed number, and never 0
 
 
 def line_number(name: str) -> int:
-    """What stands for a line of operations: the same on all ranks, and nobody else's."""
+    """Return the number that identifies a line of operations, the same on all ranks."""
     found = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
     return (found & ((1 << _LINE_BITS) - 1)) or 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Something that needs several ranks.
+    """A call that needs several ranks.
 
     Attributes:
-      line: of operations, see ``line_number``.
-      number: on this line, from 1.
-      ranks: that must come; None: all of the job.
+      line: line of operations, see ``line_number``.
+      number: number of the call on this line, from 1.
+      ranks: ranks that must come; None: all ranks of the job.
     """
 
     line: int
@@ -43,12 +43,12 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What one rank has written of its calls.
+    """What one rank has published about its calls.
 
     Attributes:
-      waits: in which its program has been held up for long; None: it is not known, or others of its threads may go on.
-      entered: the last number of each line.
-      complete: no line is left out of ``entered``.
+      waits: calls in which its program has been held up for long; None: unknown, or other threads of it may go on.
+      entered: the last number that it has entered on each line.
+      complete: True if no line is left out of ``entered``.
     """
 
     waits: tuple[Call, ...] | None = None
@@ -56,21 +56,21 @@ class Report:
     complete: bool = False
 
     def knows(self, call: Call) -> bool:
-        """Whether it tells anything about a call."""
+        """Whether the report says anything about a call."""
         return self.complete or call.line in self.entered
 
     def has_not_come_to(self, call: Call) -> bool:
-        """Whether it is known not to have entered a call."""
+        """Whether the rank is known not to have entered a call."""
         return self.knows(call) and self.entered.get(call.line, 0) < call.number
 
 
 def circle(before: Mapping[int, Report], after: Mapping[int, Report], ended: frozenset[int]) -> dict[int, Call]:
-    """The ranks that wait for each other for ever, or for a rank that has ended, with the call each waits in.
+    """Return the ranks that wait for ever, for each other or for an ended rank, with the call that each waits in.
 
     Args:
-      before: of each rank, as it was read first.
-      after: of each rank, as it was read when all of the former had been.
-      ended: the ranks that had ended when they were read first.
+      before: report of each rank in the first reading.
+      after: report of each rank in the second reading, which began when the first was complete.
+      ended: ranks that had ended in the first reading.
     """
     held = {rank: report.waits for rank, report in before.items() if report.waits and rank not in ended}
     while True:
@@ -84,12 +84,12 @@ def circle(before: Mapping[int, Report], after: Mapping[int, Report], ended: fro
 
 
 def waiting_for(rank: int, before: Mapping[int, Report], after: Mapping[int, Report]) -> set[int]:
-    """The ranks that wait for one that is in no call, or for another that does: none goes on before it.
+    """Return the ranks that cannot go on before ``rank``: they wait for it, or for a rank that waits for it.
 
     Args:
-      rank: which.
-      before: of each other rank, as it was read first.
-      after: of each rank, as it was read when all of the former had been.
+      rank: a rank that is in no call.
+      before: report of each other rank in the first reading.
+      after: report of each rank in the second reading, which began when the first was complete.
     """
     found = {rank}
     while True:

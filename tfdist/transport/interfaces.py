@@ -1,7 +1,7 @@
-"""Interfaces of the ranks: world, process group, channel (a communicator), node, barrier; without saying how.
+"""Interfaces of the ranks, without implementation: world, process group, channel (a communicator), node, barrier.
 
-Every operation first waits, with a deadline and without burning the core, until all ranks have arrived, and compares
-what they bring; the message itself then never waits for anybody but the network.
+Every operation first waits until all ranks have arrived, with a deadline and without busy waiting, and compares their
+arguments. The message itself then waits only for the network.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from tfdist.transport.saves import PendingSave, Position
 
 
 class SetupError(RuntimeError):
-    """The job was started by a launcher, but the ranks cannot find each other."""
+    """A launcher has started the job, but the ranks cannot find each other."""
 
 
 class PeerError(RuntimeError):
     """Another rank is missing, has ended, or waits somewhere else.
 
-    A rank that catches it can save what it has. It is not in step with the others any more: what is collective is
+    A rank that catches it can save its state. It is not in step with the other ranks any more: collective calls are
     refused from then on.
     """
 
 
 class DisagreementError(RuntimeError):
-    """The ranks bring different things to the same operation."""
+    """The ranks bring different arguments to the same operation."""
 
 
 @dataclasses.dataclass(frozen=True)
 class NodeMemory:
-    """What a channel uses of a node: staging memory, or what the others read where it lies, or map.
+    """The memory that a channel needs on a node: staging areas, other ranks' process memory, or mapped memory.
 
     Attributes:
-      piece_bytes: of staging, twice; 0: none.
-      addresses: of tensors, that each rank publishes; 0: none.
-      mapped: numbers that each rank publishes of memory for the others to map; 0: none.
+      piece_bytes: size of each of the two staging areas; 0: none.
+      addresses: number of tensors whose addresses each rank publishes; 0: none.
+      mapped: number of integers that each rank publishes about memory for the other ranks to map; 0: none.
     """
 
     piece_bytes: int
@@ -53,7 +53,7 @@ class NodeMemory:
     mapped: int = 0
 
     def with_other(self, other: NodeMemory) -> NodeMemory:
-        """What both can do with."""
+        """Return what is enough for both."""
         return NodeMemory(
             max(self.piece_bytes, other.piece_bytes),
             max(self.addresses, other.addresses),
@@ -66,8 +66,8 @@ class Chunking:
     """How arrays travel between machines.
 
     Attributes:
-      message_bytes: at most.
-      pieces: under way at a time, each of a message to every other rank that has to do with it, and one from there.
+      message_bytes: largest size of a message.
+      pieces: number of pieces under way at a time; for each piece ranks exchange a message with every rank concerned.
     """
 
     message_bytes: int = 1 << 16
@@ -78,29 +78,29 @@ class Chunking:
 
 
 class SplitBarrier(Protocol):
-    """Where a node's ranks meet, in two halves: something can be done in between."""
+    """A barrier of a node's ranks in two halves; a rank can do other work in between."""
 
     def enter(self) -> None:
-        """This rank is here. Collective: the node."""
+        """Enter the barrier. Collective: the node."""
 
     def wait(self, place: str) -> None:
-        """Wait until all are."""
+        """Wait until all ranks have entered."""
 
 
 class Node(Protocol):
-    """The ranks of one machine that share memory, as one channel uses it: staging areas, or each other's own memory.
+    """The ranks of one machine, and the memory that a channel uses there: staging areas, or the ranks' own memory.
 
     Attributes:
-      ranks: of the channel, in the order of the inputs.
-      index: of this rank among them.
-      alone: there is no other node.
-      process_memory: the others', where it may be read and written; else None.
-      mapped_memory: the others', where that is wanted; else None.
-      inputs: staging memory, twice, in turns: uint8 [piece] for each of the ranks, its contribution.
-      sums: likewise uint8 [piece], of which each rank writes its slice.
-      copied: where they meet when they have copied: in with staging, else the results out; and before, for rows, whose
-        results have no place until all have counted them.
-      added: where they meet when they have added.
+      ranks: ranks of the channel on this node, in the order of the inputs.
+      index: index of this rank among them.
+      alone: True if there is no other node.
+      process_memory: access to the other ranks' process memory; None if they may not read and write it.
+      mapped_memory: access to memory that the other ranks have made for mapping; None if not asked for.
+      inputs: two staging areas, used in turns: uint8 [piece] for the contribution of each rank.
+      sums: two areas, used in turns: uint8 [piece], of which each rank writes its slice.
+      copied: barrier after copying, into staging areas or of the results. Sparse rows use it also when all ranks have
+        counted their rows: before that the results have no place.
+      added: barrier after adding.
     """
 
     ranks: Sequence[int]
@@ -114,55 +114,55 @@ class Node(Protocol):
     added: SplitBarrier
 
     def scratch(self, size_bytes: int) -> np.ndarray:
-        """Memory of this rank, uint8, for one operation of the channel at a time; the same for all of them."""
+        """Return memory of this rank, uint8, for one operation of the channel at a time; all operations share it."""
 
     def next_area(self) -> int:
-        """Which of the two staging areas is this arrival's; called by all its ranks before they arrive."""
+        """Return the index of the staging area for this arrival; all ranks of the node call it before they arrive."""
 
     def own(self, elements: int, itemsize: int) -> slice:
-        """Of an array of so many elements those that this rank adds."""
+        """Return the slice that this rank adds of an array with so many elements."""
 
     def begin(self, array: np.ndarray, op: Op, place: str, wire: Wire | None = None) -> Sums:
-        """Combine what this rank adds of the array with the other nodes', in place, at the channel's chunking.
+        """Combine this rank's slice of the array with the other nodes' slices, in place, by the channel's chunking.
 
         Collective: all ranks.
 
-        For a mean each node has divided its sum: the sum of a narrow dtype may not be representable where the mean is.
+        For a mean each node has divided its sum before: a narrow dtype may represent the mean, but not the sum.
         """
 
 
 class Sums(Protocol):
-    """An array that is combined as its elements become ready; nothing is waited for but in ``finish``."""
+    """An array that is combined while its elements become ready. Only ``finish`` waits."""
 
     def offer(self, stop: int) -> list[slice]:
-        """This rank's elements are ready up to there.
+        """Offer this rank's elements up to ``stop``, which are ready.
 
         Returns:
-          The elements that have been combined, since the last call.
+          The slices that have been combined since the last call.
         """
 
     def finish(self) -> Iterator[slice]:
-        """All are; likewise, as they come.
+        """Offer all elements, and yield the slices that are combined, as they come.
 
         Raises:
-          PeerError: nothing comes.
+          PeerError: messages of another rank do not come.
         """
 
 
 class Channel(Protocol):
-    """An ordered line of operations between all ranks of a group, independent of other channels.
+    """An ordered sequence of operations between all ranks of a group, independent of other channels.
 
     Collective: every method, in the same order on all ranks. Arrays must be C-contiguous and writable; they are
-    changed in place. ``place`` says in words what is being done, alike on all ranks.
+    changed in place. ``place`` describes the operation for messages, in the same words on all ranks.
 
     Attributes:
-      rank: of this process in the group.
-      size: of the group.
-      node: shared memory, if it was asked for and is to be had.
-      chunking: between machines; whoever uses the channel may set another one, alike on all ranks.
-      background: a thread that does not train waits for its arrivals; the training thread may wait elsewhere.
-      patient: they are waited for as long as the others run.
-      takes_attachments: an arrival passes a network, where some hundred bytes more cost no time.
+      rank: number of this process in the group.
+      size: number of ranks in the group.
+      node: the node's memory; None if it was not asked for or is not available.
+      chunking: how arrays travel between machines; a user of the channel may change it, on all ranks alike.
+      background: True if a thread that does not train waits for arrivals; the training thread may wait elsewhere.
+      patient: True if an arrival waits without a deadline as long as the other ranks run.
+      takes_attachments: True if an arrival passes a network, where a few hundred more bytes cost no time.
     """
 
     rank: int
@@ -174,62 +174,63 @@ class Channel(Protocol):
     takes_attachments: bool
 
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
-        """Wait for all ranks; the flags of each.
+        """Wait for all ranks and return the flags of each rank, by rank.
 
         Raises:
           DisagreementError: ``place`` or ``size_bytes`` differs between ranks.
-          PeerError: a rank is missing; or this rank has given up before, for whatever reason.
+          PeerError: a rank is missing; or this rank has given up before, for any reason.
         """
 
     def attach(self, array: np.ndarray) -> None:
-        """Not collective: have some bytes brought to all ranks with the next arrival.
+        """Not collective: send some bytes to all ranks with the next arrival.
 
         Args:
-          array: uint8 [a multiple of 8], as many on all ranks.
+          array: uint8 [a multiple of 8], of the same size on all ranks.
         """
 
     def attachments(self) -> list[np.ndarray]:
-        """Not collective: what each rank had attached in the last arrival, in the order of the ranks."""
+        """Not collective: return what each rank attached to the last arrival, in the order of the ranks."""
 
     def done(self) -> None:
-        """Not collective: what was arrived for is complete here; for the flight recorder."""
+        """Not collective: tell the flight recorder that the operation after the arrival is complete on this rank."""
 
     def give_back(self) -> None:
-        """Not collective: this rank needs it no more; when no rank does, it is used again."""
+        """Not collective: release the channel on this rank; it is reused after all ranks have released it."""
 
     def give_up(self, error: BaseException) -> None:
-        """Not collective: this rank does not go on where the others do, and refuses all that needs them from now on."""
+        """Not collective: leave step with the other ranks; from now on this rank refuses all that needs them."""
 
     def all_reduce(self, array: np.ndarray, op: Op = "sum", divisor: int = 1) -> None:
-        """Combine over the ranks, in place, and divide; all must have arrived with the same shape and dtype."""
+        """Combine over the ranks, in place, and divide. All must have arrived with the same shape and dtype."""
 
     def begin(self, array: np.ndarray, op: Op = "sum", divisor: int = 1, wire: Wire | None = None) -> Sums:
-        """Likewise, as the array's elements become ready; over a network so, if they are many."""
+        """Begin an ``all_reduce`` before all elements are ready; a network transfers large arrays piece by piece."""
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> None:
-        """One rank's content to every rank, in place; all must have arrived with the same shape and dtype."""
+        """Copy the root's content to every rank, in place. All must have arrived with the same shape and dtype."""
 
     def all_gather(self, array: np.ndarray) -> list[np.ndarray]:
-        """Every rank's bytes (uint8 [any length]), in the order of the ranks; all must have arrived."""
+        """Return every rank's bytes (uint8 [any length]), in the order of the ranks. All must have arrived."""
 
     def all_to_all(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Part i of every rank (uint8 [any length]) to rank i; all must have arrived."""
+        """Send part i (uint8 [any length]) to rank i, and return the parts received. All must have arrived."""
 
     def all_gather_object(self, value: Any, place: str) -> list[Any]:
-        """Every rank's value (picklable), in the order of the ranks."""
+        """Return every rank's value (picklable), in the order of the ranks."""
 
     def broadcast_object(self, value: Any, place: str, root: int = 0) -> Any:
-        """One rank's value (picklable) on every rank."""
+        """Return the root's value (picklable) on every rank."""
 
 
 class Group(Hashable, Protocol):
     """Some or all of the ranks.
 
     Attributes:
-      ranks: of the job, in the order of their numbers in the group.
-      rank: of this process in the group.
-      control: for what happens now and then.
-      kept: what others keep as long as this object lives, by their keys.
+      ranks: ranks of the job, in the order of their numbers in the group.
+      rank: number of this process in the group.
+      size: number of ranks in the group.
+      control: channel for occasional operations.
+      kept: objects that other modules keep as long as this group lives, by their keys.
     """
 
     ranks: Sequence[int]
@@ -239,24 +240,24 @@ class Group(Hashable, Protocol):
     kept: dict[Any, Any]
 
     def channel(self, place: str, sharing: NodeMemory | None = None) -> Channel:
-        """A channel of its own. Collective: the group's ranks, in the same order.
+        """Open a new channel. Collective: the group's ranks, in the same order.
 
         Args:
-          place: what it is for, in words.
-          sharing: what it uses of a node. If any node refuses, no rank has it.
+          place: purpose of the channel, for messages.
+          sharing: memory that it needs on a node; None: none. If any node refuses, no rank has it.
         """
 
     def close(self) -> None:
-        """Give everything back; its channels refuse what comes later. Collective: the group's ranks."""
+        """Release all resources; its channels refuse later calls. Collective: the group's ranks."""
 
 
 class World(Group, Protocol):
-    """All ranks: ``local_`` counts those of this machine.
+    """All ranks of the job. Attributes with ``local_`` count the ranks of this machine.
 
     Attributes:
-      topology: which share memory.
-      recorder: of what this rank does with the others.
-      position: of this rank in the order of the calls that all ranks make.
+      topology: which ranks share memory.
+      recorder: flight recorder of this rank.
+      position: position of this rank in the order of the calls that all ranks make.
     """
 
     recorder: Recorder
@@ -266,65 +267,65 @@ class World(Group, Protocol):
     topology: Topology
 
     def process_memory_obstacle(self) -> str:
-        """Why some rank may not read and write the memory of another of its node; empty if all may."""
+        """Return why some rank may not read and write the memory of another rank of its node; empty if all may."""
 
     def mapped_memory_obstacle(self) -> str:
-        """Why some rank cannot map memory that another of its node has made; empty if all can.
+        """Return why some rank cannot map memory that another rank of its node has made; empty if all can.
 
         Collective: all ranks at the first call, which tries it.
         """
 
     def group(self, ranks: Sequence[int]) -> Group:
-        """Some of the ranks. Collective: those ranks."""
+        """Make a group of some ranks. Collective: those ranks."""
 
     def alone(self, reason: str) -> contextlib.AbstractContextManager[None]:
-        """Tell the others, while they wait, what this rank does without them."""
+        """Tell the other ranks, while they wait, what this rank does without them."""
 
     def announce(self, kind: str, what: str = "") -> None:
-        """Tell the others what this rank is about: see ``stall_detection``."""
+        """Tell the other ranks what this rank is doing: see ``stall_detection``."""
 
     def called(self) -> None:
-        """A thread of the script's begins something that needs the others."""
+        """Note that this thread of the script begins a call that needs the other ranks."""
 
     def save(self, path: str, site: str, follows: bool = False) -> PendingSave:
-        """Not collective: begin to save what other ranks may save here, too; wait for the one that writes it.
+        """Not collective: begin a save that other ranks may make here, too; wait for the rank that writes it.
 
         Args:
-          path: absolute.
-          site: the lines of the program that lead here.
-          follows: this rank never writes it.
+          path: absolute path.
+          site: lines of the program that lead here.
+          follows: True if this rank never writes the path.
 
         Raises:
-          Exception: what has gone wrong on the rank that was to write; or PeerError, if it is missing.
+          Exception: the exception of the rank that was to write; PeerError if that rank is missing.
         """
 
     def together(self, what: str, give_up: Callable[[PeerError], None]) -> contextlib.AbstractContextManager[None]:
-        """What all ranks do now, and which none ends without the others; see ``stall_detection``."""
+        """Watch what all ranks do now and no rank can end without the others; see ``stall_detection``."""
 
     def lost(self) -> str:
-        """Which ranks are stopped, gone or cannot be reached, in words; empty if none is known to be."""
+        """Return which ranks are stopped, gone or cannot be reached, as text; empty if none is known to be."""
 
     def acting(self) -> contextlib.AbstractContextManager[None]:
-        """What this thread, TensorFlow's own, does now, it does for the one that runs the step."""
+        """Count calls of this thread of TensorFlow as calls of the thread that runs the step."""
 
     def unordered(self) -> contextlib.AbstractContextManager[None]:
-        """What begins now may come to several channels, in an order that differs between the ranks."""
+        """Allow operations on several channels in an order that differs between the ranks."""
 
     def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
-        """The cores that each rank of this machine may use. Collective: all ranks."""
+        """Return the cores that each rank of this machine may use. Collective: all ranks."""
 
     def description(self) -> str:
-        """The library in use."""
+        """Return a description of the library in use."""
 
     def abort(self, exit_code: int) -> None:
         """End all ranks at once."""
 
     def end(self, exit_code: int = 0, note: int = 0) -> list[int]:
-        """This rank's program is over: tell the others and wait, idle, for theirs; not for ever if it has given up.
+        """Tell the other ranks that this rank's program is over, and wait for theirs; after ``give_up`` not for ever.
 
         Returns:
-          The notes of all ranks, numbers; none if a rank is gone.
+          The notes of all ranks; empty if a rank is gone.
         """
 
     def finish(self) -> None:
-        """Nothing is done in this process any more: end MPI, when all ranks have come as far."""
+        """End MPI when all ranks have come to this call, the last one of this process."""

@@ -132,7 +132,7 @@ class OneProcess:
 
 
 class _Writes:
-    """See ``saves.PendingSave``: there is nobody else who could."""
+    """See ``saves.PendingSave``. The only process writes."""
 
     writes = True
 
@@ -144,7 +144,7 @@ class _Writes:
 
 
 class Final:
-    """See ``interfaces.Sums``: nobody else has any."""
+    """See ``interfaces.Sums``. No other rank contributes."""
 
     def __init__(self, start: int, stop: int) -> None:
         self._next, self._stop = start, stop

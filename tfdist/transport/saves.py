@@ -1,17 +1,17 @@
-"""Saves: which rank writes what several ranks save under one path, though nobody knows who else will save it.
+"""Saves: which rank writes what several ranks save under one path, though no rank knows which others will save it.
 
-A save is no call that all ranks must make: one of them may save alone. What the ranks tell of themselves decides. Each
-counts the calls that all ranks make; programs are the same on all of them, so that the same number, its *position*,
-means the same place between two such calls. And each tells what it saves at which position.
+A save is no call that all ranks must make: one rank may save alone. So the ranks decide by their published states. Each
+rank counts the calls that all ranks make. Programs are the same on all ranks, so the same count, the *position*, means
+the same place between two such calls. Each rank also publishes what it saves at which position.
 
-Of those that save one path at one position the lowest writes it. A rank that saves waits for each lower one, until that
-has written the path, or is known not to save it here: it has come to a later position, it has ended, or at the same
-line of the program it saves another path. No ranks wait for each other: whoever has come to a later position is not
-waited for, not even while it writes, and of those at one position each waits for lower ones alone.
+Of the ranks that save one path at one position the lowest writes it. A rank that saves waits for each lower rank, until
+that rank has written the path or is known not to save it here. This is known when the rank comes to a later position,
+ends, or saves another path at the same line of the program. No ranks wait for each other. No rank waits for a rank at
+a later position, even while that rank writes; ranks at one position wait for lower ranks only.
 
-What others have told is read twice. That a rank has passed by is taken from the first reading, that it has saved
-nothing there from the second: it tells of a save before it comes to the next position. (Positions only grow, and an
-aligned word is read whole: an old reading makes a rank wait longer, and nothing else.)
+Other ranks' states are read twice. The first reading shows that a rank has passed by, the second that it has saved
+nothing there. This is right as a rank publishes a save before it comes to the next position. (Positions only grow, and
+an aligned word is read whole. So an old reading has one effect only: a rank waits longer.)
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from typing import NamedTuple, Protocol
 from tfdist.transport.state_line import SAVES_BYTES
 
 PASSED_ALL = 1 << 62  # the position of a rank that is not in step with the others any more
-_STARTED = "_tfdist_position"  # of a thread
-_ROUND_BITS = 32  # of a position: more calls than are made between two places where it is counted anew
+_STARTED = "_tfdist_position"  # attribute of a thread
+_ROUND_BITS = 32  # low bits of a position: more calls than are made between two calls of ``count_anew``
 
 
 class Position:
-    """That of this rank.
+    """Position of this rank.
 
     Args:
-      tell: it to the others.
+      tell: function that publishes the position.
     """
 
     def __init__(self, tell: Callable[[int], None]) -> None:
@@ -44,53 +44,53 @@ class Position:
 
     @property
     def now(self) -> int:
-        """To how many of the calls that all ranks make it has come."""
-        # (Such a counter can be read, and not moved, by its representation alone.)
+        """Number of calls of all ranks to which this rank has come."""
+        # (Only its repr gives the value of such a counter without advancing it.)
         return PASSED_ALL if self._passed_all else int(repr(self._calls)[len("count(") : -1]) - 1
 
     @property
     def of_thread(self) -> int:
-        """Where this thread is: the main one, where the rank is; another one, where it was started."""
+        """Position of this thread: the rank's in the main thread, else the position at which the thread was started."""
         found: int | None = getattr(threading.current_thread(), _STARTED, None)
         return self.now if found is None or self._passed_all else found
 
     def start(self, thread: threading.Thread) -> None:
-        """A thread is about to be started."""
+        """Note the position for a thread that is about to start."""
         setattr(thread, _STARTED, self.of_thread)
 
     def next(self) -> int:
-        """It comes to another one, and will tell so; threads may come to several at a time."""
+        """Come to the next position and return it, for the caller to publish; several threads may do so at a time."""
         return PASSED_ALL if self._passed_all else next(self._calls)
 
     def count(self) -> None:
-        """It comes to another one, which stands on no line of operations."""
+        """Come to the next position, for a call on no line of operations, and publish it."""
         self._tell(self.next())
 
     def count_anew(self) -> None:
-        """All ranks are at one place, to which they may have come by different numbers of calls."""
+        """Come to a position that is the same on all ranks at one place, even after unequal numbers of calls."""
         self._calls = itertools.count(((self.now >> _ROUND_BITS) + 1) << _ROUND_BITS)
         self.count()
 
     def pass_all(self) -> None:
-        """From now on it is at none of the others' places."""
+        """Leave the order of calls: from now on this rank has no position in common with the other ranks."""
         self._passed_all = True
         self._tell(PASSED_ALL)
 
 
 class PendingSave(Protocol):
-    """A save of this rank: whether it ``writes``, or another has."""
+    """A save of this rank. ``writes`` is True if this rank is to write, False if another rank has written."""
 
     writes: bool
 
     def done(self) -> None:
-        """It is written."""
+        """Note that the save is written."""
 
     def failed(self, error: BaseException) -> None:
-        """It is not."""
+        """Note that the save has failed."""
 
 
 class Phase(enum.IntEnum):
-    """What has become of a save."""
+    """State of a save."""
 
     DECIDES = 1
     WRITES = 2
@@ -100,17 +100,17 @@ class Phase(enum.IntEnum):
 
 
 class Save(NamedTuple):
-    """What a rank tells of one of its saves.
+    """One save of a rank, as published.
 
     Attributes:
-      path: a number that stands for it.
-      site: likewise, for the lines of the program that led to it.
-      position: where it was begun; by another thread than the main one, where that was started.
-      number: how often the thread has saved the path at this position, with this time.
-      visit: likewise, how often it has saved anything by these lines.
-      phase: what has become of it.
-      background: by another thread than the main one.
-      stamp: of what this rank has last written under the path (see ``saving.stamp``); 0: nothing.
+      path: number that identifies the path.
+      site: number that identifies the lines of the program that led to the save.
+      position: position of the thread when the save began (see ``Position.of_thread``).
+      number: how often the thread has saved the path at this position, this time included.
+      visit: how often the thread has saved any path by these lines at this position, this time included.
+      phase: state of the save.
+      background: True if another thread than the main one saves.
+      stamp: stamp of the file that this rank last wrote under the path (see ``saving.stamp``); 0: none.
     """
 
     path: int
@@ -124,23 +124,23 @@ class Save(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Of all saves of the path, by one rank; the same save has the same on all ranks."""
+        """Order among one rank's saves of the path; the same save has the same order on all ranks."""
         return self.position, self.number
 
 
 class Saves(NamedTuple):
-    """All that a rank tells of its saves.
+    """All saves of a rank, as published.
 
     Attributes:
-      latest: the last one of each path; of many paths the last ones.
-      failures: what has gone wrong in the last ones that failed, pickled, with their paths.
+      latest: the last save of each path; only the last ones if there are many paths.
+      failures: (path, pickled exception) of the last saves that failed.
     """
 
     latest: tuple[Save, ...] = ()
     failures: tuple[tuple[int, bytes], ...] = ()
 
     def of(self, path: int) -> Save | None:
-        """The last one of a path."""
+        """Return the last save of a path."""
         return next((save for save in self.latest if save.path == path), None)
 
 
@@ -153,7 +153,7 @@ FAILURE_BYTES = _FAILURES_BYTES - _FAILURE.size
 
 
 def encoded(saves: Saves) -> bytes:
-    """As it is told: the last ``MOST_SAVES``, and as many of the last failures as there is room for."""
+    """Encode for publication the last ``MOST_SAVES`` saves, and as many of the last failures as fit."""
     latest = saves.latest[-MOST_SAVES:]
     rows = (_ROW.pack(s.path, s.site, s.position, s.stamp, s.number, s.visit, s.phase, s.background) for s in latest)
     failures: list[bytes] = []
@@ -166,7 +166,7 @@ def encoded(saves: Saves) -> bytes:
 
 
 def decoded(told: bytes) -> Saves:
-    """What ``encoded`` has made; nothing, if nothing was told."""
+    """Decode what ``encoded`` has made; empty bytes mean no saves."""
     if not told:
         return Saves()
     (rows,) = _COUNT.unpack_from(told)
@@ -184,13 +184,13 @@ def decoded(told: bytes) -> Saves:
 
 
 class Reading(NamedTuple):
-    """What has been read of a rank.
+    """State of another rank, from two readings.
 
     Attributes:
-      position: in the first reading.
-      over: likewise, whether it has ended; it may still be told what it has saved.
-      silent: likewise, whether nothing has been heard of it for long.
-      saves: in the second.
+      position: position in the first reading.
+      over: True if the rank had ended in the first reading; its saves can still be read.
+      silent: True if nothing has been heard of the rank for long.
+      saves: saves in the second reading.
     """
 
     position: int = -1
@@ -200,7 +200,7 @@ class Reading(NamedTuple):
 
 
 class Outcome(enum.Enum):
-    """What a lower rank is about, for a rank that saves."""
+    """What a lower rank does, as seen by a rank that saves."""
 
     OPEN = "it may come"
     AT_WORK = "it decides or writes"
@@ -210,31 +210,32 @@ class Outcome(enum.Enum):
 
     @property
     def waits(self) -> bool:
-        """Whether it is to be waited for."""
+        """Whether to wait for that rank."""
         return self in (Outcome.OPEN, Outcome.AT_WORK)
 
 
 def writing(path: int, other: Reading) -> bool:
-    """Whether another rank writes a path just now, and is to be waited for."""
+    """Whether another rank is writing a path now, and is to be waited for."""
     found = other.saves.of(path)
     return found is not None and found.phase is Phase.WRITES and _goes_on(found, other)
 
 
 def in_the_way(own: Save, others: Mapping[int, Reading], near: Sequence[int]) -> int | None:
-    """A rank of this machine that writes the same path, of which this rank has told that it does, before it looked.
+    """Return a rank of this machine that writes the same path at the same time; None if there is none.
 
-    Of two that tell so one sees the other at least. The higher one steps back, and waits; the lower one waits.
+    Each rank publishes that it writes before it reads the other ranks. So of two ranks at least one sees the other. The
+    higher one withdraws and waits; the lower one waits.
     """
     return next((rank for rank in near if writing(own.path, others.get(rank, Reading()))), None)
 
 
 def _goes_on(save: Save, other: Reading) -> bool:
-    """Whether a save that is not done will be: in the midst of it a rank may have come to a call of all ranks."""
+    """Whether to wait for an unfinished save; not if its rank has ended, or has come to a later call of all ranks."""
     return not other.over and (save.background or other.position <= save.position)
 
 
 def outcome(own: Save, other: Reading) -> Outcome:
-    """Of a save that is being decided on, with respect to another rank."""
+    """Return what another rank does about a save of this rank that is not decided yet."""
     found = other.saves.of(own.path)
     if found is not None and found.order >= own.order:
         if found.phase is Phase.FAILED and found.order == own.order:
@@ -245,7 +246,7 @@ def outcome(own: Save, other: Reading) -> Outcome:
             return Outcome.AWAY
         return Outcome.AT_WORK if _goes_on(found, other) else Outcome.DONE
     if writing(own.path, other):
-        return Outcome.AT_WORK  # at another position: two do not write one path at a time
+        return Outcome.AT_WORK  # at another position: two ranks must not write one path at a time
     if other.position > own.position or other.over or other.silent:
         return Outcome.AWAY
     by_these_lines = (s for s in other.saves.latest if (s.site, s.position) == (own.site, own.position))
@@ -259,16 +260,16 @@ def decide(
     far: Sequence[int],
     here: Callable[[int], bool],
 ) -> tuple[Outcome, int | None]:
-    """What is to be done now about a save, and the rank that it is about.
+    """Return what to do now about a save, and the lower rank that causes this.
 
-    ``AWAY`` of nobody: this rank writes. ``DONE``: it returns as if it had. ``FAILED``: it fails likewise.
+    ``AWAY`` and None: this rank writes. ``DONE``: it returns as if it had written. ``FAILED``: it fails, too.
 
     Args:
-      own: it.
-      others: what has been read of the ranks.
-      near: the lower ranks of this machine, ascending: what one of them has written is here.
-      far: those of other machines, ascending.
-      here: whether what one of those has written is seen on this machine, too.
+      own: the save.
+      others: states of the other ranks.
+      near: lower ranks of this machine, ascending; what they have written is on this machine.
+      far: lower ranks of other machines, ascending.
+      here: (rank of ``far``) -> whether this machine sees what that rank has written.
     """
     for rank in near:
         found = outcome(own, others.get(rank, Reading()))

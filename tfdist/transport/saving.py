@@ -1,4 +1,4 @@
-"""Saving: this rank's saves among those of the others; which of them writes is decided in ``saves``."""
+"""Saving: carries out this rank's saves together with the other ranks' saves; ``saves`` decides which rank writes."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from tfdist.transport.saves import (
 from tfdist.transport.stall_detection import StallDetector
 from tfdist.transport.state_line import RankState, States
 
-_LOOK_SECONDS = 2e-3  # between two looks at the others
-_LOOK_SHARE = 0.05  # of the time, at most: there may be thousands
-_LONGEST_PAUSE_SECONDS = 0.5  # a look may have lasted because other programs had the processor
+_LOOK_SECONDS = 2e-3  # between two readings of the other ranks' states
+_LOOK_SHARE = 0.05  # of the time is spent reading, at most: there may be thousands of ranks
+_LONGEST_PAUSE_SECONDS = 0.5  # a reading may have taken long only because other programs had the processor
 _VISIBLE_SECONDS = 2.0  # until a network file system shows what another machine has written
 _NAP_SECONDS = 0.05
-_OTHER_THREADS_SECONDS = 10.0  # for another rank's thread to come, wherever that rank is
+_OTHER_THREADS_SECONDS = 10.0  # for another rank's thread to come, whatever that rank's position is
 _WITNESSES = ("", ".index", "/saved_model.pb", "/saved_model.pbtxt", "/metadata.json")  # of files, prefixes, folders
-_WORDS = 300  # of an exception whose own are too many, or which cannot be sent
+_WORDS = 300  # characters of the message of an exception that is too long or cannot be sent
 
 
 class OwnSave:
     """A save of this rank, from its beginning to its end; see ``saves.PendingSave``.
 
     Args:
-      writes: whether this rank writes.
-      end: is called at the end, with what has gone wrong.
+      writes: True if this rank writes.
+      end: function to call at the end, with the exception or None.
     """
 
     def __init__(self, writes: bool, end: Callable[[BaseException | None], None] = lambda error: None) -> None:
@@ -66,10 +66,10 @@ class Saving:
     """The saves of this rank.
 
     Args:
-      detector: waits.
-      states: of the ranks.
+      detector: stall detector, which waits for other ranks.
+      states: states of the ranks.
       near: the other ranks of this machine.
-      settings: how long a rank may be silent.
+      settings: settings with the seconds for which a rank may be silent.
     """
 
     def __init__(self, detector: StallDetector, states: States, near: Sequence[int], settings: Settings) -> None:
@@ -77,11 +77,11 @@ class Saving:
         self._rank = states.rank
         self._near = sorted(near)
         self._far = [r for r in range(states.size) if r != self._rank and r not in self._near]
-        self._told: dict[int, Save] = {}  # by their paths, the latest at the end
+        self._told: dict[int, Save] = {}  # published saves by path, the latest at the end
         self._failures: dict[int, bytes] = {}
         self._counts = _Counts()
         self._telling = threading.Lock()
-        self._shared: dict[int, bool] = {}  # devices, whether another machine sees what they hold
+        self._shared: dict[int, bool] = {}  # by device: whether other machines see its files
 
     def begin(self, path: str, site: str, follows: bool = False) -> OwnSave:
         """See ``interfaces.World.save``."""
@@ -120,12 +120,12 @@ class Saving:
         return Save(path, site, position, number, visit, background=background, stamp=before.stamp if before else 0)
 
     def _decided(self, own: Save, path: str, observer: _Observer, follows: bool) -> tuple[Outcome, int | None]:
-        """What is to be done, when nobody is to be waited for any more; that this rank writes, it has told."""
+        """Wait for the outcome; return it with the rank that causes it. If this rank writes, it has published so."""
         near, far = ([r for r in ranks if r < self._rank] for ranks in (self._near, self._far))
         observer.look()
         while True:
             observer.look()
-            if own.position < PASSED_ALL:  # else there is no lower rank that this one is in step with
+            if own.position < PASSED_ALL:  # else this rank is in step with no lower rank
                 found, rank = decide(own, observer.readings, near, far, lambda other: self._here(path, observer, other))
                 if rank is not None and found.waits:
                     self._wait(observer, path, rank, lambda of: outcome(own, of).waits)
@@ -175,7 +175,7 @@ class Saving:
         self._states.tell_saves(encoded(Saves(tuple(self._told.values()), tuple(self._failures.items()))))
 
     def _here(self, path: str, observer: _Observer, rank: int) -> bool:
-        """Whether this machine sees what a rank of another one has written, and may be writing again."""
+        """Whether this machine sees what a rank of another machine has written; that rank may be writing again."""
         if "://" in path:
             return True
         device = _device(path)
@@ -187,7 +187,7 @@ class Saving:
             if written.stamp == stamp(path):
                 self._shared[device] = True
             if self._shared.get(device, False):
-                return True  # (what is seen there once, is; it may have been changed, or removed, since)
+                return True  # (one match is enough for a device: this file may have been changed or removed since)
             if time.monotonic() > until:
                 self._shared[device] = False
                 return False
@@ -196,14 +196,14 @@ class Saving:
 
 
 class _Counts(threading.local):
-    """How often this thread has saved something at one position."""
+    """Numbers of saves of this thread at one position."""
 
     def __init__(self) -> None:
         self._position = -1
         self._saves: Counter[tuple[str, int]] = Counter()
 
     def next(self, position: int, path: int, site: int) -> tuple[int, int]:
-        """With this time: the path, and anything by these lines."""
+        """Count a save; return the number of saves of this path, and of saves by these lines."""
         if position != self._position:
             self._position = position
             self._saves.clear()
@@ -212,14 +212,14 @@ class _Counts(threading.local):
 
 
 class _Observer:
-    """What is read of the others again and again: what one look has found first, the next one has found since.
+    """Reads the other ranks' states again and again, and keeps the first of two successive readings of each rank.
 
     Args:
-      states: of the ranks.
-      silent_seconds: after which one that does not answer is silent.
-      background: position of a thread that is not the main one. How far a rank's main thread has come says nothing of
-        its other threads: for some time it does not count.
-      own: this rank's calls.
+      states: states of the ranks.
+      silent_seconds: seconds after which a rank that does not answer is silent.
+      background: position of this thread; None in the main thread. The position of another rank's main thread says
+        nothing about its other threads, so for some time it does not count for this thread.
+      own: function that returns the report of this rank's calls.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class _Observer:
         states = dict(self._states.read(soon=True))
         waiting = self._waiting_for_this(states)
         if self._background is None:
-            # As long as this rank saves. (Of other machines little is read: news of all are seldom seen together.)
+            # Kept until this save ends: states of other machines come rarely, and seldom all together.
             self._waiting |= waiting
             waiting = self._waiting
         for rank, state in states.items():
@@ -260,7 +260,7 @@ class _Observer:
                 self._first[rank] = state, time.monotonic()
 
     def _waiting_for_this(self, states: dict[int, RankState]) -> set[int]:
-        """Ranks that are in calls of some ranks, which no position counts, and do not go on before this one comes."""
+        """Return ranks that wait for this rank in calls of some ranks, which no position counts."""
         fresh = {r: s for r, s in states.items() if r in self._first and s.asked > self._first[r][1]}
         before = {r: self._first[r][0].calls for r in fresh}
         if not any(report.waits for report in before.values()):
@@ -270,7 +270,7 @@ class _Observer:
 
 
 class _News:
-    """A request that is complete when another rank has told something."""
+    """A request that is complete when another rank has published what is awaited."""
 
     def __init__(self, observer: _Observer, told: Callable[[], bool]) -> None:
         self._observer, self._told = observer, told
@@ -287,10 +287,10 @@ class _News:
 
 
 def stamp(path: str) -> int:
-    """A number for what stands under a path, which all machines that see it see alike; 0: nothing is known."""
+    """Return a number for what is under a path, the same on all machines that see this path; 0: unknown."""
     for witness in _WITNESSES:
         try:
-            # (What is opened, a file system asks the server for, and so what a folder holds.)
+            # (When a file is opened, a network file system asks its server, also for the folder's content.)
             file = os.open(path + witness, os.O_RDONLY | os.O_NONBLOCK)
         except OSError:
             continue
@@ -322,7 +322,7 @@ def _pickled(error: BaseException) -> bytes:
 
 
 def _failure(saves: Saves, own: Save, rank: int, path: str) -> Exception:
-    """What has gone wrong on another rank goes wrong here, so that a script does the same on both."""
+    """Return the exception of another rank, to raise it here: a script then does the same on both ranks."""
     with contextlib.suppress(Exception):
         error = pickle.loads(dict(saves.failures)[own.path])
         if isinstance(error, Exception):

@@ -1,14 +1,14 @@
-"""Stall detection, of ranks that hang too: every wait has a deadline; the messages stand in ``_long_wait``.
+"""Stall detection, also of ranks that hang: every wait has a deadline.
 
-What is made of a long wait stands there, too: who is missing, and whether anybody can still come (``calls``).
+``_long_wait`` handles long waits: it finds the missing ranks and whether they can still come (``calls``), and reports.
 
-A rank that has given a wait up is not in step with the others any more, who may still come: whatever it would do with
-them is refused from then on, and what MPI may yet write to is kept.
+A rank that has given up a wait is not in step with the other ranks any more, which may still come. From then on it
+refuses all calls that need them, and keeps the memory to which MPI may still write.
 
-A rank that has waited for a second says where; a rank inside ``alone(reason)`` and one whose program has ended say so
-at once. Nothing is sent: it is read by those who wait (``mpi._states``).
+A rank that has waited for a second publishes where. A rank inside ``alone(reason)``, or with an ended program, does so
+at once. No messages are sent: the waiting ranks read what is published (``mpi._states``).
 
-A call of MPI's that blocks cannot be given up: there a thread waits, and ends the process.
+A blocking call of MPI cannot be given up: there a thread waits, and ends the process.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from tfdist.transport.whereabouts import lost
 
 
 class BlockingCall:
-    """A blocking call as a request.
+    """A blocking call, in the form of a request.
 
     Args:
-      late: is called by another thread when it has not returned after ``seconds``, and waits on.
-      seconds: until then.
+      late: function that another thread calls if the call has not returned after ``seconds``; it continues to wait.
+      seconds: time until ``late`` is called.
     """
 
     def __init__(self, late: Callable[[BlockingCall], None], seconds: float) -> None:
@@ -52,7 +52,7 @@ class BlockingCall:
         return self.returned.is_set()
 
     def watch(self) -> None:
-        """Wait for it; by the other thread."""
+        """Wait for the call, in the other thread."""
         if not self.returned.wait(self._seconds):
             self._late(self)
 
@@ -63,7 +63,7 @@ _thread: threading.Thread | None = None
 
 
 def _start() -> None:
-    """One thread for all of them, begun with the first: at the end of a program Python begins none any more."""
+    """Start one thread for all calls, at the first: at the end of a program Python does not start threads any more."""
     global _thread
     with _starting:
         if _thread is None:
@@ -77,10 +77,10 @@ def _work() -> None:
 
 
 _ANNOUNCE_SECONDS = 1.0
-_YIELDING_SECONDS = 1e-4  # a peer in step is here within that; longer yielding takes the core from whoever computes
-_NAP_SHARE = 0.1  # of the time waited so far: what a nap may add to a wait
+_YIELDING_SECONDS = 1e-4  # a peer in step comes within this time; longer yielding takes a core from computation
+_NAP_SHARE = 0.1  # of the time waited so far is a nap's length, and so what it may add to a wait
 _LONGEST_NAP_SECONDS = 1e-3
-_RETURN_SECONDS = 5.0  # for a library that has been told to
+_RETURN_SECONDS = 5.0  # for a library's call to return after ``give_up``
 
 _RUNNING = ("running", "")
 
@@ -95,17 +95,17 @@ def _watched(late: Callable[[BlockingCall], None]) -> Iterator[None]:
 
 
 class StallDetector:
-    """This rank's knowledge of where the others are.
+    """Waits for other ranks with deadlines, and publishes this rank's state.
 
     Args:
-      states: of the ranks.
-      settings: stall_seconds, stall_abort_seconds and stall_alone_seconds.
-      recorder: of what this rank does with the others.
-      end: ends the job, with this exit code.
+      states: states of the ranks.
+      settings: settings with stall_seconds, stall_abort_seconds and stall_alone_seconds.
+      recorder: flight recorder of this rank.
+      end: function that ends the job with an exit code.
 
     Attributes:
-      position: of this rank.
-      callers: threads of its script.
+      position: position of this rank.
+      callers: threads of the script that make calls.
     """
 
     def __init__(
@@ -122,22 +122,22 @@ class StallDetector:
         self._state = _RUNNING
         self._pid = os.getpid()
         self._first_failure = ""
-        self._abandoned: list[Request] = []  # with their buffers: MPI writes to them when the others come
+        self._abandoned: list[Request] = []  # kept with their buffers: MPI writes to them when the other ranks come
         self._entered: dict[int, int] = {}
         self.position = Position(states.tell_position)
-        self._waits: dict[int, Call | None] = {}  # the long ones that hold the program up, by who waits
+        self._waits: dict[int, Call | None] = {}  # long waits that hold up the program, by the waiter's id
         self.callers = Callers(set())
         self._unordered = 0
         self._lock = threading.Lock()
 
     @property
     def size(self) -> int:
-        """Ranks of the job."""
+        """Number of ranks of the job."""
         return self._states.size
 
     @property
     def gave_up(self) -> bool:
-        """Whether this rank is not in step with the others any more."""
+        """Whether this rank is not in step with the other ranks any more."""
         return bool(self._first_failure)
 
     @property
@@ -145,37 +145,37 @@ class StallDetector:
         return os.getpid() != self._pid
 
     def give_up(self, error: BaseException) -> None:
-        """This rank does not go on where the others do."""
-        # In words: the error itself holds on to the script's variables.
+        """Leave step with the other ranks, because of an error."""
+        # Kept as text: the exception would keep the script's variables alive.
         self._first_failure = self._first_failure or f"{type(error).__name__}: {error}"
         if not self._forked:
             self.position.pass_all()
 
     @property
     def apart(self) -> bool:
-        """Whether this process is no rank among others: it was forked off, or the rank's program has ended."""
+        """Whether this process is no rank of the job: it was forked, or the rank's program has ended."""
         return self._forked or self._state[0] == "ended"
 
     def enter(self, line: int, number: int, everyone: bool = False) -> None:
-        """This rank comes to a number of a line of operations (``calls.line_number``), where others must come too.
+        """Publish that this rank comes to a number of a line of operations, to which other ranks must come, too.
 
         Args:
-          line: of operations.
-          number: on it.
-          everyone: all ranks do, in the order of their programs.
+          line: line of operations, see ``calls.line_number``.
+          number: number on this line.
+          everyone: True if all ranks must come, in the order of their programs.
         """
         self._entered[line] = number
         self._states.enter(line, number, self.position.next() if everyone else 0)
 
     def enter_place(self, place: str, ranks: Sequence[int] | None) -> tuple[int, int]:
-        """This rank comes to where ranks come now and then: the line of that place, and its next number."""
+        """Come to the next number on the line of a place, which ranks pass now and then; return line and number."""
         line = line_number(f"{place} of {ranks}")
         self.enter(line, self._entered.get(line, 0) + 1, ranks is None or len(ranks) == self.size)
         return line, self._entered[line]
 
     @contextlib.contextmanager
     def unordered(self) -> Iterator[None]:
-        """What begins now may come to several lines, in an order that differs between the ranks."""
+        """Allow operations on several lines in an order that differs between the ranks."""
         self._unordered += 1
         try:
             yield
@@ -184,7 +184,7 @@ class StallDetector:
 
     @property
     def report(self) -> Report:
-        """This rank's own; see ``calls``."""
+        """Report of this rank's calls; see ``calls``."""
         return Report(self._waiting(), dict(self._entered), complete=True)
 
     def _waiting(self) -> tuple[Call, ...] | None:
@@ -194,13 +194,13 @@ class StallDetector:
         return tuple(filter(None, waits))
 
     def begin_wait(self, waiter: LongWait, kind: str, place: str, call: Call | None) -> None:
-        """A wait has become a long one: tell the others.
+        """Publish that a wait has become long.
 
         Args:
-          waiter: who waits.
-          kind: see ``state_line.State``.
-          place: in words.
-          call: what it is in; None: no conclusion is to be drawn from it.
+          waiter: the wait.
+          kind: kind of the state, see ``state_line.RankState``.
+          place: description of the place.
+          call: the call that waits; None: nothing can be concluded from this wait.
         """
         self._states.tell(kind, place)
         if kind != "background":
@@ -209,22 +209,22 @@ class StallDetector:
                 self._states.tell_waits(self._waiting())
 
     def end_wait(self, waiter: LongWait) -> None:
-        """It is over."""
+        """Publish that a long wait is over."""
         with self._lock:
             self._waits.pop(id(waiter), None)
             self._states.tell_waits(self._waiting())
         self._states.tell(*self._state)
 
     def check(self, place: str) -> None:
-        """Refuse what needs the others, after this rank has given up, and in a process that was forked off.
+        """Refuse a call that needs the other ranks, after this rank has given up, and in a forked process.
 
         Raises:
-          PeerError: naming the first failure.
+          PeerError: the call is refused; it names the first failure.
         """
         if self._forked:
             raise PeerError(
-                f"{place} is refused: process {os.getpid()} was forked off by rank {self._states.rank}, which alone "
-                "may speak to the other ranks. Call it there, and hand the result to the child."
+                f"{place} is refused: process {os.getpid()} was forked by rank {self._states.rank}, and only the rank "
+                "itself may communicate with other ranks. Call it there, and pass the result to the child."
             )
         if self.gave_up:
             raise PeerError(
@@ -243,16 +243,16 @@ class StallDetector:
         patient: bool = False,
         entered: tuple[int, int] | None = None,
     ) -> None:
-        """Wait without burning the core until ``request`` is complete.
+        """Wait, without busy waiting, until ``request`` is complete.
 
         Args:
           request: a pending operation that completes when all ranks have reached ``place``.
           place: the same words on every rank that waits for the same thing.
-          ranks: who is awaited, if not all.
-          moving: all have been there, and their messages are on the way.
-          background: by a thread beside those that compute: others may come here after waiting elsewhere.
-          patient: as long as the others run.
-          entered: the line and number that this rank has come to (``enter``), where the others must come; None: all
+          ranks: the awaited ranks; None: all.
+          moving: True if all ranks have arrived, and their messages are on the way.
+          background: True if a thread that does not train waits: other ranks may come here after waiting elsewhere.
+          patient: True to wait without a deadline as long as the other ranks run.
+          entered: line and number that this rank has come to (``enter``) and the other ranks must come to; None: all
             have been there.
 
         Raises:
@@ -270,7 +270,7 @@ class StallDetector:
             raise broken(place, error) from error
 
     def wait_for_news(self, request: Request, place: str, rank: int) -> None:
-        """Wait likewise for what another rank will tell of itself, its end included: a deadline alone gives up.
+        """Wait until another rank publishes something, its end included. Only the deadline gives up this wait.
 
         Raises:
           PeerError: see ``wait``.
@@ -304,13 +304,13 @@ class StallDetector:
 
     @contextlib.contextmanager
     def inside(self, place: str, ranks: Sequence[int] | None = None) -> Iterator[None]:
-        """Calls that block until other ranks have come, and let Python's threads run meanwhile.
+        """Watch calls that block until other ranks have come, and that release Python's global lock.
 
-        If they do not return in time, a message says what ``wait`` would, and the job ends: nothing can be caught.
+        If they do not return in time, the error of ``wait`` is printed and the job ends. It cannot be caught.
 
         Args:
           place: the same words on every rank that waits for the same thing.
-          ranks: who is awaited, if not all.
+          ranks: the awaited ranks; None: all.
         """
         manner = Manner(place, ranks, entered=self.enter_place(place, ranks))
 
@@ -325,12 +325,12 @@ class StallDetector:
 
     @contextlib.contextmanager
     def together(self, what: str, give_up: Callable[[PeerError], None]) -> Iterator[None]:
-        """What all ranks do, and which cannot end on one if another does not go on, in a library's own waits.
+        """Watch what all ranks do in a library with waits of its own, and what ends on no rank if one does not go on.
 
         Args:
-          what: in words.
-          give_up: called by another thread when a rank has been stopped or lost for as long as a wait may last; is to
-            have the library return. If it does not, a message says who is lost, and the job ends.
+          what: description for messages.
+          give_up: function that makes the library return. Another thread calls it when a rank has been stopped or lost
+            for as long as a wait may last. If the library does not return, an error is printed and the job ends.
         """
 
         def late(call: BlockingCall) -> None:
@@ -350,7 +350,7 @@ class StallDetector:
             yield
 
     def end_job(self, error: Exception) -> None:
-        """For where nobody can catch it."""
+        """Print an error and end the job, where nothing can catch the error."""
         self.give_up(error)
         trace = f"\ntfdist: what each rank did last: python -m tfdist trace {self.recorder.place}"
         last_words(
@@ -360,17 +360,17 @@ class StallDetector:
         self._end(1)
 
     def lost(self) -> str:
-        """Which ranks are stopped, gone or cannot be reached, in words; empty if none is known to be."""
+        """Return which ranks are stopped, gone or cannot be reached, as text; empty if none is known to be."""
         return lost(self._states.read())
 
     @property
     def gone_after_its_end(self) -> bool:
-        """Whether some rank's process is gone that had come to its program's end."""
+        """Whether the process of some rank with an ended program is gone."""
         return any(state.kind == "ended" and state.process == GONE for state in self._states.read().values())
 
     @contextlib.contextmanager
     def alone(self, reason: str) -> Iterator[None]:
-        """Tell the others that this rank works by itself meanwhile."""
+        """Publish that this rank works without the other ranks inside this block."""
         previous = self._state
         self.announce("alone", reason)
         try:
@@ -379,11 +379,11 @@ class StallDetector:
             self.announce(*previous)
 
     def announce(self, kind: str, what: str = "") -> None:
-        """Tell the others what this rank is about until further notice; says nothing in a process forked off.
+        """Publish what this rank is doing from now on; does nothing in a forked process.
 
         Args:
-          kind: ``running``; ``alone`` with something; ``joined``: trains no more, but takes part; ``ended``.
-          what: more of it, in words.
+          kind: ``running``; ``alone`` with something; ``joined``: has no more data, but takes part; ``ended``.
+          what: details for messages.
         """
         self._state = (kind, what)
         if not self._forked:
@@ -391,5 +391,5 @@ class StallDetector:
 
 
 def broken(place: str, error: BaseException) -> PeerError:
-    """What an error of MPI's own at a place means."""
-    return PeerError(f"{place}: MPI cannot go on ({error}): another rank has ended, or the way to it is broken.")
+    """Return the PeerError for an error of MPI at a place."""
+    return PeerError(f"{place}: MPI cannot go on ({error}). Another rank has ended, or the connection to it is broken.")

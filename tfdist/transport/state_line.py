@@ -1,7 +1,7 @@
-"""State line: where a rank says what it is about, in memory that others read while they wait for it.
+"""State line: memory in which a rank publishes its state, and which other ranks read while they wait for it.
 
-It has four records: what the rank is about, where its program is, in which calls it waits, and what it saves; and a
-table of the numbers that it has come to on each line of operations, which is written to in every exchange.
+It has four records: the rank's state, the place of its program, the calls in which it waits, and its saves. A table
+follows with the number that it has come to on each line of operations; every exchange writes to this table.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LINE_BYTES = 8192
 _STATE_BYTES, _PLACE_BYTES, _WAITS_BYTES, _SAVES_BYTES = 640, 384, 256, 2048
 _HEAD_BYTES = 8  # checksum and length, uint32 each
 SAVES_BYTES = _SAVES_BYTES - _HEAD_BYTES
-# Of the table: line, number, and both together, int64 each. The first entry tells whether lines were left out, and the
-# rank's position.
+# An entry of the table: line, number, and the exclusive or of both, int64 each. The first entry tells whether lines
+# were left out, and the rank's position.
 _ENTRY = 3
 _POSITION = 1
 _ENTRIES = (LINE_BYTES - _STATE_BYTES - _PLACE_BYTES - _WAITS_BYTES - _SAVES_BYTES) // (8 * _ENTRY)
@@ -33,23 +33,22 @@ _UNKNOWN = "null"
 
 @dataclasses.dataclass(frozen=True)
 class RankState:
-    """What a rank is about.
+    """State of one rank, as the other ranks read it.
 
     Attributes:
-      kind: ``running``; ``waiting`` somewhere; ``background``: waiting, in a thread that does not train; ``moving``:
-        for messages of ranks that have been there; ``alone`` with something; ``joined``: trains no more, but takes
-        part; ``ended``. At the start, before it can be read: ``absent``; ``gathering``: it hears of the others, and has
-        not said that all have come; ``unknown``.
-      what: more of it, in words; the beginning, if it is long (see ``clipped``).
-      line: of the script that its main thread was in when it last looked; empty: unknown.
-      looked: when, in seconds since the epoch by the reader's clock; 0: never.
-      host: its machine's name, if there are several.
-      answers: its machine does.
-      asked: when the reading of all this began, by ``time.monotonic``.
-      process: what its process does, see ``process_state``.
-      calls: see ``calls``.
-      position: to how many of the calls that all ranks make it has come; see ``saves``.
-      saves: likewise, what it saves, as ``saves.encoded`` has it.
+      kind: ``running``; ``waiting``; ``background``: waiting, in a thread that does not train; ``moving``: waiting for
+        messages of ranks that have arrived. Also ``alone``; ``joined``: has no more data, but takes part; ``ended``. At
+        the start, before it can be read: ``absent``; ``gathering``: has not said that all ranks have come; ``unknown``.
+      what: details for messages; only the beginning if long (see ``clipped``).
+      line: line of the script in which the main thread was last seen; empty: unknown.
+      looked: time of that, in seconds since the epoch by the reader's clock; 0: never.
+      host: name of the rank's machine, if there are several.
+      answers: True if its machine answers.
+      asked: when this reading began, by ``time.monotonic``.
+      process: state of its process, see ``process_state``.
+      calls: report of its calls, see ``calls``.
+      position: number of calls of all ranks to which it has come, see ``saves``.
+      saves: its saves, encoded by ``saves.encoded``.
     """
 
     kind: str = "running"
@@ -66,43 +65,43 @@ class RankState:
 
 
 class States(Protocol):
-    """What the ranks are about."""
+    """States of the ranks."""
 
     rank: int
     size: int
 
     def read(self, soon: bool = False) -> Mapping[int, RankState]:
-        """Of all other ranks, as far as it is known; does not wait for anybody.
+        """Return the states of all other ranks, as far as known; does not wait for any rank.
 
         Args:
-          soon: other machines are asked more often: not for long, and by few.
+          soon: True to ask other machines more often; for a short time and few ranks only.
         """
 
     def tell(self, kind: str, what: str) -> None:
-        """What this rank is about, until further notice."""
+        """Publish what this rank is doing from now on."""
 
     def tell_waits(self, waits: Sequence[Call] | None) -> None:
-        """In which calls its program is held up; None: nobody is to draw conclusions."""
+        """Publish the calls in which its program is held up; None: nothing can be concluded."""
 
     def tell_saves(self, saves: bytes) -> None:
-        """What it saves; see ``saves``."""
+        """Publish its saves; see ``saves``."""
 
     def tell_position(self, position: int) -> None:
-        """To how many of the calls that all ranks make it has come."""
+        """Publish the number of calls of all ranks to which it has come."""
 
     def enter(self, line: int, number: int, position: int) -> None:
-        """It has come to this number of a line of operations, and to this position, if it is not 0."""
+        """Publish that it has come to this number of a line of operations, and to this position, if not 0."""
 
 
 def clipped(what: str) -> str:
-    """So much of it as a line holds."""
+    """Return the beginning of a description, as much as a line holds."""
     return what.encode()[: _STATE_BYTES - _HEAD_BYTES - 32].decode(errors="ignore")
 
 
 class StateLine:
-    """One rank's line.
+    """State line of one rank.
 
-    Each of its records has a checksum: whoever reads it while it is written reads it again.
+    Each record has a checksum: a reader that finds a record half written reads it again.
 
     Args:
       memory: uint8 [LINE_BYTES], zero at the start.
@@ -113,34 +112,34 @@ class StateLine:
         self._state, self._place, self._waits, self._saves, table = np.split(memory, ends)
         # Scalars of a memoryview cost a third of NumPy's.
         self._table = table.data.cast("B").cast("q")
-        self._entries: dict[int, int] = {}  # where each line stands
-        self._used = [0] * _ENTRIES  # when each was written to last
+        self._entries: dict[int, int] = {}  # entry of each line
+        self._used = [0] * _ENTRIES  # last write to each entry, by ``_clock``
         self._clock = 0
         self._changing = threading.Lock()
 
     def tell(self, kind: str, what: str) -> None:
-        """What this rank is about from now on."""
+        """Write what this rank is doing from now on."""
         _write(self._state, f"{kind}\n{clipped(what)}".encode())
 
     def tell_line(self, line: str) -> None:
-        """Where its program is now."""
+        """Write where its program is now."""
         _write(self._place, f"{time.time()}\n{line}".encode())
 
     def tell_waits(self, waits: Sequence[Call] | None) -> None:
-        """In which calls its program is held up; None: nobody is to draw conclusions."""
+        """Write the calls in which its program is held up; None: nothing can be concluded."""
         text = _UNKNOWN if waits is None else json.dumps([[c.line, c.number, c.ranks] for c in waits])
         _write(self._waits, (text if len(text) <= _WAITS_BYTES - _HEAD_BYTES else _UNKNOWN).encode())
 
     def tell_saves(self, saves: bytes) -> None:
-        """What it saves; at most ``SAVES_BYTES``."""
+        """Write its saves; at most ``SAVES_BYTES``."""
         _write(self._saves, saves)
 
     def tell_position(self, position: int) -> None:
-        """To how many of the calls that all ranks make it has come."""
+        """Write the number of calls of all ranks to which it has come."""
         self._table[_POSITION] = position
 
     def enter(self, line: int, number: int, position: int = 0) -> None:
-        """It has come to this number of a line, and to this position, if it is not 0; before it waits there."""
+        """Write that it has come to this number of a line, and to this position if not 0, before it waits there."""
         entry = self._entries.get(line)
         if entry is None:
             with self._changing:
@@ -165,8 +164,8 @@ class StateLine:
         return entry
 
     def read(self) -> RankState | None:
-        """None: it is being written just now."""
-        # In this order: who has ended has entered all that it ever will.
+        """Return the state; None if it is being written at this moment."""
+        # The state before the table: a rank that has ended enters no more calls.
         state, place, waits = (_text(_read(part)) for part in (self._state, self._place, self._waits))
         position, saves = self._table[_POSITION], _read(self._saves)
         if state is None or place is None or saves is None:
@@ -204,5 +203,5 @@ def _read(memory: np.ndarray) -> bytes | None:
 
 
 def _text(content: bytes | None) -> str | None:
-    # (A cut character, where the text was too long, must not hide the rest.)
+    # (A character that was cut off at the end of a long text must not hide the rest.)
     return None if content is None else content.decode(errors="ignore")

@@ -1,4 +1,4 @@
-"""Whereabouts: what other ranks have said of themselves, in the words of messages about those that are missing."""
+"""Whereabouts: descriptions of other ranks' states, for messages about missing ranks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from tfdist.processes.process_state import GONE, RUNS, STOPPED
 from tfdist.transport.state_line import RankState
 
 NOBODY = "nobody: all are here, and their messages are on the way"
-_SILENT_SECONDS = 10.0  # a rank that has not looked where it is for so long does not run
+_SILENT_SECONDS = 10.0  # a rank that has not noted its place for so long does not run
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
-    """Their numbers."""
+    """Return the ranks' numbers as text."""
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, sorted(ranks)))
 
 
 def whereabouts(others: Mapping[int, RankState], ranks: Sequence[int]) -> str:
-    """Where these ranks are, and whether they can be expected to move."""
+    """Describe where these ranks are, and whether they can be expected to go on."""
     words = {
         "running": "busy outside tfdist",
         "alone": "alone with",
@@ -36,11 +36,11 @@ def whereabouts(others: Mapping[int, RankState], ranks: Sequence[int]) -> str:
         state = others[rank]
         if not state.answers:
             machine = f"its machine{f' ({state.host})' * bool(state.host)} does not answer"
-            told.append(f"rank {rank}: {machine}: it is down, or the way to it, or all ranks there are stopped")
+            told.append(f"rank {rank}: {machine}: it or its network is down, or all ranks there are stopped")
             continue
         named = f"rank {rank}{f' on {state.host}' * bool(state.host)}"
         if state.process == GONE and state.kind != "ended":
-            told.append(f"{named} is gone: its process was killed, or has left without a word (os._exit, say)")
+            told.append(f"{named} is gone: its process was killed, or has ended without notice (os._exit)")
             continue
         said = f"{named} {words[state.kind]} {state.what}".rstrip()
         silent = silent_seconds(state)
@@ -59,7 +59,7 @@ def whereabouts(others: Mapping[int, RankState], ranks: Sequence[int]) -> str:
 
 
 def lost(states: Mapping[int, RankState]) -> str:
-    """Which ranks are stopped, gone or cannot be reached, in words; empty if none is known to be."""
+    """Return which ranks are stopped, gone or cannot be reached, as text; empty if none is known to be."""
     return whereabouts(states, [rank for rank, state in states.items() if state.kind != "ended" and _lost(state)])
 
 
@@ -70,6 +70,6 @@ def _lost(state: RankState) -> bool:
 
 
 def silent_seconds(state: RankState) -> float:
-    """Since when it has not looked where it is, if that is long; else 0."""
+    """Return the seconds since the rank last noted its place, if that is long ago; else 0."""
     silent = time.time() - state.looked if state.looked and state.kind != "ended" else 0.0
     return silent if silent > _SILENT_SECONDS else 0.0

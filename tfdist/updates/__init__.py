@@ -1,1 +1,1 @@
-"""Updates: what becomes of gradients between a training step and its next: accumulated, averaged by blocks, scaled."""
+"""Updates: stages between gradients and optimizer: accumulation, local SGD, LARC, loss scaling, divergence guard."""

@@ -1,4 +1,4 @@
-"""Block state: the variables that blocks need beside those that are trained; an optimizer's checkpoint holds them."""
+"""Local SGD state: the variables that blocks need in addition to the trained ones; checkpoints contain them."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ Make = Callable[[str, Sequence[int], Any, float], Any]
 
 
 class LocalSGDState:
-    """What the blocks of some variables have come to.
+    """State of the blocks of a set of variables that are trained together.
 
     Args:
-      variables: that are trained.
-      rule: how.
-      make: a variable: of a name, shape, dtype and first value.
+      variables: trained variables.
+      rule: settings of blocks.
+      make: function (name, shape, dtype, first value) -> variable.
 
     Attributes:
-      variables: that are trained, of TensorFlow.
-      names: of them.
-      keys: of them (``markers.variable_key``).
-      position: local steps that this block has done; below 0: minus the steps of the warm-up that are left.
-      lookahead: with which this block began.
-      starts: what this block began with, and
-      changes: the last block's, of each variable; none if the mean alone counts.
-      statistics: variables that the mean of the ranks is set to, at a block's end.
-      slots: an optimizer's own.
+      variables: trained variables, as TensorFlow's.
+      names: names of the trained variables.
+      keys: keys of the trained variables (``markers.variable_key``).
+      made: variables that this state has made.
+      position: number of local steps in the open block; below 0: minus the number of warm-up steps that are left.
+      lookahead: factor of ``Rule.lookahead`` with which this block began; None without a filter.
+      starts: values of the variables at the block's beginning; empty without a filter.
+      changes: changes of the variables by the last block; empty without a filter.
+      statistics: moving statistics, which a block's end sets to the mean over the ranks.
+      slots: the optimizer's own variables that a block's end averages or resets.
+      taken_over: True if another optimizer trains these variables now.
     """
 
     def __init__(self, variables: Sequence[Any], rule: Rule, make: Make) -> None:
@@ -63,24 +65,24 @@ class LocalSGDState:
 
     @property
     def all(self) -> list[Any]:
-        """Every variable that a block's end reads or sets."""
+        """All variables that a block's end reads or sets."""
         own = [self.position, *([] if self.lookahead is None else [self.lookahead]), *self.starts, *self.changes]
         return [*self.variables, *self.statistics, *(slot.variable for slot in self.slots), *own]
 
     def take_over(self) -> None:
-        """Another optimizer trains these variables from now on."""
+        """Note that another optimizer trains these variables from now on."""
         self.taken_over = True
         self.position.assign(-_FOR_EVER)
 
     @staticmethod
     def check_not_taken_over(position: tf.Tensor, name: str) -> Any:
-        """An operation that fails where a function still trains by the optimizer before."""
-        told = f"another optimizer has begun to train {name}: with blocks, one optimizer trains a variable"
+        """Return an operation that fails if a traced function still trains with the earlier optimizer."""
+        told = f"another optimizer has begun to train {name}: with blocks, only one optimizer may train a variable"
         return tf.debugging.assert_greater(position, tf.constant(-_FOR_EVER // 2, tf.int64), message=told)
 
 
 def of_keras(optimizer: Any, variables: Sequence[Any], rule: Rule) -> LocalSGDState:
-    """Its variables are the optimizer's, of Keras 3, which saves them."""
+    """Make a state whose variables belong to an optimizer of Keras 3, which saves them."""
 
     def make(name: str, shape: Sequence[int], dtype: Any, value: float) -> Any:
         def filled(shape: Any, dtype: Any = None) -> Any:
@@ -93,7 +95,7 @@ def of_keras(optimizer: Any, variables: Sequence[Any], rule: Rule) -> LocalSGDSt
 
 
 def of_graph(variables: Sequence[Any], rule: Rule) -> LocalSGDState:
-    """Its variables are a graph's, of which a Saver that is made later takes all."""
+    """Make a state whose variables are in a graph. A Saver that is made later saves all variables of the graph."""
 
     def make(name: str, shape: Sequence[int], dtype: Any, value: float) -> Any:
         return graph_variable(name, lambda: tf.fill(shape, tf.constant(value, dtype)))
@@ -102,7 +104,7 @@ def of_graph(variables: Sequence[Any], rule: Rule) -> LocalSGDState:
 
 
 def of_optimizer(optimizer: Any, variables: Sequence[Any], rule: Rule) -> LocalSGDState:
-    """Its variables are tracked by an optimizer, of which ``tf.train.Checkpoint`` saves all."""
+    """Make a state whose variables are tracked by an optimizer, so that ``tf.train.Checkpoint`` saves them."""
     holder = tf.Module()
     holder.made = []
 
@@ -117,7 +119,7 @@ def of_optimizer(optimizer: Any, variables: Sequence[Any], rule: Rule) -> LocalS
 
 
 def make_for(optimizer: Any, variables: Sequence[Any], rule: Rule) -> LocalSGDState:
-    """Where TensorFlow is building now."""
+    """Make a state for the current context: a session's graph, Keras 3, or another optimizer."""
     if function_state.in_session():
         return of_graph(variables, rule)
     if hasattr(optimizer, "stateless_apply"):

@@ -1,4 +1,4 @@
-"""Block step: what stands around an optimizer's application in a graph or a function, and closes a block in its end."""
+"""Local SGD step: operations around an optimizer's update, in a graph or a function, that begin and end blocks."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tfdist.updates.bmuf import Rule
 from tfdist.updates.conditional import value_now
 from tfdist.variables.eager_variables import batch_statistic
 
-# What batch normalisation keeps of its batches, in Keras and in TensorFlow's layers.
+# Settings that the ranks compare, because they decide how a block ends.
 _MADE_BY = ("sync", "block_steps", "block_momentum", "block_learning_rate", "block_nesterov", "block_state")
 
 
 class OwnGradients:
-    """The reducer inside blocks: gradients stay each rank's own, but for the steps of the warm-up.
+    """Reducer inside blocks: gradients stay each rank's own, except in the steps of the warm-up.
 
     Args:
-      state: of the blocks.
-      rule: how.
-      warmup: the reducer of the warm-up.
+      state: state of the blocks.
+      rule: settings of blocks.
+      warmup: reducer for the steps of the warm-up.
     """
 
     def __init__(self, state: LocalSGDState, rule: Rule, warmup: Reducer) -> None:
@@ -39,7 +39,7 @@ class OwnGradients:
         self._warmup = warmup
 
     def reduce(self, gradients: Sequence[Gradient], names: Sequence[str], group: Group) -> list[Gradient]:
-        """See ``job.Reducer``."""
+        """Return this rank's gradients, in warm-up steps reduced ones. See ``job.Reducer``."""
         if not self._rule.warmup or not gradients:
             return list(gradients)
 
@@ -63,13 +63,13 @@ class OwnGradients:
 
 
 class LocalSGDStep:
-    """One place where an optimizer applies gradients.
+    """One place in a graph where an optimizer applies gradients.
 
     Args:
       job: the ranks and settings.
-      variables: of this process, outside sessions.
-      state: of the blocks.
-      rule: how.
+      variables: variables of this process, outside sessions.
+      state: state of the blocks.
+      rule: settings of blocks.
     """
 
     def __init__(self, job: Job, variables: SharedVariables, state: LocalSGDState, rule: Rule) -> None:
@@ -79,14 +79,14 @@ class LocalSGDStep:
         state.statistics = _statistics(variables, state)
 
     def around(self, apply: Callable[[], Any], applied: Callable[[], None]) -> Any:
-        """Build the application, and what comes before and after it.
+        """Build the optimizer's update, with the block's beginning before it and the block's end after it.
 
         Args:
-          apply: builds the optimizer's own, and returns what stands for it.
-          applied: called when it is built, before a block's end is.
+          apply: function that builds the optimizer's update and returns its result.
+          applied: function that is called after ``apply``, before the block's end is built.
 
         Returns:
-          What stands for all.
+          In a session's graph an operation that runs all of this; else the result of ``apply``.
         """
         if function_state.in_session():
             with tf.control_dependencies(self._begin()):
@@ -103,13 +103,13 @@ class LocalSGDStep:
         result = apply()
         applied()
         own = next(function_state.around(tf.compat.v1.get_default_graph()))
-        with tf.control_dependencies(own.last):  # two exchanges of one function have one order
+        with tf.control_dependencies(own.last):  # exchanges of a function must run in one order on all ranks
             end = self._after()
         own.last = [end.op]
         return result
 
     def _begin(self) -> list[Any]:
-        """Keep what a block begins with."""
+        """Store the variables' values at a block's beginning."""
         state = self._state
         if not state.starts:
             return []
@@ -122,7 +122,7 @@ class LocalSGDStep:
         return [do_if(tf.equal(state.position.read_value(), 0), keep)]
 
     def _after(self) -> tf.Tensor:
-        """Count the step, and end the block that it completes."""
+        """Count the step, and end the block after its last step."""
         position = self._state.position
         with tf.control_dependencies([position.assign_add(1, read_value=False)]):
             done = position.read_value()
@@ -132,7 +132,7 @@ class LocalSGDStep:
         state, rule = self._state, self._rule
         averaged = [*state.variables, *state.statistics]
         averaged += [slot.variable for slot in state.slots if rule.state == "average"]
-        with tf.control_dependencies([tf.identity(done)]):  # after the step, also where the order is looked for
+        with tf.control_dependencies([tf.identity(done)]):  # a visible dependency: the reads come after the step
             values = [v.read_value() for v in averaged]
         names = [variable_name(v) for v in averaged]
         found = means(values, names, self._job, self._made_by)
@@ -159,7 +159,7 @@ class LocalSGDStep:
 
 
 def _statistics(variables: SharedVariables, state: LocalSGDState) -> list[Any]:
-    """The moving statistics of batches that the graph or the function has, in the order of their making or use."""
+    """Return the moving statistics of batches in the graph or function, in the order of their creation or use."""
     graph = tf.compat.v1.get_default_graph()
     if function_state.in_session():
         known = graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)

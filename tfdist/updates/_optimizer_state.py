@@ -1,4 +1,4 @@
-"""Optimizer state: what an optimizer keeps for itself beside its steps and rate, and what it was in the beginning."""
+"""Optimizer state: an optimizer's own variables, without its steps and rate, and their initial values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tfdist.graph import function_state
 
 
 class Slot(NamedTuple):
-    """A variable of an optimizer's own.
+    """Variable of an optimizer, such as a momentum.
 
     Attributes:
-      variable: of TensorFlow.
-      initial: the number that all its entries began with; None if it is not wanted.
+      variable: the variable, as TensorFlow's.
+      initial: initial value of all its entries, a number; None if it is not needed.
     """
 
     variable: Any
@@ -28,16 +28,16 @@ class Slot(NamedTuple):
 
 
 def slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[Any]) -> list[Slot]:
-    """What is to be reset or averaged at a block's end.
+    """Return the optimizer's variables that a block's end resets or averages.
 
     Args:
-      optimizer: that has been built.
+      optimizer: optimizer that has been built.
       state: ``reset``, ``average`` or ``keep``.
-      trained: the variables that it was built for.
-      others: variables that the blocks have given it.
+      trained: variables that the optimizer was built for.
+      others: variables that blocks have added to the optimizer.
 
     Raises:
-      RuntimeError: it cannot be reset, because its beginning is not known.
+      RuntimeError: the state cannot be reset, because its initial value is unknown.
     """
     if state == "keep":
         return []
@@ -58,13 +58,13 @@ def slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[A
 
 
 def _of_a_new_one(optimizer: Any, trained: Sequence[Any]) -> list[Any]:
-    """The values of all variables of an optimizer of the same configuration, built for variables of one entry."""
+    """Return the values of all variables of a new optimizer with the same configuration, built for tiny variables."""
     name = type(optimizer).__name__
     trained = optimizers.trained_by(optimizer) or trained
     if not (hasattr(optimizer, "from_config") and hasattr(optimizer, "build")):
         raise RuntimeError(
-            f"block_state=reset: how the state of {name} began is not known in a tf.function: use an optimizer "
-            "of Keras, or block_state=keep or average"
+            f"block_state=reset: the initial state of {name} is unknown in a tf.function. Use an optimizer of Keras, "
+            "or block_state=keep or average"
         )
     kind = type(trained[0]) if hasattr(trained[0], "path") else tf.Variable
 
@@ -74,15 +74,15 @@ def _of_a_new_one(optimizer: Any, trained: Sequence[Any]) -> list[Any]:
         new.build(stand_ins)
         return [v.numpy() for v in optimizers.own_variables(new)]
 
-    # A function that is being traced would take the variables for its own; it is this thread's.
+    # In another thread, because a function that this thread traces would capture the new variables.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         return thread.submit(build).result()
 
 
 def _constant(op: Any) -> Any:
-    """The number that an initial value in a graph is made of; None if it is not made of one.
+    """Return the number with which an initial value in a graph is filled; None if it is not filled with one number.
 
-    (``tf.get_static_value`` would make it impossible to feed, which is how rank 0's values are set.)
+    After ``tf.get_static_value`` the tensor could not be fed any more, and rank 0's values are set by a feed.
     """
     if op.type == "Const":
         return tf.make_ndarray(op.get_attr("value"))
@@ -96,8 +96,8 @@ def _uniform(value: Any, variable: Any, optimizer: Any) -> Any:
     array = None if value is None else np.asarray(value)
     if array is None or not array.size or not np.all(array == array.flat[0]):
         raise RuntimeError(
-            f"block_state=reset: {variable.name} of {type(optimizer).__name__} does not begin with one number: "
-            "choose block_state=keep or average"
+            f"block_state=reset: the entries of {variable.name} of {type(optimizer).__name__} do not begin with the "
+            "same number. Choose block_state=keep or average"
         )
     return array.flat[0]
 
@@ -110,7 +110,6 @@ def _say_biased(optimizer: Any) -> None:
     if hasattr(optimizer, "beta_2") and name not in _told:
         _told.add(name)
         announce(
-            f"block_state=reset: {name} of Keras corrects its moments by its number of steps, which is not "
-            "reset: a block's first steps are up to three times as long as they were. block_state=keep or "
-            "average leave them as they are"
+            f"block_state=reset: {name} of Keras corrects its moments by its number of steps, which is not reset. So a "
+            "block's first steps are up to three times as long as usual. block_state=keep or average avoid this"
         )

@@ -1,9 +1,9 @@
 """Accumulation: the gradients of k steps are added up on each rank, exchanged once, and applied once.
 
-The exchange counts the steps. In all but the last it keeps what it is given, and returns zeros; in the last the sums
-travel as they come, beside what is still computed of the backward pass, and their mean over the steps and the ranks
-stands behind the marks: what is clipped is that of one process with the batch of all of them. What an optimizer does
-stands in a condition that is true in the last step alone, so that its slots, its step and its averages see one update.
+The exchange counts the steps. In all steps but the last it adds up its inputs and returns zeros. In the last step it
+exchanges the sums, while the rest of the backward pass runs. Their mean over the steps and the ranks is put behind the
+marks. So a script clips the gradient that one process with the batch of all of them would clip. The optimizer's update
+is inside a condition that is true in the last step only. Its slots, steps and moving averages see one update.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 
 
 class Accumulations(Stage):
-    """Those of this process's optimizers: the stages behind know whether a step is the last of several.
+    """Stage that accumulates the gradients of each optimizer, and tells later stages which step is the last.
 
     Args:
       job: the ranks and settings.
@@ -44,15 +44,15 @@ class Accumulations(Stage):
         return go_on(update.with_(held=self._held(update.optimizer, update.pairs)))
 
     def _held(self, optimizer: Any, pairs: Pairs) -> Accumulated | None:
-        """What an optimizer is about to apply in a graph; None: it applies every step.
+        """Return the accumulation for an optimizer in a graph; None if it applies every step.
 
         Args:
-          optimizer: of TensorFlow, Keras or tf_keras.
+          optimizer: optimizer of TensorFlow, Keras or tf_keras.
           pairs: gradients and variables, as given to ``apply_gradients``.
 
         Raises:
-          SettingsError: it accumulates by itself.
-          RuntimeError: its steps cannot be added up.
+          SettingsError: the optimizer itself accumulates.
+          RuntimeError: the optimizer applies gradients eagerly.
         """
         steps = self._job.switches.settings.accumulate_steps
         if steps == 1 or self._job.switches.alone_depth:
@@ -72,17 +72,17 @@ class Accumulations(Stage):
 
 
 class Accumulated:
-    """What one optimizer applies, once in several steps. See ``gradient_rewrite.Application``.
+    """Accumulated gradients that one optimizer applies once in several steps. See ``gradient_rewrite.Application``.
 
     Args:
       job: the ranks and settings.
-      steps: how many.
-      known: the sums of this optimizer in functions.
-      keys: of the variables.
+      steps: number of steps that are accumulated.
+      known: sums of this optimizer in functions, by variables and collective.
+      keys: keys of the variables.
 
     Attributes:
-      steps: how many.
-      due: whether what has been built last is to be applied.
+      steps: number of steps that are accumulated.
+      due: bool tensor: whether the averages that were built last are applied in this step; None before the first.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Accumulated:
         self._all_due: dict[int, tf.Tensor] = {}
 
     def sums(self, collective: Collective) -> StepSums:
-        """See ``step_sums.Accumulation``. A function that is traced again goes on with what has been added up."""
+        """See ``step_sums.Accumulation``. A function that is traced again continues with the same sums."""
         sums = StepSums(collective.name, collective.exchanges, self.steps, self._job)
         if function_state.in_session():
             return sums
@@ -113,32 +113,32 @@ class Accumulated:
             self._all_due[id(marker.due)] = marker.due
 
     def all_due(self) -> tf.Tensor | None:
-        """Whether what is applied is to be in this step; None: nothing is added up."""
+        """Return a bool tensor: whether the gradients are applied in this step; None if nothing is accumulated."""
         dues = list(self._all_due.values())
         return None if not dues else dues[0] if len(dues) == 1 else _all_alike(dues)
 
 
 def _all_alike(dues: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Of several averages that are applied together, which must have come in the same steps."""
+    """Return whether averages that are applied together are due; fail if they are due in different steps."""
     stacked = tf.stack(list(dues))
     same = tf.equal(tf.reduce_all(stacked), tf.reduce_any(stacked))
-    message = "gradients that are applied together are made in different steps, and cannot be accumulated together"
+    message = "gradients that are applied together are computed in different steps, and cannot be accumulated together"
     with tf.control_dependencies([tf.debugging.Assert(same, [message])]):
         return tf.reduce_all(stacked)
 
 
 class StepSums:
-    """What the steps have brought to one collective. See ``step_sums.Sums``.
+    """Sums of the gradients of several steps, for one collective. See ``step_sums.Sums``.
 
     Args:
-      name: of the collective.
-      exchanges: its own.
-      steps: after which it is exchanged.
-      job: knows when an epoch ends.
+      name: name of the collective.
+      exchanges: exchanges of the collective.
+      steps: number of steps until an exchange.
+      job: ranks and settings, with the mark of an epoch's last steps.
 
     Attributes:
-      held: the steps that have been added up and not been applied.
-      due: whether this step is exchanged.
+      held: number of steps in the current sums.
+      due: True if this step exchanges the sums.
     """
 
     def __init__(self, name: str, exchanges: Sequence[Exchange], steps: int, job: Job) -> None:
@@ -146,7 +146,7 @@ class StepSums:
         self._steps = steps
         self._job = job
         self._sums = [sum_of(exchange) for exchange in exchanges]
-        self._next = len(self._sums)  # the exchange that is brought next
+        self._next = len(self._sums)  # number of the exchange whose arrays come next
         self._last: LastSteps | None = None
         self._of_last = 0
         self.held = 0
@@ -158,8 +158,8 @@ class StepSums:
             self._begin()
         elif number != self._next:
             raise RuntimeError(
-                f"{self._name}: step {self.held} of {self._steps} that are added up was given up halfway, so that its "
-                "gradients are held for some variables only: go on from the last checkpoint, or leave "
+                f"{self._name}: step {self.held} of {self._steps} that are accumulated was given up halfway. The sums "
+                "contain its gradients for some variables only. Continue from the last checkpoint, or leave "
                 "TFDIST_ACCUMULATE_STEPS out"
             )
         self._next = number + 1
@@ -180,33 +180,33 @@ class StepSums:
 
 
 class Sum(Protocol):
-    """Of one exchange's arguments."""
+    """Sum of the arguments of one exchange over several steps."""
 
     def add(self, arrays: Sequence[np.ndarray], first: bool) -> None:
-        """What one step brings; the first one begins anew."""
+        """Add the arrays of one step; the first step begins a new sum."""
 
     def mean(self, steps: int) -> list[np.ndarray]:
-        """The sum divided by the steps that were added, in the dtypes that travel; there is no more to be added."""
+        """End the sum, and return it divided by the number of steps, in the dtypes of the exchange."""
 
     def nothing(self) -> list[np.ndarray]:
-        """What an average of nothing is."""
+        """Return the result of a step without exchange: zeros, or no rows."""
 
 
 def sum_of(exchange: Exchange) -> Sum:
-    """For what an exchange of gradients is given.
+    """Return a sum for the arguments of an exchange of gradients.
 
     Raises:
-      TypeError: it is none of gradients.
+      TypeError: the exchange is not one of gradients.
     """
     if isinstance(exchange, Rows):
         return _RowSums(exchange.tables)
     if isinstance(exchange, AllReduce):
         return _TensorSums(exchange.dtype)
-    raise TypeError(f"{exchange.what} is not an exchange of gradients, whose steps could be added up")
+    raise TypeError(f"{exchange.what} is not an exchange of gradients, and cannot be accumulated")
 
 
 class _TensorSums:
-    """Of tensors that travel in one dtype; added in float32 if that is narrower."""
+    """Sum of tensors of one dtype; added in float32 if the dtype is narrower."""
 
     def __init__(self, dtype: np.dtype) -> None:
         self._dtype = dtype
@@ -222,7 +222,7 @@ class _TensorSums:
                 np.copyto(total, array)
             return
         if [s.shape for s in self._sums] != shapes:
-            raise ValueError(f"gradients of shapes {[s.shape for s in self._sums]} are followed by some of {shapes}")
+            raise ValueError(f"gradients of shapes {[s.shape for s in self._sums]} are followed by shapes {shapes}")
         for total, array in zip(self._sums, arrays, strict=True):
             np.add(total, array.astype(self._wide, copy=False), out=total)
 
@@ -236,7 +236,7 @@ class _TensorSums:
 
 
 def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """New memory, which TensorFlow takes over without a copy, and may write to."""
+    """Return zeros in new aligned memory, which TensorFlow uses without a copy and may write to."""
     size_bytes = int(np.prod(shape)) * dtype.itemsize
     raw = np.zeros(size_bytes + ALIGNMENT_BYTES, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT_BYTES
@@ -244,7 +244,7 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 class _RowSums:
-    """Of the rows of several tables: a row that several steps bring is held once, unless they are to stay unmerged."""
+    """Sum of the rows of several tables. Equal rows of several steps are added up, unless they must stay unmerged."""
 
     def __init__(self, tables: Sequence[Table]) -> None:
         self._tables = tables

@@ -1,9 +1,13 @@
-"""Block filter: what becomes of the variables at the end of a block of local steps.
+"""BMUF: new values of the variables at the end of a block of local steps.
 
 Blockwise model-update filtering: K. Chen and Q. Huo, "Scalable training of deep learning machines by incremental block
-training with intra-block parallel optimization and blockwise model-update filtering", ICASSP 2016, sections 2.2 and
-2.3: G(t) = mean - Wg(t-1); D(t) = momentum * D(t-1) + rate * G(t); W(t) = W(t-1) + D(t); and every rank goes on from
-Wg(t) = W(t), or with Nesterov's momentum from W(t) + momentum * D(t).
+training with intra-block parallel optimization and blockwise model-update filtering", ICASSP 2016, sections 2.2, 2.3::
+
+    G(t) = mean - Wg(t-1)
+    D(t) = momentum * D(t-1) + rate * G(t)
+    W(t) = W(t-1) + D(t)
+
+Every rank continues from Wg(t) = W(t), or with Nesterov's momentum from Wg(t) = W(t) + momentum * D(t).
 """
 
 from __future__ import annotations
@@ -16,16 +20,16 @@ from tfdist.core.settings import Settings
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """How blocks are made and filtered.
+    """Settings of blocks and of their filter.
 
     Attributes:
-      steps: of a block.
-      warmup: steps before the first block, of which the gradients are averaged.
-      state: what becomes of the optimizer's own state at a block's end: ``reset``, ``average`` or ``keep``.
-      plain: the mean takes the variables' place, and there is no filter.
-      momentum: what is left of the last change, from 0 to below 1.
-      learning_rate: what a block's own change counts, above 0.
-      nesterov: the next block begins where the momentum leads.
+      steps: number of local steps in a block.
+      warmup: number of steps before the first block, in which gradients are averaged.
+      state: treatment of the optimizer's own state at a block's end: ``reset``, ``average`` or ``keep``.
+      plain: True if the variables are set to the mean, without a filter.
+      momentum: factor of the last block's change, from 0 to below 1.
+      learning_rate: factor of this block's change, above 0.
+      nesterov: True if the next block begins ahead by the momentum.
     """
 
     steps: int
@@ -38,7 +42,7 @@ class Rule:
 
     @classmethod
     def of(cls, settings: Settings, size: int) -> Rule | None:
-        """By the settings; None where gradients are averaged in each step."""
+        """Make a rule from the settings; return None if gradients are averaged in each step."""
         if settings.sync == "gradients":
             return None
         plain = settings.sync == "average"
@@ -55,20 +59,20 @@ class Rule:
 
     @property
     def lookahead(self) -> float:
-        """How many times its last change the next block begins ahead of what the filter has."""
+        """Factor of the last change by which the next block begins ahead of W(t)."""
         return self.momentum if self.nesterov else 0.0
 
     def filtered(self, mean: Any, start: Any, change: Any, lookahead: Any) -> tuple[Any, Any]:
-        """One variable at a block's end.
+        """Filter one variable at a block's end.
 
         Args:
-          mean: over the ranks: a tensor or an array of any shape.
-          start: what the block began with, Wg(t-1), of the same shape.
-          change: the last block's, D(t-1), of the same shape.
-          lookahead: with which the block began.
+          mean: mean over the ranks: a tensor or an array of any shape.
+          start: value at the block's beginning, Wg(t-1), of the same shape.
+          change: change by the last block, D(t-1), of the same shape.
+          lookahead: value of ``lookahead`` at the block's beginning.
 
         Returns:
-          What the next block begins with, Wg(t); and D(t).
+          The value with which the next block begins, Wg(t), and D(t).
         """
         last = start - lookahead * change  # W(t-1)
         change = self.momentum * change + self.learning_rate * (mean - start)

@@ -1,8 +1,8 @@
-"""What of tfdist's own belongs into checkpoints: variables of a graph, or of an optimizer, and what int8 has lost.
+"""Checkpointed state: tfdist's own variables in checkpoints, and the rounding errors of int8 compression.
 
-What int8's rounding has lost on each rank, and is to be sent with the next step, lies in the engines. Before a
-checkpoint ``LeftOver.keep`` adds it up over the ranks: the next step's averages get the sum as it is, on all ranks, and
-so do those after the checkpoint is read, on however many ranks. A rank that saves puts it into a variable for as long.
+The engines keep the rounding error of each rank, and send it with the next step. Before a checkpoint, ``LeftOver.keep``
+adds up the errors of all ranks. On all ranks the next step adds this sum to its averages. So does the first step after
+the checkpoint is restored, with any number of ranks. While a rank saves, a variable contains the sum.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from tfdist.training.steps import Steps
 from tfdist.variables.eager_variables import mean_of_ranks
 
 _NAME = "int8_feedback"
-_ATTRIBUTE = "_tfdist_int8_feedback"  # of a session's graph: its variables, by their collectives
+_ATTRIBUTE = "_tfdist_int8_feedback"  # attribute of a session's graph: a dict of variables by collective
 
 
 def graph_variable(name: str, make: Callable[[], tf.Tensor]) -> Any:
-    """One of a session's graph, of which a Saver that is made later takes all.
+    """Make a variable in a session's graph. A Saver that is made later saves it.
 
     Args:
-      name: in no scope.
-      make: of its first value, in the graph.
+      name: name of the variable, without scopes.
+      make: function that builds the initial value in the graph.
     """
     with tf.init_scope(), tf.compat.v1.name_scope(None):
         return tf.compat.v1.Variable(make(), trainable=False, use_resource=True, name=name)
 
 
 class LeftOver:
-    """What int8 has lost, in the graphs of sessions.
+    """Rounding errors of int8 compression, in the graphs of sessions.
 
     Args:
-      steps: of this process.
+      steps: objects around the training steps of this process.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -50,7 +50,7 @@ class LeftOver:
         steps.moments.begins.append(self._begun)
 
     def built(self) -> None:
-        """The averages that an optimizer applies have been built: their graph's checkpoints are to hold it."""
+        """Make variables for the rounding errors, after the averages that an optimizer applies have been built."""
         state = state_of(tf.compat.v1.get_default_graph()) if function_state.in_session() else None
         for collective in state.world_collectives if state else ():
             exchanges, known = _with_rest(collective), _variables(tf.compat.v1.get_default_graph())
@@ -59,7 +59,10 @@ class LeftOver:
                 known[collective] = graph_variable(_NAME, functools.partial(tf.zeros, [elements]))
 
     def keep(self) -> None:
-        """Have the next step of the session that has trained last get what was lost. Collective: all ranks."""
+        """Add up the rounding errors of the ranks, for the next step of the session that has trained last.
+
+        Collective: all ranks.
+        """
         job, session = self._steps.job, self._steps.sessions.trained
         if session is None or not is_open(session) or len(job.world.topology.nodes) == 1:
             return
@@ -70,7 +73,7 @@ class LeftOver:
 
     @contextlib.contextmanager
     def saving(self, session: Any) -> Iterator[None]:
-        """A checkpoint is being written: it gets what ``keep`` has kept, if there was no step since."""
+        """Put the sums of ``keep`` into variables while a checkpoint is written, if there was no step since."""
         kept = {v.name: _pending(c) for c, v in _variables(session.graph).items()}
         kept = {name: pending for name, pending in kept.items() if pending.any()}
         variables = self._steps.sessions.variables(session)
@@ -81,7 +84,7 @@ class LeftOver:
             variables.load({name: np.zeros_like(pending) for name, pending in kept.items()})
 
     def _begun(self, session: Any) -> None:
-        """All ranks have the same values of a session's variables, of a checkpoint perhaps: the next step gets it."""
+        """Pass rounding errors from a restored checkpoint to the next step, before a session's first step."""
         variables = self._steps.sessions.variables(session)
         for collective, variable in _variables(session.graph).items():
             value = variables.value(variable)
@@ -90,14 +93,14 @@ class LeftOver:
             exchanges = _with_rest(collective)
             ends = np.cumsum([exchange.elements for exchange in exchanges])[:-1]
             for exchange, part in zip(exchanges, np.split(value, ends), strict=True):
-                exchange.take_lost()  # of the steps after that checkpoint
+                exchange.take_lost()  # drop errors of steps after that checkpoint
                 exchange.pending = part
             variables.load({variable.name: np.zeros_like(value)})
 
 
 @functools.cache
 def left_over_of(steps: Steps) -> LeftOver:
-    """That of this process."""
+    """Return the ``LeftOver`` of this process."""
     return LeftOver(steps)
 
 
@@ -113,6 +116,6 @@ def _with_rest(collective: Collective) -> list[AllReduce]:
 
 
 def _pending(collective: Collective) -> np.ndarray:
-    """Of all exchanges, float32 [elements]."""
+    """Return the pending sums of all exchanges of a collective, float32 [elements]."""
     every = _with_rest(collective)
     return np.concatenate([np.zeros(e.elements, np.float32) if e.pending is None else e.pending for e in every])

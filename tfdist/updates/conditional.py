@@ -1,5 +1,5 @@
-"""Conditional updates: what an optimizer does stands in a condition, so that its slots, its step and its averages see
-the updates alone."""
+"""Conditional updates: an optimizer's update inside a condition. Its slots, steps and moving averages change only in
+steps that are updates."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tfdist.graph.markers import variable_key
 from tfdist.updates.pipeline import GoOn, Stage, Update
 
 _MOVED = (
-    "moving averages (tf.train.ExponentialMovingAverage) of what is trained here were built before, and it is not "
-    "updated in each step ({}): they would move with each step, instead of each update. Build them after the "
-    "optimizer, under tf.control_dependencies([train_op])"
+    "moving averages (tf.train.ExponentialMovingAverage) of trained variables were built before the optimizer. Not "
+    "each step is an update ({}), but they would move in each step. Build them after the optimizer, under "
+    "tf.control_dependencies([train_op])"
 )
 
 
 class WhenDue(Stage):
-    """An update that is not due in each step stands in a condition.
+    """Stage that puts an update into a condition if it is not due in each step.
 
     Args:
       job: the settings.
@@ -43,17 +43,17 @@ class WhenDue(Stage):
 def update_if(
     due: tf.Tensor, keys: Sequence[Hashable | None], call: Callable[[], Any], name: str | None, why: str
 ) -> Any:
-    """Have an optimizer apply gradients in the steps in which that is due.
+    """Apply gradients only in the steps in which the update is due.
 
     Args:
-      due: whether it is.
-      keys: of the variables.
-      call: builds it, or does it.
-      name: of the operation that is returned.
-      why: some steps are not updates: the setting.
+      due: bool tensor: whether the update is due.
+      keys: keys of the variables.
+      call: function that builds or executes the update.
+      name: name of the returned operation.
+      why: setting because of which some steps are not updates.
 
     Returns:
-      What ``call`` returns; in its place, if it is of a graph, an operation that stands for it.
+      The result of ``call``. If it is an operation or tensor of a graph, a no-op that runs after the condition.
     """
     if tf.executing_eagerly():
         return call() if due else None
@@ -65,20 +65,21 @@ def update_if(
 
 
 def if_due(due: tf.Tensor, call: Callable[[], Any], name: str | None = None) -> Any:
-    """Have what ``call`` builds done when a condition is true. See ``update_if``."""
+    """Build the operations of ``call`` inside a condition. See ``update_if``."""
     graph = tf.compat.v1.get_default_graph()
     scope = graph.get_name_scope()
     if due.graph is graph and control_flow(due.op) not in control_flow_around(graph):
         raise RuntimeError(
-            "gradients are computed inside a condition or a loop of TensorFlow and applied outside, where it is not "
-            "known whether they are due: compute and apply them in one place, or leave TFDIST_ACCUMULATE_STEPS out"
+            "gradients are computed inside a condition or a loop of TensorFlow and applied outside, where tfdist "
+            "cannot read whether they are due. Compute and apply them in one place, or leave "
+            "TFDIST_ACCUMULATE_STEPS out"
         )
     returned: list[Any] = []
 
     def build() -> tf.Tensor:
         with tf.compat.v1.get_default_graph().name_scope(
             f"{scope}/" if scope else None
-        ):  # variables are named as without a condition
+        ):  # variables get the same names as without a condition
             returned.append(call())
         built = [returned[0]] if isinstance(returned[0], tf.Operation | tf.Tensor) else []
         with tf.control_dependencies(built):
@@ -93,12 +94,12 @@ def if_due(due: tf.Tensor, call: Callable[[], Any], name: str | None = None) -> 
     with tf.control_dependencies([done]):
         result = tf.no_op(name=name)
     if len(train_ops) > len(known) or graph.building_function:
-        train_ops[:] = [*known, result]  # what stands in the condition cannot be fetched
+        train_ops[:] = [*known, result]  # operations inside the condition cannot be fetched
     return result
 
 
 def due_of(variables: Sequence[Any]) -> tf.Tensor | None:
-    """Whether the variables are updated in this step of the graph under construction; None: in each."""
+    """Return a bool tensor: whether this step updates the variables of the current graph; None if each step does."""
     state = state_of(tf.compat.v1.get_default_graph())
     if state is None or not state.due:
         return None
@@ -106,13 +107,13 @@ def due_of(variables: Sequence[Any]) -> tf.Tensor | None:
 
 
 def move_each_step(variables: Sequence[Any]) -> None:
-    """Moving averages of variables are built in the graph under construction, of which no update is known."""
+    """Note that moving averages of variables are built in the current graph, before any update of the variables."""
     make_state(tf.compat.v1.get_default_graph()).moved.update(
         key for v in variables if (key := variable_key(v)) is not None
     )
 
 
 def value_now(variable: Any) -> tf.Tensor:
-    """Its value, which stays when it is written to: a reference variable's memory is written to where it lies."""
+    """Return a variable's value, which later writes do not change. Reference variables are written in place."""
     value = variable.read_value()
     return value if hasattr(variable, "handle") else tf.raw_ops.DeepCopy(x=value)

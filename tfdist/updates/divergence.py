@@ -1,8 +1,8 @@
-"""Divergence guard: whether the norm of the averaged gradients is finite, and does not grow beyond what it was.
+"""Divergence guard: checks that the norm of the averaged gradients is finite and does not grow.
 
-All ranks look at the same averages, and so come to the same end in the same step without a message. The norm is that of
-the averages themselves, also where a script has clipped what an optimizer gets; eagerly it is that of what it gets. In
-blocks each rank looks at its own.
+All ranks check the same averages, so they decide the same in the same step without an exchange. In graphs and functions
+the norm is that of the averages before a script's clipping. Eagerly it is that of the gradients that the optimizer
+gets. In blocks each rank checks its own gradients.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 
 _TIMES = 10.0
 _CAUSES = (
-    "usual causes: a learning rate that is too high for the batch of all ranks (lower it, warm up over more steps, or "
-    "clip), or data that are not numbers"
+    "usual causes: data that are not numbers, or a learning rate that is too high for the batch of all ranks. Lower "
+    "the rate, warm up over more steps, or clip"
 )
 _REWIND = (
-    "TFDIST_DIVERGENCE is 'rewind', and nmt alone goes back to a checkpoint by itself: use 'stop', and start "
+    "TFDIST_DIVERGENCE is 'rewind', but nmt alone goes back to a checkpoint automatically: use 'stop', and start "
     "again from a checkpoint with half the learning rate"
 )
 
 
 class Growth:
-    """Finds a norm that grows, in windows of steps.
+    """Detects a growing norm, in windows of steps.
 
     Attributes:
-      not_finite: so many norms were not.
+      not_finite: number of norms that were not finite.
     """
 
     def __init__(self) -> None:
@@ -47,10 +47,10 @@ class Growth:
         self._windows = Windows(lambda first, known: _TIMES * statistics.median(known))
 
     def see(self, norm: float) -> str:
-        """What is wrong, in words, or nothing.
+        """Return a description of what is wrong, or an empty string.
 
         Args:
-          norm: of the next step.
+          norm: norm in the next update.
         """
         self._step += 1
         if not math.isfinite(norm):
@@ -68,7 +68,7 @@ class Growth:
 
 
 class DivergenceGuard(Stage):
-    """Looks at what each optimizer is about to apply.
+    """Stage that checks the gradients that each optimizer is about to apply.
 
     Args:
       job: the settings.
@@ -82,12 +82,12 @@ class DivergenceGuard(Stage):
         return go_on(update.with_(pairs=self._watched(update.optimizer, update.pairs)))
 
     def _watched(self, optimizer: Any, pairs: Pairs) -> Pairs:
-        """The same gradients, which are there when they have been looked at.
+        """Return the same gradients; in graphs they depend on the check.
 
         Raises:
           SettingsError: ``TFDIST_DIVERGENCE`` is ``rewind``.
-          FloatingPointError: it is ``stop``, and training has diverged; on all ranks. In a graph or
-            a function TensorFlow's own error has its words.
+          FloatingPointError: ``TFDIST_DIVERGENCE`` is ``stop``, and training has diverged; on all ranks. In a graph or
+            a function TensorFlow raises its own error with the same message.
         """
         action = self._job.switches.settings.divergence
         given = [gradient for gradient, _ in pairs if gradient is not None]
@@ -100,7 +100,7 @@ class DivergenceGuard(Stage):
         def look(norm: np.ndarray) -> np.ndarray:
             wrong = growth.see(float(norm))
             if wrong and action == "stop":
-                raise FloatingPointError(f"training has diverged: {wrong}; {_CAUSES}. Go on from an earlier checkpoint")
+                raise FloatingPointError(f"training has diverged: {wrong}; {_CAUSES}. Start from an earlier checkpoint")
             if wrong and (math.isfinite(norm) or rarely(growth.not_finite)):
                 announce(f"training seems to diverge: {wrong}; {_CAUSES}")
             return np.array(True)

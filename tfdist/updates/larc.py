@@ -1,4 +1,4 @@
-"""LARC: a learning rate of its own for each variable, by the norms of the variable and of its gradient.
+"""LARC: a learning rate for each variable, from the norms of the variable and of its gradient.
 
 With w a variable, g its gradient and ``rate`` the optimizer's learning rate:
 
@@ -7,12 +7,11 @@ With w a variable, g its gradient and ``rate`` the optimizer's learning rate:
     scale    g * local                  the variable's rate is rate * local
     clip     g * min(local / rate, 1)   the variable's rate is min(local, rate)
 
-Where w or g is 0, g stays as it is. The norm of ``IndexedSlices`` is that of the rows' sums: a row that occurs twice
-counts once. Source: You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks" (2017), eq. 6, where the
-mode is ``scale``; ``clip`` is that of Kuchaiev et al., "OpenSeq2Seq" (2018).
+Where w or g is 0, g stays as it is. For ``IndexedSlices``, equal rows are added up before the norm is taken. Source:
+You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks" (2017), eq. 6, for ``scale``; Kuchaiev et al.,
+"OpenSeq2Seq" (2018), for ``clip``.
 
-What is given here has been averaged, or depends on marks behind which the average will be put: this module must not
-know which.
+The gradients are averages, or depend on marks behind which averages are put later. This module must work in both cases.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ Mode = Literal["clip", "scale"]
 
 @dataclass(frozen=True)
 class Larc:
-    """How gradients are scaled.
+    """Settings of LARC.
 
     Attributes:
       eta: trust coefficient.
       mode: ``clip`` or ``scale``.
-      epsilon: added to the gradient's norm.
+      epsilon: number that is added to the gradient's norm.
 
     Raises:
       ValueError: an unknown mode, or a number out of its range.
@@ -47,7 +46,7 @@ class Larc:
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
-        """Refuse what has no meaning."""
+        """Check the values."""
         if self.mode not in get_args(Mode):
             raise ValueError(f"mode={self.mode!r}; it is one of {', '.join(map(repr, get_args(Mode)))}")
         if not 0 < self.eta < math.inf:
@@ -56,20 +55,20 @@ class Larc:
             raise ValueError(f"epsilon={self.epsilon!r}; it is at least 0, and finite")
 
     def gradients(self, gradients: Sequence[Any], variables: Sequence[Any], learning_rate: Any) -> list[Any]:
-        """Gradients times a factor each; None stays None.
+        """Return each gradient times its factor; None stays None.
 
         Args:
           gradients: tensors, ``IndexedSlices`` or None.
-          variables: of TensorFlow or Keras, in the same order.
-          learning_rate: of the optimizer, a number or a tensor; ``scale`` takes no notice of it.
+          variables: variables of TensorFlow or Keras, in the same order.
+          learning_rate: number or tensor, the optimizer's rate; ``scale`` ignores it.
 
         Raises:
-          ValueError: other numbers of gradients and variables, or no learning rate to clip by.
+          ValueError: different numbers of gradients and variables, or no learning rate for ``clip``.
         """
         if self.mode == "clip" and learning_rate is None:
-            raise ValueError("learning_rate=None; mode='clip' needs the optimizer's, a number or a tensor")
+            raise ValueError("learning_rate=None; mode='clip' needs the optimizer's rate, a number or a tensor")
         if len(gradients) != len(variables):
-            raise ValueError(f"{len(gradients)} gradients of {len(variables)} variables; there is one of each")
+            raise ValueError(f"{len(gradients)} gradients for {len(variables)} variables; give one for each variable")
         pairs = zip(gradients, variables, strict=True)
         return [gradient if gradient is None else self._scaled(gradient, v, learning_rate) for gradient, v in pairs]
 
@@ -87,26 +86,26 @@ class Larc:
 
 
 def _entries(gradient: Any) -> tf.Tensor:
-    """All, of slices the sums of equal rows."""
+    """Return all entries of a gradient; of slices, the sums of equal rows."""
     return merge(gradient).values if isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)
 
 
 def _norm(values: tf.Tensor) -> tf.Tensor:
-    """In float32 at least: squares of half precision overflow."""
+    """Return the norm, computed in float32 at least, because squares of half precision overflow."""
     values = tf.cast(values, tf.float32) if values.dtype in (tf.float16, tf.bfloat16) else values
     return tf.sqrt(tf.reduce_sum(values * values))
 
 
 class LarcOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
-    """An optimizer of TensorFlow 1 that is given scaled gradients. A checkpoint takes it for that one.
+    """Wraps an optimizer of TensorFlow 1 and scales its gradients. Checkpoints contain the wrapped optimizer only.
 
     Args:
-      optimizer: which.
-      larc: how they are scaled.
-      learning_rate: of the optimizer; None: as it has it.
+      optimizer: optimizer to wrap.
+      larc: settings of LARC.
+      learning_rate: rate of the optimizer; None to read it from the optimizer.
 
     Raises:
-      ValueError: it is needed, and the optimizer does not tell it.
+      ValueError: ``clip`` needs the rate, and the optimizer does not expose it.
     """
 
     def __init__(self, optimizer: Any, larc: Larc, learning_rate: Any = None) -> None:
@@ -116,30 +115,30 @@ class LarcOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         self._rate = own if learning_rate is None else learning_rate
         if self._rate is None and larc.mode == "clip":
             raise ValueError(
-                f"the learning rate of {type(optimizer).__name__} is not to be seen: give larc the same learning_rate"
+                f"the learning rate of {type(optimizer).__name__} cannot be read: give larc the same learning_rate"
             )
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """As the optimizer does it."""
+        """Compute gradients as the wrapped optimizer does."""
         return self._inner.compute_gradients(*args, **kwargs)
 
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: Any = None) -> Any:
-        """The optimizer's, with scaled gradients."""
+        """Apply scaled gradients with the wrapped optimizer."""
         pairs = list(grads_and_vars)
         gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
         scaled = self._larc.gradients(gradients, variables, self._call_if_callable(self._rate))
         return self._inner.apply_gradients(zip(scaled, variables, strict=True), global_step, name)
 
     def get_slot(self, var: Any, name: str) -> Any:
-        """The optimizer's."""
+        """Return a slot of the wrapped optimizer."""
         return self._inner.get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
-        """The optimizer's."""
+        """Return the slot names of the wrapped optimizer."""
         return self._inner.get_slot_names()
 
     def variables(self) -> list[Any]:
-        """The optimizer's."""
+        """Return the variables of the wrapped optimizer."""
         return self._inner.variables()
 
     def _trackable_children(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
-"""LARC around an optimizer of Keras 3: see ``larc``.
+"""LARC for optimizers of Keras 3: see ``larc``.
 
-Keras unscales, accumulates, clips and decays in an optimizer's ``apply``, and then calls its ``_backend_update_step``
-(keras/src/optimizers/base_optimizer.py): there gradients are scaled, so that norms are those of what is applied.
+An optimizer's ``apply`` unscales, accumulates, clips and decays, and then calls ``_backend_update_step``
+(keras/src/optimizers/base_optimizer.py). LARC scales gradients there, so that it uses the norms of the final gradients.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ _UPDATE = "_backend_update_step"
 
 
 def scale_updates(optimizer: Any, larc: Callable[[], Larc | None]) -> None:
-    """Have an optimizer scale its gradients last, if it does not yet.
+    """Make an optimizer scale its gradients in its last step, if it does not do so yet.
 
     Args:
-      optimizer: of Keras 3, which hands its gradients on to no other one.
-      larc: how, asked where an update is built or executed; None: not.
+      optimizer: optimizer of Keras 3 without an inner optimizer.
+      larc: function that returns the settings of LARC when an update is built or executed; None for no scaling.
 
     Raises:
-      RuntimeError: this Keras has no place for it.
+      RuntimeError: this Keras version has no ``_backend_update_step``.
     """
     update = getattr(optimizer, _UPDATE, None)
     if update is None:
-        raise RuntimeError(f"Keras {keras.__version__} has no {type(optimizer).__name__}.{_UPDATE}: LARC needs another")
+        raise RuntimeError(
+            f"Keras {keras.__version__} has no {type(optimizer).__name__}.{_UPDATE}: LARC needs another version"
+        )
     if _UPDATE in vars(optimizer):
         return
 
@@ -43,21 +45,21 @@ def scale_updates(optimizer: Any, larc: Callable[[], Larc | None]) -> None:
 
 @keras.saving.register_keras_serializable("tfdist", "Larc")
 class LarcKerasOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """An optimizer of Keras 3 whose gradients are scaled last, before they become an update.
+    """Wraps an optimizer of Keras 3 and scales its gradients last, immediately before the update.
 
     Args:
-      inner_optimizer: which.
-      larc: how they are scaled.
-      name: of this one.
+      inner_optimizer: optimizer to wrap.
+      larc: settings of LARC.
+      name: name of this wrapper.
 
     Raises:
-      ValueError: the optimizer has LARC already, or hands its gradients on to another one.
+      ValueError: the optimizer has LARC already, or has an inner optimizer.
     """
 
     def __init__(self, inner_optimizer: Any, larc: Larc, name: str | None = None) -> None:
         kind = type(inner_optimizer).__name__
         if hasattr(inner_optimizer, "inner_optimizer"):
-            raise ValueError(f"LARC goes around the optimizer inside {kind}, not around {kind}: exchange the two")
+            raise ValueError(f"LARC must wrap the optimizer inside {kind}, not {kind}: exchange the two")
         if _UPDATE in vars(inner_optimizer):
             raise ValueError(f"this {kind} has LARC already")
         super().__init__(learning_rate=0.0, name=name)
@@ -65,25 +67,25 @@ class LarcKerasOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         scale_updates(inner_optimizer, lambda: larc)
 
     def build(self, variables: Any) -> None:
-        """The optimizer's variables."""
+        """Build the variables of the wrapped optimizer."""
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(variables)
         super().build(variables)
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        """One step of the optimizer."""
+        """Apply gradients with the wrapped optimizer."""
         if not self.built:
             self.build(trainable_variables)
         self.inner_optimizer.apply(grads, trainable_variables)
 
     @property
     def variables(self) -> list[Any]:
-        """Its own and the optimizer's."""
+        """Variables of this wrapper and of the wrapped optimizer."""
         return self._variables + self.inner_optimizer.variables
 
     @property
     def learning_rate(self) -> Any:
-        """The optimizer's."""
+        """Learning rate of the wrapped optimizer."""
         return self.inner_optimizer.learning_rate
 
     @learning_rate.setter
@@ -92,31 +94,32 @@ class LarcKerasOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
 
     @property
     def iterations(self) -> Any:
-        """The optimizer's."""
+        """Number of steps of the wrapped optimizer."""
         return self.inner_optimizer.iterations
 
     @property
     def loss_scale_factor(self) -> Any:
-        """The optimizer's, by which ``scale_loss`` multiplies, and it divides."""
+        """Loss scale of the wrapped optimizer. ``scale_loss`` multiplies by it; the wrapped optimizer divides by it."""
         return self.inner_optimizer.loss_scale_factor
 
     @loss_scale_factor.setter
     def loss_scale_factor(self, factor: Any) -> None:
-        if hasattr(self, "inner_optimizer"):  # as a LossScaleOptimizer around this one does
+        # A LossScaleOptimizer around this optimizer sets the factor; Keras's constructor sets it too early.
+        if hasattr(self, "inner_optimizer"):
             self.inner_optimizer.loss_scale_factor = factor
 
     def finalize_variable_values(self, var_list: Any) -> None:
-        """The optimizer's moving averages."""
+        """Set variables to the moving averages of the wrapped optimizer."""
         self.inner_optimizer.finalize_variable_values(var_list)
 
     def get_config(self) -> dict[str, Any]:
-        """For saved models."""
+        """Return the wrapped optimizer and the settings, for saved models."""
         inner = keras.saving.serialize_keras_object(self.inner_optimizer)
         return {"name": self.name, "inner_optimizer": inner, **dataclasses.asdict(self._larc)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> LarcKerasOptimizer:
-        """What ``get_config`` has described."""
+        """Make an optimizer from a result of ``get_config``."""
         config = dict(config)
         name = config.pop("name")
         inner = keras.saving.deserialize_keras_object(config.pop("inner_optimizer"), custom_objects=custom_objects)

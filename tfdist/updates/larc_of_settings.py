@@ -1,4 +1,4 @@
-"""LARC by a setting: the last stage of an update, of scripts that say nothing of it. See ``larc``."""
+"""LARC by a setting (``TFDIST_LARC``): the last stage of an update, for scripts that do not call ``larc``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfdist.updates.pipeline import GoOn, Stage, Update
 
 
 class LarcOfSettings(Stage):
-    """LARC where a setting asks for it, and the script says nothing of it.
+    """Stage that scales gradients by LARC if a setting requests it.
 
     Args:
       job: the settings.
@@ -38,8 +38,8 @@ class LarcOfSettings(Stage):
         learning_rate = rate(update.optimizer)
         if larc.mode == "clip" and learning_rate is None:
             raise SettingsError(
-                f"{name}, but the learning rate of {type(around[-1]).__name__} is not to be seen: use tfdist.larc, and "
-                "give it the same learning_rate, or larc=scale, which needs none"
+                f"{name}, but the learning rate of {type(around[-1]).__name__} cannot be read: use tfdist.larc with "
+                "the same learning_rate, or larc=scale, which needs none"
             )
         scaled = larc.gradients([g for g, _ in update.pairs], [v for _, v in update.pairs], learning_rate)
         return go_on(update.with_(pairs=list(zip(scaled, [v for _, v in update.pairs], strict=True))))

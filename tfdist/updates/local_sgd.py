@@ -1,7 +1,7 @@
-"""LocalSGD of local steps: variables are averaged and filtered once a block, in place of gradients in each step.
+"""Local SGD: variables are averaged and filtered once in each block of local steps, instead of gradients in each step.
 
-What a block's end computes: ``block_filter``. Here is where blocks are: around an optimizer's application in a
-session's graph and in a function; and what ends one that is cut off.
+``bmuf`` computes the new values at a block's end. This module puts blocks around an optimizer's update, in a session's
+graph and in a function. It also ends blocks that are cut off.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from tfdist.updates.bmuf import Rule
 from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 from tfdist.variables.eager_variables import mean_of_ranks
 
-_ATTRIBUTE = "_tfdist_blocks"  # of a session's graph: its states
+_ATTRIBUTE = "_tfdist_blocks"  # attribute of a session's graph: a list of its states
 _PLACE = "the end of a block that is cut off"
 
 
 class LocalSGD(Stage):
-    """The blocks of all optimizers of this process: what stands around an update in one.
+    """Stage that puts a block's beginning and end around an update, for all optimizers of this process.
 
     Args:
-      steps: of this process.
+      steps: objects around the training steps of this process.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -63,10 +63,11 @@ class LocalSGD(Stage):
             return block.around(lambda: go_on(update), built)
 
     def begun(self, update: Update) -> Update:
-        """The same as a step of a block, whose gradients stay each rank's own, if there are blocks.
+        """Return the update as a step of a block, with each rank's own gradients; unchanged without local SGD.
 
         Raises:
-          RuntimeError: it is executed eagerly, or its variables are another optimizer's.
+          RuntimeError: the update is executed eagerly, or another optimizer trains its variables.
+          SettingsError: ``disable_broadcast`` is in effect.
         """
         rule = self._rule()
         if rule is None or not update.trained:
@@ -82,22 +83,20 @@ class LocalSGD(Stage):
         return update.with_(block=(state, rule), reducer=OwnGradients(state, rule, reducer_of(self._job)))
 
     def built(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        # Those of its blocks belong to them, for a checkpoint.
+        # Make the state's variables now: a checkpoint of the optimizer must contain them.
         rule = self._rule()
         if rule is not None and len(variables) and not self._building_for_nothing and optimizer not in self._states:
             self._add(optimizer, variables, rule)
 
     def end(self) -> None:
-        """Average what has been trained since the last block's end.
-
-        Collective: all ranks.
+        """End all open blocks now. Collective: all ranks.
 
         Raises:
           RuntimeError: it is called inside ``tfdist.alone``.
         """
         if self._job.switches.alone_depth:
             raise RuntimeError(
-                f"the end of a block on rank {self._job.world.rank} inside tfdist.alone: all ranks end it, so call "
+                f"rank {self._job.world.rank} ends a block inside tfdist.alone, but all ranks must end it: call "
                 "tfdist.end_block() outside"
             )
         session = self._steps.sessions.trained
@@ -111,14 +110,14 @@ class LocalSGD(Stage):
                         every[key].assign(value)
 
     def end_in(self, session: Any) -> None:
-        """The same in a session. Collective: all ranks."""
+        """End the open blocks of a session's graph. Collective: all ranks."""
         for state in _states_of(session.graph):
             variables = self._steps.sessions.variables(session)
             if _open(variables.value(state.position)):
                 variables.load(self._ended(state, variables.read(), lambda v: v.name))
 
     def before_saving(self, session: Any = None) -> None:
-        """A checkpoint is about to be written: of one rank's variables, if a block is open."""
+        """Log, before a checkpoint is written in an open block, that it contains this rank's variables only."""
         if session is None:
             with eager.mode():
                 positions = [state.position.numpy() for state in self._states.values() if not state.taken_over]
@@ -130,8 +129,8 @@ class LocalSGD(Stage):
             self._told = True
             steps = self._job.switches.settings.block_steps
             announce(
-                f"a checkpoint is written after {done} of the {steps} steps of a block: it holds what this rank alone "
-                "has trained there. Call tfdist.end_block() on all ranks before, or save after whole blocks"
+                f"a checkpoint is written after {done} of the {steps} steps of a block. It contains the variables of "
+                "this rank alone. Call tfdist.end_block() on all ranks before, or save after whole blocks"
             )
 
     def _rule(self) -> Rule | None:
@@ -143,7 +142,7 @@ class LocalSGD(Stage):
         if function_state.in_session():
             return _of_graph(variables, rule)
         if optimizer not in self._states:
-            if hasattr(optimizer, "stateless_apply") and not optimizer.built:  # Keras 3: ``built`` comes of it
+            if hasattr(optimizer, "stateless_apply") and not optimizer.built:  # Keras 3: build calls ``built`` above
                 optimizer.build([variable for _, variable in pairs])
                 optimizer.built = True
             if optimizer not in self._states:
@@ -155,9 +154,9 @@ class LocalSGD(Stage):
                 (variable_name(v) for v in variables if variable_key(native(v)) not in state.keys), "its variables"
             )
             raise RuntimeError(
-                f"{type(optimizer).__name__} is to train {new} too, or again after another optimizer has: with "
-                f"TFDIST_SYNC={self._job.switches.settings.sync} an optimizer trains the same variables from its first "
-                "step on, and no other one does: make an optimizer for each set of variables"
+                f"{type(optimizer).__name__} is to train {new} too, or again after another optimizer. With "
+                f"TFDIST_SYNC={self._job.switches.settings.sync} an optimizer must train the same variables from its "
+                "first step on, and no other optimizer may train them. Make an optimizer for each set of variables"
             )
         return state
 
@@ -170,7 +169,7 @@ class LocalSGD(Stage):
                 if other.position.numpy() > 0:
                     raise RuntimeError(
                         f"{type(optimizer).__name__} is to train {other.names[0]} after {int(other.position.numpy())} "
-                        "steps of another optimizer's block: call tfdist.end_block() on all ranks before"
+                        "steps of another optimizer's block. Call tfdist.end_block() on all ranks before"
                     )
                 other.take_over()
         self._states[optimizer] = _local_sgd_state.make_for(optimizer, variables, rule)
@@ -184,10 +183,10 @@ class LocalSGD(Stage):
             self._building_for_nothing = False
 
     def _ended(self, state: LocalSGDState, values: Any, key: Callable[[Any], Any]) -> dict[Any, np.ndarray]:
-        """What a block's end makes of these values, by the same keys."""
+        """Return the new values of a state's variables at a block's end, by key. Collective: all ranks."""
         rule = self._rule()
         if rule is None:
-            raise SettingsError(f"{_PLACE}: TFDIST_SYNC is 'gradients' now, and was not when the block began")
+            raise SettingsError(f"{_PLACE}: TFDIST_SYNC is 'gradients' now, but was different when the block began")
         new: dict[Any, Any] = {}
         averaged = [*state.variables, *state.statistics]
         averaged += [slot.variable for slot in state.slots if rule.state == "average"]
@@ -207,10 +206,10 @@ class LocalSGD(Stage):
 
 
 class OwnSteps(Stage):
-    """In a block of local steps gradients stay each rank's own.
+    """Stage that keeps each rank's own gradients in a block of local steps.
 
     Args:
-      blocks: of this process.
+      blocks: the ``LocalSGD`` of this process.
     """
 
     def __init__(self, blocks: LocalSGD) -> None:
@@ -229,7 +228,7 @@ def _open(position: Any) -> bool:
 
 
 def _of_graph(variables: Sequence[Any], rule: Rule) -> LocalSGDState:
-    """Those of a session's graph: training the same variables in two places counts as one."""
+    """Return the state for variables in a session's graph. Two places that train the same variables share one state."""
     with tf.init_scope():
         graph = tf.compat.v1.get_default_graph()
     known = getattr(graph, _ATTRIBUTE, [])
@@ -241,8 +240,8 @@ def _of_graph(variables: Sequence[Any], rule: Rule) -> LocalSGDState:
         if not set(keys).isdisjoint(state.keys):
             both = next(name for name, key in zip(state.names, state.keys, strict=True) if key in keys)
             raise RuntimeError(
-                f"{both} is trained in two places of this graph, together with other variables in each, and a block "
-                "has one beginning: apply the gradients of the same variables in both, or use TFDIST_SYNC=gradients"
+                f"{both} is trained in two places of this graph, with different other variables. A block needs the "
+                "same variables in both places: apply gradients of the same variables, or use TFDIST_SYNC=gradients"
             )
     known.append(_local_sgd_state.of_graph(variables, rule))
     return known[-1]
@@ -250,5 +249,5 @@ def _of_graph(variables: Sequence[Any], rule: Rule) -> LocalSGDState:
 
 @functools.cache
 def local_sgd_of(steps: Steps) -> LocalSGD:
-    """The blocks of this process."""
+    """Return the ``LocalSGD`` of this process."""
     return LocalSGD(steps)

@@ -1,7 +1,7 @@
-"""Loss scales: what a loss is multiplied by, so that its derivatives do not vanish in half precision.
+"""Loss scales: factors of the loss, so that its gradients do not vanish in half precision.
 
-Each is a pure function of what it has seen. An update is good if all averaged gradients are finite; where one is not,
-it overflowed: it is left out, and most scales shrink.
+Each kind is a pure function of its state. An update is good if all averaged gradients are finite. Otherwise it
+overflowed: it is left out, and most kinds reduce the scale.
 
     constant    a number, always
     backoff     halved by an overflow, doubled after 2,000 good updates in succession, from 1 to 2^24, at first 2^14
@@ -20,32 +20,32 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
-_LARGEST_HALF = 65504.0  # of float16
+_LARGEST_HALF = 65504.0  # largest float16
 _BACKOFF_UPDATES = 2000
-_MOST = 2.0**24  # of no use in half precision; in float32 a scale would grow until it overflows
+_MOST = 2.0**24  # larger is of no use in half precision; in float32 the scale would grow until it overflows
 _BACKOFF_LEAST = 1.0
 _WINDOW_BATCHES = 2.0**14
 _WINDOW_FLOOR = 1e-4
 _FAST, _SLOW = 0.99, 0.999
-_DEVIATIONS = 3.09  # of a normal distribution, all but a thousandth
+_DEVIATIONS = 3.09  # standard deviations; a normal distribution exceeds them with a probability of 0.001
 _LOGMAX_LIMITS = 1.0, 2.0**14
 
 
 class LossScaleState(NamedTuple):
-    """What a scale has seen.
+    """State of a loss scale.
 
     Attributes:
-      scale: of the next loss.
-      good: updates in succession without an overflow.
-      updates: all of them.
-      skipped: those with an overflow.
-      since: updates since the scale was last changed, and
-      overflows: those with an overflow among them, since it was last halved.
-      fast: running sum of log2 of the largest gradient, whose weights shrink fast, and
-      slow: slowly;
-      square: of its square.
-      in_succession: updates with an overflow, up to the last one.
-      kind: of the scale, as ``LossScale`` has it.
+      scale: scale of the next loss.
+      good: number of updates in succession without an overflow.
+      updates: number of all updates.
+      skipped: number of updates with an overflow.
+      since: number of updates since the scale was last changed.
+      overflows: number of updates with an overflow since the scale was last halved.
+      fast: running sum of log2 of the largest gradient, with the decay 0.99.
+      slow: running sum of log2 of the largest gradient, with the decay 0.999.
+      square: running sum of the square of log2 of the largest gradient, with the decay 0.999.
+      in_succession: number of updates in succession with an overflow, including the last update.
+      kind: kind of the scale: see ``LossScale.kind``.
     """
 
     scale: float
@@ -62,22 +62,22 @@ class LossScaleState(NamedTuple):
 
 
 class LossScale(Protocol):
-    """One way to choose it."""
+    """Kind of loss scale."""
 
     @property
     def first(self) -> float:
-        """The scale to begin with."""
+        """Scale of the first loss."""
 
     @property
     def kind(self) -> float:
-        """A number that tells it from other ways: of a constant the number itself."""
+        """Number that identifies the kind; for a constant, the constant."""
 
     def next(self, state: LossScaleState, largest: float) -> LossScaleState:
-        """After an update.
+        """Return the state after an update.
 
         Args:
-          state: before it, in which this update has been counted.
-          largest: absolute value in all averaged gradients, unscaled; infinite if one is not finite.
+          state: state before the update, in which ``counted`` has counted this update.
+          largest: largest absolute value in all averaged gradients, unscaled; infinite if a value is not finite.
 
         Raises:
           FloatingPointError: no scale is small enough.
@@ -86,7 +86,7 @@ class LossScale(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """Always the same."""
+    """A scale that never changes."""
 
     first: float
 
@@ -102,7 +102,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Backoff:
-    """Halved by an overflow."""
+    """A scale that an overflow halves."""
 
     kind: ClassVar[float] = -1.0
     first: float = 2.0**14
@@ -118,11 +118,11 @@ class Backoff:
 
 @dataclass(frozen=True)
 class Window:
-    """Halved by overflows, and doubled after fewer updates the more ranks there are.
+    """A scale that overflows halve, and that doubles after fewer updates if there are more ranks.
 
     Attributes:
-      batches: in an update, of all ranks.
-      tolerance: share of updates with an overflow that the scale stays for.
+      batches: number of batches in an update, of all ranks together.
+      tolerance: share of updates with an overflow below which the scale does not change.
     """
 
     kind: ClassVar[float] = -2.0
@@ -141,14 +141,14 @@ class Window:
         if state.scale / 2 < _WINDOW_FLOOR:
             raise FloatingPointError(
                 f"gradients overflow with a loss scale of {state.scale:g} still: training has diverged, or the data "
-                "are not numbers (lower the learning rate, clip, or warm up over more steps)"
+                "are not numbers. Lower the learning rate, clip, or warm up over more steps"
             )
         return state._replace(scale=state.scale / 2, since=0, overflows=0)
 
 
 @dataclass(frozen=True)
 class LogMax:
-    """By the distribution of the largest gradient, so that one in a thousand overflows."""
+    """A scale from the distribution of the largest gradient, so that one update in a thousand overflows."""
 
     kind: ClassVar[float] = -3.0
     first: float = 1.0
@@ -156,7 +156,7 @@ class LogMax:
     def next(self, state: LossScaleState, largest: float) -> LossScaleState:
         """See ``LossScale``."""
         before = 1 - _FAST ** (state.updates - 1)
-        # Zeros say nothing of how large gradients are.
+        # Zeros contain no information on the size of gradients: use the mean so far.
         found = math.log2(min(largest, _LARGEST_HALF)) if largest else state.fast / before if before else 0.0
         fast = _FAST * state.fast + (1 - _FAST) * found
         slow = _SLOW * state.slow + (1 - _SLOW) * found
@@ -170,14 +170,14 @@ class LogMax:
 
 
 def named(kind: float) -> str:
-    """A kind as the setting names it."""
+    """Return the name of a kind, as in the setting."""
     return {one.kind: name for name, one in (("backoff", Backoff), ("window", Window), ("logmax", LogMax))}.get(
         kind, f"{kind:g}"
     )
 
 
 def counted(state: LossScaleState, largest: float) -> LossScaleState:
-    """One more update."""
+    """Return the state with one more update counted."""
     if math.isfinite(largest):
         return state._replace(good=state.good + 1, updates=state.updates + 1, since=state.since + 1, in_succession=0)
     return state._replace(
@@ -191,11 +191,11 @@ def counted(state: LossScaleState, largest: float) -> LossScaleState:
 
 
 def of(name: str, batches: int, tolerance: float = 0.0) -> LossScale:
-    """The one that a setting names, or a number.
+    """Return the loss scale that a setting names.
 
     Args:
-      name: ``backoff``, ``window``, ``logmax``, or a number above 0.
-      batches: in an update, of all ranks.
+      name: ``backoff``, ``window``, ``logmax``, or a number above 0 for a constant.
+      batches: number of batches in an update, of all ranks together.
       tolerance: see ``Window``.
     """
     if name == "window":

@@ -1,8 +1,8 @@
-"""Loss scaling: losses are multiplied where they are differentiated, and derivatives divided before anything sees them.
+"""Loss scaling: losses are multiplied before differentiation, and gradients divided before the script gets them.
 
-Whether gradients are finite is decided on the averages behind what an optimizer is about to apply, which are the same
-on all ranks: they all leave the update out, or none does. How the scale follows: ``loss_scale``. What it has seen is a
-variable: of a session's graph, or one for all functions and eager steps, which each optimizer's checkpoint holds too.
+The check for overflows uses the averages, which are the same on all ranks. So either all ranks leave an update out, or
+none does. ``loss_scale`` computes the next scale. Its state is a variable in a session's graph, or one variable for all
+functions and eager steps. Each optimizer's checkpoint contains this variable.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tfdist.updates.loss_scale import Constant, LogMax, LossScale, LossScaleStat
 from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 
 _NAME = "loss_scale_state"
-_ATTRIBUTE = "_tfdist_loss_scale"  # of a session's graph: its state
-_HOPELESS = 100  # updates in succession
+_ATTRIBUTE = "_tfdist_loss_scale"  # attribute of a session's graph: the variable with the state
+_HOPELESS = 100  # number of overflows in succession after which training ends
 
 
 class LossScaling(Stage):
-    """The loss scale of this process.
+    """Stage that leaves updates with overflows out, and adapts the loss scale of this process.
 
     Args:
       job: the ranks and settings.
@@ -44,17 +44,17 @@ class LossScaling(Stage):
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._state: Any = None  # outside sessions
+        self._state: Any = None  # variable with the state outside sessions
         self._tracking: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def scale(self, targets: Sequence[Any]) -> tf.Tensor | None:
-        """What losses that are about to be differentiated are to be multiplied by.
+        """Return the factor for losses that are about to be differentiated.
 
         Args:
           targets: the losses.
 
         Returns:
-          A scalar, float32; None: they are taken as they are.
+          A float32 scalar; None if the losses are not scaled.
         """
         how = self._how()
         if how is None or not targets or not all(_is_number(target) for target in targets):
@@ -69,18 +69,18 @@ class LossScaling(Stage):
         return go_on(update.with_(due=self._finite(update.optimizer, update.pairs, due)))
 
     def _finite(self, optimizer: Any, pairs: Pairs, due: tf.Tensor | None) -> tf.Tensor | None:
-        """Whether an optimizer is to apply these averages; the scale follows.
+        """Return whether an optimizer is to apply these averages, and compute the next scale.
 
         Args:
-          optimizer: which.
+          optimizer: optimizer that applies the gradients.
           pairs: averaged gradients and their variables.
-          due: whether they are to be applied if they are finite; None: they are.
+          due: bool tensor: whether the gradients are applied in this step if they are finite; None if in each step.
 
         Returns:
-          A bool; None: in any case.
+          A bool tensor; None if the gradients are always applied.
 
         Raises:
-          SettingsError: the optimizer scales the loss by itself.
+          SettingsError: the optimizer itself scales the loss.
         """
         how = self._how()
         gradients = [gradient for gradient, _ in pairs if gradient is not None]
@@ -109,7 +109,7 @@ class LossScaling(Stage):
         self._track(optimizer)
 
     def _track(self, optimizer: Any) -> None:
-        """Its checkpoint is to hold the scale."""
+        """Add the scale's state to the checkpoints of an optimizer."""
         how = self._how()
         if how is not None and not function_state.in_session() and optimizer not in self._tracking:
             self._tracking.add(optimizer)
@@ -139,12 +139,12 @@ class LossScaling(Stage):
 
 @functools.cache
 def loss_scaling_of(steps: Steps) -> LossScaling:
-    """That of this process."""
+    """Return the ``LossScaling`` of this process."""
     return LossScaling(steps.job)
 
 
 def seeds(scale: tf.Tensor, targets: Sequence[Any], given: Sequence[Any] | None) -> list[tf.Tensor]:
-    """What backpropagation begins with, in place of what was given, or of ones."""
+    """Return the initial gradients for backpropagation: the given ones, or ones, times the scale."""
     given = [None] * len(targets) if given is None else given
     found = []
     for target, one in zip(targets, given, strict=True):
@@ -154,35 +154,35 @@ def seeds(scale: tf.Tensor, targets: Sequence[Any], given: Sequence[Any] | None)
 
 
 def unscaled(derivatives: Sequence[Any], scale: tf.Tensor) -> list[Any]:
-    """Derivatives of what has been multiplied, as they are of what has not."""
+    """Return the gradients of the unscaled loss, from those of the scaled loss."""
     with tf.name_scope("tfdist/loss_scale"):
         inverse = 1 / scale
         return [derivative if derivative is None else times(derivative, inverse) for derivative in derivatives]
 
 
 def _follow(how: LossScale, values: np.ndarray, due: np.ndarray, largest: np.ndarray) -> np.ndarray:
-    """The state after a step, which is not always an update."""
+    """Return the state after a step; unchanged if the step is not an update."""
     state = LossScaleState(*values.tolist())
     if not due:
         return values
     if state.kind != how.kind:
         announce(
-            f"loss scale: it was {loss_scale.named(state.kind)} so far, where this was left off (a checkpoint, say), "
-            f"and is {loss_scale.named(how.kind)} now: it begins anew, with {how.first:g}"
+            f"loss scale: it was {loss_scale.named(state.kind)} so far (in a checkpoint, for example), and is "
+            f"{loss_scale.named(how.kind)} now: it begins anew, with {how.first:g}"
         )
         state = LossScaleState(how.first, kind=how.kind)
     new = how.next(loss_scale.counted(state, float(largest)), float(largest))
     if new.in_succession >= _HOPELESS:
         raise FloatingPointError(
             f"the gradients of {_HOPELESS} updates in succession overflowed, the last with a loss scale of "
-            f"{state.scale:g}: training has diverged, or the data are not numbers (lower the learning rate, clip, or "
-            "warm up over more steps), and go on from an earlier checkpoint"
+            f"{state.scale:g}. Training has diverged, or the data are not numbers. Start from an earlier checkpoint "
+            "and lower the learning rate, clip, or warm up over more steps"
         )
     skipped = int(new.skipped)
     if skipped > state.skipped and rarely(skipped):
         announce(
-            f"loss scale: the gradients of update {new.updates:.0f} overflowed, and it was left out, as {skipped} of "
-            f"{new.updates:.0f} were so far; the scale was {state.scale:g} and is {new.scale:g} now"
+            f"loss scale: update {new.updates:.0f} was left out, because its gradients overflowed; so far {skipped} of "
+            f"{new.updates:.0f} were left out. The scale was {state.scale:g} and is {new.scale:g} now"
         )
     return np.array(new, np.float64)
 
@@ -192,7 +192,7 @@ def _is_number(target: Any) -> bool:
 
 
 def averages_behind(gradients: Sequence[Any]) -> list[tf.Tensor]:
-    """What of averages decides: as they were before a script has clipped them, which may make them finite."""
+    """Return the averages behind gradients, before a script's clipping, which can make infinite gradients finite."""
     if tf.executing_eagerly():
         return [_values(gradient) for gradient in gradients]
     graph = tf.compat.v1.get_default_graph()
@@ -213,5 +213,5 @@ def _values(gradient: Any) -> tf.Tensor:
 
 
 def _not_empty(values: tf.Tensor) -> tf.Tensor:
-    """Slices may have no rows, of which there is no maximum."""
+    """Return the values as float32 vector with a 0 appended, because slices without rows have no maximum."""
     return tf.concat([tf.cast(tf.reshape(values, [-1]), tf.float32), [0.0]], 0)

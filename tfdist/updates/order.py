@@ -1,4 +1,4 @@
-"""Order: the stages of an update, from what the script has computed to what its optimizer does."""
+"""Order: the stages of an update, from the script's gradients to the optimizer's update."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tfdist.updates.wrapped import WrappedOptimizers
 
 @functools.cache
 def pipeline_of(steps: Steps) -> Pipeline:
-    """The pipeline of this process."""
+    """Return the pipeline of this process."""
     job, blocks = steps.job, local_sgd_of(steps)
     return Pipeline(
         [
-            WrappedOptimizers(job),  # Horovod's names: nothing is averaged by itself
+            WrappedOptimizers(job),  # with tfdist.horovod nothing is averaged automatically
             Known(steps),
-            Accumulations(job),  # before the exchange, which counts the steps
+            Accumulations(job),  # before the exchange, which counts the accumulated steps
             OwnSteps(blocks),
             Reduce(steps, left_over_of(steps).built),
-            blocks,  # a block's beginning and end stand around all that sets its variables
+            blocks,  # a block's beginning and end surround all operations that set its variables
             SetAlike(steps),
-            loss_scaling_of(steps),  # by the averages: all ranks leave the same updates out
+            loss_scaling_of(steps),  # decides on averages, so that all ranks leave the same updates out
             WhenDue(job),
-            DivergenceGuard(job),  # of updates that are applied
-            LarcOfSettings(job),  # by the norms of what is applied
+            DivergenceGuard(job),  # checks only updates that are applied
+            LarcOfSettings(job),  # last, to use the norms of the final gradients
         ]
     )

@@ -1,8 +1,7 @@
-"""Pipeline: what becomes of the gradients that an optimizer applies, stage after stage.
+"""Pipeline: the stages between an optimizer's call and its update.
 
-A stage has its part done and the stages behind it go on with what it has made of the update: other gradients, a
-condition, a name. ``order`` is the one place that says which comes before which; what two stages mean together follows
-from it.
+A stage changes the update (its gradients, a condition, its name) and passes it to the next stage. The order of the
+stages is defined in ``order`` only. It determines how two stages work together.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ Pairs = Sequence[tuple[Any, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """What an optimizer is about to apply, as the stages before have left it.
+    """Update that an optimizer is about to apply, as the earlier stages have changed it.
 
     Attributes:
-      optimizer: of TensorFlow, Keras or tf_keras.
-      pairs: gradients, or None, and variables.
-      call: the optimizer's own: applies pairs under a name, and returns what stands for that.
-      name: of the operation; None: the optimizer's.
-      held: adds the gradients of several steps up; None: each step is applied.
-      reducer: what becomes of gradients; None: the job's.
-      block: of local steps, that this is a step of.
-      due: whether it is applied in this step, a bool; None: it is.
+      optimizer: optimizer of TensorFlow, Keras or tf_keras.
+      pairs: gradients (or None) and variables.
+      call: the optimizer's own function (pairs, name) -> result, which applies the pairs.
+      name: name of the operation; None for the optimizer's default.
+      held: accumulation of the gradients of several steps; None if each step is applied.
+      reducer: reducer of the gradients; None for the job's reducer.
+      block: (state, rule) of the block of local steps; None without local SGD.
+      due: bool tensor: whether the update is applied in this step; None if it is in each step.
     """
 
     optimizer: Any
@@ -49,12 +48,12 @@ class Update:
     due: tf.Tensor | None = None
 
     def with_(self, **changed: Any) -> Update:
-        """The same but for these attributes."""
+        """Return a copy with other values of these attributes."""
         return dataclasses.replace(self, **changed)
 
     @property
     def trained(self) -> list[Any]:
-        """The variables that have a gradient."""
+        """Variables that have a gradient."""
         return [variable for gradient, variable in self.pairs if gradient is not None]
 
 
@@ -62,33 +61,38 @@ GoOn = Callable[[Update], Any]
 
 
 class Stage:
-    """One part of what becomes of an update. This one does nothing."""
+    """Stage of an update. This base class changes nothing."""
 
     def update(self, update: Update, go_on: GoOn) -> Any:
-        """Do its part.
+        """Change an update, and pass it to the next stage.
 
         Args:
-          update: as the stages before have left it.
-          go_on: has the stages behind do theirs, with an update.
+          update: update as the earlier stages have changed it.
+          go_on: function that runs the later stages with an update.
 
         Returns:
-          What stands for the update, as ``go_on`` returns it.
+          The result of the update, as ``go_on`` returns it.
         """
         return go_on(update)
 
     def built(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        """An optimizer of Keras 3 has made its variables, for those that it trains."""
+        """Handle a new optimizer of Keras 3 that has made its variables.
+
+        Args:
+          optimizer: the optimizer.
+          variables: variables that it trains.
+        """
 
 
 class Pipeline:
-    """The stages of this process.
+    """Stages of this process.
 
     Args:
-      stages: in their order.
+      stages: built-in stages, in their order.
 
     Attributes:
-      stages: with those that were added.
-      added: those.
+      stages: all stages, with the added ones, in their order.
+      added: stages that were added.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
@@ -96,18 +100,18 @@ class Pipeline:
         self.added: list[Stage] = []
 
     def add(self, stage: Stage, before_exchange: bool) -> None:
-        """Have another one take part, next to the exchange."""
+        """Add a stage immediately before or after the exchange."""
         exchange = next(number for number, one in enumerate(self.stages) if isinstance(one, Reduce))
         self.stages.insert(exchange if before_exchange else exchange + 1, stage)
         self.added.append(stage)
 
     def remove(self, stage: Stage) -> None:
-        """Take one that was added out again."""
+        """Remove a stage that was added."""
         self.added.remove(stage)
         self.stages.remove(stage)
 
     def run(self, update: Update) -> Any:
-        """Have an update done; returns what stands for it."""
+        """Run an update through all stages, and return its result."""
         return self._from(0, update)
 
     def _from(self, number: int, update: Update) -> Any:
@@ -122,7 +126,7 @@ class Pipeline:
 
 
 class Known(Stage):
-    """What an optimizer trains is known from then on: its variables, in a graph; its own, outside."""
+    """Stage that notes the trained variables and the optimizer in a graph, or the optimizer's variables outside."""
 
     def __init__(self, steps: Steps) -> None:
         self._job, self._variables = steps.job, steps.variables
@@ -141,11 +145,11 @@ class Known(Stage):
 
 
 class Reduce(Stage):
-    """Each rank's own gradients become their averages.
+    """Stage that replaces each rank's own gradients with averages.
 
     Args:
-      steps: of this process.
-      built: called when averages have been built in a graph.
+      steps: objects around the training steps of this process.
+      built: function that is called when averages have been built in a graph.
     """
 
     def __init__(self, steps: Steps, built: Callable[[], None]) -> None:
@@ -165,7 +169,7 @@ class Reduce(Stage):
 
 
 class SetAlike(Stage):
-    """What is set from here on is set alike on all ranks."""
+    """Stage after which variables are set to the same values on all ranks."""
 
     def __init__(self, steps: Steps) -> None:
         self._variables = steps.variables

@@ -1,4 +1,4 @@
-"""Wrapped optimizers: where nothing is averaged by itself, those whose gradients a script has asked to be reduced."""
+"""Wrapped optimizers of ``tfdist.horovod``, which averages nothing automatically: the script requests reductions."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _ATTRIBUTE = "_tfdist_reduction"
 
 
 class WrappedReduction(Protocol):
-    """What a script has wrapped an optimizer with."""
+    """Reduction with which a script has wrapped an optimizer."""
 
     def update(self, pairs: Pairs, apply: Callable[[Pairs, str | None], Any], name: str | None = None) -> Any:
-        """Have what ``apply`` does done with other gradients, under a name, when it is time."""
+        """Reduce the gradients and call ``apply`` with them and the name, in the steps that are updates."""
 
 
 def wrap(optimizer: Any, reduction: WrappedReduction) -> None:
-    """Have what an optimizer of Keras 3 or tf_keras applies reduced so."""
-    object.__setattr__(optimizer, _ATTRIBUTE, reduction)  # not as Keras sets attributes: it looks for variables in them
+    """Reduce the gradients of an optimizer of Keras 3 or tf_keras with ``reduction``."""
+    object.__setattr__(optimizer, _ATTRIBUTE, reduction)  # Keras's __setattr__ would search the value for variables
 
 
 def reduction_of(optimizer: Any) -> WrappedReduction | None:
-    """Of an optimizer, or of one inside it."""
+    """Return the reduction of an optimizer, or of an optimizer inside it; None if there is none."""
     found: Iterator[WrappedReduction | None] = (getattr(one, _ATTRIBUTE, None) for one in chain(optimizer))
     return next((one for one in found if one is not None), None)
 
 
 class WrappedOptimizers(Stage):
-    """Where nothing is averaged by itself: what a script has asked for, in place of all stages behind.
+    """Stage for ``tfdist.horovod``: runs the reduction that a script has requested, instead of all later stages.
 
     Args:
       job: the ranks and settings.
@@ -54,7 +54,7 @@ class WrappedOptimizers(Stage):
         if self._job.world.size > 1 and not switches.wrapped and not self._said:
             self._said = True
             announce(
-                f"{type(optimizer).__name__} applies each rank's own gradients: with tfdist.horovod only those of a "
-                "DistributedOptimizer or a DistributedGradientTape, or what hvd.allreduce returns, are averaged"
+                f"{type(optimizer).__name__} applies each rank's own gradients. With tfdist.horovod, only gradients of "
+                "a DistributedOptimizer or DistributedGradientTape, and results of hvd.allreduce, are averaged"
             )
         return update.call(update.pairs, update.name)

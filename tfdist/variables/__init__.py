@@ -1,1 +1,1 @@
-"""Variables: what the ranks hold, in sessions and outside: read and set, one rank's for all, compared."""
+"""Variables of the ranks, in sessions and outside: reads, sets and compares them, and sends one rank's to all."""

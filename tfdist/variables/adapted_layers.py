@@ -1,7 +1,7 @@
-"""Adapted layers: preprocessing layers of Keras whose state was made of data, each rank's share of it perhaps.
+"""Adapted layers: compares Keras preprocessing layers that each rank has adapted, perhaps to its own share of data.
 
-Their means, vocabularies and boundaries are constants of the training step and of the input: no variable that could be
-given rank 0's value. Ranks that have adapted them to their own shares would train one embedding for different words.
+Their means, vocabularies and boundaries are constants of the training step and of the input. They are not variables
+that could get rank 0's values. Ranks with different vocabularies would train one embedding for different words.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ State = list[str] | list[float]
 
 
 class AdaptedLayers:
-    """Those of this process, in the order in which they were adapted."""
+    """Adapted layers of this process, in the order in which they were adapted."""
 
     def __init__(self) -> None:
         self._new: list[weakref.ref[Any]] = []
 
     def adapted(self, layer: Any) -> None:
-        """A layer has been adapted."""
+        """Note that a layer has been adapted."""
         self._new = [known for known in self._new if known() is not layer] + [weakref.ref(layer)]
 
     def compare(self, channel: Channel) -> None:
-        """All ranks have adapted theirs to the same data, or one rank alone has.
+        """Check that all ranks have adapted a layer to the same data. Layers that a rank has not adapted are skipped.
 
-        Collective: all ranks, where something begins to train.
+        Collective: all ranks, when a training begins.
 
         Raises:
-          DisagreementError: their states differ.
+          DisagreementError: the states of a layer differ.
         """
         layers, self._new = [layer for known in self._new if (layer := known()) is not None], []
         own: dict[str, tuple[str, list[State]]] = {}
@@ -56,12 +56,12 @@ class AdaptedLayers:
                 raise DisagreementError(
                     f"the layer {name} ({key.split()[0]}) was adapted to other data on each rank: rank 0 has "
                     f"{_shown(first)}, and rank {other} {_shown(ranks[other][key][1])}. Adapt it to all of the data on "
-                    "all ranks; or on rank 0, and hand its state on (tfdist.broadcast)"
+                    "all ranks. Or adapt it on rank 0, and send its state by tfdist.broadcast"
                 )
 
 
 def _state(layer: Any) -> list[State]:
-    """Of a layer: its vocabulary, and its numbers."""
+    """Return a layer's state: its vocabulary, and its numbers."""
     parts: list[State] = []
     vocabulary = getattr(layer, "get_vocabulary", None)
     if callable(vocabulary):
@@ -74,7 +74,7 @@ def _state(layer: Any) -> list[State]:
 
 
 def _alike(first: list[State], other: list[State]) -> bool:
-    """The same but for rounding, which may differ between processors."""
+    """Return whether two states are the same except for rounding, which may differ between processors."""
     if [len(part) for part in first] != [len(part) for part in other]:
         return False
     return all(

@@ -1,7 +1,7 @@
-"""Comparison: what ranks hold whose fingerprints differ: by rounding, which is mended, or more, which ends the job.
+"""Comparison of variables when the ranks' fingerprints differ: rounding is repaired, a larger difference ends the job.
 
 Ranks on different processors, or with other numbers of threads, round a norm or a square root differently, though
-nothing is wrong. A step moves a variable by that much at most: a few units in the last place of its largest entry.
+nothing is wrong. In one step this moves a variable by at most a few units in the last place of its largest entry.
 """
 
 from __future__ import annotations
@@ -17,45 +17,46 @@ from tfdist.transport.interfaces import Channel, DisagreementError
 from tfdist.variables.held import READ, TRAINED, Held, Holder
 
 PLACE = "the comparison of what the ranks hold"
-_UNITS_A_STEP = 8.0  # in the last place
-_MANY = 1 << 30  # steps: how many is not known
-_MOST = 1e-4  # of a variable's largest entry, however many steps there were
-_NARROW_UNITS = 4.0  # of float16 and bfloat16, which round every step's update
+_UNITS_A_STEP = 8.0  # units in the last place
+_MANY = 1 << 30  # steps, if their number is not known
+_MOST = 1e-4  # of a variable's largest entry, after any number of steps
+_NARROW_UNITS = 4.0  # for float16 and bfloat16, which round every step's update
 REASONS = (
-    "Look for what is not the same on all ranks: the optimizer, its rate or its clipping; a scale or noise between "
-    "gradients and their application; a condition on a rank's own loss; weights that one rank sets or restores; "
-    "threads that train. Of what is meant to differ tell by tfdist.keep_own(variables)"
+    "Look for a difference between the ranks. It may be in the optimizer, its rate or its clipping, or in a scale or "
+    "noise between gradients and their application. It may be a condition on a rank's own loss, weights that one rank "
+    "sets or restores, or threads that train. If variables are meant to differ, declare them by "
+    "tfdist.keep_own(variables)"
 )
 _READ_REASONS = (
-    "The loss reads it. If it is set from each rank's own batch, average what it is set to, "
-    "variable.assign(tfdist.all_reduce(value, 'mean')), or average it before it is read, tfdist.average_variables. "
-    "If it is meant to differ, a statistic or a metric say, tell of it by tfdist.keep_own(variables)"
+    "The loss reads it. If it is set from each rank's own batch, average the new value: "
+    "variable.assign(tfdist.all_reduce(value, 'mean')). Or average it by tfdist.average_variables before it is read. "
+    "If it is meant to differ, like a statistic or a metric, declare it by tfdist.keep_own(variables)"
 )
 SET_BY_SCRIPT = (
     "{} and {} more of the variables were set between two steps, to other values on each rank (by {:.1g} of the "
-    "largest entry): rank 0's are taken, here and where it happens again. To have them from the beginning, set "
+    "largest entry). Rank 0's values are taken, now and each time this happens. To avoid this, set the variables to "
     "tfdist.broadcast(values)"
 )
 _GIVEN = (
-    "{}, which the loss reads, was set to other values on each rank, between two steps: it is taken for each rank's "
-    "input (tfdist.keep_own(variable) says so, without this line)"
+    "{}, which the loss reads, was set to other values on each rank, between two steps. It is treated as each rank's "
+    "input. Call tfdist.keep_own(variable) to confirm this and to remove this message"
 )
 _OTHERS = "the ranks train with other variables, first with number {}", REASONS
 ROUNDING = (
-    "{} and {} more of the variables differ between ranks by rounding (by {:.1g} of the largest entry), as they do on "
-    "different processors, or with other numbers of threads: rank 0's values are taken, here and where it happens again"
+    "{} and {} more of the variables differ between ranks by rounding (by {:.1g} of the largest entry). Different "
+    "processors or numbers of threads cause this. Rank 0's values are taken, now and each time this happens"
 )
 
 
 class Distance(NamedTuple):
-    """How far a rank's variable is from rank 0's.
+    """Distance of a rank's variable from rank 0's variable.
 
     Attributes:
-      relative: the largest difference, of the largest entry.
-      allowed: of that, by rounding.
-      at: where it is.
-      own: this rank's value there.
-      first: rank 0's.
+      relative: largest difference, as a fraction of the largest entry.
+      allowed: largest difference that rounding explains, as a fraction of the largest entry.
+      at: index of the largest difference; empty for a scalar.
+      own: this rank's value at that index.
+      first: rank 0's value at that index.
     """
 
     relative: float
@@ -66,7 +67,7 @@ class Distance(NamedTuple):
 
 
 def distance(own: np.ndarray, first: np.ndarray, steps: int) -> Distance:
-    """Of two values of one variable, after so many steps in which rounding may have been different."""
+    """Return the distance of two values of one variable, after ``steps`` steps with perhaps different rounding."""
     if own.dtype.kind in "fV" or own.dtype.name == "bfloat16":
         narrow = own.dtype.itemsize < 4
         a, b = (np.atleast_1d(x).astype(np.float64) for x in (own, first))
@@ -93,20 +94,20 @@ def distance(own: np.ndarray, first: np.ndarray, steps: int) -> Distance:
 def settle(
     control: Channel, holder: Holder, told: set[str], since: int | None, step: int, take: str = ROUNDING
 ) -> None:
-    """What is to become of ranks whose fingerprints differ.
+    """Settle a difference between the ranks' fingerprints: take rank 0's values, or raise.
 
     Collective: all ranks.
 
     Args:
-      control: of all ranks.
-      holder: of what they hold.
-      told: of which differences by rounding a line was written.
-      since: after this step they held the same; None: it is not known.
-      step: after this one they do not; 0: it is not known.
-      take: ``ROUNDING``: rank 0's values are taken if they differ by that; ``SET_BY_SCRIPT``: they are taken.
+      control: channel of all ranks.
+      holder: holder of this rank's variables.
+      told: names of variables for which a log line was printed.
+      since: number of the last step after which the ranks held the same values; None: not known.
+      step: number of the step after which their values differ; 0: not known.
+      take: ``ROUNDING``: rank 0's values are taken if the ranks differ by rounding only; ``SET_BY_SCRIPT``: always.
 
     Raises:
-      DisagreementError: they hold other variables, or values that differ by more than rounding.
+      DisagreementError: the ranks hold other variables, or values that differ by more than rounding.
     """
     held = holder.held()
     agreement.agree(control, [one.line for one in held], PLACE, _OTHERS)
@@ -140,7 +141,7 @@ def settle(
 
 
 def _consequence(one: Held) -> int:
-    """Causes first: what else the loss reads, then an optimizer's rate and the like, then what follows from these."""
+    """Return a sort key with causes first: untrained variables that the loss reads, an optimizer's scalars, others."""
     return 0 if one.kind == READ else 2 if one.kind == TRAINED or one.variable.shape.rank else 1
 
 

@@ -1,4 +1,4 @@
-"""Eager variables, outside sessions: what all ranks must have alike of them, and one rank's values for all."""
+"""Eager variables, outside sessions: describes them, averages them, and sends one rank's values to all."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from tfdist.graph.markers import numberless, variable_name
 from tfdist.transport import agreement
 from tfdist.variables import initial_sync
 
-# The states of Keras's and TensorFlow's random generators: the ranks draw different numbers, as one process does for
-# the different parts of a batch.
+# States of Keras's and TensorFlow's random generators. The ranks draw different numbers, as one process does for the
+# different parts of a batch.
 _RANDOM = re.compile(r"seed_generator_state|StateVar")
-# In Keras 3, tf_keras and TensorFlow 1, renormalised or not; and as they are named where a script makes its own.
+# Names in Keras 3, tf_keras and TensorFlow 1, renormalised or not; and names in scripts with their own normalisation.
 _STATISTICS = re.compile(
     r"(moving|renorm|running|pop|population|ema)_?(mean|var|std)"
     r"|(moments/Squeeze|(^|[/_])(mean|var|variance|std|stddev))(_\d+)?/ExponentialMovingAverage",
     re.IGNORECASE,
 )
-# Keras before 3.5 does not say of them that each replica has its own.
+# Names of metrics' variables: Keras before 3.5 does not mark them as each replica's own.
 _METRICS = re.compile(r"(^|/)(total|count|(true|false)_(positives|negatives)|total_confusion_matrix)(_\d+)?(:0)?$")
 
 
 def described(variable: Any) -> str:
-    """What all ranks must have alike."""
+    """Return a line that describes a variable, and must be the same on all ranks."""
     own = tf_variables.native(variable)
     return f"variable {numberless(variable_name(variable))} {own.dtype.name} {own.shape}"
 
 
 class EagerVariables:
-    """Variables outside sessions, by their position; see ``initial_sync.Variables``.
+    """Variables outside sessions, identified by their position; see ``initial_sync.Variables``.
 
-    (By position: what Keras calls an optimizer's variables depends on what else a rank has built.)
+    Keras's names for an optimizer's variables do not identify them: they depend on what else a rank has built.
     """
 
     def __init__(self, variables: Sequence[Any]) -> None:
@@ -44,21 +44,21 @@ class EagerVariables:
 
     @property
     def plan(self) -> list[str]:
-        """What all ranks must have alike."""
+        """Lines that describe the variables, and must be the same on all ranks."""
         return [f"variable {n}, {v.dtype.name} {v.shape}" for n, v in enumerate(self._variables)]
 
     def read(self) -> dict[str, np.ndarray]:
-        """All values."""
+        """Return all values, by position."""
         return {str(n): np.asarray(v.numpy()) for n, v in enumerate(self._variables)}
 
     def load(self, values: initial_sync.Values) -> None:
-        """Assign them."""
+        """Assign the values to the variables."""
         for n, variable in enumerate(self._variables):
             variable.assign(values[str(n)])
 
 
 def take_values(wanted: Sequence[Any], root: int, job: Job) -> None:
-    """One rank's values of variables on every rank.
+    """Set variables on every rank to one rank's values.
 
     Collective: all ranks, with variables of the same dtypes and shapes in the same order.
 
@@ -70,7 +70,7 @@ def take_values(wanted: Sequence[Any], root: int, job: Job) -> None:
 
 
 def average_values(wanted: Sequence[Any], job: Job) -> None:
-    """The mean over the ranks of floating-point variables, in place of each rank's. Collective: all ranks."""
+    """Set floating-point variables to their mean over the ranks. Collective: all ranks."""
     wanted = [v for v in wanted if v.dtype.is_floating]
     agreement.agree(job.world.control, [described(v) for v in wanted], "the averaging of variables")
     for variable in wanted:
@@ -78,28 +78,28 @@ def average_values(wanted: Sequence[Any], job: Job) -> None:
 
 
 def mean_of_ranks(value: np.ndarray, job: Job) -> np.ndarray:
-    """The mean over the ranks, computed in float32 at least. Collective: all ranks, with the same dtype and shape."""
+    """Return the mean over the ranks, computed at least in float32. Collective: all ranks, same dtype and shape."""
     wide = np.array(value, np.float32 if value.itemsize < 4 else value.dtype, order="C").reshape(-1)
     job.world.control.all_reduce(wide, "mean", job.world.size)
     return wide.reshape(value.shape).astype(value.dtype)
 
 
 def variables_of(given: Any, attribute: str = "weights") -> list[Any]:
-    """The ``tf.Variable`` of each variable, of TensorFlow or Keras, in a list; or of an object's attribute."""
+    """Return a list with the ``tf.Variable`` of each TensorFlow or Keras variable, or of an object's attribute."""
     found = getattr(given, attribute, given)
     return [tf_variables.native(v) for v in ([found] if hasattr(found, "assign") else found)]
 
 
 def random_state(variable: Any) -> bool:
-    """Whether a variable is the state of a random generator, which is each rank's own."""
+    """Return whether a variable is the state of a random generator, which is each rank's own."""
     return _RANDOM.search(getattr(variable, "path", variable.name)) is not None
 
 
 def batch_statistic(variable: Any) -> bool:
-    """Whether a variable is a moving statistic of batches (BatchNormalization's), which is each rank's own."""
+    """Return whether a variable is a moving statistic of batches (BatchNormalization), which is each rank's own."""
     return _STATISTICS.search(variable.name) is not None
 
 
 def metric_state(variable: Any) -> bool:
-    """Whether a variable is what a metric of Keras's adds up, by its name."""
+    """Return whether a variable, by its name, is a sum or count of a Keras metric."""
     return _METRICS.search(variable.name) is not None

@@ -1,7 +1,7 @@
-"""Earlier graphs: what was built before the import, and trains without the other ranks: nothing of it is averaged.
+"""Earlier graphs: refuses to run training steps that were built before the import of tfdist.
 
 Gradients are marked when they are made. A training step that was built, or a function that was traced, before the hooks
-were there would train each rank alone, in silence: running it is refused.
+existed would silently train each rank alone. Running it raises an error.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ _REFUSED = (
 
 
 class EarlierGraphs:
-    """The graphs that were there when this was made, and train."""
+    """The graphs that train and that existed when this object was made."""
 
     def __init__(self) -> None:
-        # (Not isinstance: some lazy modules are imported when asked for their class, and dead proxies have none.)
+        # (Not isinstance: it imports some lazy modules, and fails for dead proxies, as it reads ``__class__``.)
         graphs = [o for o in gc.get_objects() if issubclass(type(o), GRAPHS)]
         self._updates: weakref.WeakKeyDictionary[Any, frozenset[tf.Operation]] = weakref.WeakKeyDictionary()
         for graph in graphs:
             if updates := _updates(graph):
                 self._updates[graph] = updates
         known = 0
-        while len(self._updates) > known:  # what calls such a function trains, too
+        while len(self._updates) > known:  # a graph that calls such a function trains, too
             known = len(self._updates)
             for graph in graphs:
                 if graph not in self._updates and (callers := self._callers(graph)):
                     self._updates[graph] = callers
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are such graphs."""
         return bool(self._updates)
 
     def _callers(self, graph: Any) -> frozenset[tf.Operation]:
         return frozenset(op for op in graph.get_operations() if any(body in self._updates for body in bodies(op)))
 
     def check_function(self, graph: Any) -> None:
-        """A function is about to be called.
+        """Check a function that is about to be called.
 
         Raises:
-          RuntimeError: it trains, and was traced before.
+          RuntimeError: the function trains, and was traced before the import.
         """
         if graph in self._updates:
             raise RuntimeError(_REFUSED.format(f"the function {graph.name}", "traced"))
 
     def check_run(self, graph: Any, fetched: list[Any]) -> None:
-        """A session is about to run operations of a graph.
+        """Check operations of a graph that a session is about to run.
 
         Raises:
-          RuntimeError: they train, and were built before.
+          RuntimeError: the operations train, and were built before the import.
         """
         updates = self._updates.get(graph)
         found = next((op for op in ancestors(fetched) if op in updates), None) if updates else None
@@ -70,7 +70,7 @@ class EarlierGraphs:
 
 
 def _updates(graph: Any) -> frozenset[tf.Operation]:
-    """The operations by which a graph writes what is made of gradients."""
+    """Return the operations by which a graph writes values computed from gradients to variables."""
     operations = graph.get_operations()
     if not any(_GRADIENTS.search(op.name) for op in operations):
         return frozenset()
@@ -83,5 +83,5 @@ def _updates(graph: Any) -> frozenset[tf.Operation]:
 
 @functools.cache
 def earlier_graphs() -> EarlierGraphs:
-    """Those of this process, as of the first call."""
+    """Return the earlier graphs of this process, as found at the first call."""
     return EarlierGraphs()

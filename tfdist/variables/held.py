@@ -1,4 +1,4 @@
-"""What a rank holds: the variables that all ranks must have alike, wherever they are, and how they are read and set."""
+"""Held variables: variables that must be the same on all ranks, and the interface to read and set them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 from tfdist.core.checksum import checksum
 from tfdist.transport import agreement
 
-TRAINED, READ = "trained", "read"  # kinds; and of an optimizer, by its class
+TRAINED, READ = "trained", "read"  # kinds; another is ``of`` and an optimizer's class
 DIGEST_BITS = 48
 
 
 class Held(NamedTuple):
-    """A variable.
+    """A variable that must be the same on all ranks.
 
     Attributes:
-      name: of it, for messages: Keras's depend on what else a rank has built.
-      kind: ``trained``; ``read`` by the loss; or ``of`` an optimizer of this class.
-      variable: of TensorFlow.
-      described: its dtype and shape.
+      name: name for messages; names of Keras depend on what else a rank has built.
+      kind: ``trained``; ``read`` by the loss; or ``of`` and the class of the optimizer that the variable belongs to.
+      variable: the TensorFlow variable.
+      described: description of its dtype and shape.
     """
 
     name: str
@@ -31,16 +31,16 @@ class Held(NamedTuple):
 
     @property
     def line(self) -> str:
-        """What all ranks must have alike."""
+        """Line that describes the variable, and must be the same on all ranks."""
         return f"{self.kind} {self.described}"
 
 
 class Holder(Protocol):
-    """Where variables are: in a session, or outside of all.
+    """Holder of variables, in a session or outside sessions.
 
     Attributes:
-      complete: all that it was made for is still there.
-      identity: of a training: of the same variables.
+      complete: True if all objects that it was made for still exist.
+      identity: key of a training; the same for the same variables.
     """
 
     @property
@@ -50,23 +50,23 @@ class Holder(Protocol):
     def complete(self) -> bool: ...  # noqa: D102
 
     def held(self) -> list[Held]:
-        """All of them that are there, in an order that is the same on all ranks."""
+        """Return all existing variables, in an order that is the same on all ranks."""
 
     def read(self, held: Sequence[Held]) -> Iterator[np.ndarray]:
-        """Their values."""
+        """Yield the values of variables."""
 
     def load(self, held: Held, value: np.ndarray) -> None:
-        """Set one."""
+        """Set one variable."""
 
     def given(self, held: Held) -> bool:
-        """Whether this rank's script has set one, which the loss reads, to something of its own between steps."""
+        """Return whether this rank's script has set a variable that the loss reads to its own value between steps."""
 
     def keep_own(self, held: Held) -> None:
-        """It is each rank's own from now on."""
+        """Let each rank have its own value of a variable from now on."""
 
 
 def digest(holder: Holder) -> int:
-    """A number from 1 to 2^48 - 1 that tells whether two ranks hold the same."""
+    """Return a number from 1 to 2^48 - 1, which is the same on ranks that hold the same values."""
     held = holder.held()
     lines = agreement.number([one.line for one in held])
     return (checksum(list(holder.read(held)), lines) & ((1 << DIGEST_BITS) - 1)) or 1

@@ -1,9 +1,9 @@
-"""First step, the one protocol of sessions, functions and ``fit``: all agree, then begin with rank 0's values.
+"""First step: the protocol of sessions, functions and ``fit`` by which ranks agree, and begin with rank 0's values.
 
-A rank comes with a purpose, the digest of what all must have alike, and variables that can be read and set. If all came
-for the same purpose their digests are compared before anything is sent; then one rank's values go to all. A rank in an
-initialiser and a rank before its first step can meet too: a round serves those who came from the initialiser, who then
-go on; ranks before a step stay until all are there.
+Each rank arrives with a purpose, a digest of its plan, and variables that can be read and set. If all have the same
+purpose, their digests are compared before anything is sent. Then one rank's values are sent to all. Ranks in an
+initialiser and ranks before their first step can meet too. After such a round the ranks in the initialiser continue.
+Ranks before a step stay for more rounds, until all ranks are before a step.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class Variables(Protocol):
     """Variables that can be read and set, wherever they are."""
 
     def read(self) -> dict[str, np.ndarray]:
-        """The values by name, of those that have one."""
+        """Return the values by name, of variables that have a value."""
 
     def load(self, values: Values) -> None:
-        """Set them; names that are not known here are left out."""
+        """Set the variables; unknown names are skipped."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Visitor:
-    """What a rank says when it comes.
+    """A rank that arrives, with the facts that it sends to the other ranks.
 
     Attributes:
       purpose: ``STEP``: about to train; ``INITIALISER``: has just drawn its own values.
-      plan: what all that come for this purpose must have alike, in lines: their communication, or their variables.
-      broadcasts: wants the root's values.
-      own: names of variables that it has assigned to since a common initialiser, and that are not trained. Those that
-        every rank has assigned to, gradients that are being accumulated for example, stay each rank's own.
-      root: whose values.
+      plan: lines that must be the same on all ranks with this purpose: their collectives, or their variables.
+      broadcasts: True if the rank wants the root's values.
+      own: names of untrained variables that the rank has assigned to since a common initialiser. Variables that every
+        rank has assigned to stay each rank's own, for example accumulated gradients.
+      root: rank that sends its values.
     """
 
     purpose: str
@@ -56,7 +56,7 @@ class Visitor:
 def begin(channel: Channel, visitor: Visitor, variables: Variables) -> None:
     """Agree, and take the root's values if any rank wants them.
 
-    Collective: all ranks; those that are in an initialiser may join for a round.
+    Collective: all ranks; ranks in an initialiser may join for one round.
 
     Raises:
       DisagreementError: the ranks' plans differ.
@@ -69,17 +69,17 @@ def begin(channel: Channel, visitor: Visitor, variables: Variables) -> None:
 
 
 def meet(channel: Channel, visitor: Visitor, read: Callable[[], Values]) -> tuple[bool, dict[str, np.ndarray]]:
-    """One round.
+    """Run one round of the protocol.
 
     Collective: all ranks.
 
     Args:
-      channel: of all ranks.
+      channel: channel of all ranks.
       visitor: this rank.
-      read: its values; called on the root if any rank wants them.
+      read: function that returns this rank's values; called on the root if any rank wants them.
 
     Returns:
-      Whether all ranks came for the same purpose, and the root's values by variable name (empty if nobody wants them).
+      Whether all ranks have the same purpose, and the root's values by variable name (empty if no rank wants them).
     """
     digest = agreement.digest(visitor.plan)
     said = (visitor.purpose, digest, visitor.broadcasts, visitor.own)
@@ -104,7 +104,7 @@ def meet(channel: Channel, visitor: Visitor, read: Callable[[], Values]) -> tupl
 
 
 def send(channel: Channel, values: Values, root: int = 0) -> dict[str, np.ndarray]:
-    """One rank's values, first their names, dtypes and shapes, then the bytes. Collective: all ranks."""
+    """Send one rank's values to all ranks and return them. Names, dtypes and shapes go first. Collective: all ranks."""
     plain = {n: np.asarray(v, order="C") for n, v in values.items() if v.dtype != object}
     other = {n: v for n, v in values.items() if v.dtype == object}  # strings
     header: Any = ([(n, v.dtype, v.shape) for n, v in plain.items()], other)

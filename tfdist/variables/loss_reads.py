@@ -1,8 +1,8 @@
-"""Loss reads: the variables whose values gradients are computed from, trained or not, looked up in a graph.
+"""Loss reads: finds the variables, trained or not, from whose values a graph computes gradients.
 
-A gradient follows from the loss, and that from what the forward pass reads. Where a variable is set from the batch of a
-rank (a codebook by moving averages, class centres) and read by the loss, the ranks' gradients are of other losses, and
-their average is nobody's.
+A gradient depends on the loss, and the loss on the variables that the forward pass reads. A script may set such a
+variable from a rank's own batch, for example class centres, or a codebook by moving averages. Then the ranks compute
+gradients of different losses, and their average is the gradient of none of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READING = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "_ReadVariab
 
 
 def loss_reads(tensors: Iterable[Any]) -> set[Hashable]:
-    """The keys (``markers.variable_key``) of the variables that symbolic tensors are made of."""
+    """Return the keys (``markers.variable_key``) of the variables that symbolic tensors depend on."""
     found: set[Hashable] = set()
     for op in ancestors([t.op for t in tensors if is_symbolic(t)], control=False):
         if op.type in REFERENCES:
@@ -35,7 +35,7 @@ def loss_reads(tensors: Iterable[Any]) -> set[Hashable]:
 
 
 def _read_by(op: tf.Operation) -> list[Any]:
-    """The handles whose variables an operation reads."""
+    """Return the handles of the variables that an operation reads."""
     handles = [t for t in op.inputs if t.dtype == tf.resource]
     if not handles:
         return []
@@ -49,7 +49,7 @@ _known: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
 
 
 def _arguments_read(body: Any) -> set[int]:
-    """The numbers of a function's arguments that are handles whose variables its results are made of."""
+    """Return the positions of a function's arguments that are handles of variables on which its results depend."""
     if body not in _known:
         places = {id(tensor): number for number, tensor in enumerate(body.inputs)}
         read = {id(tensor) for op in _inside(body) for tensor in _read_by(op)}

@@ -1,4 +1,4 @@
-"""Session variables: reads the values of a session's variables, and sets them; decides nothing."""
+"""Session variables: reads and sets the values of a session's variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SessionVariables:
     """The global variables of a session that can be set through their initialisers; see ``initial_sync.Variables``.
 
     Args:
-      session: whose.
+      session: session that holds the values.
       run: ``Session.run`` itself, without the hook around it.
     """
 
@@ -27,26 +27,26 @@ class SessionVariables:
         self._by_name = settable(session.graph)
 
     def read(self) -> dict[str, np.ndarray]:
-        """The values of all initialised variables."""
+        """Return the values of all initialised variables, by name."""
         try:
             read = self._run(self._session, list(self._by_name.values()))
         except tf.errors.FailedPreconditionError:
             values = {}
             for name, variable in self._by_name.items():
-                # One that is not initialised: if the step needs it, it will say so itself.
+                # An uninitialised variable is skipped: if the step needs it, TensorFlow raises an error.
                 with contextlib.suppress(tf.errors.FailedPreconditionError):
                     values[name] = array(self._run(self._session, variable))
             return values
         return {name: array(value) for name, value in zip(self._by_name, read, strict=True)}
 
     def value(self, variable: Any) -> np.ndarray | None:
-        """Of one variable; None if it has none."""
+        """Return the value of one variable; None if it is not initialised."""
         with contextlib.suppress(tf.errors.FailedPreconditionError):
             return array(self._run(self._session, variable))
         return None
 
     def values(self, variables: Sequence[Any]) -> list[np.ndarray]:
-        """Of several variables; zeros of one that is not initialised: another part of the program may train it."""
+        """Return values of variables; zeros for an uninitialised one, which another part of the program may train."""
         try:
             return [array(value) for value in self._run(self._session, list(variables))]
         except tf.errors.FailedPreconditionError:
@@ -54,7 +54,7 @@ class SessionVariables:
             return [_zeros(v) if value is None else value for v, value in found]
 
     def load(self, values: Values) -> None:
-        """Set variables through their initialisers, which adds nothing to a graph that may be finalised."""
+        """Set variables through their initialisers. This adds no operation to the graph, which may be finalised."""
         variables = self._by_name
         known = [name for name in variables if name in values]
         for name in known:
@@ -75,7 +75,7 @@ class SessionVariables:
 
 
 def settable(graph: Any) -> dict[str, Any]:
-    """The global variables that can be set through their initialisers, by name."""
+    """Return the global variables that can be set through their initialisers, by name."""
     return {
         v.name: v
         for v in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
@@ -89,5 +89,5 @@ def _zeros(variable: Any) -> np.ndarray:
 
 
 def array(value: Any) -> np.ndarray:
-    """TensorFlow hands scalar strings out as plain bytes."""
+    """Return a value as an array; TensorFlow returns scalar strings as plain bytes."""
     return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)

@@ -1,1 +1,1 @@
-"""ConvS2S: an encoder-decoder of convolutions."""
+"""ConvS2S: an encoder-decoder model made of convolutions."""

@@ -1,4 +1,4 @@
-"""The architecture (shape) of a convolutional model: the kernels' width, positions. Knows nothing of TensorFlow."""
+"""Architecture of a convolutional model: width of the kernels, positions. No TensorFlow code is used here."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from nmt.model.architecture import Architecture
 
 @dataclass(frozen=True)
 class ConvS2SArchitecture(Architecture):
-    """Sizes of one convolutional model, beside those of `Architecture`.
+    """Sizes of a convolutional model, in addition to those of `Architecture`.
 
-    Words' vectors may be of another width than the layers.
+    The embeddings may have another width than the layers.
 
     Attributes:
-        kernel_width: words that a layer reads at once; odd.
-        max_positions: words of the longest sentence, its end counted.
+        kernel_width: width of the convolutions in words, an odd number.
+        max_positions: greatest number of words of a sentence, end mark counted.
 
     Raises:
         ValueError: a value is outside what is allowed, or two values contradict each other.
@@ -34,15 +34,15 @@ class ConvS2SArchitecture(Architecture):
         if not self.language_model and self.source_size != self.target_size:
             raise ValueError(
                 f"source words have vectors of {self.source_size} numbers, target words of {self.target_size}: "
-                "attention compares them, and they must be of one width"
+                "attention compares them, and they must have one width"
             )
 
     @property
     def has_attention(self) -> bool:
-        """Whether a step of the decoder tells where in the source it looked."""
+        """True if a decoder step returns attention weights over the source."""
         return not self.language_model
 
     @property
     def longest(self) -> int | None:
-        """Words of the longest sentence, its end counted."""
+        """Greatest number of words of a sentence, end mark counted."""
         return self.max_positions

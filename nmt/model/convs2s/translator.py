@@ -1,11 +1,12 @@
 """ConvS2S (Gehring et al. 2017, "Convolutional Sequence to Sequence Learning").
 
     encoder   words and positions; gated convolutions over words around each word, each with a residual connection
-    decoder   the same over words before; behind each convolution attention to the source
+    decoder   gated convolutions over each word and the words before it, each followed by attention to the source
 
-Kernels but the output layer's are normalised (`nmt.model.parts.dense`), and all start as the paper has it (section
-3.5). The gradient of the encoder's layers is divided by the number of attentions, each of which adds to it (section
-3.4). Training computes all target positions at once; search takes one at a time, and keeps what the convolutions read.
+All kernels but the output layer's have weight normalisation (`nmt.model.parts.dense`). Initial values are the paper's
+(section 3.5). The gradient of the encoder is divided by the number of attentions, because each of them adds to it
+(section 3.4). Training computes all target positions at once. Search computes one position at a time and keeps the
+convolutions' inputs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _WORDS = Draw("normal", 0.1)
 
 
 class _Sources(NamedTuple):
-    """What steps read of the source: keys and values [batch, source time, size], the mask, the length's root."""
+    """Tensors of the source that steps read; the arguments of `Attention`."""
 
     keys: tf.Tensor
     values: tf.Tensor
@@ -40,7 +41,7 @@ class _Sources(NamedTuple):
 
 
 class _Begin:
-    """Words with their positions, and what the lowest layer reads."""
+    """Adds positions to embedded words and projects them to the inputs of the lowest layer."""
 
     def __init__(self, architecture: ConvS2SArchitecture, size: int, dropout: Dropout) -> None:
         self._positions = Learned("positions", architecture.max_positions, size, _WORDS)
@@ -48,12 +49,12 @@ class _Begin:
         self._dropout = dropout
 
     def __call__(self, embedded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Of words [time, batch, size]: those with positions, and [time, batch, units]."""
+        """Return words [time, batch, size] with positions added, and the lowest layer's inputs [time, batch, units]."""
         placed = self._dropout(embedded + self._positions.first(tf.shape(embedded)[0])[:, None])
         return placed, self._input(placed)
 
     def step(self, embedded: tf.Tensor, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The same of words [rows, size] at one place; without dropout."""
+        """Return the same for words [rows, size] at one position, without dropout."""
         placed = embedded + self._positions.at(place)
         return placed, self._input(placed)
 
@@ -75,7 +76,7 @@ class _Encoder:
         placed, x = self._begin(embedded)
         for number, layer in enumerate(self._layers):
             with tf.device(self._placement.layer(number)):
-                # What is behind a sentence is zero, as what is before it.
+                # Words past a sentence's end are zero, as those before its start.
                 x = (layer(self._dropout(x) * words, self._before) + x) * ROOT_HALF
         outputs = _slowed(self._output(x), self._share) * words
         return Memory(outputs, lengths, tf.transpose((outputs + placed) * ROOT_HALF, [1, 0, 2]))
@@ -123,14 +124,14 @@ class ConvS2STranslator(Translator):
 
 
 class _Decoding(Decoding):
-    """A decoder with one memory."""
+    """A convolutional decoder for one memory."""
 
     def __init__(self, decoder: _Decoder, memory: Memory, language_model: bool) -> None:
         self._decoder = decoder
         dtype, batch = memory.outputs.dtype, tf.shape(memory.lengths)[0]
         before = tf.zeros(tf.stack([batch, decoder.width - 1, decoder.units]), dtype)
         before.set_shape([None, decoder.width - 1, decoder.units])
-        # Of each layer, what its convolution reads of the words before; and how many words there have been.
+        # The earlier inputs that each layer's convolution reads, and the number of words so far.
         self.initial_state = (tuple(before for _ in decoder.layers), tf.zeros(tf.stack([batch]), tf.int32))
         if not language_model:
             keys = tf.transpose(memory.outputs, [1, 0, 2])
@@ -138,7 +139,7 @@ class _Decoding(Decoding):
             self.sources = _Sources(keys, memory.state, mask, tf.sqrt(tf.cast(memory.lengths, dtype)))
 
     def all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
-        """The outputs for given target words, with dropout."""
+        """Return the outputs for given target words, with dropout."""
         decoder = self._decoder
         placed, x = decoder.begin(embedded)
         words = tf.transpose(placed, [1, 0, 2])
@@ -152,9 +153,9 @@ class _Decoding(Decoding):
         return decoder.dropout(decoder.output(x))
 
     def step(self, embedded: tf.Tensor, state: Any, sources: Any) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
-        """One step without dropout; the weights are the mean of the layers'."""
+        """Run one step without dropout; the attention weights are the mean over the layers."""
         decoder, (kept, places) = self._decoder, state
-        placed, x = decoder.begin.step(embedded, tf.reduce_max(places))  # all are at one place
+        placed, x = decoder.begin.step(embedded, tf.reduce_max(places))  # all rows are at the same position
         looked: list[tf.Tensor] = []
         after: list[tf.Tensor] = []
         for number, (convolution, attention) in enumerate(decoder.layers):
@@ -171,7 +172,7 @@ class _Decoding(Decoding):
     def _of_sentences(
         self, attention: Attention, h: tf.Tensor, placed: tf.Tensor, sources: _Sources
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Attention of rows [rows, ...], of which each sentence has as many, one after the other."""
+        """Run attention for rows [rows, ...]; each sentence has equally many consecutive rows."""
         sentences = tf.shape(sources.keys)[0]
 
         def grouped(rows: tf.Tensor) -> tf.Tensor:
@@ -182,7 +183,7 @@ class _Decoding(Decoding):
 
 
 def _slowed(values: tf.Tensor, share: float) -> tf.Tensor:
-    """The same values, of whose gradient a share is passed on."""
+    """Return the same values; their gradient is multiplied by `share`."""
 
     @tf.custom_gradient
     def same(values: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:

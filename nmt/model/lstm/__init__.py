@@ -1,1 +1,1 @@
-"""The recurrent family: LSTM, GRU and NAS stacks with attention, as in the TensorFlow NMT tutorial."""
+"""Recurrent model family: LSTM, GRU and NAS stacks with attention, as in the TensorFlow NMT tutorial."""

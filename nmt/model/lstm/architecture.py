@@ -1,4 +1,4 @@
-"""The architecture (shape) of a recurrent model: cells, stacks, directions, attention. Knows nothing of TensorFlow."""
+"""Architecture of a recurrent model: cells, layers, directions, attention. No TensorFlow code is used here."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ ATTENTION_ARCHITECTURES = ("standard", "gnmt", "gnmt_v2")
 
 @dataclass(frozen=True)
 class LSTMArchitecture(Architecture):
-    """Sizes and choices of one recurrent model, beside those of `Architecture`.
+    """Sizes and choices of a recurrent model, in addition to those of `Architecture`.
 
-    A bidirectional encoder gives half of its layers to each direction; `num_units` is the size of each cell's state and
-    of the attention vector.
+    A "bi" encoder has half of its layers in each direction. `num_units` is the size of each cell's state and of the
+    attention vector.
 
     Attributes:
-        num_encoder_residual_layers: how many top layers add their input to their output (bi: half of it,
-            rounded down, in each direction; gnmt: of the layers in one direction).
-        num_decoder_residual_layers: the same for the decoder.
+        num_encoder_residual_layers: number of top encoder layers with a residual connection. "bi": half of it, rounded
+            down, in each direction; "gnmt": only unidirectional layers count.
+        num_decoder_residual_layers: number of top decoder layers with a residual connection.
         encoder_type: "uni", "bi" or "gnmt" (see `nmt.model.lstm.encoder`).
-        attention: the score of the attention, or "" for a decoder that sees the encoder's last state only.
-        attention_architecture: "standard" is one attention around the whole decoder stack, fed back as input;
-            "gnmt" and "gnmt_v2" have it around the bottom layer (see `nmt.model.lstm.gnmt_decoder`).
-        output_attention: whether the attention vector (else the top cell's output) is projected to logits;
-            no matter to "gnmt" and "gnmt_v2", which have no such vector.
-        pass_hidden_state: whether the decoder starts from the encoder's last state (else from zeros).
+        attention: score function of the attention; "" for none: the decoder reads the encoder's last state only.
+        attention_architecture: "standard": one attention around the whole decoder stack, fed back as input; "gnmt" and
+            "gnmt_v2": attention around the bottom layer (see `nmt.model.lstm.gnmt_decoder`).
+        output_attention: True if the output layer reads the attention vector, False for the top cell's output. Not used
+            by "gnmt" and "gnmt_v2", which have no attention vector.
+        pass_hidden_state: True if the decoder starts from the encoder's last state, False for zeros.
         unit_type: kind of recurrent cell: "lstm", "gru", "layer_norm_lstm" or "nas".
-        forget_bias: added to the forget gate's pre-activation; only the two LSTMs have one.
+        forget_bias: constant added to the forget gate's pre-activation, in "lstm" and "layer_norm_lstm" only.
 
     Raises:
         ValueError: a value is outside what is allowed, or two values contradict each other.
@@ -70,8 +70,8 @@ class LSTMArchitecture(Architecture):
                 "bottom one of them in both directions"
             )
         self._check_attention_architecture()
-        # What a cell reads is added to its output only where both are of one width: not an embedding of another size,
-        # not both directions below the bottom unidirectional layer of "gnmt", and not [embedding; attention].
+        # A residual connection needs inputs as wide as num_units. Three kinds of inputs are wider or narrower: an
+        # embedding of another width, the two directions' outputs in "gnmt", and [embedding; attention].
         adds = self.source_size == self.num_units
         wider = 2 if self.encoder_type == "gnmt" else int(not adds)
         self._check_residual("num_encoder_residual_layers", self.num_encoder_layers - wider)
@@ -87,14 +87,14 @@ class LSTMArchitecture(Architecture):
             )
         if not self.pass_hidden_state and not self.attention:
             raise ValueError(
-                "pass_hidden_state is False and attention is '': the decoder would not see the source; "
-                "choose an attention"
+                "pass_hidden_state is False and attention is '': the decoder would not see the source. "
+                "Choose an attention"
             )
 
     def _check_language_model(self) -> None:
         if self.attention or self.pass_hidden_state:
             raise ValueError(
-                "a language_model has no source to look at: attention must be '' and pass_hidden_state False"
+                "a language_model has no source to attend to: attention must be '' and pass_hidden_state False"
             )
 
     def _check_attention_architecture(self) -> None:
@@ -116,10 +116,10 @@ class LSTMArchitecture(Architecture):
 
     @property
     def memory_size(self) -> int:
-        """Width of the encoder's top outputs, which attention reads."""
+        """Width of the top encoder layer's outputs, which attention reads."""
         return 2 * self.num_units if self.encoder_type == "bi" else self.num_units
 
     @property
     def has_attention(self) -> bool:
-        """Whether the decoder has one."""
+        """True if the decoder has an attention."""
         return bool(self.attention)

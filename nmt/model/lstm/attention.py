@@ -1,14 +1,14 @@
-"""Attention: how a decoder step looks at the encoder's outputs.
+"""Attention of a decoder step to the encoder's outputs (the memory).
 
-A query q [num_units] is scored against the key of each source position; a softmax over the positions inside
-the sentence gives the weights; the context is the weighted sum of the memory (not of the keys).
+A query q [num_units] is scored against the key of each source position. A softmax over the positions of the sentence
+gives the weights. The context is the weighted sum of the memory (not of the keys).
 
     luong           score = q . K                                (Luong et al. 2015, eq. 8, "general")
     scaled_luong    score = g (q . K)
     bahdanau        score = v . tanh(K + q Wq)                   (Bahdanau et al. 2015, appendix A.1.2)
     normed_bahdanau score = g v / |v| . tanh(K + q Wq + b)       (Salimans & Kingma 2016, eq. 2)
 
-with K = memory Wm. Everything that does not depend on the query is formed once, outside the decoder's loop.
+with K = memory Wm. Everything that does not depend on the query is computed once, before the decoder's loop.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Score = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 class AttendedMemory(NamedTuple):
-    """What an attention reads of a batch of sentences, formed once.
+    """Tensors of a batch of sentences that attention reads, computed once.
 
     Attributes:
-        keys: [batch, time, num_units].
-        values: the memory, batch-major: [batch, time, memory_size], zero past the end.
-        outside: [batch, time], added to the scores: 0 inside a sentence, hugely negative past its end.
+        keys: keys, [batch, time, num_units].
+        values: memory in batch-major order, [batch, time, memory_size], zero past the end.
+        outside: mask added to the scores, [batch, time]: 0 inside a sentence, -1e30 past its end.
     """
 
     keys: tf.Tensor
@@ -43,13 +43,13 @@ class AttendedMemory(NamedTuple):
 class Attention:
     """The variables of an attention.
 
-    Creates, in the current variable scope, `memory_layer/kernel` [memory_size, num_units] and below
-    `wrapper` those of the score: `luong_attention/attention_g` [] or
+    Creates, in the current variable scope, `memory_layer/kernel` [memory_size, num_units]. The variables of the score
+    are in the scope `wrapper`: `luong_attention/attention_g` [] or
     `bahdanau_attention/{query_layer/kernel, attention_v, attention_g, attention_b}`.
 
     Args:
-        architecture: the model's.
-        wrapper: the scope of what the attention is around.
+        architecture: the model's architecture.
+        wrapper: variable scope of the cells that the attention is around.
     """
 
     def __init__(self, architecture: LSTMArchitecture, wrapper: str) -> None:
@@ -73,7 +73,7 @@ class Attention:
                     self._query_layer = tf.identity(get("kernel", [units, units]))
 
     def over(self, memory: tf.Tensor, lengths: tf.Tensor) -> BoundAttention:
-        """Look at this memory [time, batch, memory_size], of these lengths (int32 [batch])."""
+        """Return the attention to this memory [time, batch, memory_size], of these lengths (int32 [batch])."""
         time, batch = tf.unstack(tf.shape(memory)[:2])
         inside = tf.sequence_mask(lengths, time, memory.dtype)
         values = tf.transpose(memory, [1, 0, 2]) * inside[:, :, None]
@@ -82,8 +82,8 @@ class Attention:
             tf.matmul(flat, self._memory_layer),
             tf.stack([batch, time, self._memory_layer.shape[1]]),
         )
-        # A large finite number instead of minus infinity: the weights past the end are exactly 0 all the
-        # same, and a sentence of no words gets a context of zeros instead of NaN.
+        # With a large finite number instead of minus infinity, weights past the end are exactly 0, too. And a sentence
+        # without words gets a context of zeros instead of NaN.
         outside = (inside - 1.0) * 1e30
         if "luong" in self._kind:
             scaled = keys * self._g if self._kind == "scaled_luong" else keys
@@ -105,15 +105,15 @@ class Attention:
 
 
 class BoundAttention:
-    """An attention over one batch of sentences.
+    """An attention to one batch of sentences.
 
     Args:
-        score: the score of queries against keys.
-        is_product: whether the score is the product of query and key.
-        memory: of the sentences.
+        score: score function of queries and keys.
+        is_product: True if the score is the dot product of query and key.
+        memory: keys, values and mask of the sentences.
 
     Attributes:
-        memory: as given.
+        memory: keys, values and mask of the sentences.
     """
 
     def __init__(self, score: Score, is_product: bool, memory: AttendedMemory) -> None:
@@ -122,11 +122,11 @@ class BoundAttention:
         self.memory = memory
 
     def __call__(self, query: tf.Tensor, memory: AttendedMemory) -> tuple[tf.Tensor, tf.Tensor]:
-        """Several queries a sentence, without a copy of the memory for each.
+        """Return contexts and weights of several queries per sentence, without a copy of the memory for each query.
 
         Args:
-            query: [batch * queries, num_units], those of a sentence one after the other.
-            memory: of the batch, which may be some of the sentences only.
+            query: queries, [batch * queries, num_units]; those of a sentence are consecutive.
+            memory: the attribute `memory`, or its rows for some of the sentences.
 
         Returns:
             the contexts [batch * queries, memory_size] and the weights [batch * queries, time].
@@ -137,12 +137,12 @@ class BoundAttention:
         return context, tf.reshape(weights, tf.stack([-1, tf.shape(values)[1]]))
 
     def in_loop(self, steps: tf.Tensor, context_kernel: tf.Tensor | None = None) -> AttentionInLoop:
-        """The same for all times of one loop of so many steps, with one query a sentence.
+        """Return this attention for use in one loop, with one query per sentence.
 
         Args:
-            steps: of the loop, int32 [].
-            context_kernel: [memory_size, width], with which the loop would multiply each context: the memory is
-                multiplied instead, once, and contexts are the products [batch, width].
+            steps: number of steps of the loop, int32 [].
+            context_kernel: kernel that each context is to be multiplied with, [memory_size, width]. The memory is
+                multiplied once instead, and the contexts are these products [batch, width]. None for none.
         """
         memory = self.memory
         if context_kernel is not None:
@@ -154,14 +154,14 @@ class BoundAttention:
 
 
 class AttentionInLoop:
-    """A `BoundAttention` in one loop, the gradients of keys and values formed after it (see
-    `nmt.model.lstm.deferred_gradients`).
+    """A `BoundAttention` in one loop; the gradients of keys and values are computed after the loop.
 
-    Keys of an additive score pass through a tanh with the query, so that theirs are formed step by step.
+    See `nmt.model.lstm.deferred_gradients`. With an additive score (bahdanau) the keys' gradients are computed step by
+    step, because keys and query pass through a tanh together.
 
     Attributes:
-        outside: what the loop has to read first, [steps, batch, time].
-        zeros: what the loop has to read second, [steps, batch, width of a context].
+        outside: the mask for each step, [steps, batch, time], which `step` takes.
+        zeros: zeros for each step, [steps, batch, width of a context], which `step` takes.
     """
 
     def __init__(
@@ -185,12 +185,12 @@ class AttentionInLoop:
         self.zeros = self._values.carry(zeros)
 
     def step(self, query: tf.Tensor, outside: tf.Tensor, zeros: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """As calling a `BoundAttention`; queries and weights of all times go to `close` after the loop."""
+        """Return contexts and weights of one step. Pass the queries and weights of all times to `close`."""
         weights = tf.nn.softmax(self._scores(query) + outside)
         return _weighted_sum(weights, self._values.value) + zeros, weights
 
     def close(self, queries: tf.Tensor, weights: tf.Tensor) -> None:
-        """Take [steps, batch, num_units] and [steps, batch, time]."""
+        """Take all queries [steps, batch, num_units] and weights [steps, batch, time] after the loop."""
         self._values.fed(weights)
         if self._keys_operand is not None:
             self._keys_operand.fed(queries)
@@ -201,12 +201,12 @@ def _dots(query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
 
 
 def _by_sentence(query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-    """[batch * queries, num_units] -> [batch, queries, num_units]."""
+    """Reshape queries [batch * queries, num_units] to [batch, queries, num_units]."""
     return tf.reshape(query, tf.stack([tf.shape(keys)[0], -1, query.shape[1]]))
 
 
 def _products(vectors: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """[batch, n], [batch, time, n] -> [batch, time]: each sentence's vector times its rows, which get no gradient."""
+    """[batch, n], [batch, time, n] -> [batch, time]: each sentence's vector times its rows. Rows get no gradient."""
 
     @tf.custom_gradient
     def products(vectors: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
@@ -216,7 +216,7 @@ def _products(vectors: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 
 
 def _weighted_sum(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """[batch, time], [batch, time, n] -> [batch, n]: the sum of each sentence's rows, which get no gradient."""
+    """[batch, time], [batch, time, n] -> [batch, n]: weighted sum of each sentence's rows. Rows get no gradient."""
 
     @tf.custom_gradient
     def weighted(weights: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
@@ -225,7 +225,7 @@ def _weighted_sum(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     return weighted(weights)
 
 
-# Each is the other's gradient. With the vector on the right, a third faster than with the rows' transpose there.
+# Each function is the gradient of the other. A vector as the right operand is a third faster than transposed rows.
 def _each_row(vectors: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     return tf.squeeze(tf.matmul(rows, vectors[:, :, None]), 2)
 

@@ -1,6 +1,6 @@
-"""The kinds of recurrent cells: LSTM, GRU, LSTM with layer normalisation, NAS.
+"""Kinds of recurrent cells: LSTM, GRU, LSTM with layer normalisation, NAS.
 
-In their formulas x is the input, [ahead; inside], and ';' joins vectors. The variables are named as those of
+In the formulas x is the input, [ahead; inside], and ';' concatenates vectors. The variables have the names of
 TensorFlow 1's cells (`tf.nn.rnn_cell` and `tf.contrib.rnn`).
 """
 
@@ -28,15 +28,15 @@ class LSTMCell(Cell):
 
     Args:
         ahead_size: width of the input part that `project` takes; may be 0.
-        inside_size: width of the input part that is only known in the loop; may be 0.
+        inside_size: width of the input part that the loop computes; may be 0.
         num_units: width of c and h.
-        forget_bias: added to the forget gate's pre-activation.
-        device: where its variables and operations are.
+        forget_bias: constant added to the forget gate's pre-activation.
+        device: name of the device of its variables and operations.
     """
 
     def __init__(self, ahead_size: int, inside_size: int, num_units: int, forget_bias: float, device: str) -> None:
         with tf.device(device), tf.compat.v1.variable_scope("basic_lstm_cell"):
-            # Ahead of the loop, not in each step.
+            # The forget bias is added once before the loop, not in each step.
             lift = np.repeat([0.0, 0.0, forget_bias, 0.0], num_units)
             gates = Product(ahead_size, inside_size + num_units, 4 * num_units, bias=0.0, lift=lift)
         super().__init__(num_units, [gates], device)
@@ -104,15 +104,15 @@ class GRUCell(Cell):
         n    = tanh([x; r * h] Wc + bc)
         h'   = u * h + (1 - u) * n
 
-    Creates `gru_cell/gates/{kernel,bias}` [ahead_size + inside_size + num_units, 2 * num_units], [2 *
-    num_units] and `gru_cell/candidate/{kernel,bias}` of half that width in the current variable scope. The
-    gates' bias starts from 1, so that the state is kept at first; the candidate's from 0.
+    Creates, in the current variable scope, `gru_cell/gates/{kernel,bias}` [ahead_size + inside_size + num_units, 2 *
+    num_units], [2 * num_units] and `gru_cell/candidate/{kernel,bias}` of half that width. The gates' bias starts from
+    1, so that the cell keeps its state at first; the candidate's bias starts from 0.
 
     Args:
         ahead_size: width of the input part that `project` takes; may be 0.
-        inside_size: width of the input part that is only known in the loop; may be 0.
+        inside_size: width of the input part that the loop computes; may be 0.
         num_units: width of h.
-        device: where its variables and operations are.
+        device: name of the device of its variables and operations.
     """
 
     state_type = GRUState
@@ -134,7 +134,7 @@ class GRUCell(Cell):
 
 
 class NASCell(Cell):
-    """The cell found by architecture search (Zoph & Le 2017, figure 8, right, and appendix A).
+    """Cell found by neural architecture search (Zoph & Le 2017, figure 8, right, and appendix A).
 
         a, m = x K, h R, in 8 parts each
         p_k  = a_k + m_k, but p_3 = a_3 * m_3
@@ -148,9 +148,9 @@ class NASCell(Cell):
 
     Args:
         ahead_size: width of the input part that `project` takes; may be 0.
-        inside_size: width of the input part that is only known in the loop; may be 0.
+        inside_size: width of the input part that the loop computes; may be 0.
         num_units: width of c and h.
-        device: where its variables and operations are.
+        device: name of the device of its variables and operations.
     """
 
     def __init__(self, ahead_size: int, inside_size: int, num_units: int, device: str) -> None:
@@ -170,7 +170,7 @@ class NASCell(Cell):
 
 
 def make_cell(architecture: LSTMArchitecture, ahead_size: int, inside_size: int, device: str) -> Cell:
-    """A cell of the architecture's kind in the current variable scope, with these sizes of input."""
+    """Create a cell of the architecture's kind in the current variable scope, with these input sizes."""
     units, forget_bias = architecture.num_units, architecture.forget_bias
     match architecture.unit_type:
         case "lstm":
@@ -182,7 +182,7 @@ def make_cell(architecture: LSTMArchitecture, ahead_size: int, inside_size: int,
         case "nas":
             return NASCell(ahead_size, inside_size, units, device)
         case other:
-            raise ValueError(f"unit_type is {other!r}, of which there is no cell")
+            raise ValueError(f"unit_type is {other!r}; there is no such cell")
 
 
 def make_stack(
@@ -193,11 +193,11 @@ def make_stack(
     placement: Placement,
     base: int = 0,
 ) -> list[Cell]:
-    """The cells of one stack, bottom first, in the current variable scope.
+    """Create the cells of one stack in the current variable scope and return them, bottom first.
 
-    The sizes are those of the bottom cell's input. The upper cells read the layer below ahead of the loop if
-    the bottom one has no part inside the loop, else inside it. A single layer is not named
-    `multi_rnn_cell/cell_0`. `base` is the bottom layer's number for the placement.
+    `ahead_size` and `inside_size` are the bottom cell's. The upper cells read the layer below before the loop if
+    `inside_size` is 0, else inside the loop. The scope `multi_rnn_cell/cell_<i>` is used for several layers only.
+    `base` is the bottom layer's number for the placement.
     """
     units = architecture.num_units
     above = (0, units) if inside_size else (units, 0)

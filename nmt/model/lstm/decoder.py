@@ -1,4 +1,4 @@
-"""The decoder with attention and input feeding: memory and target words -> one output vector per target position.
+"""Decoder with attention and input feeding: memory and target words -> one output vector per target position.
 
 With attention (Luong et al. 2015, section 3.3, "input feeding"; linear where they have a tanh):
 
@@ -6,8 +6,8 @@ With attention (Luong et al. 2015, section 3.3, "input feeding"; linear where th
     attention_t = Wa [q_t; context(q_t)]
     output_t    = attention_t, or q_t if output_attention is off
 
-Without attention it is a plain stack that starts from the encoder's last state. Training runs over all target
-words in one loop; search takes the same step one at a time.
+Without attention the decoder is a plain stack of layers that starts from the encoder's last state. Training runs over
+all target words in one loop; search runs the same step for one word at a time.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from nmt.model.parts.placement import Placement
 
 
 class DecoderState(NamedTuple):
-    """State between two target words.
+    """State of the decoder between two target words.
 
     Attributes:
-        cells: one per layer, bottom first.
-        attention: what is fed back of the last attention, [batch, its width]; [batch, 0] without attention.
+        cells: state of each layer's cell, bottom first.
+        attention: the last step's attention vector (or context), which the next step reads, [batch, width]; width 0
+            without attention.
     """
 
     cells: tuple[CellState, ...]
@@ -43,19 +44,19 @@ class DecoderState(NamedTuple):
 
 
 class BoundDecoder(Decoding):
-    """A decoder with one batch of source sentences.
+    """A decoder for one batch of source sentences.
 
     Args:
-        architecture: the model's.
-        cells: of the layers, bottom first.
-        memory: of the sentences.
-        attention_width: of what is fed back.
-        device: where everything but the cells is.
-        bound: the attention to this memory, if there is one.
+        architecture: the model's architecture.
+        cells: cells of the layers, bottom first.
+        memory: memory of the sentences.
+        attention_width: width of `DecoderState.attention`.
+        device: name of the device of everything but the cells.
+        bound: the attention to this memory; None without attention.
 
     Attributes:
-        initial_state: before the first target word.
-        sources: what attention reads.
+        initial_state: state before the first target word.
+        sources: the memory as attention reads it; () without attention.
     """
 
     def __init__(
@@ -78,14 +79,14 @@ class BoundDecoder(Decoding):
         self.initial_state = DecoderState(memory.state if architecture.pass_hidden_state else zeros, attention)
 
     def all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
-        """The outputs for given target words, with dropout."""
+        """Return the outputs for given target words, with dropout."""
         with tf.device(self._device):
             return self._all_steps(embedded)
 
     def step(
         self, embedded: tf.Tensor, state: DecoderState, sources: Any
     ) -> tuple[tf.Tensor, DecoderState, tf.Tensor | None]:
-        """One step without dropout."""
+        """Run one step without dropout."""
         with tf.device(self._device):
             return self._step(embedded, state, sources)
 
@@ -102,10 +103,10 @@ class BoundDecoder(Decoding):
 
 
 class Decoder:
-    """The variables of a decoder without attention or with one around the whole stack.
+    """The variables of a decoder without attention, or with attention around the whole stack.
 
-    Creates `decoder/...` in the current variable scope; with attention the stack is below
-    `decoder/attention`, together with `attention_layer/kernel` [num_units + memory_size, num_units].
+    Creates `decoder/...` in the current variable scope. With attention, `decoder/attention` holds the stack and
+    `attention_layer/kernel` [num_units + memory_size, num_units].
     """
 
     def __init__(self, architecture: LSTMArchitecture, dropout: Dropout, placement: Placement) -> None:
@@ -127,7 +128,7 @@ class Decoder:
                     self.attention_layer_for_search = loop_kernel.for_search(self.attention_layer)
 
     def over(self, memory: Memory) -> BoundDecoder:
-        """Decode with this memory."""
+        """Return the decoder for this memory."""
         with tf.device(self.device):
             return _BoundStack(self, memory)
 
@@ -152,16 +153,16 @@ class _BoundStack(BoundDecoder):
         return self._all_steps_with_attention(self._attention, embedded)
 
     def _all_steps_with_attention(self, bound: BoundAttention, embedded: tf.Tensor) -> tf.Tensor:
-        """Training's loop over the target: the equations above, in four parts.
+        """Run the training loop over all target words: the equations above, in four parts.
 
-        1. Ahead of the loop: the bottom cell's product with the words, for all times at once; the memory's with its
-           part of Wa, since Wa [q; sum a_s m_s] = Wa_q q + sum a_s (Wa_m m_s); dropout's masks.
-        2. `step`, the recurrence: the stack reads [y_t; attention_{t-1}], its top is the query, and so on.
-        3. The loop itself, which reads what is known ahead and writes outputs, and what was multiplied inside.
-        4. After it: what was multiplied is told, for the gradients (see `nmt.model.lstm.deferred_gradients`).
+        1. Before the loop: the bottom cell's product with the words for all times, dropout masks, and the memory's
+           product with its part of Wa. For Wa [q; sum a_s m_s] = Wa_q q + sum a_s (Wa_m m_s).
+        2. `step`, the recurrence: the stack reads [y_t; attention_{t-1}], and its top output is the query.
+        3. The loop: it reads the products of part 1 and writes the outputs and the factors multiplied inside.
+        4. After the loop: the factors are passed on for the gradients (see `nmt.model.lstm.deferred_gradients`).
         """
         dropout, units, depth = self._decoder.dropout, self._decoder.architecture.num_units, len(self._cells)
-        # What the bottom cell reads ahead of the loop; the upper ones read nothing there.
+        # The inputs known before the loop: the embedded words for the bottom cell, nothing (width 0) for the others.
         ahead = [dropout(embedded)] + [embedded[:, :, :0]] * (depth - 1)
         cells = [cell.in_loop(cell.project(x)) for cell, x in zip(self._cells, ahead, strict=True)]
         of_query, of_memory = tf.split(self._decoder.attention_layer, [units, -1])
@@ -169,7 +170,7 @@ class _BoundStack(BoundDecoder):
         attention = bound.in_loop(tf.shape(embedded)[0], of_memory)
         query_kernel = LoopKernel(of_query)
         zeros = query_kernel.carry(attention.zeros)
-        # One mask for the attention vector that is fed back, and one for each upper layer's input.
+        # One mask for the attention vector that the bottom cell reads, and one for each upper layer's input.
         masks = []
         if dropout.active:
             shape = tf.concat([tf.shape(embedded)[:2], [units]], 0)
@@ -227,7 +228,7 @@ class _BoundStack(BoundDecoder):
     def _climb(
         self, inputs: tf.Tensor, advance: Callable[[int, tf.Tensor], CellState]
     ) -> tuple[tf.Tensor, tuple[CellState, ...]]:
-        """From layer to layer, with residual connections; `advance` runs one."""
+        """Run one step of all layers with residual connections; `advance` runs one layer."""
         states = []
         for layer in range(len(self._cells)):
             after = advance(layer, inputs)

@@ -1,25 +1,25 @@
-"""Deferred weight gradients: what a loop over time multiplies with gets its gradient once, after the loop.
+"""Deferred weight gradients: the gradient of a loop's kernel is computed once, after the loop over time.
 
-The problem. A recurrent layer multiplies in every step with the same matrix W (here a kernel; keys and values of the
-attention are alike):
+The problem. A recurrent layer multiplies in every step with the same matrix W (a kernel, or keys and values of an
+attention):
 
-    r_t = a_t + f_t W            a_t known ahead of the loop (x_t W_x + b), f_t only inside it (h_{t-1}, say)
+    r_t = a_t + f_t W            a_t known before the loop (x_t W_x + b), f_t inside it only (for example h_{t-1})
 
-TensorFlow differentiates the loop step by step (backpropagation through time): step t makes the small product f_t^T
-dr_t and adds it to a sum as large as W. For 256 units that reads and writes a megabyte or two in each step, to add
-what 64 sentences have to say. The same sum is one large product over all times, and fast:
+TensorFlow differentiates the loop step by step (backpropagation through time). Step t computes the small product
+f_t^T dr_t and adds it to a sum as large as W. For 256 units, each step reads and writes a megabyte or two to add the
+gradients of 64 sentences. The same sum is one large, fast product over all times:
 
     dW = sum_t f_t^T dr_t = [f_1; f_2; ...]^T [dr_1; dr_2; ...]
 
-The trick. Two things are needed for that product after the loop: all f_t and all dr_t.
+The trick. This product after the loop needs all f_t and all dr_t.
 
 - The f_t are easy: the loop writes them out, as it writes its outputs.
-- The dr_t exist in the backward loop only. But r_t = a_t + ..., so dr_t is also the gradient of a_t: the gradient that
-  TensorFlow hands back to the [time, batch, width] tensor a from which the loop read the a_t. Whoever stands between a
-  and the loop sees [dr_1; dr_2; ...] go by.
+- The dr_t exist in the backward loop only. But r_t = a_t + ..., so dr_t is also the gradient of a_t. TensorFlow passes
+  all of these to the tensor a [time, batch, width], from which the loop has read the a_t. An operation between a and
+  the loop therefore receives [dr_1; dr_2; ...] as its gradient.
 
-`LoopOperand.carry` stands there: an identity whose gradient passes da on and forms dW on the way. Inside the loop W
-is cut off by `stop_gradient`, so that nothing is counted twice (f_t gets its gradient dr_t W^T there as ever).
+`LoopOperand.carry` is this operation: an identity whose gradient function passes da on and also computes dW. Inside
+the loop `stop_gradient` excludes W, so that no gradient is counted twice (f_t gets its gradient dr_t W^T as usual).
 
     forward                                            backward
 
@@ -30,15 +30,15 @@ is cut off by `stop_gradient`, so that nothing is counted twice (f_t gets its gr
                         f_1  f_2  f_3 ... ------------ fed ----------+
 
 Hence the order of use: `carry` before the loop, `value` inside, `fed` after it. `carry` is built before the f_t are
-known; its gradient is built after, when TensorFlow differentiates, and that is when it looks at what was `fed`.
+known. Its gradient is built later, when TensorFlow differentiates, and only then reads the values passed to `fed`.
 
-Where nothing is known ahead of the loop that could carry dr_t (the attention's context has no such term), the loop
-reads and adds zeros, whose gradient is dr_t all the same: `AttentionInLoop.zeros`, `AttentionInLoop.outside`.
+An attention's context has no term a_t that is known before the loop. The loop then reads and adds zeros, whose gradient
+is dr_t, too: `AttentionInLoop.zeros`, `AttentionInLoop.outside`.
 
-Who uses it: `recurrent_cell.Product.in_loop` for kernels (`matrix_gradient`); `attention.AttentionInLoop` for keys
-and values, one matrix for each sentence (`batch_gradient`); `recurrence`, `decoder` and `gnmt_decoder` run
-the loops, and tell after them what was fed (`close`). The step of search uses none of it. On a CPU this saves 5-7 %
-of a training step; that the gradients are those of finite differences is a test.
+Users: `recurrent_cell.Product.in_loop` for kernels (`matrix_gradient`) and `attention.AttentionInLoop` for keys and
+values, which are one matrix per sentence (`batch_gradient`). `recurrence`, `decoder` and `gnmt_decoder` run the loops
+and afterwards pass on the f_t (`close`). The step of search does not use it. On a CPU this saves 5-7 % of a training
+step. A test compares the gradients with finite differences.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ import tensorflow as tf
 class LoopOperand:
     """One operand that all steps of one loop multiply with.
 
-    Use, in this order: `carry` the term ahead of the loop; in the loop multiply with `value` and add the term
-    of that time; after the loop say what was `fed`.
+    Order of use: before the loop, pass the term a to `carry`. In the loop, multiply with `value` and add the term of
+    that time. After the loop, pass the other factors of all times to `fed`.
 
     Args:
-        operand: the operand.
-        gradient: (fed [time, ...], d result [time, ...]) -> d operand.
+        operand: the operand W.
+        gradient: function (f [time, ...], gradients dr [time, ...]) -> the gradient dW.
 
     Attributes:
         value: the operand without a gradient, for use inside the loop.
@@ -69,7 +69,7 @@ class LoopOperand:
         self._fed: tf.Tensor | None = None
 
     def carry(self, term: tf.Tensor) -> tf.Tensor:
-        """The same [time, ...] term, through which the operand receives its gradient."""
+        """Return the term [time, ...] unchanged; through it the operand receives its gradient."""
 
         @tf.custom_gradient
         def carried(
@@ -77,7 +77,7 @@ class LoopOperand:
         ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
             def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 if self._fed is None:
-                    raise RuntimeError("differentiated before `fed` was told what the loop multiplied")
+                    raise RuntimeError("differentiated before the loop's factors were passed to `fed`")
                 return upstream, self._gradient(self._fed, upstream)
 
             return tf.identity(term), backward
@@ -85,16 +85,16 @@ class LoopOperand:
         return carried(term, self._operand)
 
     def fed(self, values: tf.Tensor) -> None:
-        """What the loop multiplied with the operand, [time, ...]."""
+        """Store the factors that the loop multiplied with the operand, [time, ...]."""
         self._fed = values
 
 
 def matrix_gradient(fed: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
-    """For fed_t [batch, rows] times a matrix [rows, columns]."""
+    """Return the gradient [rows, columns] of a matrix, from f [time, batch, rows] and dr [time, batch, columns]."""
     rows, columns = fed.shape[-1], upstream.shape[-1]
     return tf.matmul(tf.reshape(fed, [-1, rows]), tf.reshape(upstream, [-1, columns]), transpose_a=True)
 
 
 def batch_gradient(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """The sum over time of outer products: [time, batch, n], [time, batch, m] -> [batch, n, m]."""
+    """Return the sum over time of outer products: [time, batch, n], [time, batch, m] -> [batch, n, m]."""
     return tf.matmul(tf.transpose(left, [1, 2, 0]), tf.transpose(right, [1, 0, 2]))

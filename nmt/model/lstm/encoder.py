@@ -1,8 +1,8 @@
-"""The encoder: embedded source sentences -> memory and last state.
+"""Encoder of a recurrent model: embedded source sentences -> memory with the last state.
 
-"uni" is a stack of layers; "bi" is two stacks, one of which reads the sentences from their ends (Schuster &
-Paliwal 1997), with their outputs concatenated (Bahdanau et al. 2015, section 3.2); "gnmt" is one layer in both
-directions below a stack in one (Wu et al. 2016, section 3.2).
+"uni" is a stack of forward layers. "bi" is a forward and a backward stack (Schuster & Paliwal 1997) with concatenated
+outputs (Bahdanau et al. 2015, section 3.2). "gnmt" is one bidirectional layer below a forward stack (Wu et al. 2016,
+section 3.2).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ ReadLayer = Callable[[Cell, tf.Tensor], tuple[tf.Tensor, CellState]]  # a method
 
 
 class Encoder:
-    """The variables of an encoder and their use.
+    """The variables of an encoder and its computation.
 
-    Creates `encoder/bidirectional_rnn/{fw,bw}/...` for the layers in both directions and `encoder/rnn/...` for
-    those in one in the current variable scope.
+    Creates, in the current variable scope, `encoder/bidirectional_rnn/{fw,bw}/...` for the bidirectional layers and
+    `encoder/rnn/...` for the forward layers.
     """
 
     def __init__(self, architecture: LSTMArchitecture, dropout: Dropout, placement: Placement) -> None:
@@ -46,10 +46,10 @@ class Encoder:
             self._one = make_stack(architecture, one, 2 * architecture.num_units if both else size, 0, placement, both)
 
     def __call__(self, embedded: tf.Tensor, lengths: tf.Tensor) -> Memory:
-        """Read sentences [time, batch, source_size], time at least 1, of these lengths (int32 [batch], 0 allowed).
+        """Encode sentences [time, batch, source_size], time at least 1, of these lengths (int32 [batch], 0 allowed).
 
-        The memory's state is that after each sentence's last word, one `CellState` per layer, bottom first; "bi"
-        alternates forward and backward, and "gnmt" has the backward one of its bottom layer.
+        The memory's state has one `CellState` per layer, after each sentence's last word, bottom first. In "bi" forward
+        and backward states alternate. In "gnmt" the bottom layer's state is that of its backward direction.
         """
         reader = Reader(lengths, tf.shape(embedded)[0], embedded.dtype)
         outputs, states = embedded, list[CellState]()
@@ -77,5 +77,5 @@ class Encoder:
             return outputs
 
         outputs = run_stack(cells, inputs, run, num_residual_layers, self._dropout)
-        # The embedded padding is not zero; a residual bottom layer would let it through.
+        # The embedded padding is not zero, and a residual bottom layer would add it to the outputs.
         return (reader.within(outputs) if num_residual_layers >= len(cells) else outputs), states

@@ -1,4 +1,4 @@
-"""The GNMT decoder, whose bottom layer alone is inside the attention (Wu et al. 2016, section 3, figure 1).
+"""GNMT decoder: only the bottom layer computes the attention (Wu et al. 2016, section 3, figure 1).
 
     q_t       = cell_0([y_t; context_{t-1}])
     context_t = context(q_t)
@@ -6,9 +6,9 @@
     x_t^i     = cell_i([x_t^{i-1}; s_t]), plus x_t^{i-1} if the layer is residual
     output_t  = the top x_t
 
-where s_t is context_{t-1} in "gnmt" and context_t in "gnmt_v2". What the upper layers write is not fed back, so
-in training only the bottom layer shares its loop with the attention. All that an upper layer reads is then
-known ahead of its own loop, and its product is formed for all times at once.
+where s_t is context_{t-1} in "gnmt" and context_t in "gnmt_v2". The upper layers' outputs are not fed back. So in
+training only the bottom layer shares its loop with the attention. An upper layer's whole input is known before its own
+loop, and its products are computed for all times at once.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ _WRAPPER = "multi_rnn_cell/cell_0_attention/attention"
 
 
 class GNMTDecoder:
-    """The variables of the decoder.
+    """The variables of the decoder, in the scope `decoder` of the current variable scope.
 
-    Creates, below `decoder` in the current variable scope, the attention's memory layer, the bottom cell and
-    the attention's score below `multi_rnn_cell/cell_0_attention/attention`, and the upper cells as
-    `multi_rnn_cell/cell_<i>`.
+    The attention's `memory_layer` is there. The bottom cell and the attention's score are in
+    `multi_rnn_cell/cell_0_attention/attention`, and the upper cells in `multi_rnn_cell/cell_<i>`.
     """
 
     def __init__(self, architecture: LSTMArchitecture, dropout: Dropout, placement: Placement) -> None:
@@ -53,7 +52,7 @@ class GNMTDecoder:
                     self.cells.append(make_cell(architecture, units + context, 0, placement.layer(layer)))
 
     def over(self, memory: Memory) -> BoundDecoder:
-        """Decode with this memory."""
+        """Return the decoder for this memory."""
         with tf.device(self.device):
             return _BoundGNMT(self, memory)
 
@@ -78,7 +77,7 @@ class _BoundGNMT(BoundDecoder):
         return below
 
     def _bottom_layer(self, embedded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The bottom cell's outputs [time, batch, num_units] and the contexts [time, batch, memory_size]."""
+        """Return the bottom cell's outputs [time, batch, num_units] and the contexts [time, batch, memory_size]."""
         steps, batch = tf.unstack(tf.shape(embedded)[:2])
         cell = self._cells[0].in_loop(self._cells[0].project(self._dropout(embedded)))
         attention = self._attention.in_loop(steps)

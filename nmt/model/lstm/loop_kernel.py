@@ -1,17 +1,16 @@
-"""A loop's product with one and the same kernel, in the form in which a processor does it fastest.
+"""Product with one kernel in all steps of a loop, in the form that a CPU computes fastest.
 
-A step multiplies few rows, one for each sentence, with a large kernel [rows, columns]. A library first rearranges
-(packs) the kernel, each time anew, which for few rows takes as long as the product; and longest where the kernel's rows
-lie a power of two apart, as those of 4 x 256 columns do, which compete for the same places of the caches. From the
-kernel's transpose that takes half as long, but Eigen wants it on the left. 128 rows times 512 x 1024, and times 1024 x
-2048, on one core of a Zen 3, GFLOP/s:
+A step multiplies few rows, one for each sentence, with a large kernel [rows, columns]. The library rearranges (packs)
+the kernel in each step, which for few rows takes as long as the product. It takes longest if the rows are a power of
+two apart, as with 4 x 256 columns: they compete for the same cache lines. Packing the kernel's transpose takes half as
+long, but Eigen needs it as the left operand. 128 rows times 512 x 1024, and times 1024 x 2048, on one core of a Zen 3,
+GFLOP/s:
 
                x W       x (W^T)^T    (W^T x^T)^T
     oneDNN    37, 36       63, 59        60, 57
     Eigen     38, 39       24, 17        63, 60
 
-So the kernel is transposed once, ahead of the loop. The gradient of x, which is a product with W^T, is formed with W
-itself in the same way.
+The kernel is therefore transposed once, before the loop. The gradient of x, a product with W^T, uses W in the same way.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from tensorflow.python.util import _pywrap_util_port
 
 from nmt.model.lstm.deferred_gradients import LoopOperand, matrix_gradient
 
-_ONEDNN: bool = _pywrap_util_port.IsMklEnabled()  # what multiplies; TensorFlow has no public name for it
+_ONEDNN: bool = _pywrap_util_port.IsMklEnabled()  # the library that multiplies; there is no public function
 
 
 class LoopKernel(LoopOperand):
     """A kernel that all steps of one loop multiply with; see `LoopOperand` for the order of use.
 
     Args:
-        kernel: [rows, columns].
+        kernel: the kernel, [rows, columns].
     """
 
     def __init__(self, kernel: tf.Tensor) -> None:
@@ -38,7 +37,7 @@ class LoopKernel(LoopOperand):
         self._transposed = tf.stop_gradient(tf.transpose(self.value))
 
     def times(self, fed: tf.Tensor) -> tf.Tensor:
-        """[batch, rows] -> the product [batch, columns], inside the loop."""
+        """Return the product [batch, columns] of `fed` [batch, rows] with the kernel; called inside the loop."""
 
         @tf.custom_gradient
         def product(fed: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
@@ -48,12 +47,12 @@ class LoopKernel(LoopOperand):
 
 
 def for_search(kernel: tf.Tensor) -> tf.Tensor:
-    """The same without a gradient, which half precision then converts once, ahead of search's loop."""
+    """Return the kernel without a gradient: mixed precision then casts it once, before the search loop."""
     return tf.stop_gradient(kernel)
 
 
 def _product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """[n, k], [m, k] -> [n, m], for an m that is much larger than n."""
+    """Return left times right transposed, [n, k], [m, k] -> [n, m], for an m that is much larger than n."""
     if _ONEDNN:
         return tf.matmul(left, right, transpose_b=True)
     return tf.transpose(tf.matmul(right, left, transpose_b=True))

@@ -1,6 +1,6 @@
-"""Recurrence: loops over time, the one place where the model has a while loop.
+"""Recurrence: loops over time. This is the model's only module with a while loop.
 
-Everything is time-major, [time, batch, ...]. Works with TensorFlow's first and second control flow.
+All tensors are time-major, [time, batch, ...]. The code works with both versions of TensorFlow's control flow.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ def over_time(
     output_widths: Any,
     backwards: bool = False,
 ) -> tuple[Any, Any]:
-    """Apply `step` at every time.
+    """Run `step` at every time and return the outputs and the last state.
 
     Args:
-        step: (inputs at one time, state) -> (outputs at that time, state).
+        step: function (inputs at one time, state) -> (outputs at that time, state).
         inputs: nested tensors [time, ...] of equal time.
-        state: nested tensors, the state before the first step.
-        output_widths: for each output its last dimension, nested as the outputs are; an output is [batch,
-            width], of the first input's type.
-        backwards: start at the last time and end at time 0.
+        state: state before the first step, nested tensors.
+        output_widths: width of each output, nested as the outputs. An output of a step is [batch, width], with the
+            first input's dtype.
+        backwards: True to start at the last time and end at time 0.
 
     Returns:
-        the outputs [time, batch, width], in the order of time either way, and the state after the last step.
+        the outputs [time, batch, width], indexed by time in both directions, and the state after the last step.
     """
     read = tf.nest.flatten(inputs)
     steps = tf.shape(read[0])[0]
@@ -60,12 +60,12 @@ def over_time(
 
 
 def run_layer(cell: Cell, inputs: tf.Tensor, state: CellState) -> tf.Tensor:
-    """One layer over whole sequences of which every time counts.
+    """Run one layer over whole sequences without padding.
 
     Args:
-        cell: a cell that takes its whole input ahead of the loop.
-        inputs: [time, batch, size].
-        state: before the first step.
+        cell: a cell that reads its whole input before the loop (inside_size 0).
+        inputs: inputs of the layer, [time, batch, size].
+        state: state before the first step.
 
     Returns:
         outputs [time, batch, num_units].
@@ -75,12 +75,12 @@ def run_layer(cell: Cell, inputs: tf.Tensor, state: CellState) -> tf.Tensor:
 
 
 class Reader:
-    """Reads sentences of several lengths, layer by layer, from the state of zeros.
+    """Runs layers over sentences of different lengths, starting from a state of zeros.
 
     Args:
-        lengths: int32 [batch], 0 allowed.
-        time: of the longest sentence, at least 1.
-        dtype: of what is read.
+        lengths: lengths of the sentences, int32 [batch], 0 allowed.
+        time: length of the longest sentence, at least 1.
+        dtype: dtype of the layers' inputs.
     """
 
     def __init__(self, lengths: tf.Tensor, time: tf.Tensor, dtype: tf.DType) -> None:
@@ -88,21 +88,21 @@ class Reader:
         self._mask = tf.transpose(tf.sequence_mask(lengths, time, dtype))[:, :, None]
 
     def within(self, values: tf.Tensor) -> tf.Tensor:
-        """The same [time, batch, ...], zero past the end of each sentence."""
+        """Return the values [time, batch, ...] with zeros past the end of each sentence."""
         return values * self._mask
 
     def forwards(self, cell: Cell, inputs: tf.Tensor) -> tuple[tf.Tensor, CellState]:
-        """One layer.
+        """Run one layer forwards.
 
-        The loop reads the padding, too, which comes last; its states are kept, and those after each last word taken
-        from them: cheaper than to copy each state past the end, in the loop and in its gradient.
+        The loop also reads the padding, which comes last. It stores the states of all times, from which the state after
+        each sentence's last word is taken. To copy each state past the end would cost more, also in the gradient.
 
         Args:
-            cell: a cell that takes its whole input ahead of the loop.
-            inputs: [time, batch, size].
+            cell: a cell that reads its whole input before the loop (inside_size 0).
+            inputs: inputs of the layer, [time, batch, size].
 
         Returns:
-            outputs [time, batch, num_units], zero past the end, and the state after the last word of each sentence.
+            the outputs [time, batch, num_units], zero past the end, and the state after each sentence's last word.
         """
         parts, _ = _loop(cell, inputs, self._zeros(cell), list)
         with tf.device(cell.device):
@@ -113,10 +113,10 @@ class Reader:
             return self.within(cell.state_type(*parts).h), state
 
     def backwards(self, cell: Cell, inputs: tf.Tensor) -> tuple[tf.Tensor, CellState]:
-        """The same from the sentences' ends.
+        """Run one layer backwards; arguments and results as for `forwards`.
 
-        The padding comes first and leaves the state at zero, so that each sentence starts at its own last word and
-        nothing has to be reversed.
+        The padding comes first, and the state stays zero there. So each sentence starts at its own last word, and no
+        sentence has to be reversed.
         """
         (outputs,), last = _loop(cell, inputs, self._zeros(cell), lambda after: [after.h], self._mask)
         return outputs, last
@@ -132,17 +132,17 @@ def _loop(
     kept: Callable[[CellState], list[tf.Tensor]],
     backwards_mask: tf.Tensor | None = None,
 ) -> tuple[list[tf.Tensor], CellState]:
-    """One layer's loop.
+    """Run the loop of one layer.
 
     Args:
-        cell: as for `run_layer`.
-        inputs: likewise.
-        start: the state before the first step.
-        kept: the parts of a state that are wanted of all times.
-        backwards_mask: [time, batch, 1]; if given, start at the last time, and be zero where this is.
+        cell: a cell that reads its whole input before the loop (inside_size 0).
+        inputs: inputs of the layer, [time, batch, size].
+        start: state before the first step.
+        kept: function that selects the parts of a state to return for all times.
+        backwards_mask: [time, batch, 1]; if given, the loop runs backwards, and the state is zero where the mask is.
 
     Returns:
-        what was kept, [time, batch, num_units] each, and the state after the last step.
+        the selected parts, [time, batch, num_units] each, and the state after the last step.
     """
 
     def step(now: tuple[list[tf.Tensor], list[tf.Tensor]], state: CellState) -> tuple[Any, CellState]:
@@ -168,20 +168,20 @@ def run_stack(
     num_residual_layers: int,
     dropout: Dropout,
 ) -> tf.Tensor:
-    """A stack over whole sequences, one layer after the other.
+    """Run a stack of layers over whole sequences, one layer after the other, and return the top outputs.
 
-    Dropout acts on each cell's input. The top `num_residual_layers` layers add their undropped input to their
+    Dropout acts on each cell's input. The top `num_residual_layers` layers add their input before dropout to their
     output.
 
     Args:
-        cells: bottom first.
-        inputs: [time, batch, size].
-        run: (number of a layer, its inputs) -> its outputs [time, batch, num_units].
-        num_residual_layers: of the stack.
-        dropout: of the inputs.
+        cells: cells of the layers, bottom first.
+        inputs: inputs of the bottom layer, [time, batch, size].
+        run: function (number of a layer, its inputs) -> its outputs [time, batch, num_units].
+        num_residual_layers: number of top layers with a residual connection.
+        dropout: dropout of each layer's inputs.
 
     Returns:
-        outputs [time, batch, num_units].
+        outputs of the top layer, [time, batch, num_units].
     """
     for layer in range(len(cells)):
         outputs = run(layer, dropout(inputs))
@@ -190,5 +190,5 @@ def run_stack(
 
 
 def is_residual(layer: int, num_layers: int, num_residual_layers: int) -> bool:
-    """Whether a layer (0 is the bottom) adds its input to its output."""
+    """Return True if a layer (0 is the bottom) has a residual connection."""
     return layer >= num_layers - num_residual_layers

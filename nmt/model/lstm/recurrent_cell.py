@@ -1,10 +1,10 @@
-"""A recurrent cell: one step of one layer, for any kind of cell.
+"""Recurrent cell: one step of one layer, for any kind of cell.
 
-A cell's input has a part that is known for all times before the loop starts (the embedded words, or the layer
-below) and a part that the loop itself produces (the attention vector, or the layer below inside a decoder
-step). A cell multiplies with one or more kernels. The products with what is known are formed for all times at
-once by `project`; only the rest is multiplied inside the loop, and the gradients of that are formed after it
-(see `nmt.model.lstm.deferred_gradients`).
+One part of a cell's input is known for all times before the loop: the embedded words, or the outputs of the layer
+below. The other part is computed in the loop: the attention vector, or the layer below in a decoder step. A cell
+multiplies its input with one or more kernels. `project` computes the known part's products for all times at once. Only
+the other part is multiplied in the loop, and its kernel's gradients are computed after it (see
+`nmt.model.lstm.deferred_gradients`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LSTMState(NamedTuple):
 
 
 class GRUState(NamedTuple):
-    """State of one layer between two steps, for a cell without a memory of its own.
+    """State of one layer between two steps, for a cell without a memory cell c.
 
     Attributes:
         h: the output, [batch, num_units].
@@ -44,27 +44,27 @@ class GRUState(NamedTuple):
 
 CellState = LSTMState | GRUState
 
-# What a step multiplies with a kernel, [batch, fed_size] (None if fed_size is 0) -> the product [batch, width],
-# with the part known ahead and the bias.
+# Multiplies the part inside the loop, [batch, fed_size] (None if fed_size is 0), with a kernel. Returns the whole
+# product [batch, width], with the part known ahead and the bias.
 Multiply = Callable[[tf.Tensor | None], tf.Tensor]
 
 
 class Product:
-    """x W + b, for an x = [known ahead; fed inside a loop].
+    """Product x W + b, where x = [part known ahead of the loop; part fed inside the loop].
 
-    Creates `kernel` [ahead_size + fed_size, width], and `bias` [width] if it has one, in the current variable
+    Creates `kernel` [ahead_size + fed_size, width], and `bias` [width] if there is a bias, in the current variable
     scope.
 
     Args:
         ahead_size: width of the part known ahead; may be 0.
-        fed_size: width of the part known inside the loop; may be 0.
-        width: of the product.
-        bias: the value that b starts from; None for no b.
-        name: of the kernel.
-        lift: [width], added to b.
+        fed_size: width of the part fed inside the loop; may be 0.
+        width: width of the product.
+        bias: initial value of b; None for no b.
+        name: name of the kernel's variable.
+        lift: constant added to b, [width]; None for none.
 
     Attributes:
-        fed_size: as given.
+        fed_size: width of the part fed inside the loop.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Product:
         self._ahead_size = ahead_size
         self._width = width
         kernel = tf.compat.v1.get_variable(name, [ahead_size + fed_size, width])
-        # One split, whose gradient is one concatenation; two slices would each pad to the full size.
+        # The gradient of one split is one concatenation; the gradients of two slices would pad each to the full size.
         self._ahead, self._inside = tf.split(kernel, [ahead_size, fed_size])
         self._for_search = loop_kernel.for_search(self._inside)
         self._bias: tf.Tensor | None = None
@@ -92,31 +92,31 @@ class Product:
 
     @property
     def dtype(self) -> tf.DType:
-        """Of kernel and bias."""
+        """dtype of kernel and bias."""
         return self._inside.dtype
 
     def project(self, inputs: tf.Tensor) -> tf.Tensor:
-        """The part known ahead: [..., ahead_size] -> [..., width], bias included.
+        """Return the product of the part known ahead, with the bias: [..., ahead_size] -> [..., width].
 
-        With ahead_size 0 only the leading dimensions of the inputs count.
+        With ahead_size 0 only the leading dimensions of the inputs are used.
         """
         # oneDNN's fused product aborts the process on matrices of no width.
         if self._ahead_size:
             rows = tf.matmul(tf.reshape(inputs, [-1, self._ahead_size]), self._ahead)
         else:
             rows = tf.zeros(tf.stack([tf.reduce_prod(tf.shape(inputs)[:-1]), self._width]), self.dtype)
-        if self._bias is not None:  # `+` is as fast, but its gradient sums seven times slower
+        if self._bias is not None:  # the gradient of `+` sums seven times slower
             rows = tf.nn.bias_add(rows, self._bias)
         projected = tf.reshape(rows, tf.concat([tf.shape(inputs)[:-1], [self._width]], 0))
         projected.set_shape(inputs.shape[:-1].concatenate([self._width]))
         return projected
 
     def step(self, projected: tf.Tensor, fed: tf.Tensor | None) -> tf.Tensor:
-        """The whole product, from its part known ahead and [batch, fed_size], for search."""
+        """Return the whole product from `projected` and the other part `fed` [batch, fed_size], for search."""
         return projected if fed is None else projected + tf.matmul(fed, self._for_search)
 
     def in_loop(self) -> LoopKernel:
-        """What one loop multiplies with."""
+        """Return the kernel of the part inside the loop, for one loop."""
         return LoopKernel(self._inside)
 
 
@@ -125,12 +125,12 @@ class Cell(ABC):
 
     Args:
         num_units: width of each part of the state.
-        products: what the cell multiplies, in the order in which `_advance` takes them.
-        device: where its variables and operations are.
+        products: products of the cell, in the order that `_advance` takes them.
+        device: name of the device of its variables and operations.
 
     Attributes:
-        num_units: as given.
-        device: as given.
+        num_units: width of each part of the state.
+        device: name of the device of its variables and operations.
     """
 
     state_type: ClassVar[type[Any]] = LSTMState
@@ -141,30 +141,27 @@ class Cell(ABC):
         self._products = products
 
     def zero_state(self, batch: tf.Tensor) -> CellState:
-        """The state before anything was read, for `batch` sentences."""
+        """Return the initial state of zeros, for `batch` sentences."""
         zeros = tf.zeros(tf.stack([batch, self.num_units]), self._products[0].dtype)
         zeros.set_shape([None, self.num_units])
         state: CellState = self.state_type(*(zeros for _ in self.state_type._fields))
         return state
 
     def project(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """The parts of all products known ahead: [..., ahead_size] -> [..., width] each.
+        """Return each product of the part known ahead: [..., ahead_size] -> [..., width].
 
-        A cell that knows nothing ahead takes an input of no width.
+        A cell with ahead_size 0 takes an input of width 0.
         """
         with tf.device(self.device):
             return [product.project(inputs) for product in self._products]
 
     def step(self, projected: Sequence[tf.Tensor], inside: tf.Tensor | None, state: CellState) -> CellState:
-        """One step.
+        """Run one step and return the new state, whose part h is the output.
 
         Args:
-            projected: [batch, width] each, from `project`.
-            inside: [batch, inside_size]; None if inside_size is 0.
-            state: of the step before.
-
-        Returns:
-            the new state, whose h is the output.
+            projected: results of `project`, [batch, width] each.
+            inside: the other part of the input, [batch, inside_size]; None if inside_size is 0.
+            state: state of the previous step.
         """
 
         def multiply(number: int) -> Multiply:
@@ -174,21 +171,21 @@ class Cell(ABC):
             return self._advance([multiply(number) for number in range(len(self._products))], inside, state)
 
     def in_loop(self, projected: Sequence[tf.Tensor]) -> CellInLoop:
-        """The same for all times of one loop, with `projected` [time, batch, width] each."""
+        """Return this cell for use in one loop, with `projected` of all times, [time, batch, width] each."""
         with tf.device(self.device):
             return CellInLoop(self._products, self._advance, projected, self.device)
 
     @abstractmethod
     def _advance(self, products: Sequence[Multiply], inside: tf.Tensor | None, state: Any) -> CellState:
-        """The kind's formula: the state after one step."""
+        """Return the state after one step, by the formula of this kind of cell."""
 
 
 class CellInLoop:
-    """A `Cell` in one loop, the gradients of its kernels formed after the loop.
+    """A `Cell` in one loop; the gradients of its kernels are computed after the loop.
 
     Attributes:
-        projected: what the loop has to read, [time, batch, width] for each product.
-        fed_sizes: the widths of what the loop has to write.
+        projected: inputs of the loop, [time, batch, width] for each product.
+        fed_sizes: widths of the factors that the loop has to write for `close`.
     """
 
     def __init__(
@@ -200,7 +197,7 @@ class CellInLoop:
     ) -> None:
         self._advance = advance
         self._device = device
-        # None for a product that is known ahead altogether.
+        # None for a product that is known ahead completely.
         self._kernels = [product.in_loop() if product.fed_size else None for product in products]
         self.projected = [
             part if kernel is None else kernel.carry(part)
@@ -211,8 +208,7 @@ class CellInLoop:
     def step(
         self, projected: Sequence[tf.Tensor], inside: tf.Tensor | None, state: CellState
     ) -> tuple[CellState, list[tf.Tensor]]:
-        """As `Cell.step`; the second result, [batch, fed_size] each, of all times goes to `close` after the
-        loop."""
+        """Run one step as `Cell.step`, and also return the factors [batch, fed_size] that `close` needs."""
         fed: dict[int, tf.Tensor] = {}
 
         def multiply(number: int) -> Multiply:
@@ -230,12 +226,12 @@ class CellInLoop:
         return after, [fed[number] for number in sorted(fed)]
 
     def close(self, fed: Sequence[tf.Tensor]) -> None:
-        """Take [time, batch, fed_size] each."""
+        """Take the factors of all times, [time, batch, fed_size] each, after the loop."""
         kernels = [kernel for kernel in self._kernels if kernel is not None]
         for kernel, values in zip(kernels, fed, strict=True):
             kernel.fed(values)
 
 
 def join(inside: tf.Tensor | None, h: tf.Tensor) -> tf.Tensor:
-    """[inside; h], for a cell whose input may be known ahead altogether."""
+    """Return [inside; h], or h if the whole input is known ahead (`inside` is None)."""
     return h if inside is None else tf.concat([inside, h], 1)

@@ -1,6 +1,6 @@
-"""The recurrent encoder-decoder with attention (Sutskever et al. 2014; Luong et al. 2015).
+"""Recurrent encoder-decoder with attention (Sutskever et al. 2014; Luong et al. 2015).
 
-Every variable is named as in the TensorFlow NMT tutorial's standard models.
+The variables have the names of the TensorFlow NMT tutorial's standard models.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LSTMTranslator(Translator):
         self._decoder = make(architecture, dropout, placement)
 
     def _read(self, embedded: tf.Tensor, lengths: tf.Tensor) -> Memory:
-        assert self._encoder is not None  # a language model has nothing to read
+        assert self._encoder is not None  # a language model does not call this
         return self._encoder(embedded, lengths)
 
     def _over(self, memory: Memory) -> Decoding:

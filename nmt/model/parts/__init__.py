@@ -1,1 +1,1 @@
-"""What model families share: embeddings, dropout, initial values, output layers, devices."""
+"""Shared parts of the model families: embeddings, dropout, initializers, output layers, device placement."""

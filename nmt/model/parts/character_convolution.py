@@ -1,12 +1,12 @@
-"""Character convolution: a vector for a source word from its characters, so that words never seen before have one, too.
+"""Character convolution: computes a source word's vector from its characters, also for words that are not in training.
 
-A convolution over the word's characters, and the largest response of each filter (Kim, Jernite, Sontag, Rush 2016,
-"Character-aware neural language models", section 2.1), with filters of one width:
+The vector is the largest response of each filter of a convolution over the word's characters. All filters have one
+width (Kim, Jernite, Sontag, Rush 2016, "Character-aware neural language models", section 2.1):
 
     f_i = <C[:, i:i+5], H>,   y = tanh(max_i f_i + b)
 
-where C are the characters' vectors. (The tanh is theirs; taken after the maximum it is the same, and cheaper.) A
-window counts if it begins inside the word; near the word's end it sees the padding.
+where C are the characters' embeddings. (The paper takes the tanh before the maximum; the result is the same, and this
+order is cheaper.) A window counts if it begins inside the word; near the word's end it also reads padding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WIDTH = 5
 
 
 class CharacterEmbedding:
-    """Words as characters to vectors.
+    """Embedding of words given as characters.
 
     Creates `embeddings/encoder/embedding_encoder` [NUM_CHARACTERS, CHARACTER_SIZE] and
     `embeddings/encoder/convolution/{kernel, bias}`, [WIDTH, CHARACTER_SIZE, source_size] and [source_size].
@@ -36,19 +36,19 @@ class CharacterEmbedding:
             self._bias = tf.identity(get("bias", [self._size], initializer=tf.compat.v1.zeros_initializer()))
 
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:
-        """The vectors [time, batch, source_size] of words, int32 [time, batch, WORD_LENGTH].
+        """Return the vectors [time, batch, source_size] of words, int32 [time, batch, WORD_LENGTH].
 
-        A word's vector does not depend on its neighbours. Past a sentence's end it is -1 throughout.
+        A word's vector does not depend on its neighbours. Past a sentence's end all its elements are -1.
         """
         words = tf.reshape(ids, [-1, WORD_LENGTH])
         inside = tf.not_equal(words, PADDING) & tf.not_equal(words, SENTENCE_PADDING)
         longest = tf.reduce_max(tf.reduce_sum(tf.cast(inside, tf.int32), 1))
-        # Few words fill the array; what is padding in all of them would be most of the work.
+        # Few words are as long as the array. Columns with padding only would be most of the work and are cut off.
         used = tf.clip_by_value(longest + WIDTH - 1, WIDTH, WORD_LENGTH)
         characters = tf.nn.embedding_lookup(self._table, words[:, :used])
         responses = tf.nn.conv1d(characters, self._kernel, 1, "VALID")  # [words, used - WIDTH + 1, source_size]
         begins = inside[:, : used - WIDTH + 1, None]
-        # A large finite number instead of minus infinity, which has no gradient.
+        # A large finite number, because minus infinity has no gradient.
         nothing = tf.constant(-1e30, responses.dtype)
         best = tf.reduce_max(tf.where(begins, responses, nothing), 1)
         vectors = tf.reshape(tf.tanh(best + self._bias), tf.concat([tf.shape(ids)[:2], [self._size]], 0))

@@ -1,7 +1,7 @@
-"""Dense layers: x W + b, for vectors in tensors of any shape; and with a kernel that is normalised.
+"""Dense layers x W + b for tensors of any shape, with a plain kernel or with weight normalisation.
 
-A normalised kernel (Salimans, Kingma 2016, equation 2) is w = g v / |v| for each number that the layer gives: its
-direction is trained apart from its length.
+With weight normalisation (Salimans, Kingma 2016, equation 2) each output's weights are w = g v / |v|. The direction v
+and the length g are separate variables.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import tensorflow as tf
 
 from nmt.model.parts.initializers import Draw
 
-# The two variables of a normalised kernel. Weight decay makes the length smaller: the direction has none.
+# Names of the two variables of a normalised kernel. Weight decay shrinks the length only.
 DIRECTION, LENGTH = "direction", "length"
 
 
 def glorot(inputs: int, outputs: int) -> Draw:
-    """Uniform, as Glorot and Bengio 2010 have it (equation 16)."""
+    """Return the uniform initial distribution of Glorot and Bengio 2010 (equation 16)."""
     return Draw("uniform", math.sqrt(6 / (inputs + outputs)))
 
 
 class Dense:
-    """Creates `<name>/kernel` [inputs, outputs] and `<name>/bias` [outputs], which starts at zero.
+    """A dense layer. Creates `<name>/kernel` [inputs, outputs] and `<name>/bias` [outputs], which starts at zero.
 
     Args:
-        name: of the layer, below the current variable scope.
-        inputs: width of what it reads.
-        outputs: width of what it gives.
-        start: how the kernel starts; None for `glorot`.
+        name: name of the layer in the current variable scope.
+        inputs: width of the layer's inputs.
+        outputs: width of the layer's outputs.
+        start: initial distribution of the kernel; None for `glorot`.
     """
 
     def __init__(self, name: str, inputs: int, outputs: int, start: Draw | None = None) -> None:
@@ -44,13 +44,15 @@ class Dense:
 
 
 class NormalizedDense:
-    """Creates `<name>/direction` [inputs, outputs], `<name>/length` and `<name>/bias` [outputs].
+    """A dense layer with weight normalisation.
+
+    Creates `<name>/direction` [inputs, outputs], `<name>/length` and `<name>/bias` [outputs].
 
     Args:
-        name: of the layer, below the current variable scope.
-        inputs: width of what it reads.
-        outputs: width of what it gives.
-        deviation: of the kernel's numbers when training starts.
+        name: name of the layer in the current variable scope.
+        inputs: width of the layer's inputs.
+        outputs: width of the layer's outputs.
+        deviation: standard deviation of the kernel's elements when training starts.
     """
 
     def __init__(self, name: str, inputs: int, outputs: int, deviation: float) -> None:
@@ -58,7 +60,7 @@ class NormalizedDense:
         with v1.variable_scope(name):
             start = Draw("normal", deviation)
             direction = tf.identity(v1.get_variable(DIRECTION, [inputs, outputs], initializer=start))
-            whole = v1.constant_initializer(deviation * math.sqrt(inputs))  # the direction's, on average
+            whole = v1.constant_initializer(deviation * math.sqrt(inputs))  # the mean length of a direction
             length = tf.identity(v1.get_variable(LENGTH, [outputs], initializer=whole))
             self._bias = tf.identity(v1.get_variable("bias", [outputs], initializer=v1.zeros_initializer()))
             self._kernel = direction * (length * tf.math.rsqrt(tf.reduce_sum(tf.square(direction), 0)))
@@ -69,7 +71,7 @@ class NormalizedDense:
 
 
 def dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """x kernel + bias: [..., inputs], [inputs, outputs], [outputs] -> [..., outputs]."""
+    """Return x kernel + bias: [..., inputs], [inputs, outputs], [outputs] -> [..., outputs]."""
     inputs, outputs = kernel.shape
     if x.shape.rank == 2:
         return tf.nn.bias_add(tf.matmul(x, kernel), bias)

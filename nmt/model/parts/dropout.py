@@ -1,7 +1,7 @@
-"""Dropout with masks that are a pure function of a seed (Srivastava et al. 2014, inverted scaling).
+"""Dropout whose masks are a pure function of a seed (Srivastava et al. 2014, inverted scaling).
 
-The caller feeds one [2] int32 seed per training step; every place that drops folds in its own number. The
-same seed thus gives the same masks, whatever else the graph draws and however its operations are scheduled.
+The caller feeds one seed, int32 [2], in each training step. Each dropout operation of the graph folds its own number
+into the seed. Equal seeds therefore give equal masks, independent of other random operations and of scheduling.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ DROPOUT_MASKS = ("step", "sentence")
 
 @dataclass(frozen=True)
 class OtherDropout:
-    """Probabilities to drop, beside that of a layer's input.
+    """Dropout probabilities other than that of the layers' inputs.
 
     Attributes:
-        source_words: of a source word as a whole, whose vector is then zero (Gal, Ghahramani 2016, section 4.2,
-            but each occurrence by itself).
-        target_words: of a target word that the decoder reads.
-        outputs: of a number in the vectors that the output layer reads.
-        attention: of a weight of attention, where a family has such a dropout.
-        activations: of a number inside a feed-forward layer, behind its activation; likewise.
+        source_words: probability that a source word's whole vector is set to zero (Gal, Ghahramani 2016, section 4.2,
+            but independently for each occurrence).
+        target_words: the same probability for a target word that the decoder reads.
+        outputs: dropout probability of the output layer's inputs.
+        attention: dropout probability of attention weights, in families that have this dropout.
+        activations: dropout probability inside feed-forward layers, after the activation, in families that have it.
     """
 
     source_words: float = 0.0
@@ -34,17 +34,17 @@ class OtherDropout:
 
 
 class Dropout:
-    """Masks for all the places of one model, numbered in the order in which they are built.
+    """Dropout with one rate in a model; its operations are numbered in the order in which they are built.
 
     Args:
-        rate: the probability to drop, in [0, 1). At 0 nothing is added to the graph.
-        seed: int32 [2], wanted when rate > 0.
-        first_place: the number of the first, where a model has several of these.
-        per_sentence: whether a place has one mask for all times of a sentence (Gal, Ghahramani 2016), and not another
-            at each.
+        rate: dropout probability, in [0, 1). At 0 nothing is added to the graph.
+        seed: int32 [2], required when rate > 0.
+        first_place: number of the first operation, so that the numbers of several `Dropout` objects differ.
+        per_sentence: True if an operation uses one mask for all times of a sentence (Gal, Ghahramani 2016), False for
+            a new mask at each time.
 
     Raises:
-        ValueError: rate out of range, or no seed to draw from.
+        ValueError: the rate is out of range, or there is no seed.
     """
 
     def __init__(
@@ -63,25 +63,25 @@ class Dropout:
 
     @property
     def keep(self) -> float:
-        """The probability to keep."""
+        """The probability that an element is kept."""
         return self._keep
 
     @property
     def active(self) -> bool:
-        """Whether anything is dropped."""
+        """True if the dropout probability is not 0."""
         return self._keep < 1.0
 
     def mask(self, shape: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Factors [time, batch, size]: 0 where dropped, 1 / (1 - rate) where kept. Only when active."""
+        """Return a mask [time, batch, size]: 0 where dropped, 1 / (1 - rate) where kept. Call only when active."""
         factors = self._factors(shape, dtype)
         return tf.broadcast_to(factors, shape) if self._per_sentence else factors
 
     def _factors(self, shape: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """The same; [1, batch, size] if they are equal at all times."""
+        """Return a mask as `mask`, or [1, batch, size] if it is equal at all times."""
         shape = tf.concat([[1], shape[1:]], 0) if self._per_sentence else shape
         seed = tf.random.experimental.stateless_fold_in(self._seed, self._places)
         self._places += 1
-        # Two draws of 16 bits from each random number take half the time, of which masks took 3 % of a training step.
+        # Two draws of 16 bits from each random number take half the time. Masks took 3 % of a training step.
         size = tf.reduce_prod(shape)
         numbers = tf.random.stateless_uniform([(size + 1) // 2], seed, None, None, tf.uint32)
         halves = tf.reshape(tf.bitcast(numbers, tf.uint16), [-1])[:size]
@@ -89,13 +89,13 @@ class Dropout:
         return tf.cast(kept, dtype) * tf.constant(1.0 / self._keep, dtype)
 
     def __call__(self, values: tf.Tensor) -> tf.Tensor:
-        """Values [time, batch, size] with a fresh mask."""
+        """Return the values [time, batch, size] with a new mask applied."""
         if not self.active:
             return values
         return values * self._factors(tf.shape(values), values.dtype)
 
     def whole(self, vectors: tf.Tensor) -> tf.Tensor:
-        """Vectors [time, batch, size], each kept or dropped as a whole."""
+        """Return the vectors [time, batch, size], each either kept or dropped as a whole."""
         if not self.active:
             return vectors
         return vectors * self.mask(tf.concat([tf.shape(vectors)[:2], [1]], 0), vectors.dtype)

@@ -1,6 +1,6 @@
-"""Word embeddings: the tables that both sides look their words up in.
+"""Word embeddings: lookup tables of source and target words.
 
-Looked up, a table has a sparse gradient: one row for each occurrence of a word.
+The gradient of a lookup is sparse (IndexedSlices): one row for each occurrence of a word.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from nmt.model.parts.placement import Placement
 # Ids, int32 [...] (of characters: [..., WORD_LENGTH]) -> vectors [..., size].
 Lookup = Callable[[tf.Tensor], tf.Tensor]
 
-NUM_TRAINED = 3  # `<unk>` and the marks of a sentence, which no file of pretrained vectors has
+NUM_TRAINED = 3  # `<unk>` and the sentence marks are trained, not read from a file of vectors
 
 
 class Embedding:
     """A vector for each word.
 
-    Creates the variable `name` [rows, size], in pieces of consecutive rows where it is partitioned. TensorFlow saves
-    the pieces as one tensor whose row i is word i, so that a checkpoint can be read however the table is cut.
+    Creates the variable `name` [rows, size], or with partitions several variables of consecutive rows. TensorFlow saves
+    the partitions as one tensor whose row i is word i. A checkpoint therefore does not depend on the partitions.
 
-    With pretrained vectors, `name` is [3, size] and holds the first three words; the others are in the variable
-    `<name>_pretrained` [rows - 3, size], which is not trained. That is a variable and no constant because a graph
-    definition ends at 2 GB. It is saved with the rest, so that the graphs for evaluation and translation get the
-    vectors as they get all weights, and a checkpoint stays complete when the file that they came from has gone.
+    With pretrained vectors, `name` is [3, size] and holds the first three words. The others are in the variable
+    `<name>_pretrained` [rows - 3, size], which is not trained. A constant is not possible: a graph definition has at
+    most 2 GB. Checkpoints contain the variable. So evaluation and translation restore the vectors with all weights, and
+    the file that they came from is not needed any more.
 
     Args:
         name: full name of the variable.
-        rows: words.
+        rows: number of words.
         size: width of a vector.
-        pretrained: whether the vectors are given: see `Initializer.given`.
-        num_partitions: pieces; up to 1 for none. Does not apply to pretrained vectors.
-        start: how it starts, if the family says so.
+        pretrained: True if the vectors are pretrained: see `Initializer.given`.
+        num_partitions: number of partitions; 0 or 1 for one variable. Not used for pretrained vectors.
+        start: initial distribution, if the family has its own; None for the initializer's.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Embedding:
 
     @property
     def table(self) -> tf.Tensor:
-        """All trained vectors, [rows, size]."""
+        """The variable `name` as one tensor, [rows, size] ([3, size] if pretrained)."""
         return tf.convert_to_tensor(self._table)
 
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:
-        """The vectors [..., size] of words, int32 [...]."""
+        """Return the vectors [..., size] of words, int32 [...]."""
         if self._given is None:
             return tf.nn.embedding_lookup(self._table, ids)
-        # Not a lookup in the two as one: putting them together would copy the whole table in every step.
+        # Two lookups, because concatenating both variables would copy the whole table in every step.
         trained = tf.nn.embedding_lookup(self._table, tf.minimum(ids, NUM_TRAINED - 1))
         given = tf.nn.embedding_lookup(self._given, tf.maximum(ids - NUM_TRAINED, 0))
         return tf.where((ids >= NUM_TRAINED)[..., None], given, trained)
@@ -78,12 +78,12 @@ class Embedding:
 def make_embeddings(
     architecture: Architecture, placement: Placement, start: Draw | None = None
 ) -> tuple[Lookup | None, Embedding]:
-    """The lookups of source and target words; the former is None if there is no source.
+    """Create the source and target embeddings and return them; the source embedding is None if there is no source.
 
     Args:
-        architecture: the model.
-        placement: where they are.
-        start: how the tables start, if the family says so.
+        architecture: the model's architecture.
+        placement: devices of the embeddings.
+        start: initial distribution, if the family has its own; None for the initializer's.
     """
     partitions = architecture.num_embeddings_partitions
     source: Lookup | None = None
@@ -115,15 +115,15 @@ def make_embeddings(
 def given_vectors(
     architecture: Architecture, source: np.ndarray | None, target: np.ndarray | None
 ) -> Mapping[str, np.ndarray]:
-    """What `Initializer.given` must hold for a model with pretrained vectors.
+    """Return the pretrained vectors by the variables' full names, as `Initializer.given` takes them.
 
     Args:
-        architecture: the model.
+        architecture: the model's architecture.
         source: float32 [src_vocab_size - 3, source_size], from `nmt.text.vector_file`; None if not pretrained.
-        target: the same for the target; where the embedding is shared, `source` counts.
+        target: float32 [tgt_vocab_size - 3, target_size]; None if not pretrained. Ignored if the embedding is shared.
 
     Raises:
-        ValueError: vectors are missing, or of another shape.
+        ValueError: vectors are missing or have a wrong shape.
     """
     given = {}
     for name, vectors, rows, size in zip(

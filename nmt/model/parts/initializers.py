@@ -1,10 +1,10 @@
-"""Weight initialisation: each variable draws from a seed of its own.
+"""Weight initialization: the initial values of each variable are drawn with the variable's own seed.
 
-With one seed for all, as TensorFlow gives an initialiser shared by a variable scope, variables of equal shape
-start out identical: both directions of an encoder, or all upper layers. Here the seed of a variable is
-derived from (seed, variable name), so that neither the order of construction nor another variable changes
-what it draws. An initialiser cannot see the name of its variable; a scope's custom getter can: see
-`Initializer.getter`. A variable that is cut into partitions starts as the whole one would.
+With one seed for all variables, those of equal shape would start with equal values: both directions of an encoder, or
+all upper layers. That happens if a variable scope has one TensorFlow initializer. Here a variable's seed is derived
+from (seed, variable name). Its values depend neither on the order of construction nor on other variables. An
+initializer does not get the name of its variable, but a scope's custom getter does: see `Initializer.getter`. The
+partitions of a variable start with the values of the whole variable.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ INIT_OPS = ("uniform", "glorot_normal", "glorot_uniform")
 
 
 class Draw(NamedTuple):
-    """How one variable starts where its layer says so, whatever `init_op`: given to `get_variable` as initializer.
+    """Initial distribution that a layer sets for a variable in place of `init_op`, as the `initializer` argument.
 
     Attributes:
-        distribution: "normal", of mean 0; or "uniform".
-        width: the standard deviation; or the draws lie within +-width.
+        distribution: "normal", with mean 0; or "uniform".
+        width: "normal": the standard deviation; "uniform": the range is from -width to width.
     """
 
     distribution: str
@@ -34,17 +34,16 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class Initializer:
-    """How the weights of a model start.
+    """Settings of the initial weights of a model.
 
     Attributes:
-        init_op: "uniform" in [-init_weight, init_weight), "glorot_normal" or "glorot_uniform" (Glorot &
-            Bengio 2010).
-        init_weight: half the width of "uniform"; unused by the others.
-        seed: None draws anew in every session.
-        given: values that are not drawn, by the full names of their variables.
+        init_op: "uniform" in [-init_weight, init_weight), "glorot_normal" or "glorot_uniform" (Glorot & Bengio 2010).
+        init_weight: bound of "uniform"; unused by the others.
+        seed: seed of all variables; None for different values in every session.
+        given: initial values that are not drawn, by the full names of their variables.
 
     Raises:
-        ValueError: unknown init_op, or "uniform" of no width.
+        ValueError: unknown init_op, or "uniform" with an init_weight of 0 or less.
     """
 
     init_op: str = "uniform"
@@ -53,7 +52,7 @@ class Initializer:
     given: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn."""
+        """Check the settings."""
         if self.init_op not in INIT_OPS:
             raise ValueError(
                 f"init_op is {self.init_op!r}; it must be one of {', '.join(map(repr, INIT_OPS))}",
@@ -62,11 +61,11 @@ class Initializer:
             raise ValueError(f"init_weight is {self.init_weight}; init_op 'uniform' needs a positive one")
 
     def for_variable(self, name: str, stated: Draw | None = None) -> Any:
-        """The TensorFlow initialiser of the variable with this full name (without the ":0").
+        """Return the TensorFlow initializer of a variable.
 
         Args:
-            name: of the variable.
-            stated: what its layer says; None: nothing.
+            name: full name of the variable, without ":0".
+            stated: initial distribution that its layer sets; None for `init_op`.
         """
         if name in self.given:
             return _given(self.given[name])
@@ -78,7 +77,7 @@ class Initializer:
         return tf.compat.v1.random_uniform_initializer(-stated.width, stated.width, seed=seed)
 
     def draw(self, seed: int | None) -> Any:
-        """The TensorFlow initialiser that draws by this operation seed."""
+        """Return the TensorFlow initializer of `init_op` with this operation seed."""
         if self.init_op == "glorot_normal":
             return tf.compat.v1.glorot_normal_initializer(seed=seed)
         if self.init_op == "glorot_uniform":
@@ -86,7 +85,7 @@ class Initializer:
         return tf.compat.v1.random_uniform_initializer(-self.init_weight, self.init_weight, seed=seed)
 
     def getter(self, getter: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -> Any:
-        """A `custom_getter` for a variable scope; variables that state an initialiser of TensorFlow's keep it."""
+        """Create a variable: the `custom_getter` of a variable scope. A given TensorFlow initializer is kept."""
         stated = kwargs.get("initializer")
         if stated is None or isinstance(stated, Draw):
             whole = self.for_variable(name, stated)
@@ -95,9 +94,9 @@ class Initializer:
 
 
 def _cut(whole: Any) -> Callable[..., tf.Tensor]:
-    """The initialiser of partitions, whose values together are those of `whole` for the uncut variable.
+    """Return an initializer of partitions that slices the values of `whole` for the whole variable.
 
-    TensorFlow asks the same initialiser for every partition, so that with a seed all would start alike.
+    TensorFlow calls one initializer for every partition: with a seed, all partitions would start with equal values.
     """
 
     def part(shape: list[int], dtype: tf.DType, partition_info: Any) -> tf.Tensor:
@@ -107,7 +106,7 @@ def _cut(whole: Any) -> Callable[..., tf.Tensor]:
 
 
 def _given(values: np.ndarray) -> Callable[..., tf.Tensor]:
-    """The initialiser that returns the values, from outside the graph: a graph definition ends at 2 GB."""
+    """Return an initializer with these values. They stay outside the graph definition, which has at most 2 GB."""
 
     def initial(shape: list[int], dtype: tf.DType) -> tf.Tensor:
         value = tf.numpy_function(lambda: values.astype(dtype.as_numpy_dtype, copy=False), [], dtype)
@@ -117,5 +116,5 @@ def _given(values: np.ndarray) -> Callable[..., tf.Tensor]:
 
 
 def initializer(init_op: str = "uniform", init_weight: float = 0.1, seed: int | None = None) -> Initializer:
-    """The `Initializer` with these settings."""
+    """Return the `Initializer` with these settings."""
     return Initializer(init_op, init_weight, seed)

@@ -1,6 +1,6 @@
 """Layer normalisation (Ba, Kiros, Hinton 2016, equation 4): mean 0 and variance 1, times gain, plus bias.
 
-With x' = (x - mean) / sqrt(variance + epsilon) of a vector and the loss's derivative g by gain * x' + bias:
+With x' = (x - mean) / sqrt(variance + epsilon) of a vector, and g the loss's gradient with respect to gain * x' + bias:
 
     d x    = (h - mean(h) - x' mean(h x')) / sqrt(variance + epsilon)   with h = g * gain
     d gain = sum(g x'),   d bias = sum(g)
@@ -16,7 +16,7 @@ EPSILON = 1e-6
 
 
 class LayerNorm:
-    """Creates `<name>/gain` and `<name>/bias` [width], which start at one and zero."""
+    """Layer normalisation. Creates `<name>/gain` and `<name>/bias` [width], which start at one and zero."""
 
     def __init__(self, name: str, width: int) -> None:
         v1 = tf.compat.v1
@@ -25,7 +25,7 @@ class LayerNorm:
             self._bias = tf.identity(v1.get_variable("bias", [width], initializer=v1.zeros_initializer()))
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """[..., width], and the same."""
+        """[..., width] -> [..., width]."""
         return layer_norm(x, self._gain, self._bias)
 
 
@@ -33,7 +33,7 @@ class LayerNorm:
 def layer_norm(
     x: tf.Tensor, gain: tf.Tensor, bias: tf.Tensor
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]]:
-    """[..., width], [width], [width] -> [..., width]. Written here: TensorFlow's way has three times the operations."""
+    """[..., width], [width], [width] -> [..., width]. TensorFlow's own gradient has three times as many operations."""
     centred = x - tf.reduce_mean(x, -1, keepdims=True)
     scale = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + tf.cast(EPSILON, x.dtype))
     unit = centred * scale

@@ -1,24 +1,24 @@
-"""Masks: which places are in a sentence; what is added to scores, so that attention does not look where it must not."""
+"""Masks of positions: 0 or 1 for padding, and large negative numbers added to attention scores."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-# The weight is then exactly 0; in float16, too, this is a number.
+# With this score an attention weight is exactly 0. The number is finite in float16, too.
 _NEVER = -3e4
 
 
 def outside(lengths: tf.Tensor, time: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """That of places behind sentences of these lengths, int32 [batch]: [batch, time]."""
+    """Return the score mask [batch, time] of padding: `_NEVER` past the ends of sentences of these lengths [batch]."""
     return tf.cast(~tf.sequence_mask(lengths, time), dtype) * _NEVER
 
 
 def inside(lengths: tf.Tensor, time: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """1 in sentences of these lengths, int32 [batch], and 0 behind them: [time, batch, 1]."""
+    """Return factors [time, batch, 1]: 1 in sentences of these lengths, int32 [batch], and 0 past their ends."""
     return tf.transpose(tf.sequence_mask(lengths, time, dtype))[:, :, None]
 
 
 def later(time: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """That of words behind each word: [time, time]."""
+    """Return the causal score mask [time, time]: `_NEVER` for each word's later words."""
     places = tf.range(time)
     return tf.cast(places[None, :] > places[:, None], dtype) * _NEVER

@@ -1,23 +1,22 @@
-"""Device placement: which device each layer of a model is on.
+"""Device placement: the device of each layer of a model.
 
-The layers are dealt out to the GPUs in turn, so that a deep model is spread over several of them. Without
-GPUs everything is on the CPU. A session needs `allow_soft_placement` wherever there may be fewer GPUs than
-told. Knows nothing of TensorFlow.
+The layers are assigned to the GPUs in turn (round-robin), so that a deep model is spread over several GPUs. Without
+GPUs everything is on the CPU. If fewer GPUs than `num_gpus` may exist, the session needs `allow_soft_placement`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-_MOST_WORDS_ON_GPU = 50_000  # as in the TensorFlow NMT tutorial: a larger table would crowd the layers out
+_MOST_WORDS_ON_GPU = 50_000  # as in the TensorFlow NMT tutorial: a larger table leaves too little memory
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Names of devices, for `tf.device`.
+    """Device names for `tf.device`.
 
     Attributes:
-        num_gpus: how many GPUs to use; 0 for the CPU.
+        num_gpus: number of GPUs to use; 0 for the CPU.
 
     Raises:
         ValueError: num_gpus is negative.
@@ -26,18 +25,18 @@ class Placement:
     num_gpus: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be counted."""
+        """Check the number of GPUs."""
         if self.num_gpus < 0:
             raise ValueError(f"num_gpus is {self.num_gpus}; it must be at least 0")
 
     def embedding(self, words: int) -> str:
-        """Where the table of so many words is: on the first GPU, or on the CPU if it is large."""
+        """Return the device of an embedding of this many words: the first GPU, or the CPU for a large one."""
         return "/cpu:0" if words > _MOST_WORDS_ON_GPU else self.layer(0)
 
     def layer(self, number: int) -> str:
-        """Where the layer with this number is."""
+        """Return the device of the layer with this number."""
         return f"/gpu:{number % self.num_gpus}" if self.num_gpus else "/cpu:0"
 
     def output(self, num_decoder_layers: int) -> str:
-        """Where logits are formed: on a GPU that no decoder layer is on, or else with the top one."""
+        """Return the device of the output layer: a GPU without decoder layers, or else that of the top layer."""
         return self.layer(num_decoder_layers if num_decoder_layers < self.num_gpus else num_decoder_layers - 1)

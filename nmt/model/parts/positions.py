@@ -1,4 +1,4 @@
-"""Positions: a vector for each place in a sentence, which is added to that of the word there."""
+"""Position embeddings: a vector for each position in a sentence, which is added to the word's vector."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import tensorflow as tf
 from nmt.model.parts.initializers import Draw
 
 TOO_LONG = (
-    "the model has vectors for fewer positions (--max_positions) than the longest sentence has words, its end counted: "
-    "cut sentences (in training --src_max_len, --tgt_max_len; else --src_max_len_infer, --tgt_max_len_infer), or train "
-    "with more positions; model and sentence have"
+    "the model has fewer positions (--max_positions) than the longest sentence has words, with its end mark. "
+    "Cut sentences (in training --src_max_len, --tgt_max_len; else --src_max_len_infer, --tgt_max_len_infer), or train "
+    "with more positions. Model and sentence have"
 )
 
 
 class Positions(Protocol):
-    """Vectors of places."""
+    """Position embeddings."""
 
     def first(self, count: tf.Tensor) -> tf.Tensor:
-        """Those of so many, from the first: [count, width]."""
+        """Return the vectors of the first `count` positions, [count, width]."""
 
     def at(self, place: tf.Tensor) -> tf.Tensor:
-        """That of one, counted from 0: [width]."""
+        """Return the vector of one position, counted from 0, [width]."""
 
 
 class Sinusoidal:
-    """Sines and cosines (Vaswani et al. 2017, section 3.5), of any number of positions:
+    """Sines and cosines (Vaswani et al. 2017, section 3.5), for any number of positions:
 
-        p[t, 2i] = sin(t / 10000 ** (2i / width)),   p[t, 2i + 1] = cos(the same)
+        p[t, 2i] = sin(t / 10000 ** (2i / width)),   p[t, 2i + 1] = cos(t / 10000 ** (2i / width))
 
     Args:
-        width: of a vector, even.
-        dtype: of the vectors.
+        width: width of a vector, an even number.
+        dtype: dtype of the vectors.
     """
 
     def __init__(self, width: int, dtype: tf.DType) -> None:
@@ -47,7 +47,7 @@ class Sinusoidal:
         return self._of(place[None])[0]
 
     def _of(self, places: tf.Tensor) -> tf.Tensor:
-        # In float64: float32 has a thousandth's error at an angle of some ten thousand.
+        # In float64: the error of float32 is about 0.001 at an angle of some ten thousand.
         pace = 10000.0 ** -(tf.range(0, self._width, 2, tf.float64) / self._width)
         angles = tf.cast(places, tf.float64)[:, None] * pace
         found = tf.reshape(tf.stack([tf.sin(angles), tf.cos(angles)], 2), [-1, self._width])
@@ -55,13 +55,13 @@ class Sinusoidal:
 
 
 class Learned:
-    """A table that is trained, of so many positions and no more. Creates `<name>` [rows, width].
+    """Trained position embeddings for a limited number of positions. Creates `<name>` [rows, width].
 
     Args:
-        name: of the variable.
-        rows: positions.
-        width: of a vector.
-        start: how it starts.
+        name: name of the variable.
+        rows: number of positions.
+        width: width of a vector.
+        start: initial distribution of the vectors.
     """
 
     def __init__(self, name: str, rows: int, width: int, start: Draw) -> None:

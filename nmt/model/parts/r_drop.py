@@ -1,16 +1,16 @@
-"""R-Drop (Wu et al. 2021): output layer and loss of two passes with other dropout, which are to predict the same.
+"""R-Drop (Wu et al. 2021): output layer and loss of two passes that differ in their dropout masks.
 
-Of the two predictions p and q of a target word, with logits l and m, training is to lower
+For the two predictions p and q of a target word, with logits l and m, the loss is
 
     ((-log p[label]) + (-log q[label])) / 2  +  alpha / 4 (KL(p || q) + KL(q || p))
 
-the paper's loss (equations 2 to 4) divided by two: with alpha 0 it is that of one pass on average, and the learning
-rate need not change. The normalisers of log p and log q cancel in the divergences, of which with d = l - m
+This is the paper's loss (equations 2 to 4) divided by two. With alpha 0 it is the mean loss of one pass, and the
+learning rate need not change. In the divergences the normalisers of log p and log q cancel. With d = l - m:
 
     KL(p || q) + KL(q || p) = sum (p - q) d
     d / d l = p (d - sum p d) + p - q,   d / d m = q (sum q d - d) + q - p
 
-so that no logarithm is taken but the labels'.
+Only the labels need a logarithm.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from nmt.model.parts.softmax_cross_entropy import Losses, cut, less_asked, predi
 def r_drop_loss_sum(
     rows: tuple[tf.Tensor, tf.Tensor], kernel: tf.Tensor, labels: tf.Tensor, alpha: float, smoothing: float = 0.0
 ) -> Losses:
-    """The loss above in nats, summed.
+    """Return the loss above in nats, summed over the positions.
 
     Args:
-        rows: of the two passes, [positions, units] each; there may be no positions.
-        kernel: [units, vocabulary].
+        rows: the output layer's inputs in the two passes, [positions, units] each; 0 positions are allowed.
+        kernel: kernel of the output layer, [units, vocabulary].
         labels: int32 [positions].
-        alpha: the weight of the divergences.
-        smoothing: as for `cross_entropy_sum`, in both passes.
+        alpha: weight of the divergences.
+        smoothing: label smoothing in both passes, as for `cross_entropy_sum`.
 
     Returns:
-        scalars of the rows' type; `words` is the mean of the passes.
+        scalars of the rows' dtype; `words` is the mean of the two passes.
     """
 
     @tf.custom_gradient
@@ -48,7 +48,7 @@ def r_drop_loss_sum(
         row_gradients: tuple[list[tf.Tensor], list[tf.Tensor]] = [], []
         mean = tf.reduce_mean(kernel, 1) if smoothing else None
         for part in cut(tf.shape(labels)[0]):
-            with tf.control_dependencies(trained[-1:]):  # in turn, as in `cross_entropy_sum`
+            with tf.control_dependencies(trained[-1:]):  # one slice after the other, as in `cross_entropy_sum`
                 some = first[part], second[part]
             passes = [predicted(one, kernel, labels[part], smoothing, mean) for one in some]
             (p, q), apart = (one.p for one in passes), passes[0].logits - passes[1].logits

@@ -1,1 +1,1 @@
-"""The Transformer: an encoder-decoder of attention alone."""
+"""Transformer: an encoder-decoder model based on attention only."""

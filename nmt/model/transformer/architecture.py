@@ -1,4 +1,4 @@
-"""The architecture (shape) of a Transformer: heads, widths, positions. Knows nothing of TensorFlow."""
+"""Architecture of a Transformer: heads, widths, positions. No TensorFlow code is used here."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ POSITIONS = ("sinusoidal", "learned")
 
 @dataclass(frozen=True)
 class TransformerArchitecture(Architecture):
-    """Sizes and choices of one Transformer, beside those of `Architecture`.
+    """Sizes and choices of a Transformer, in addition to those of `Architecture`.
 
     Attributes:
-        num_heads: of each attention; they share the width of the layers.
+        num_heads: number of heads of each attention, which share the width of the layers.
         feed_forward_size: inner width of the feed-forward layers; None for four times the width of the layers.
-        norm: "post": layers are normalised behind the sum with their input, as in the paper; "pre": before they read
-            it, and once at the end (Xiong et al. 2020).
-        positions: "sinusoidal", or "learned".
-        max_positions: words of the longest sentence, its end counted, where positions are learned.
+        norm: place of layer normalisation. "post": after each residual sum, as in the paper. "pre": at the input of
+            each sublayer and after the top layer (Xiong et al. 2020).
+        positions: position embeddings, "sinusoidal" or "learned".
+        max_positions: greatest number of words of a sentence, end mark counted, with learned positions.
 
     Raises:
         ValueError: a value is outside what is allowed, or two values contradict each other.
@@ -45,7 +45,7 @@ class TransformerArchitecture(Architecture):
         if self.num_units % self.num_heads:
             raise ValueError(
                 f"num_units is {self.num_units}, which {self.num_heads} heads cannot share evenly: give another "
-                "num_heads, or a num_units that is a multiple of it"
+                "num_heads, or a num_units that is a multiple of num_heads"
             )
         if self.positions == "sinusoidal" and self.num_units % 2:
             raise ValueError(
@@ -56,13 +56,13 @@ class TransformerArchitecture(Architecture):
             if size != self.num_units:
                 raise ValueError(
                     f"{side} words have vectors of {size} numbers, and num_units is {self.num_units}: a Transformer "
-                    f"adds to them what its layers give, and they must be of one width: give num_units "
+                    f"adds the layers' outputs to them, and both must have one width. Give num_units "
                     f"{size}, or vectors of {self.num_units} (leave embedding_size out)"
                 )
 
     @property
     def has_attention(self) -> bool:
-        """Whether a step of the decoder tells where in the source it looked."""
+        """True if a decoder step returns attention weights over the source."""
         return not self.language_model
 
     @property
@@ -72,5 +72,5 @@ class TransformerArchitecture(Architecture):
 
     @property
     def longest(self) -> int | None:
-        """Words of the longest sentence, its end counted; None: any number."""
+        """Greatest number of words of a sentence, end mark counted; None: any number."""
         return self.max_positions if self.positions == "learned" else None

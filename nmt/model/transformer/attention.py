@@ -1,8 +1,8 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2), of a sentence to itself or of one to another.
+"""Multi-head attention (Vaswani et al. 2017, section 3.2), to the same sentence or to the source.
 
     head_h = softmax(Q_h K_h^T / sqrt(width of a head) + mask) V_h,   result = [head_1; ...; head_H] W_o
 
-Keys and values are made once, and are what a decoder keeps of words before. Vectors are [time, batch, width], those of
+Keys and values are computed once; a decoder keeps them for earlier words. Vectors are [time, batch, width], those of
 heads [batch, heads, time, width / heads].
 """
 
@@ -19,45 +19,45 @@ from nmt.model.parts.initializers import Draw
 
 
 class Keys(NamedTuple):
-    """What attention reads: keys and values, [batch, heads, time, width of a head] each."""
+    """Keys and values of an attention, [batch, heads, time, width of a head] each."""
 
     keys: tf.Tensor
     values: tf.Tensor
 
 
 class Attention:
-    """The variables of one attention below the current variable scope.
+    """The variables of one attention in the current variable scope.
 
     Args:
-        width: of the layers.
-        heads: they share it.
-        dropout: of the weights.
+        width: width of the layers.
+        heads: number of heads, which share the width.
+        dropout: dropout of the attention weights.
     """
 
     def __init__(self, width: int, heads: int, dropout: Dropout) -> None:
         self._width, self._heads, self._dropout = width, heads, dropout
-        # Each as if it were one of the kernels that are side by side, whose start is Glorot's over the root of 2.
+        # Glorot's bound for a kernel [width, 3 * width]: query, key and value together, sqrt(2) below that of one.
         start = Draw("uniform", math.sqrt(6 / (4 * width)))
         self._query = Dense("query", width, width, start)
         self._keys = Dense("key_value", width, 2 * width, start)
         self._output = Dense("output", width, width)
 
     def keys(self, x: tf.Tensor) -> Keys:
-        """Of vectors [time, batch, width]."""
+        """Return keys and values of vectors [time, batch, width]."""
         return Keys(*self._split(self._keys(x), 2))
 
     def step_keys(self, x: tf.Tensor) -> Keys:
-        """Of vectors [batch, width], for one time."""
+        """Return keys and values of vectors [batch, width] at one time."""
         found = tf.reshape(self._keys(x), [-1, 2, self._heads, 1, self._width // self._heads])
         return Keys(*tf.unstack(found, axis=1))
 
     def __call__(self, x: tf.Tensor, read: Keys, mask: tf.Tensor) -> tf.Tensor:
-        """The result [time, batch, width].
+        """Return the results [time, batch, width].
 
         Args:
-            x: [time, batch, width], what asks.
-            read: of the same sentences.
-            mask: added to the scores [batch, heads, time, time of what is read], or to be broadcast to that.
+            x: vectors that the queries are computed from, [time, batch, width].
+            read: keys and values of the same sentences.
+            mask: mask added to the scores, [batch, heads, time, time of the keys] or broadcastable to this shape.
         """
         (queries,) = self._split(self._query(x), 1)
         weights = self._dropout(self._weights(queries, read.keys, mask))
@@ -65,16 +65,16 @@ class Attention:
         return self._output(self._joined(found, tf.shape(x)[:2]))
 
     def step(self, x: tf.Tensor, read: Keys, mask: tf.Tensor | None) -> tf.Tensor:
-        """The result [rows, width] for one word each, [rows, width], of keys of as many rows; without dropout."""
+        """Return the results [rows, width] of one step for words [rows, width], with keys of each row; no dropout."""
         queries = tf.reshape(self._query(x), [-1, self._heads, 1, self._width // self._heads])
         found = tf.matmul(self._weights(queries, read.keys, mask), read.values)
         return self._output(tf.reshape(found, [-1, self._width]))
 
     def step_of_sentences(self, x: tf.Tensor, read: Keys, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The same of keys of sentences, each of which has as many rows one after the other.
+        """Run one step with keys of each sentence; each sentence has equally many consecutive rows in `x`.
 
         Returns:
-            the result [rows, width], and the weights [rows, time], the mean of the heads.
+            the results [rows, width], and the weights [rows, time], averaged over the heads.
         """
         size, sentences, time = self._width // self._heads, tf.shape(read.keys)[0], tf.shape(read.keys)[2]
         queries = tf.reshape(self._query(x), tf.stack([sentences, -1, self._heads, size]))
@@ -89,7 +89,7 @@ class Attention:
         return tf.nn.softmax(scores if mask is None else scores + mask)
 
     def _split(self, x: tf.Tensor, parts: int) -> list[tf.Tensor]:
-        """[time, batch, parts * width] -> of each part, [batch, heads, time, width of a head]."""
+        """Split [time, batch, parts * width] into parts, [batch, heads, time, width of a head] each."""
         sizes = [parts, self._heads, self._width // self._heads]
         split = tf.reshape(x, tf.concat([tf.shape(x)[:2], sizes], 0))
         return tf.unstack(tf.transpose(split, [2, 1, 3, 0, 4]), num=parts)

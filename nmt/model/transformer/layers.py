@@ -1,4 +1,4 @@
-"""The layers of a Transformer's encoder and decoder (Vaswani et al. 2017, section 3.1): parts, each around a sum."""
+"""Sublayers of a Transformer (Vaswani et al. 2017, section 3.1), each with its residual sum and normalisation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _scope = tf.compat.v1.variable_scope
 
 
 class Dropouts:
-    """What is dropped in training.
+    """The dropouts of a Transformer in training.
 
     Args:
-        results: of a part, before the sum; and of words' vectors.
-        attention: its weights.
-        activations: of feed-forward layers.
+        results: dropout of each sublayer's output before the residual sum, and of the embeddings.
+        attention: dropout of attention weights.
+        activations: dropout inside feed-forward layers.
     """
 
     def __init__(self, results: Dropout, attention: Dropout, activations: Dropout) -> None:
@@ -29,7 +29,7 @@ class Dropouts:
 
 
 class _Sum:
-    """x + part(norm(x)) or norm(x + part(x)), as the architecture has it."""
+    """Residual sum with layer normalisation: x + part(norm(x)) for "pre", norm(x + part(x)) for "post"."""
 
     def __init__(self, architecture: TransformerArchitecture, dropout: Dropout) -> None:
         self._before, self._dropout = architecture.norm == "pre", dropout
@@ -42,7 +42,7 @@ class _Sum:
 
 
 class FeedForward:
-    """max(0, x W_1 + b_1) W_2 + b_2, and its sum. Creates `feed_forward/...`."""
+    """Feed-forward sublayer max(0, x W_1 + b_1) W_2 + b_2 with its residual sum. Creates `feed_forward/...`."""
 
     def __init__(self, architecture: TransformerArchitecture, dropouts: Dropouts) -> None:
         with _scope("feed_forward"):
@@ -52,16 +52,16 @@ class FeedForward:
         self._dropout = dropouts.activations
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """[time, batch, width], and the same."""
+        """[time, batch, width] -> [time, batch, width]."""
         return self._sum(x, lambda x: self._outer(self._dropout(tf.nn.relu(self._inner(x)))))
 
     def step(self, x: tf.Tensor) -> tf.Tensor:
-        """[rows, width], and the same, without dropout."""
+        """[rows, width] -> [rows, width], without dropout."""
         return self._sum(x, lambda x: self._outer(tf.nn.relu(self._inner(x))), drop=False)
 
 
 class SelfAttention:
-    """A sentence's attention to itself, and its sum. Creates `self_attention/...`."""
+    """Self-attention sublayer with its residual sum. Creates `self_attention/...`."""
 
     def __init__(self, architecture: TransformerArchitecture, dropouts: Dropouts) -> None:
         with _scope("self_attention"):
@@ -69,11 +69,11 @@ class SelfAttention:
             self._sum = _Sum(architecture, dropouts.results)
 
     def __call__(self, x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-        """[time, batch, width], and the same; see `Attention` for the mask."""
+        """[time, batch, width] -> [time, batch, width]; see `Attention` for the mask."""
         return self._sum(x, lambda x: self._attention(x, self._attention.keys(x), mask))
 
     def step(self, x: tf.Tensor, before: Keys) -> tuple[tf.Tensor, Keys]:
-        """One word each, [rows, width], behind those that are kept: the same of it, and what is to be kept now."""
+        """Run one step for words [rows, width] after those in `before`; return [rows, width] and the extended keys."""
         kept: list[Keys] = []
 
         def look(x: tf.Tensor) -> tf.Tensor:
@@ -85,7 +85,7 @@ class SelfAttention:
 
 
 class SourceAttention:
-    """Attention to the source, and its sum. Creates `source_attention/...`."""
+    """Attention to the source with its residual sum. Creates `source_attention/...`."""
 
     def __init__(self, architecture: TransformerArchitecture, dropouts: Dropouts) -> None:
         with _scope("source_attention"):
@@ -93,15 +93,15 @@ class SourceAttention:
             self._sum = _Sum(architecture, dropouts.results)
 
     def keys(self, outputs: tf.Tensor) -> Keys:
-        """Of the encoder's outputs [time, batch, width]."""
+        """Return keys and values of the encoder's outputs [time, batch, width]."""
         return self._attention.keys(outputs)
 
     def __call__(self, x: tf.Tensor, read: Keys, mask: tf.Tensor) -> tf.Tensor:
-        """[time, batch, width], and the same; see `Attention` for the others."""
+        """[time, batch, width] -> [time, batch, width]; see `Attention` for the other arguments."""
         return self._sum(x, lambda x: self._attention(x, read, mask))
 
     def step(self, x: tf.Tensor, read: Keys, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """One word each, [rows, width]: the same, and the weights [rows, source time]."""
+        """Run one step for words [rows, width]; return [rows, width] and the weights [rows, source time]."""
         weights: list[tf.Tensor] = []
 
         def look(x: tf.Tensor) -> tf.Tensor:

@@ -1,10 +1,10 @@
-"""The Transformer (Vaswani et al. 2017, "Attention Is All You Need"), with layers normalised before or behind sums.
+"""Transformer (Vaswani et al. 2017, "Attention Is All You Need"), with layer normalisation before or after sublayers.
 
     encoder layer   self-attention; feed-forward
-    decoder layer   self-attention to words before; attention to the source; feed-forward
+    decoder layer   self-attention to earlier words; attention to the source; feed-forward
 
-Words' vectors are multiplied by the root of their width (section 3.4), and positions are added. Training computes all
-target positions at once; search takes one at a time, and keeps the keys and values of those before.
+Embeddings are multiplied by the square root of their width (section 3.4), and positions are added. Training computes
+all target positions at once. Search computes one position at a time and keeps the keys and values of earlier words.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class _DecoderLayer:
 
 
 class _Sources(NamedTuple):
-    """What steps read of the source: [batch, ...].
+    """Tensors of the source that steps read.
 
     Attributes:
-        mask: [batch, 1, 1, source time].
-        keys: of each decoder layer.
+        mask: mask of the source's padding, [batch, 1, 1, source time].
+        keys: keys and values of each decoder layer.
     """
 
     mask: tf.Tensor
@@ -56,7 +56,7 @@ class _Sources(NamedTuple):
 
 
 class _Side:
-    """Encoder or decoder: what is the same in both."""
+    """The common parts of encoder and decoder: positions, scaling, and the last normalisation."""
 
     def __init__(self, architecture: TransformerArchitecture, dropouts: Dropouts) -> None:
         self.architecture, self.dropouts = architecture, dropouts
@@ -69,16 +69,16 @@ class _Side:
         self._last = LayerNorm("norm", width) if architecture.norm == "pre" else None
 
     def begin(self, embedded: tf.Tensor) -> tf.Tensor:
-        """What the lowest layer reads of words [time, batch, width]."""
+        """Return the lowest layer's inputs for embedded words [time, batch, width]."""
         placed = embedded * self._scale + self._positions.first(tf.shape(embedded)[0])[:, None]
         return self.dropouts.results(placed)
 
     def begin_step(self, embedded: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
-        """The same of words [rows, width] at one place; without dropout."""
+        """Return the lowest layer's inputs for words [rows, width] at one position, without dropout."""
         return embedded * self._scale + self._positions.at(place)
 
     def end(self, x: tf.Tensor) -> tf.Tensor:
-        """What the top layer gives, as it is read."""
+        """Return the top layer's outputs, normalised for norm="pre"."""
         return x if self._last is None else self._last(x)
 
 
@@ -128,7 +128,7 @@ class TransformerTranslator(Translator):
 
 
 class _Decoding(Decoding):
-    """A decoder with one memory."""
+    """A Transformer decoder for one memory."""
 
     def __init__(self, side: _Side, layers: Sequence[_DecoderLayer], memory: Memory, devices: Placement) -> None:
         self._side, self._layers, self._devices = side, layers, devices
@@ -136,7 +136,7 @@ class _Decoding(Decoding):
         heads = architecture.num_heads
         size = architecture.num_units // heads
         nothing = tf.zeros(tf.stack([batch, heads, 0, size]), memory.outputs.dtype)
-        # Of a time that is not known: it grows.
+        # The placeholder makes the time dimension unknown, because it grows in the search loop.
         nothing = tf.compat.v1.placeholder_with_default(nothing, [None, heads, None, size])
         self.initial_state = tuple(Keys(nothing, nothing) for _ in layers)
         mask = outside(memory.lengths, tf.shape(memory.outputs)[0], memory.outputs.dtype)[:, None, None]
@@ -148,7 +148,7 @@ class _Decoding(Decoding):
         self.sources = _Sources(mask, keys) if keys else ()
 
     def all_steps(self, embedded: tf.Tensor) -> tf.Tensor:
-        """The outputs for given target words, with dropout."""
+        """Return the outputs for given target words, with dropout."""
         x, mask = self._side.begin(embedded), later(tf.shape(embedded)[0], embedded.dtype)
         for number, layer in enumerate(self._layers):
             with tf.device(self._devices.layer(number)):
@@ -161,7 +161,7 @@ class _Decoding(Decoding):
     def step(
         self, embedded: tf.Tensor, state: Sequence[Keys], sources: Any
     ) -> tuple[tf.Tensor, Sequence[Keys], tf.Tensor | None]:
-        """One step without dropout; the weights are those of the top layer, the mean of its heads."""
+        """Run one step without dropout; the attention weights are the mean over the top layer's heads."""
         x, weights, after = self._side.begin_step(embedded, tf.shape(state[0].keys)[2]), None, []
         for number, layer in enumerate(self._layers):
             with tf.device(self._devices.layer(number)):

@@ -182,7 +182,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 
 def test_paths_that_are_no_checkpoint_tell_which_there_are(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2)
-    there = f"the checkpoints there are {tmp_path}/translate.ckpt-1, {tmp_path}/translate.ckpt-2"
+    there = f"existing checkpoints are {tmp_path}/translate.ckpt-1, {tmp_path}/translate.ckpt-2"
     for path, said in (
         (tmp_path / "translate.ckpt-7", "translate.ckpt-7.index is missing"),
         (tmp_path, "is a directory"),

@@ -36,7 +36,7 @@ def killed(tmp_path: Path) -> Path:
 
 def test_what_a_killed_process_has_done_is_gone_on_with(killed: Path) -> None:
     with partial_file(killed, "work") as output:
-        assert (output.done, output.notice) == (3, f"{killed}.part has what is done already")
+        assert (output.done, output.notice) == (3, f"continuing {killed}.part")
         output.add("drei\n", 4)
         assert not killed.exists()
         output.complete()
@@ -56,7 +56,7 @@ def test_another_work_is_begun_anew(killed: Path) -> None:
 def test_a_damaged_record_is_begun_anew(killed: Path, damage: str) -> None:
     Path(f"{killed}.part.json").write_text(damage)
     with partial_file(killed, "work") as output:
-        assert output.done == 0 and "begun anew" in output.notice
+        assert output.done == 0 and "starting again" in output.notice
 
 
 def test_a_failure_keeps_what_is_done_and_nothing_where_nothing_is(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The model again, in NumPy and float64, one sentence at a time: no batch, no padding, no graph.
+"""A second implementation of the model in NumPy and float64, one sentence at a time: no batch, no padding, no graph.
 
-Written from the formulas (Luong et al. 2015; Bahdanau et al. 2015; Wu et al. 2016; each cell's paper; the
-tutorial's wiring), sharing no code with `nmt.model`. Weights are looked up by their full names.
+It follows the formulas: Luong et al. 2015; Bahdanau et al. 2015; Wu et al. 2016; each cell's paper; the tutorial's
+wiring. It shares no code with `nmt.model`. Weights are looked up by their full names.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from nmt.model.lstm.architecture import LSTMArchitecture
 from tests.nmt.model.oracle_embeddings import source_vectors, target_vector
 
 Array = np.ndarray
-# One layer's (c, h), or (h,) for a GRU; and those of all layers, bottom first.
+# Layer: (c, h) of one layer, or (h,) for a GRU. State: the layers' states, bottom layer first.
 Layer = tuple[Array, ...]
 State = list[Layer]
 
 
 def sigmoid(x: Array) -> Array:
-    """The logistic function."""
+    """Return the logistic function."""
     return 1.0 / (1.0 + np.exp(-x))
 
 
 def log_softmax(x: Array) -> Array:
-    """Logarithms of the softmax of a vector."""
+    """Return the logarithms of the softmax of a vector."""
     shifted = x - x.max()
     return shifted - np.log(np.exp(shifted).sum())
 
 
 def layer_norm(x: Array, gamma: Array, beta: Array) -> Array:
-    """A vector of mean 0 and variance 1, scaled and shifted."""
+    """Normalise a vector to mean 0 and variance 1, then scale and shift it."""
     return gamma * (x - x.mean()) / np.sqrt(x.var() + 1e-12) + beta
 
 
@@ -41,7 +41,7 @@ class OracleModel:
     """A model with given weights.
 
     Attributes:
-        architecture: how they are wired.
+        architecture: architecture of the model.
         weights: full variable name -> value.
     """
 
@@ -49,16 +49,16 @@ class OracleModel:
     weights: Mapping[str, Array]
 
     def weight(self, name: str) -> Array:
-        """The variable below `dynamic_seq2seq`."""
+        """Return the variable with this name below `dynamic_seq2seq`."""
         return np.asarray(self.weights[f"dynamic_seq2seq/{name}"], np.float64)
 
     def cell(self, scope: str, x: Array, state: Layer) -> Layer:
-        """One step of one layer: its state after reading x."""
+        """Return one layer's state after it has read x."""
         kinds = {"lstm": self.lstm, "layer_norm_lstm": self.layer_norm_lstm, "gru": self.gru, "nas": self.nas}
         return kinds[self.architecture.unit_type](scope, x, state)
 
     def lstm(self, scope: str, x: Array, state: Layer) -> Layer:
-        """Zaremba et al. 2014."""
+        """LSTM cell of Zaremba et al. 2014."""
         c, h = state
         w = self.below(f"{scope}/basic_lstm_cell")
         i, j, f, o = np.split(np.concatenate([x, h]) @ w("kernel") + w("bias"), 4)
@@ -66,7 +66,7 @@ class OracleModel:
         return c, sigmoid(o) * np.tanh(c)
 
     def layer_norm_lstm(self, scope: str, x: Array, state: Layer) -> Layer:
-        """Ba et al. 2016; the normalised memory is kept."""
+        """LSTM cell of Ba et al. 2016; the state keeps the normalised memory."""
         c, h = state
         w = self.below(f"{scope}/layer_norm_basic_lstm_cell")
         gates = np.split(np.concatenate([x, h]) @ w("kernel"), 4)
@@ -79,7 +79,7 @@ class OracleModel:
         return c, sigmoid(o) * np.tanh(c)
 
     def gru(self, scope: str, x: Array, state: Layer) -> Layer:
-        """Cho et al. 2014."""
+        """GRU cell of Cho et al. 2014."""
         (h,) = state
         w = self.below(f"{scope}/gru_cell")
         r, u = np.split(sigmoid(np.concatenate([x, h]) @ w("gates/kernel") + w("gates/bias")), 2)
@@ -87,7 +87,7 @@ class OracleModel:
         return (u * h + (1 - u) * n,)
 
     def nas(self, scope: str, x: Array, state: Layer) -> Layer:
-        """Zoph & Le 2017."""
+        """NAS cell of Zoph & Le 2017."""
         c, h = state
         w = self.below(f"{scope}/nas_cell")
         a, m = np.split(x @ w("kernel"), 8), np.split(h @ w("recurrent_kernel"), 8)
@@ -99,11 +99,11 @@ class OracleModel:
         return c, np.tanh(c * np.tanh(third + fourth))
 
     def below(self, scope: str) -> Callable[[str], Array]:
-        """The weights of one scope, by the rest of their names."""
+        """Return a function from the rest of a name to the weight in this scope."""
         return lambda name: self.weight(f"{scope}/{name}")
 
     def stack(self, scope: str, depth: int, residual: int, x: Array, states: State) -> tuple[Array, State]:
-        """One step of a stack whose top `residual` layers add their inputs."""
+        """Run one step of a stack whose top `residual` layers add their inputs; return the output and the states."""
         after = []
         for layer in range(depth):
             name = scope if depth == 1 else f"{scope}/multi_rnn_cell/cell_{layer}"
@@ -112,12 +112,12 @@ class OracleModel:
         return x, after
 
     def zeros(self, depth: int) -> State:
-        """The start of a stack."""
+        """Return the initial state of a stack."""
         parts = 1 if self.architecture.unit_type == "gru" else 2
         return [(np.zeros(self.architecture.num_units),) * parts] * depth
 
     def encode(self, source: Sequence[int]) -> tuple[Array, State]:
-        """The memory [words, memory_size] and the last states."""
+        """Return the memory [words, memory_size] and the last states."""
         a = self.architecture
         if a.language_model:
             return np.zeros((0, a.num_units)), []
@@ -144,7 +144,7 @@ class OracleModel:
         return np.array(outputs), states
 
     def attend(self, memory: Array, query: Array) -> tuple[Array, Array]:
-        """The context and the weights."""
+        """Return the attention's context and weights."""
         gnmt = self.architecture.attention_architecture != "standard"
         wrapper = "decoder/multi_rnn_cell/cell_0_attention/attention" if gnmt else "decoder/attention"
         kind, keys = self.architecture.attention, memory @ self.weight("decoder/memory_layer/kernel")
@@ -166,7 +166,7 @@ class OracleModel:
         return weights @ memory, weights
 
     def start(self, source: Sequence[int]) -> OracleDecoding:
-        """A decoder that has written nothing yet."""
+        """Return a decoder that has written no word yet."""
         a = self.architecture
         memory, states = self.encode(source)
         if not a.pass_hidden_state:
@@ -175,7 +175,7 @@ class OracleModel:
         return OracleDecoding(self, memory, states, np.zeros(width))
 
     def output_layer(self) -> Array:
-        """Its kernel [units, words]."""
+        """Return the output layer's kernel [units, words]."""
         if self.architecture.tie_embeddings == "none":
             return self.weight("decoder/output_projection/kernel")
         table = self.weights[self.architecture.target_embedding].astype(np.float64).T
@@ -183,7 +183,7 @@ class OracleModel:
         return self.weight("decoder/output_projection/kernel") @ table if narrowed else table
 
     def loss(self, source: Sequence[int], target_in: Sequence[int], target_out: Sequence[int]) -> float:
-        """Cross-entropy of one sentence, in nats."""
+        """Return the cross-entropy of one sentence, in nats."""
         total, decoding = 0.0, self.start(source)
         for given, wanted in zip(target_in, target_out, strict=True):
             logits, decoding = decoding.step(given)
@@ -193,7 +193,7 @@ class OracleModel:
 
 @dataclass
 class OracleDecoding:
-    """A decoder between two words; `step` makes a new one and leaves this one as it is."""
+    """A decoder's state between two words; `step` returns a new state and does not change this one."""
 
     model: OracleModel
     memory: Array
@@ -202,7 +202,7 @@ class OracleDecoding:
     weights: Array | None = None
 
     def step(self, word: int) -> tuple[Array, OracleDecoding]:
-        """Logits of the next word after this one."""
+        """Return the logits after this word, and the new state."""
         model, a = self.model, self.model.architecture
         x = target_vector(a, model.weights, word)
         depth, residual = a.num_decoder_layers, a.num_decoder_residual_layers
@@ -223,7 +223,7 @@ class OracleDecoding:
         return logits, OracleDecoding(model, self.memory, states, attention, weights)
 
     def _gnmt(self, x: Array) -> tuple[Array, State, Array, Array]:
-        """The top output, the states, the context and the weights after reading the embedded word x."""
+        """Return top output, states, context and weights after reading the embedded word x."""
         model, a = self.model, self.model.architecture
         scope = "decoder/multi_rnn_cell"
         bottom = f"{scope}/cell_0_attention/attention"

@@ -1,8 +1,8 @@
-"""The figures that the TensorFlow NMT tutorial states for its models.
+"""Figures that the TensorFlow NMT tutorial states for its models.
 
-Two sentence pairs of five words each, five units, one training step; tolerance 5 % + 0.05 as stated with them.
-Its weights all start from one operation seed, so that variables of equal shape are equal. The models here are
-given these very values; the dropout of the one training step is another one.
+Two sentence pairs, vocabularies of five words, five units, one training step; tolerance 5 % + 0.05 as in the tutorial.
+Its weights all start from one operation seed, so that variables of equal shape are equal. The models here get the same
+initial values; the dropout of the training step differs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from nmt.model.parts.initializers import Initializer
 from nmt.translate.beam_search import beam_search
 from tests.nmt.model.graphs import v1
 
-# Source words eos a b c d, target words sos eos a b c; "a a b b c" -> "a b c b c", "a b b" -> "a b c b".
+# Source words: eos a b c d. Target words: sos eos a b c. The two pairs: "a a b b c" -> "a b c b c".
+# And "a b b" -> "a b c b".
 SOS, EOS = 0, 1
 SOURCE = np.array([[1, 1, 2, 2, 3], [1, 2, 2, 0, 0]], np.int32).T
 SOURCE_LENGTHS = np.array([5, 3], np.int32)
@@ -36,8 +37,7 @@ GNMT = dict(encoder_type="gnmt", attention="scaled_luong", **FOUR)
 
 
 class Figures(NamedTuple):
-    """Losses per sentence before and after the training step, and the sum of the logits that a greedy search
-    then writes."""
+    """Losses per sentence before and after the training step, and the sum of the logits of a greedy search."""
 
     train_loss: float
     eval_loss: float
@@ -58,17 +58,17 @@ class OneSeed(Initializer):
     """Every variable starts from the same operation seed."""
 
     def for_variable(self, name: str, stated: Any = None) -> Any:
-        """The initialiser of the tutorial, whatever the name."""
+        """Return the tutorial's initializer, which does not depend on the name."""
         return self.draw(self.seed)
 
 
 def architecture(**changes: Any) -> LSTMArchitecture:
-    """The tutorial's test model."""
+    """Return the architecture of the tutorial's test model."""
     return LSTMArchitecture(5, 5, 5, forget_bias=0.0, **changes)
 
 
 def greedy_logits_sum(translator: LSTMTranslator, session: Any) -> float:
-    """Over all positions until both sentences have ended, those after an end included."""
+    """Return the sum over all positions until both sentences have ended, positions after an end included."""
     memory = translator.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTHS))
     decoder = translator.decoder(memory)
     start = tf.nest.flatten(decoder.initial_state)
@@ -96,7 +96,7 @@ def greedy_logits_sum(translator: LSTMTranslator, session: Any) -> float:
     ],
 )
 def test_stated_figures(case: str) -> None:
-    """Training loss, then evaluation and greedy inference with the weights after one step."""
+    """Check the training loss, then evaluation and greedy inference with the weights after one step."""
     changes, stated = STATED[case]
     with tf.Graph().as_default(), v1.Session() as session:
         start = OneSeed("uniform", 0.1, seed=3)
@@ -126,7 +126,7 @@ def test_stated_figures(case: str) -> None:
     ids=["uni", "attention", "gnmt"],
 )
 def test_stated_beams(changes: dict[str, Any], stated: list[list[str]]) -> None:
-    """The best of three beams of at most four words, before any training."""
+    """Check the best of three beams of at most four words, before any training."""
     words = ["<s>", "</s>", "a", "b", "c"]
     with tf.Graph().as_default(), v1.Session() as session:
         translator = LSTMTranslator(architecture(**changes), OneSeed("uniform", 0.1, seed=3))
@@ -140,7 +140,7 @@ def test_stated_beams(changes: dict[str, Any], stated: list[list[str]]) -> None:
 
 @pytest.mark.parametrize(("init_op", "stated"), [("glorot_normal", 8.9779), ("glorot_uniform", 8.7644)])
 def test_stated_loss_of_glorot(init_op: str, stated: float) -> None:
-    """One layer, the training loss before any step."""
+    """Check the training loss of one layer before any step."""
     with tf.Graph().as_default(), v1.Session() as session:
         training = LSTMTranslator(architecture(**UNI1), OneSeed(init_op, seed=3), 0.5, tf.constant([3, 0]))
         batch = [tf.constant(a) for a in (SOURCE, SOURCE_LENGTHS, TARGET_IN, TARGET_OUT, TARGET_LENGTHS)]
@@ -158,7 +158,7 @@ def test_stated_sums_of_the_initialiser_alone() -> None:
 
 
 def test_stated_sums_of_initial_weights() -> None:
-    """By shape, as TensorFlow draws them; the shapes are those of the tutorial's models."""
+    """Check the sum of initial weights for each shape in the tutorial's models, as TensorFlow draws them."""
     with tf.Graph().as_default(), v1.Session() as session:
         LSTMTranslator(architecture(attention_architecture="gnmt", **GNMT), OneSeed("uniform", 0.1, seed=3))
         session.run(v1.global_variables_initializer())

@@ -57,7 +57,7 @@ class Sentences:
         lengths = [0, 0, 0, 0] if arch.language_model else [5, 1, 3, 2]
         self.source = graphs.sentences(lengths, arch.src_vocab_size)
         target = graphs.sentences([2, 4, 1, 3], arch.tgt_vocab_size, seed=1)
-        self.source[0][:2] = [0, EOS][: lengths[0]]  # some that are trained beside pretrained ones
+        self.source[0][:2] = [0, EOS][: lengths[0]]  # trained rows in addition to pretrained ones
         self.target_in = [[SOS, *words] for words in target]
         self.target_out = [[*words, EOS] for words in target]
         self.arrays = [
@@ -74,7 +74,7 @@ LONG = pytest.mark.long("its parts are in other cases")
 
 @pytest.mark.parametrize("case", CASES)
 def test_loss_and_steps_are_those_of_the_numpy_model(case: str) -> None:
-    """The summed loss, and the logits of the steps that search takes, to 1e-5."""
+    """The summed loss and the logits of the search's steps agree to 1e-5."""
     arch = architecture(**CASES[case])
     batch = Sentences(arch)
     with graphs.model(arch) as (translator, session):
@@ -106,7 +106,7 @@ def test_loss_and_steps_are_those_of_the_numpy_model(case: str) -> None:
     ],
 )
 def test_gradients_are_finite_differences(case: str) -> None:
-    """With dropout, whose masks have the cells' width and not the embedding's."""
+    """With dropout: its masks have the cells' width and not the embedding's."""
     arch = architecture(**CASES[case])
 
     def loss() -> tf.Tensor:
@@ -117,7 +117,7 @@ def test_gradients_are_finite_differences(case: str) -> None:
 
 
 def embeddings(**changes: Any) -> dict[str, tuple[list[int], bool]]:
-    """Names of variables that are no cells, with their shapes, and whether they are trained."""
+    """Return name, shape and whether it is trained for each variable that belongs to no cell."""
     with tf.Graph().as_default():
         LSTMTranslator(architecture(**changes), initializer())
         return {
@@ -139,8 +139,8 @@ def test_a_tied_output_layer_has_no_variable() -> None:
     [
         (dict(tie_embeddings="all"), "needs share_embedding"),
         (dict(tie_embeddings="some"), "'none', 'decoder', 'all'"),
-        (dict(tie_embeddings="decoder", tgt_pretrained=True), "that is trained, and in one piece"),
-        (dict(tie_embeddings="decoder", num_embeddings_partitions=2), "that is trained, and in one piece"),
+        (dict(tie_embeddings="decoder", tgt_pretrained=True), "that is trained, and in one variable"),
+        (dict(tie_embeddings="decoder", num_embeddings_partitions=2), "that is trained, and in one variable"),
     ],
 )
 def test_what_cannot_be_tied(changes: dict[str, Any], said: str) -> None:
@@ -149,7 +149,7 @@ def test_what_cannot_be_tied(changes: dict[str, Any], said: str) -> None:
 
 
 def test_names() -> None:
-    """The tutorial's, and what the pretrained words are called."""
+    """Variables have the tutorial's names; the pretrained words have names of their own."""
     encoder, decoder = "encoder/embedding_encoder", "decoder/embedding_decoder"
     assert embeddings() == {encoder: ([11, 6], True), decoder: ([13, 6], True)}
     assert embeddings(**CASES["shared"]) == {"embedding_share": ([13, 6], True)}
@@ -170,7 +170,7 @@ def test_names() -> None:
         "embedding_share": ([3, 6], True),
         "embedding_share_pretrained": ([10, 6], False),
     }
-    # A file for one side leaves the other one in pieces.
+    # If one side has a file, the other side's table stays partitioned.
     assert len(embeddings(**CASES["pretrained source"])) == 4
 
 
@@ -218,7 +218,7 @@ def test_pieces_start_as_the_whole_does(op: str) -> None:
 
 
 class Training:
-    """A step, its session and its checkpoints."""
+    """A training step with its session and checkpoints."""
 
     def __init__(self, shape: LSTMArchitecture, directory: Path, initial: Initializer | None = None) -> None:
         with tf.Graph().as_default() as self.graph:
@@ -231,24 +231,24 @@ class Training:
         self._directory = directory
 
     def run(self, batch: Batch, steps: int = 2) -> list[float]:
-        """The losses and norms of so many steps."""
+        """Run this number of steps and return their losses and gradient norms."""
         results = [self._step.run(self.session, batch, np.array([1, 2], np.int32)) for _ in range(steps)]
         return [figure for result in results for figure in (result.loss_sum, result.grad_norm)]
 
     def save(self) -> tuple[str, dict[str, np.ndarray]]:
-        """A checkpoint's path and contents."""
+        """Save a checkpoint and return its path and contents."""
         path = Checkpoints(self._directory).save(self.session, self.saver, 1)
         reader = tf.train.load_checkpoint(path)
         return path, {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def toy_batch(toy: Any) -> Batch:
-    """The first sentences."""
+    """Return a batch of the first sentences."""
     return make_batch(range(6), toy.train, toy.src_vocab, toy.tgt_vocab, None, None, 6, 1)
 
 
 def test_checkpoints_do_not_know_of_pieces(toy: Any, tmp_path: Path) -> None:
-    """Steps, and what is saved of them, are the same; each model continues from the other's checkpoint."""
+    """Steps and checkpoints are equal with and without partitions; each model continues from the other's checkpoint."""
     batch = toy_batch(toy)
     shapes = [LSTMArchitecture(10, 10, 8, 1, 1, num_embeddings_partitions=pieces) for pieces in (0, 3, 4)]
     whole, three = (Training(shape, tmp_path / str(k)) for k, shape in enumerate(shapes[:2]))
@@ -258,7 +258,7 @@ def test_checkpoints_do_not_know_of_pieces(toy: Any, tmp_path: Path) -> None:
     assert "embeddings/encoder/embedding_encoder/Adam" in values
     for name, value in values.items():
         np.testing.assert_allclose(value, others[name], rtol=1e-4, atol=1e-5, err_msg=name)
-    # Pieces that overlap those that were saved.
+    # Partitions that overlap the saved ones.
     with tf.Graph().as_default(), v1.Session() as session:
         LSTMTranslator(shapes[2], initializer())
         restore(session, v1.train.Saver(), other_path)
@@ -319,7 +319,7 @@ def test_given_vectors_must_fit() -> None:
 
 @pytest.mark.parametrize("case", ["language model", "language model of given words"])
 def test_a_language_model_writes_from_nothing(case: str) -> None:
-    """Greedy and beam search of two sentences, from sources of no words."""
+    """Greedy and beam search write two sentences from sources without words."""
     arch = architecture(**CASES[case])
     with graphs.model(arch, 2.0) as (translator, session):
         nothing = (translator, tf.zeros([0, 2], tf.int32), tf.zeros([2], tf.int32), tf.constant(5), SOS, EOS)

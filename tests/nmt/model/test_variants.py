@@ -1,4 +1,4 @@
-"""The kinds of cells, the encoder and the decoders of GNMT, and the placement of layers."""
+"""Kinds of cells, encoder and decoders of GNMT, and placement of layers on GPUs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.nmt.model.graphs import architecture, v1
 
 
 def shape(kind: str, layers: int, residual: int | tuple[int, int] = 0, **changes: Any) -> dict[str, Any]:
-    """An encoder of this kind and a decoder of equal depths and residual counts, unless told otherwise."""
+    """Return settings of an encoder of this kind and a decoder with the same layers, unless ``changes`` differ."""
     encoder, decoder = residual if isinstance(residual, tuple) else (residual, residual)
     depths = dict(num_encoder_layers=layers, num_decoder_layers=layers)
     residuals = dict(num_encoder_residual_layers=encoder, num_decoder_residual_layers=decoder)
@@ -71,7 +71,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_figures_are_those_of_the_numpy_model(variant: str) -> None:
-    """The loss of training and the steps of search, which are different graphs."""
+    """Check the training loss and the search's steps, which are different graphs."""
     with graphs.model(architecture(**VARIANTS[variant])) as (translator, session):
         assert_loss_is_the_oracles(translator, session)
         assert_steps_are_the_oracles(translator, session)
@@ -98,7 +98,7 @@ def test_figures_are_those_of_the_numpy_model(variant: str) -> None:
     ],
 )
 def test_gradients_are_finite_differences(variant: str) -> None:
-    """With dropout, through kernels known ahead of the loop and inside it."""
+    """With dropout, through kernels applied before the loop and inside it."""
     assert_gradients_are_finite_differences(architecture(**VARIANTS[variant]))
 
 
@@ -106,12 +106,12 @@ def test_gradients_are_finite_differences(variant: str) -> None:
     "variant", [pytest.param("gru", marks=pytest.mark.long("the loop over cells is one")), "gnmt_v2 of one layer"]
 )
 def test_both_control_flows_give_the_same(variant: str) -> None:
-    """A state of one part, and the loop of the bottom layer."""
+    """Check a cell state of one part, and the loop of the bottom layer."""
     assert_control_flows_agree(architecture(**VARIANTS[variant]))
 
 
 def test_gnmt_decoders_differ() -> None:
-    """By what the upper layers see of the attention, and by nothing if there is none."""
+    """They differ in the attention that upper layers see, and are equal if there is none."""
     losses = {}
     for layers in (1, 2):
         for kind in ("gnmt", "gnmt_v2"):
@@ -124,7 +124,7 @@ def test_gnmt_decoders_differ() -> None:
 
 
 def test_names_of_cells() -> None:
-    """Those of TensorFlow 1; kernels of [input 6 + state 6]."""
+    """Cells have TensorFlow 1's names; kernels have [input 6 + state 6] rows."""
     assert names(unit_type="gru") == {
         f"{scope}/gru_cell/{part}/{name}": ([12] if name == "kernel" else []) + [width]
         for scope in ("encoder/rnn", "decoder")
@@ -144,7 +144,7 @@ def test_names_of_cells() -> None:
         for scope in ("encoder/rnn", "decoder")
         for name in ("kernel", "recurrent_kernel")
     }
-    # Inside a loop, too: [attention 6] of the bottom layer, [layer below 6] of the upper one.
+    # Also inside a loop: [attention 6] for the bottom layer, [layer below 6] for the upper layer.
     nas = names(**VARIANTS["nas"])
     assert nas["decoder/attention/multi_rnn_cell/cell_0/nas_cell/kernel"] == [12, 48]
     assert nas["decoder/attention/multi_rnn_cell/cell_1/nas_cell/kernel"] == [6, 48]
@@ -170,7 +170,7 @@ def test_names_of_gnmt() -> None:
 
 
 def test_fixed_starts_of_cells() -> None:
-    """The GRU keeps its state at first; a layer's normalisation starts without effect."""
+    """The GRU keeps its state at first; layer normalisation starts with scale 1 and shift 0."""
     for unit_type, starts in (
         ("gru", {"gates/bias": 1.0, "candidate/bias": 0.0}),
         ("layer_norm_lstm", {"forget/gamma": 1.0, "state/gamma": 1.0, "input/beta": 0.0, "state/beta": 0.0}),
@@ -185,7 +185,7 @@ def test_fixed_starts_of_cells() -> None:
 
 
 def test_placement_deals_layers_to_gpus() -> None:
-    """In turn; the output beside the decoder if there is room."""
+    """Layers go to the GPUs in turn; the output layer goes to a GPU without decoder layers, if there is one."""
     two = Placement(2)
     assert [two.layer(k) for k in range(3)] == ["/gpu:0", "/gpu:1", "/gpu:0"]
     assert Placement(4).output(2) == "/gpu:2"
@@ -197,7 +197,7 @@ def test_placement_deals_layers_to_gpus() -> None:
 
 
 def placed_loss(num_gpus: int) -> tuple[float, dict[str, str]]:
-    """The loss of a model of GNMT, and where its variables were put."""
+    """Return the loss of a GNMT model and the device of each variable."""
     with tf.Graph().as_default():
         translator = LSTMTranslator(architecture(**VARIANTS["gnmt"]), initializer(seed=3), num_gpus=num_gpus)
         loss = translator.losses(*[tf.constant(a) for a in Batch().arrays]).words
@@ -208,8 +208,8 @@ def placed_loss(num_gpus: int) -> tuple[float, dict[str, str]]:
 
 
 def test_placement_of_gnmt() -> None:
-    """Both directions side by side, the other layers after the forward one, the output after the decoder; no
-    figure changes, and GPUs that are not there are replaced by the CPU."""
+    """The two directions are on two GPUs, the other layers after the forward one, the output after the decoder.
+    The loss does not change, and the CPU replaces missing GPUs."""
     wanted, devices = placed_loss(0)
     assert set(devices.values()) == {"CPU:0"}
     assert placed_loss(1)[0] == pytest.approx(wanted, rel=1e-6)

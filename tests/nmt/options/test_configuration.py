@@ -260,7 +260,7 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
                 "vocab_prefix": None,
                 "out_dir": "d/avg_best_bleu",
             },
-            "--vocab_prefix must be given: no hparams beside the checkpoint says them",
+            "--vocab_prefix must be given: there is no hparams file next to the checkpoint",
         ),
         ({"inference_list": "1"}, "--inference_list needs --inference_input_file"),
         ({"encoder_type": "gnmt", "num_layers": 1}, "2 or more --num_encoder_layers, not 1"),
@@ -270,7 +270,7 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
         ({"num_translations_per_input": 3, "beam_width": 2}, "more than the 2 translations that --beam_width finds"),
         ({"coverage_penalty_weight": 0.2}, "--coverage_penalty_weight needs --attention"),
         ({"min_length": 7, "tgt_max_len_infer": 7}, "--min_length=7 does not fit --tgt_max_len_infer=7"),
-        ({"shortlist": "s", "language_model": True}, "--shortlist goes by the words of a source"),
+        ({"shortlist": "s", "language_model": True}, "--shortlist needs the words of a source"),
         ({"num_workers": 3}, "mpirun -n 3"),
         ({"metrics": "bleu,blue"}, "--metrics=bleu,blue is not allowed: name some of bleu, rouge"),
         ({"metrics": ""}, "--metrics= is not allowed"),
@@ -287,7 +287,7 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
         ),
         (
             {"early_stopping_patience": 4, "steps_per_external_eval": 3000},
-            "--early_stopping_patience=4 would have no effect: so many times the 3000 steps between evaluations",
+            "--early_stopping_patience=4 would have no effect: 4 intervals of 3000 steps between evaluations",
         ),
         (
             {
@@ -297,7 +297,7 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
                 "num_train_steps": 10_000,
                 "steps_per_external_eval": 500,
             },
-            "with a perplexity every 10000 steps (10 x steps_per_stats) none comes before --num_train_steps=10000",
+            "a perplexity every 10000 steps (10 x steps_per_stats), none is computed before --num_train_steps=10000",
         ),
         ({"r_drop": float("inf")}, "--r_drop=inf is not allowed: it must be 0 or more, and finite"),
         ({"sampling_temperature": float("inf")}, "--sampling_temperature=inf is not allowed: it must be 0 or more"),

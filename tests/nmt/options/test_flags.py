@@ -69,7 +69,7 @@ def test_the_command_of_the_ddl_article(toy: Any, capsys: pytest.CaptureFixture[
         "--subword_option=bpe", "--num_gpus=1", "--random_seed=1234567",
     ]  # fmt: skip
     assert main(flags) == 0
-    assert "# --num_gpus=1, but there is no GPU here: the CPU does the work" in capsys.readouterr().out
+    assert "# --num_gpus=1, but there is no GPU here: using the CPU" in capsys.readouterr().out
     flags = [flag.replace("output2", "output3").replace("--tgt=de", "--tgt=en") for flag in flags]
     assert "name the same files" in refused(flags, capsys)
 

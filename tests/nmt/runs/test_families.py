@@ -91,7 +91,7 @@ def test_a_checkpoint_of_another_family_is_told(toy: Any, capsys: pytest.Capture
         ),
         (["convs2s", "--src_max_len=0"], "--src_max_len=0 keeps sentences that are longer than --max_positions=60"),
         (["convs2s", "--kernel_width=4"], "--kernel_width=4 is not allowed: it must be odd"),
-        (["transformer", "--embedding_size=8"], "they must be of one width"),
+        (["transformer", "--embedding_size=8"], "both must have one width"),
         (["convs2s", "--min_length=60"], "--min_length=60 asks for longer translations than --max_positions=60 allows"),
         (["convs2s", "--tgt_max_len_infer=61"], "--tgt_max_len_infer=61 asks for longer translations"),
         (["transformer", "--dropout=0", "--r_drop=5"], "two passes, which are the same without dropout"),

@@ -86,7 +86,7 @@ def test_subwords_must_be_joined_as_they_were_made(tmp_path: Path) -> None:
                 vocabularies = read_vocabularies(config, {})
                 told = unknown_words(config, {}, vocabularies)
                 assert len(told) == ((kind == "") != (option == "") and (kind, option) != ("", "bpe")), (kind, option)
-                what = "written without spaces" if option else f"without --subword_option={kind} translations stay in"
+                what = "scored without spaces" if option else f"without --subword_option={kind} translations and"
                 assert all(what in one for one in told)
 
 
@@ -105,5 +105,5 @@ def test_a_joint_vocabulary_must_be_one(tmp_path: Path) -> None:
         write_vocabulary(tmp_path / "vocab.de", words)
         read_vocabularies(config, {})
     write_vocabulary(tmp_path / "vocab.de", ["A", "B"])
-    with pytest.raises(InputError, match="vocab.de has other words: make one vocabulary .*nmt.prepare --share_vocab"):
+    with pytest.raises(InputError, match="vocab.de has other words. Make one vocabulary .*nmt.prepare --share_vocab"):
         read_vocabularies(config, {})

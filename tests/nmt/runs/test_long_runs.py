@@ -1,4 +1,4 @@
-"""Runs that are shared, stopped, killed and continued."""
+"""Runs on several ranks that are stopped, killed and continued."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfdist.launch import host_check
 
 
 def figures(output: str) -> list[str]:
-    """The lines of perplexities and scores, without times."""
+    """Return the lines with perplexities and scores, without times."""
     found = re.findall(r"^  (?:eval|bleu|rouge|sacrebleu|chrf) .*|^# (?:Final|Best).*", output, re.MULTILINE)
     return [re.sub(r", time.*| step-time.*?(?= ppl)|, \w{3} \w{3}.*", "", line) for line in found]
 
@@ -44,8 +44,8 @@ def test_a_shared_evaluation_says_what_rank_0_says(toy: Any) -> None:
     assert translated[0] == translated[1]
 
 
-# A rank that signals itself in the middle of the run, in each attempt otherwise: launchers differ in what they do with
-# a signal of their own.
+# A rank sends itself a signal in the middle of the run, another signal in each attempt. It does not signal the
+# launcher, because launchers differ in their reaction to signals.
 SIGNALLED = """
 import os, signal, sys
 import tfdist
@@ -62,7 +62,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-# Of mpirun and its proxy, which is the rank's parent, each kills the ranks, or not, when the other has gone.
+# Kill both mpirun and its proxy, the rank's parent: with some launchers, each kills the ranks when the other ends.
 UNSEEN = """
 import os, signal, sys, time
 from pathlib import Path
@@ -86,7 +86,7 @@ sys.exit(code)
 
 
 def in_subwords(directory: Path) -> list[str]:
-    """Make the words longer, and cut all text; flags to train on it."""
+    """Make the words longer, cut all text into subwords, and return the flags for training."""
     for path in (directory / f"{name}.{side}" for name in ("train", "dev") for side in ("en", "de")):
         path.write_text(
             re.sub(r"(\w)", lambda letter: f"{letter[0].lower() * 3}x{letter[0].lower()}", path.read_text())
@@ -99,7 +99,7 @@ def in_subwords(directory: Path) -> list[str]:
     return [*prefixes, f"--bpe_codes={data}/bpe.codes"]
 
 
-# (It is asked to stop after step 19, where a block ends that began after the evaluation of step 14.)
+# (The run is asked to stop after step 19. There a block ends that began after the evaluation of step 14.)
 @pytest.mark.parametrize(
     "ways",
     [
@@ -168,7 +168,7 @@ def in_subwords(directory: Path) -> list[str]:
 def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(
     toy: Any, ways: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed in the midst of a step, started again by tfdist-run and asked to stop, and continued to the end."""
+    """The run is killed in a step, restarted by tfdist-run, asked to stop, and continued to the end."""
     for setting in (way for way in ways if way.startswith("TFDIST_")):
         monkeypatch.setenv(*setting.split("="))
     if "--subword_option=bpe" in ways:
@@ -184,8 +184,8 @@ def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(
     assert program(2, [*flags, f"--out_dir={straight}"]).code == 0
 
     script = toy.directory / "signalled.py"
-    # What int8 has left over on each rank is brought together where a checkpoint is written, which changes the rounding
-    # of the next step: so it is asked where the whole run writes one, too.
+    # Writing a checkpoint sums the ranks' int8 rounding errors, which changes the rounding of the next step. So the run
+    # is asked to stop at a step at which the uninterrupted run also writes a checkpoint.
     stops = 20 if "TFDIST_COMPRESSION=int8" in ways else 19
     script.write_text(SIGNALLED.replace("(signal.SIGTERM, 18)", f"(signal.SIGTERM, {stops - 1})"))
     command = [sys.executable, str(TFDIST_RUN), "-n", "2", "--max-restarts", "1", "--no-prefix"]
@@ -194,7 +194,7 @@ def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(
     assert re.search(r"attempt 1 of 2 ended with exit code [1-9].*\n.*attempt 2 of 2: 2 ranks", done.errors)
     assert "continuing after step 14" in done.output
     assert "run.lock was left by process" in done.output
-    assert f"# Asked to stop: saved after step {stops}; the same command goes on from there." in done.output
+    assert f"# Asked to stop: saved after step {stops}; the same command continues from there." in done.output
     assert step_of(str(latest(out))) == stops
 
     done = program(2, flags)

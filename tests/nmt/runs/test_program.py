@@ -103,7 +103,7 @@ def test_train_continue_and_translate(toy: Any, capsys: pytest.CaptureFixture[st
     for file in Path(straight).glob("translate.ckpt-9.*"):
         shutil.copy(file, toy.directory / "bare")
     told = refused([f"{several},{toy.directory}/bare/translate.ckpt-9", *infer], capsys)
-    assert "there is no hparams, so that nothing tells" in told and "copy there that of the out_dir" in told
+    assert "there is no hparams in the directory of" in told and "Copy the file from the out_dir" in told
     # How each was trained is no matter.
     (out / "hparams").write_text((out / "hparams").read_text().replace('"sync": "gradients"', '"sync": "bmuf"'))
     assert main([f"--ckpt={latest(straight)},{latest(out)}", *infer]) == 0
@@ -186,7 +186,7 @@ def test_a_half_that_works_after_a_divergence_in_the_beginning_is_quartered(
         assert main(toy.flags(*flags, f"--num_keep_ckpts={kept}", f"--out_dir={out}")) == 0
         text = capsys.readouterr().out
         assert "Going back to step 0 with 1/2 of the learning rate" in text
-        assert "does not diverge up to step 3, but twice that does: too near to train well. Going back to " in text
+        assert "up to step 3, but with twice that rate it does: too near to train well. Going back to " in text
         assert f"Going back to step {back_to} with 1/8 of the learning rate" in text
         if kept > 1:
             assert main(toy.flags(*flags, "--learning_rate=0.125", f"--out_dir={other}")) == 0
@@ -203,7 +203,7 @@ def test_a_run_that_diverges_always_ends(
     monkeypatch.setattr("nmt.runs.training_run._MOST_REWINDS", 1)
     flags = toy.flags("--learning_rate=1e38", "--max_gradient_norm=1e30", "--divergence=rewind")
     told = refused(flags, capsys)
-    assert "halved 1 times, to no avail" in told and "perplexity" in told
+    assert "halved 1 times without success" in told and "perplexity" in told
 
 
 @pytest.mark.long("test_a_run_that_diverges_goes_back")
@@ -284,7 +284,7 @@ def test_a_text_that_does_not_fit_the_model_is_told(
     capsys.readouterr()
     assert main(infer) == 0 and "warning" not in capsys.readouterr().out
     told = refused([*infer, "--override_loaded_hparams"], capsys)
-    assert "--override_loaded_hparams leaves out what" in told
+    assert "--override_loaded_hparams ignores the options" in told
 
     hparams = toy.directory / "out" / "hparams"  # as if it had been trained with a path from there
     hparams.write_text(hparams.read_text().replace(f"{toy.directory}/vocab", "vocab"))
@@ -391,7 +391,7 @@ def test_what_a_run_began_with_is_compared(toy: Any, capsys: pytest.CaptureFixtu
     capsys.readouterr()
     assert main(toy.flags("--num_train_steps=2")) == 0
     said = capsys.readouterr().out
-    assert f"# {toy.directory}/train.en changed since step 1: training goes on with epoch 2\n" in said
+    assert f"# {toy.directory}/train.en changed since step 1: training continues with epoch 2\n" in said
     assert f"# {toy.directory}/dev.de has changed since this run was last started: scores" in said
     assert main(toy.flags("--num_train_steps=3")) == 0
     assert " changed since" not in capsys.readouterr().out
@@ -399,7 +399,7 @@ def test_what_a_run_began_with_is_compared(toy: Any, capsys: pytest.CaptureFixtu
     hparams = toy.directory / "out" / "hparams"
     kept = hparams.rename(toy.directory / "kept")
     before = tree(toy.directory)
-    assert f"{hparams} is missing, but {toy.directory}/out/translate.ckpt-3 is there" in refused(toy.flags(), capsys)
+    assert f"{hparams} is missing, but {toy.directory}/out/translate.ckpt-3 exists" in refused(toy.flags(), capsys)
     assert tree(toy.directory) == before
     assert main(toy.flags("--num_train_steps=3", "--override_loaded_hparams")) == 0
     assert hparams.exists() and kept.exists()

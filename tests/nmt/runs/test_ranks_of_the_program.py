@@ -1,4 +1,4 @@
-"""The program under mpirun: as one process with the whole batch, and one message for a mistake."""
+"""The program under mpirun trains as one process with the whole batch, and prints one message for an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.nmt.runs.test_program import values
 
 
 def program(size: int, arguments: list[str]) -> Finished:
-    """Runs the program on `size` ranks."""
+    """Run the program on `size` ranks."""
     return mpirun(size, ["-m", "nmt.nmt", *arguments], timeout_seconds=300)
 
 
@@ -29,7 +29,7 @@ def program(size: int, arguments: list[str]) -> Finished:
     ],
 )
 def test_ranks_do_what_one_process_does(toy: Any, optimizer: str, sizes: tuple[int, ...]) -> None:
-    # Weights far from zero: where gradients are as small as their rounding, Adam makes much of it.
+    # Large initial weights: Adam amplifies the rounding errors of tiny gradients.
     flags = toy.flags("--dropout=0", "--init_weight=0.8", f"--optimizer={optimizer}", "--learning_rate=0.1")
     trained = {}
     for size in (1, *sizes):
@@ -65,7 +65,7 @@ def test_one_message_and_an_exit_code(toy: Any) -> None:
 
 @pytest.mark.long("two machines' folders; a run that was stopped and goes on reads rank 0's, too")
 def test_checkpoints_need_be_seen_by_rank_0_only(toy: Any) -> None:
-    """Two ranks continue from what one has written; the other's variables come from rank 0."""
+    """Two ranks continue from the checkpoint of one process; rank 1 gets its variables from rank 0."""
     flags = toy.flags("--dropout=0")
     assert main([*flags, "--num_train_steps=3", "--batch_size=16"]) == 0
     done = program(2, [*flags, "--batch_size=8"])
@@ -105,7 +105,7 @@ def test_ranks_translate_and_another_number_of_ranks_goes_on(toy: Any) -> None:
 
 
 def test_ranks_that_see_other_files_do_not_translate_together(toy: Any) -> None:
-    """Each rank in a folder of its own, as on two machines: the weights or the shortlist of one are others."""
+    """Each rank has its own folder, as on two machines, and the weights or the shortlist of one rank differ."""
     assert main(toy.flags("--num_train_steps=2")) == 0
     for rank in (0, 1):
         shutil.copytree(toy.directory, toy.directory / f"rank{rank}", ignore=shutil.ignore_patterns("rank*"))

@@ -132,5 +132,5 @@ def test_sources_to_translate_keep_their_order() -> None:
 
 @pytest.mark.parametrize("lines", [[], [["a"], []]])
 def test_blank_lines_are_the_callers_business(lines: list[list[str]]) -> None:
-    with pytest.raises(ValueError, match="each of them a token"):
+    with pytest.raises(ValueError, match="each of them needs a token"):
         source_batch(lines, VOCAB, None)

@@ -1,4 +1,4 @@
-"""Words cut with joints left out, and what of it the feed and the files must agree on."""
+"""BPE dropout: words cut with merges left out, and the agreement between the feed and its files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from nmt.train.feed import Feed, FeedSettings
 
 @pytest.fixture
 def prepared(tmp_path: Path) -> Path:
-    """40 pairs of words of a few letters, prepared with all subwords below `data` and without below `plain`."""
+    """Prepare 40 sentence pairs of short words, with all subwords in `data`, and without them in `plain`."""
     draw = random.Random(2)
     for side in ("en", "de"):
         words = ["".join(draw.choices("abcd", k=draw.randint(1, 7))) for _ in range(30)]
@@ -68,7 +68,8 @@ def feeds(prepared: Path, size: int, rate: float = 0.3) -> list[Feed]:
 
 
 def test_words_are_cut_anew_in_each_epoch(prepared: Path) -> None:
-    """On one side, with the same text; on two ranks as on one, whose divisors are the words of both as they stand."""
+    """One side's words are cut anew and keep their text. Two ranks cut as one process does, and divide the loss by the
+    number of words before the new cuts."""
     words = read_vocabulary(prepared / "data/vocab.en")
     (alone,), ranks = feeds(prepared, 1), feeds(prepared, 2)
     standing = sum(min(len(split(line)), 9) + 1 for line in (prepared / "data/train.de").read_text().splitlines())
@@ -96,7 +97,7 @@ def test_words_are_cut_anew_in_each_epoch(prepared: Path) -> None:
                 source_line, _, target_line = pair.partition("|")
                 cuts["source"].add(source_line)
                 cuts["target"].add(target_line)
-                if len(split(target_line)) < 9:  # not cut off
+                if len(split(target_line)) < 9:  # not truncated
                     cuts["text"].add(join(split(target_line), "bpe", ""))
         assert counted == standing
         seen.append(cuts)
@@ -157,7 +158,7 @@ def test_what_does_not_fit_is_told(prepared: Path, codes: str, text: str, vocabu
     corpus: Any = open_parallel(prepared / text / "train.en", prepared / text / "train.de")
     with pytest.raises(InputError, match=message):
         check_fit(read_joints(prepared / codes), corpus.src, read_vocabulary(prepared / vocabulary / "vocab.en"))
-    # A text by itself, which is read as characters: what it is cut by must fit all the same.
+    # Without a vocabulary the text is read as characters, but the codes must still fit the text.
     with contextlib.nullcontext() if text == "plain" else pytest.raises(InputError, match=message):
         check_fit(read_joints(prepared / codes), corpus.src, None)
     fits = open_parallel(prepared / "data/train.en", prepared / "data/train.de")
@@ -172,7 +173,7 @@ def test_an_unknown_word_stays_whole(tmp_path: Path) -> None:
 
 
 def test_all_subwords_are_those_of_byte_pairs(prepared: Path) -> None:
-    with pytest.raises(InputError, match="--all_subwords is of byte pair encoding: give --bpe"):
+    with pytest.raises(InputError, match="--all_subwords applies to byte pair encoding only: give --bpe"):
         prepare(f"{prepared}/train", "en", "de", prepared / "x", all_subwords=True)
     plain = read_vocabulary(prepared / "plain/vocab.en").words
     assert set(plain) < set(read_vocabulary(prepared / "data/vocab.en").words)

@@ -47,7 +47,7 @@ def test_vectors_are_in_the_order_of_the_vocabulary(tmp_path: Path, lines: list[
         (["5 0", *LINES], "line 1: promises 5 vectors of 0 numbers"),
         (["a 1.5", "b 2.5"], "line 1: is 'a 1.5'; a first line of two fields is the number"),
         (["a\t1\t2"], "line 1: has 1 fields and should be a word and its numbers, with spaces"),
-        (LINES[1:], "no vector for 1 of the 3 words of vocab: 'ü'; add them"),
+        (LINES[1:], "no vector for 1 of the 3 words of vocab: 'ü'; add the vectors"),
         (["z 1 2"], r"no vector for 3 of the 3 words of vocab: 'a', 'b\\u2028', 'ü'"),
         ([*LINES[:3], "a 1 two", LINES[4]], "line 4: could not convert string to float: 'two'; mend"),
         ([*LINES[:3], "a 1 nan", LINES[4]], "line 4: has a number that is not finite"),

@@ -109,7 +109,7 @@ def test_one_word_is_a_vocabulary(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("<s>\n</s>\na\n", "has '<s>' in line 1, '</s>' in line 2: the first three lines must be '<unk>' '<s>' '</s>'"),
-        ("<unk>\n<a>\n</a>\nb\n", "has '<unk>' in line 1: .* set --sos and --eos as the file has them"),
+        ("<unk>\n<a>\n</a>\nb\n", "has '<unk>' in line 1: .* set --sos and --eos to the file's marks"),
         ("a\n<unk>\n", "has '<unk>' in line 2"),
         ("<unk>\n<s> \n</s>\n", "line 2: '<s> ' is empty or has a space"),
         ("a\nb \n", "line 2: 'b ' is empty or has a space"),

@@ -12,7 +12,7 @@ from nmt.text.word_translations import WordTranslations, word_translations
 
 
 def plain(sources: list[list[int]], targets: list[list[int]], iterations: int) -> dict[tuple[int, int], float]:
-    """Word by word; -1 is no word."""
+    """Return the probability of each (source, target) pair, computed word by word; -1 is the empty word."""
     table: dict[tuple[int, int], float] = defaultdict(lambda: 1.0)
     for _ in range(iterations):
         counts: dict[tuple[int, int], float] = defaultdict(float)
@@ -29,7 +29,7 @@ def plain(sources: list[list[int]], targets: list[list[int]], iterations: int) -
 
 @pytest.mark.parametrize("cells", [1, 50, 1 << 21])
 def test_probabilities_are_those_of_the_equations(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
-    """Of random sentences, in pieces of any size; sentences may be empty, and words occur twice."""
+    """Sentences are random and in pieces of any size; they may be empty, and words may occur twice."""
     monkeypatch.setattr(module, "_CELLS", cells)
     random = np.random.default_rng(4)
     sources, targets = ([random.integers(0, 6, random.integers(0, 5)) for _ in range(30)] for _ in range(2))
@@ -43,7 +43,7 @@ def test_probabilities_are_those_of_the_equations(monkeypatch: pytest.MonkeyPatc
 
 
 def test_words_are_found() -> None:
-    """Word n becomes word 10 + n, in any order, beside one that stands everywhere."""
+    """Word n becomes word 10 + n, in any order, and one more word is in every target sentence."""
     random = np.random.default_rng(1)
     sources = [random.choice(8, 3, replace=False) for _ in range(60)]
     targets = [random.permutation([*(10 + ids), 30]) for ids in sources]

@@ -35,7 +35,7 @@ def test_one_bad_window_is_none() -> None:
 def test_a_loss_that_rises() -> None:
     said, rise = seen([9, 8, 7, 6, 5, 5.5, 6.1, 7, 8], first_step=100)
     assert [bool(words) for words in said] == [False] * 8 + [True]
-    assert "6.1, 7, 8" in said[-1] and "5 at the lowest" in said[-1] and "9 in the beginning" in said[-1]
+    assert "6.1, 7, 8" in said[-1] and "lowest: 5, first: 9" in said[-1]
     assert rise.good_step == 100 + 20 * 6
 
 
@@ -66,7 +66,7 @@ def results(losses: list[float]) -> list[StepResult]:
 def test_ranks_look_at_their_mean_together() -> None:
     guard = LossGuard(Two(), 0)
     with pytest.raises(
-        DivergedError, match=r"12, 12, 12 a word .* 3 at the lowest .*gradient norm 2, .*rate 0.5"
+        DivergedError, match=r"12, 12, 12 in the windows .*lowest: 3, .*gradient norm 2, .*rate 0.5"
     ) as error:
         for result in results([6.0] + [2.0] * 40 + [8.0] * 60):
             guard.see(result)

@@ -157,7 +157,7 @@ def test_another_text_is_noticed_by_its_contents(toy: Any) -> None:
     changed = open_parallel(toy.directory / "train.en", path)
     assert np.array_equal(changed.tgt.lengths, toy.train.tgt.lengths)
     again = Feed(changed, toy.src_vocab, toy.tgt_vocab, FeedSettings(8, 5, 50, 50, 1))
-    assert again.continue_after(3, record).startswith(f"{path} changed since step 3: training goes on with epoch 2")
+    assert again.continue_after(3, record).startswith(f"{path} changed since step 3: training continues with epoch 2")
 
 
 def test_a_checkpoint_from_before_the_change_of_plan(toy: Any) -> None:
@@ -166,10 +166,8 @@ def test_a_checkpoint_from_before_the_change_of_plan(toy: Any) -> None:
     other.continue_after(12, feed(toy).record())
     again = feed(toy, batch_size=4)
     told = again.continue_after(9, other.record())
-    assert (
-        told
-        == f"batches were cut otherwise until step 9: training goes on with epoch {again.record()['first_epoch'] + 1}"
-    )
+    epoch = again.record()["first_epoch"] + 1
+    assert told == f"batches were cut differently until step 9: training continues with epoch {epoch}"
     assert not again.epoch_ended(9)  # it was broken off
     assert sentences(again.batch(9)) == sentences(other.batch(12))
 

@@ -24,7 +24,7 @@ from nmt.train.stopping import NoStop, Stop
 
 
 class FakeStep:
-    """Counts, and diverges where it is told to; or leaves these updates out."""
+    """A step that counts updates, diverges at ``bad_step``, and leaves out the updates in ``leaves_out``."""
 
     decay = NoDecay()
 
@@ -44,7 +44,7 @@ class FakeStep:
 
 
 class FakeFeed:
-    """An epoch of 7 steps."""
+    """A feed with epochs of 7 steps."""
 
     parts = 1
 
@@ -60,7 +60,7 @@ class FakeFeed:
 
 
 class Recorder(NoEvaluation, NoOutputs):
-    """Writes down what is asked of it."""
+    """Records the calls of the training loop."""
 
     best = "bleu 3.00"
 
@@ -92,7 +92,7 @@ class Recorder(NoEvaluation, NoOutputs):
 
 
 class StopAfter:
-    """Asked to stop once so many steps are done."""
+    """Asks the training to stop after this number of steps."""
 
     def __init__(self, steps: int) -> None:
         self._left = steps
@@ -135,14 +135,14 @@ def test_cadence() -> None:
         (20, "ppl", ""),
         (30, "", "bleu"),
         (40, "ppl", ""),
-    ]  # what is due at 45, the end does
+    ]  # at 45, the end evaluates
     assert ("stats", 4, "bleu 3.00") in calls
     assert calls[-2:] == [("end", 45), ("close",)]
     assert ("say", "# Finished epoch 2, step 14.") in calls
 
 
 class Looks(NoDecay):
-    """Notes after how many steps it was asked to look, and at what."""
+    """Records the number of steps before each evaluation that it is given, and the kind of evaluation."""
 
     def __init__(self, step: FakeStep, seen: list[tuple[int, bool, bool]]) -> None:
         self._step, self._seen = step, seen
@@ -152,7 +152,7 @@ class Looks(NoDecay):
 
 
 def test_what_lowers_the_rate_sees_each_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And in a run that goes on, that of the step where it begins."""
+    """A continued run also passes on the evaluation of the step at which it begins."""
     seen: list[tuple[int, bool, bool]] = []
     monkeypatch.setattr(FakeStep, "decay", property(lambda step: Looks(step, seen)))
     cadence = Cadence(45, steps_per_stats=2, steps_per_external_eval=15, evaluate_epochs=False)
@@ -164,7 +164,7 @@ def test_what_lowers_the_rate_sees_each_evaluation(monkeypatch: pytest.MonkeyPat
 
 
 def test_updates_that_were_left_out_count_as_steps() -> None:
-    """What is due in steps comes at the same ones, also in a run that goes on; their figures are nobody's."""
+    """Left-out updates do not shift later statistics and the end, also in a continued run."""
     recorder, _ = run(Cadence(8, 2, 4, False), first_step=2, leaves_out=(1, 3, 5, 6))
     found = [call[1] for call in recorder.calls if call[0] == "stats"]
     assert found == [4, 6, 8]
@@ -195,7 +195,7 @@ def test_epochs_are_evaluated_too() -> None:
     assert [call[1:] for call in recorder.calls if call[0] == "milestone"] == [
         (0, "ppl", ""),
         (7, "", "bleu"),
-        (10, "", "bleu"),  # on time all the same
+        (10, "", "bleu"),  # at its usual step
         (14, "", "bleu"),
     ]
 
@@ -206,7 +206,7 @@ def test_asked_to_stop_it_saves_and_ends() -> None:
     assert len(step.seeds) == 4
     assert recorder.calls[-3:] == [
         ("save", 4),
-        ("say", "# Asked to stop: saved after step 4; the same command goes on from there."),
+        ("say", "# Asked to stop: saved after step 4; the same command continues from there."),
         ("close",),
     ]
     recorder, _ = run(cadence, stop=StopAfter(20))  # where training ends anyway

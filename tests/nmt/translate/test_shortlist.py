@@ -175,11 +175,11 @@ def test_a_beam_wider_than_the_list(toy: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("</s> A\nx A\n", "shortlist, line 2: 'x' is not in SRC, so that this is the shortlist of another"),
-        ("</s> A\na x\n", "shortlist, line 2: 'x' is not in TGT, so that this is the shortlist of another"),
+        ("</s> A\nx A\n", "shortlist, line 2: 'x' is not in SRC, so this is the shortlist of another"),
+        ("</s> A\na x\n", "shortlist, line 2: 'x' is not in TGT, so this is the shortlist of another"),
         ("</s> A\na A\na A\n", "shortlist, line 3: 'a' has a line before it"),
         ("</s> A\n\na B\n", "shortlist, line 2: the line is empty"),
-        ("a A\n", "shortlist has no line of '</s>', whose words are open to every sentence"),
+        ("a A\n", "shortlist has no line for '</s>', with the words that are open to every sentence"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path: Path, text: str, message: str) -> None:

@@ -105,7 +105,7 @@ def test_a_translation_that_was_killed_goes_on(
     assert translate_file(again, *paths, work="model and options", **more) == 5
     assert len(again.lines) == 2
     said = capsys.readouterr()
-    assert "has what is done already: 3 of 5 lines" in said.out
+    assert "out.part: 3 of 5 lines" in said.out
     assert "5/5 lines, lines/s" in said.err
     assert Path(paths[1]).read_text() == whole
     assert {path.name for path in Path(paths[1]).parent.glob("out*")} == {"out"}

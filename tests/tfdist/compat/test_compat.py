@@ -1,4 +1,4 @@
-"""What tfdist knows of TensorFlow's and Keras's insides: one test for each, whose name says what has moved."""
+"""Internals of TensorFlow and Keras that tfdist uses: one test for each; its name says which one has changed."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ class TestOptimizers:
 
 
 def test_the_rate_of_an_optimizer() -> None:
-    """As it is applied next, by number, tensor, function or schedule; of Keras 3 it is not asked."""
+    """The rate of the next step, from a number, tensor, function or schedule; Keras 3 is not asked for its rate."""
     v1 = tf.compat.v1.train
     told = [
         v1.GradientDescentOptimizer(0.5),

@@ -1,4 +1,4 @@
-"""Options of IBM's DDL: what of a string is understood, and what is told of it."""
+"""Options of IBM's DDL: which parts of a string are understood, and which messages are logged."""
 
 from __future__ import annotations
 
@@ -36,8 +36,12 @@ def test_what_is_understood(text: str, expected: DdlOptions) -> None:
     [
         ("", 2, []),
         ("-mode r:2x1", 2, []),
-        ("-mode r:2x2", 2, ["-mode r:2x2 is a job of 4 ranks, and this is one of 2, which goes on: start as many (tf"]),
-        ("-mode r:2", 1, ["-mode r:2 is a job of 2 ranks, and this is one of 1"]),
+        (
+            "-mode r:2x2",
+            2,
+            ["-mode r:2x2 is for a job of 4 ranks, but this job has 2, and continues. Start 4 ranks (tf"],
+        ),
+        ("-mode r:2", 1, ["-mode r:2 is for a job of 2 ranks, but this job has 1"]),
         ("-mode r:0x2", 2, ["-mode r:0x2 is a job of 0 ranks"]),
         ("-mode r:2 -dev 0 -dbg_level 1", 2, ["-dev 0, -dbg_level 1: without a meaning here"]),
         ("-dev 0 -mode r:3", 2, ["-mode r:3 is a job of 3", "-dev 0: without"]),

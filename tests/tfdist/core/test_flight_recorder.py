@@ -1,4 +1,4 @@
-"""What a rank did last is in its file, whatever has become of the rank."""
+"""Flight recorder: a rank's last operations are in its file, however the rank has ended."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_last_operations_are_kept(tmp_path: Path) -> None:
         recorder.met(entry)
         if number < 7:
             recorder.leave(entry)
-    recorder.leave(first)  # its place is another's by now
+    recorder.leave(first)  # another operation has its place by now
     found = read(tmp_path / "rank-1")
     assert [(e.owner, e.step, e.what, e.size_bytes) for e in found.events] == [
         ("all ranks", number, f"step {number}", 8 * number) for number in range(4, 8)
@@ -123,7 +123,8 @@ def operation(recorder: FlightRecorder, number: int) -> None:
     recorder.leave(entry)
 
 
-# What others may do to a file in use. Each is tried in a process of its own, which mapped memory would end by SIGBUS.
+# What other programs may do to a file in use. Each is tried in a process of its own, because access to the mapped
+# memory could end the process by SIGBUS.
 HARM = {
     "shortened": "os.truncate(path, 0)",
     "shortened in the head": "os.truncate(path, 4097)",
@@ -164,7 +165,7 @@ os._exit(0)
     assert (done.returncode, done.stdout) == (0, "goes on\n"), done
     assert not other.exists() or other.read_bytes() == b""
     if harm.startswith("shortened") and "full" not in harm:
-        found = read(path)  # its head is back, with where the threads are
+        found = read(path)  # the head is written again, with the threads' stacks
         assert found.looked > 0 and [event.what for event in found.events] == ["step 2", "bucket 0"]
 
 

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, and who speaks."""
+"""Log: standard streams that are closed, and which process writes."""
 
 from __future__ import annotations
 

@@ -120,8 +120,12 @@ class TestParts:
     @pytest.mark.parametrize(
         ("variable", "value", "said"),
         [
-            ("TFDIST_SYNC", "bmuf:stps=8", "'stps' is no part of it; behind the value it takes steps, momentum"),
-            ("TFDIST_SYNC", "bmuf:8", "'8' is no part of it"),
+            (
+                "TFDIST_SYNC",
+                "bmuf:stps=8",
+                "'stps' is not a part of this setting; after the value it takes steps, momentum",
+            ),
+            ("TFDIST_SYNC", "bmuf:8", "'8' is not a part of this setting"),
             ("TFDIST_LOSS_SCALE", "window:tolerance=2", "tolerance='2' is out of range; it takes a number from 0 to 1"),
             ("TFDIST_BLOCK_STEPS", "8", "TFDIST_BLOCK_STEPS=8 is a part of another setting: TFDIST_SYNC=...:steps=8"),
             ("TFDIST_BLOCK_STEP", "8", "TFDIST_BLOCK_STEP=8 is a part of another setting: TFDIST_SYNC=...:steps=8"),
@@ -144,7 +148,7 @@ class TestLossScale:
             ("mixed_precision=float16", "mixed_precision='float16' is out of range; it takes none | bf16 | fp16"),
             (
                 "loss_scale=window sync=bmuf block_steps=8",
-                "TFDIST_LOSS_SCALE is 'window': what overflows is left out by the ranks' averages",
+                "TFDIST_LOSS_SCALE is 'window': an overflow is left out where the ranks average gradients",
             ),
         ],
     )

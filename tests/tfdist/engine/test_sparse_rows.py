@@ -1,4 +1,4 @@
-"""Rows of sparse gradients: gathered or made dense, by their bytes."""
+"""Rows of sparse gradients: gathered or made dense, depending on the number of bytes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class TestRows:
     def test_the_published_ratio(self) -> None:
         """Cavdar et al. 2019 (arXiv:1905.04035): 11.4 GB against 139 MB, 82 times, with 64 workers.
 
-        TensorFlow 1 made slices of all of the embedding it shares with the output layer, beside those of 5,000 source
-        and 5,000 target tokens of a worker.
+        The embedding is shared with the output layer, so TensorFlow 1 made slices of all its rows. A worker added the
+        slices of 5,000 source and 5,000 target tokens.
         """
         vocabulary, width, tokens = 33_708, 1024, 10_000
         gathered = sparse_rows.gathered_bytes(64 * (vocabulary + tokens), width)

@@ -1,4 +1,4 @@
-"""Names that a script has bound before it imports tfdist are rewritten too; and twice is once."""
+"""Names that a script has bound before it imports tfdist are patched too, and each function is patched only once."""
 
 from __future__ import annotations
 

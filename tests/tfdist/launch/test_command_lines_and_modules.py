@@ -1,4 +1,4 @@
-"""What others on a machine can do to a start, or see of it: modules in the current folder, and command lines."""
+"""Safety of the start on shared machines: modules in the current folder, and secrets in command lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.launch import ROOT
 from tfdist.launch import host_check, script
 from tfdist.launch.host_check import Needs
 
-# Of the probe, of what it imports, and of Python's own start.
+# Modules that the probe imports, directly or indirectly, or that Python imports at its start.
 PLANTED = (
     *("json", "platform", "socket", "tempfile", "mpi4py", "numpy", "re", "hashlib", "concurrent", "importlib"),
     *("encodings", "sitecustomize", "usercustomize", "random", "zipfile", "email", "csv", "errno", "tfdist", "theirs"),
@@ -26,7 +26,7 @@ IMPORTED = "imported-by-somebody"
 
 
 def plant(folder: Path) -> Path:
-    """Modules that tell when they are imported, and fail."""
+    """Write modules that record their import and fail; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in PLANTED:
         text = f"open({str(folder / IMPORTED)!r}, 'a').write({name!r} + ' ')\nraise ImportError('planted')\n"
@@ -54,7 +54,7 @@ def test_the_probe_imports_nothing_of_the_current_folder(
     facts = host_check.facts_here(sys.executable, Needs(sys.executable, str(tmp_path), module="theirs.main"))
     assert imported(tmp_path) == imported(tmp_path / "src") == ""
     assert facts["mpi"], facts["error"]
-    # But it is the ranks' folder that it tells of.
+    # The probe still reports about the ranks' folder.
     assert facts["module"] and facts["folder"]
     assert (facts["tfdist"], facts["numpy"]) == ("7.7", "0.1")
 
@@ -70,7 +70,7 @@ def test_entries_of_the_path_are_the_ranks_own(tmp_path: Path, monkeypatch: pyte
     assert imported(tmp_path / "src") == ""
 
 
-# Runs what it is given as sshd does, by a shell in the user's home; and writes down what everybody can read meanwhile.
+# Runs the command as sshd does, by a shell in the user's home. While the command runs, it records all command lines.
 SSH = r"""#!/bin/bash
 printf '%s\n' "$@" >> {folder}/seen
 while [ "$1" = -o ]; do shift 2; done
@@ -79,7 +79,7 @@ bash -c "$2" <&0 &
 while kill -0 $! 2> /dev/null; do cat /proc/[0-9]*/cmdline >> {folder}/seen 2> /dev/null; done
 wait $!
 """
-# As on a machine whose Python needs its library to be found.
+# Imitates a Python that only runs if LD_LIBRARY_PATH names its library.
 PYTHON = r"""#!/bin/sh
 cat /proc/$$/cmdline >> {folder}/seen
 cat /proc/$$/environ > {folder}/environment
@@ -96,7 +96,7 @@ def program(file: Path, text: str, **words: object) -> str:
 
 
 def test_another_machine_is_asked_by_standard_input_alone(tmp_path: Path) -> None:
-    """Nothing of its home or of the job's folder is imported, and no command line holds a value."""
+    """The probe imports nothing from the home or the job's folder, and no command line contains a value."""
     plant(tmp_path / "home")
     secret = f"secret-{secrets.token_hex(8)}"
     given = {
@@ -143,7 +143,7 @@ def test_what_is_missing_there_is_told(tmp_path: Path, folder: str, python: str,
 
 
 def rank(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What each rank of ``tfdist-run script.py`` or ``-m module`` runs, here of one process."""
+    """Run in one process what each rank of ``tfdist-run script.py`` or ``-m module`` runs."""
     command = [sys.executable, script.FILE, *arguments]
     return subprocess.run(
         command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=90
@@ -158,7 +158,7 @@ print(sys.modules["tfdist"].size(), sys.path[0], sys.argv[1:], theirs.__file__)
 
 
 def test_a_rank_imports_what_python_would(tmp_path: Path) -> None:
-    """A script's modules come from its own folder; the current one is that of ``-m`` alone."""
+    """A script's modules come from the script's folder; only ``-m`` imports from the current folder."""
     plant(tmp_path / "current")
     own = tmp_path / "own"
     own.mkdir()

@@ -1,4 +1,4 @@
-"""``tfdist-run --max-restarts``: what starts again, where, how often, and what does not; and that programs go on."""
+"""``tfdist-run --max-restarts``: which jobs restart, where and how often, and that programs continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfdist.launch.supervision import Ended
 
 
 class Pretended:
-    """A job of attempts that end with these codes, on hosts of which some are gone after each."""
+    """A simulated job: attempts end with these exit codes, and some hosts are gone after each attempt."""
 
     def __init__(self, codes: Sequence[int], gone: Sequence[Sequence[str]] = (), ending_after: int = 99) -> None:
         self.ending: signal.Signals | None = None
@@ -128,7 +128,7 @@ def shell(tmp_path: Path, text: str) -> str:
 
 
 def test_a_job_that_fails_again_and_its_environment(tmp_path: Path) -> None:
-    # Both have spoken before one ends: Open MPI's launcher ends the other at once.
+    # Both ranks print before one ends, because Open MPI's launcher ends the other at once.
     told = f'echo "job $TFDIST_JOB restarts $TFDIST_RESTARTS"; mktemp {tmp_path}/told.XXXXXX >/dev/null'
     both = f"until [ $(ls {tmp_path}/told.* | wc -l) -ge $((2 * TFDIST_RESTARTS + 2)) ]; do sleep 0.1; done"
     program = shell(tmp_path, f"{told}; {both}; exit $((TFDIST_RESTARTS + 3))")
@@ -147,7 +147,7 @@ def test_a_job_that_fails_again_and_its_environment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("between", [False, True])
 def test_what_the_user_ends_does_not_start_again(tmp_path: Path, between: bool) -> None:
-    """SIGTERM while the ranks run, which ends them, and SIGINT between two attempts."""
+    """The user sends SIGTERM while the ranks run, or SIGINT between two attempts."""
     program = shell(tmp_path, "echo up; exit 7" if between else "echo up; exec sleep 60")
     command = [sys.executable, str(TFDIST_RUN), "--max-restarts", "2", "-n", "2", program]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -169,7 +169,7 @@ def test_what_the_user_ends_does_not_start_again(tmp_path: Path, between: bool) 
     assert "attempt 2" not in errors and output.count("up") == (2 if between else 0)
 
 
-# Killed in the third epoch of the first attempt; then the same training left alone, for comparison.
+# The job is killed in the third epoch of the first attempt. Then the same training runs undisturbed, for comparison.
 KERAS = """
 import os, signal, sys
 import numpy as np

@@ -1,4 +1,4 @@
-"""``tfdist-run``: the command lines it makes, what it refuses, and jobs that it starts."""
+"""``tfdist-run``: the command lines that it makes, the arguments that it refuses, and jobs that it starts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ print(supervise(["sh", "-c", sys.argv[1]], Signals(), None, lost=LOST_DAEMON).co
 
 @pytest.mark.parametrize(("said", "code"), [("lost communi; cation with a remote daemon", 1), ("lost; nothing", 0)])
 def test_a_launcher_that_has_lost_a_machine_and_ends_well(said: str, code: int) -> None:
-    """As Open MPI's does; what it says comes in pieces, and goes on."""
+    """Open MPI's launcher ends with code 0 after this message, which arrives in pieces with more text after it."""
     first, _, second = said.partition("; ")
     done = run([sys.executable, "-c", LOST, f"printf '{first}' >&2; sleep 0.3; echo '{second}' >&2"], 30)
     assert done.output == f"{code}\n" and first + second in done.errors
@@ -88,7 +88,7 @@ print(supervision.supervise(["sh", "-c", sys.argv[1]], supervision.Signals(), No
 
 
 def test_a_launcher_that_does_not_end_an_aborted_job() -> None:
-    """As Open MPI's may, where a rank was stopped: it is killed with what it has begun."""
+    """Open MPI's launcher may not end if a rank was stopped: tfdist-run kills it and its children."""
     begun = time.monotonic()
     done = run([sys.executable, "-c", ABORTED, "echo '[1] MPI_ABORT was invoked on rank 1' >&2; sleep 55; exit 0"], 50)
     assert done.output == "1\n" and time.monotonic() - begun < 30
@@ -180,7 +180,7 @@ def test_the_environment() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_pieces_become_lines(size: int) -> None:
-    """However the stream is cut: what MPICH's mpirun writes when ranks print parts of lines in turn."""
+    """MPICH's mpirun mixes parts of lines of several ranks; lines are complete wherever the stream is cut."""
     stream = b"<rank 0>a<rank 11>x<rank 0>b < c <ra\n<rank 11>y\nfrom mpirun <itself>\n<rank 0>1%\r2%\r<rank 0>no end"
     marked = launchers.marked_lines(HYDRA)
     assert marked
@@ -224,7 +224,7 @@ def test_inside_a_job_and_in_a_batch_system(
     assert "-n is missing" in capsys.readouterr().err
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert main(["python", "-V"]) == 2
-    assert "Slurm's job has the hosts nobody knows" in capsys.readouterr().err
+    assert "Slurm's job has the hosts (unknown)" in capsys.readouterr().err
     assert main(["--dry-run", "-n", "99", "python", "-V"]) == 0
     said = capsys.readouterr().err
     assert "Slurm shares the cores out" in said and "bind" not in said.splitlines()[-1]
@@ -259,7 +259,7 @@ def test_no_mpirun_of_this_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_hosts_are_asked_first(tmp_path: Path) -> None:
-    """``ssh`` that is none: one machine is not there, one has another TensorFlow, one is like this."""
+    """A script replaces ``ssh``: one host is missing, one has another TensorFlow, one equals this machine."""
     ssh = tmp_path / "ssh"
     ssh.write_text(
         """#!/bin/bash
@@ -333,7 +333,7 @@ time.sleep(60)
 
 
 def start(tmp_path: Path) -> subprocess.Popen[str]:
-    """A job of three ranks that wait; returns when they do."""
+    """Start a job of three ranks that wait, and return when all of them wait."""
     script = tmp_path / "wait.py"
     script.write_text(WAITING)
     command = [sys.executable, str(TFDIST_RUN), "-n", "3", "python", str(script)]

@@ -31,8 +31,8 @@ def ranks(variables: dict[str, str]) -> str:
 def test_ranks(job: dict[str, str]) -> None:
     assert ranks({**job, "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "2,1"}) == "big1:2,big7:1 Slurm's tasks"
     assert ranks({**job, "SLURM_NTASKS": "8", "SLURM_TASKS_PER_NODE": "4(x2)"}) == "big1:4,big7:4 Slurm's tasks"
-    assert ranks({**job, "SLURM_GPUS_ON_NODE": "4"}) == "big1:4,big7:4 one a GPU"
-    assert ranks(job).startswith("big1:1,big7:1 one a host")
+    assert ranks({**job, "SLURM_GPUS_ON_NODE": "4"}) == "big1:4,big7:4 one per GPU"
+    assert ranks(job).startswith("big1:1,big7:1 one per host")
     assert hosts.counts_of_nodes("2(x3),1,4(x2)") == [2, 2, 2, 1, 4, 4]
 
 

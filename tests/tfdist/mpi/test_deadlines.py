@@ -1,6 +1,6 @@
-"""A rank that is stopped in the midst of what the ranks set up together: the other names it, and the job ends.
+"""If a rank is stopped while the ranks set something up together, the other rank names it, and the job ends.
 
-TensorFlow is not needed for that, and not imported.
+These tests do not need TensorFlow and do not import it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.launch import ROOT, Finished, mpirun
 from tests.tfdist.test_ends import ended, wait_until
 
 ONE_OF_MANY = pytest.mark.long("the same protection around other calls")
-# Rank 1 stops where a function begins.
+# Rank 1 stops at the beginning of a function.
 SCRIPT = f"""
 import os, signal, sys, types
 module, function, pid_file = sys.argv[1:]
@@ -85,7 +85,7 @@ def stopped(directory: Path, module: str, function: str, **settings: str) -> Fin
     ],
 )
 def test_a_rank_that_stops_in_a_blocking_call(tmp_path: Path, module: str, function: str, place: str) -> None:
-    # (The end waits for other machines alone.)
+    # (At the end, a rank only waits for ranks on other machines.)
     finished = stopped(tmp_path, module, function, TFDIST_NODE_SIZE="1" if function == "close" else "0")
     assert finished.code not in (0, None), finished
     assert f"rank 0 has waited 3 s in {place}" in finished.errors, finished.errors
@@ -94,7 +94,7 @@ def test_a_rank_that_stops_in_a_blocking_call(tmp_path: Path, module: str, funct
 
 @pytest.mark.long("12 seconds; transport/test_stall_detection.py says who is lost")
 def test_a_rank_that_stops_before_its_end(tmp_path: Path) -> None:
-    """Others may work for as long as they like, and one that has ended waits for them; not for one that is stopped."""
+    """A rank that has ended waits without limit for ranks that still work, but not for a stopped rank."""
     finished = stopped(tmp_path, "_group", "closed")
     assert finished.code not in (0, None), finished
     assert "waits in vain: rank 1 busy outside tfdist" in finished.errors, finished.errors
@@ -103,7 +103,7 @@ def test_a_rank_that_stops_before_its_end(tmp_path: Path) -> None:
 
 @pytest.mark.long("23 seconds")
 def test_a_rank_that_stops_before_it_is_met(tmp_path: Path) -> None:
-    """Another start than the first: programs that are read from a slow disk get more time."""
+    """The wait before the first meeting is longer, because programs may be read from a slow disk."""
     finished = stopped(tmp_path, "_first_meeting", "__init__")
     assert finished.code not in (0, None), finished
     assert "rank 0 has waited 23 s in the start of tfdist for rank 1 (rank 1 has not come)" in finished.errors
@@ -114,7 +114,7 @@ def test_a_rank_that_stops_before_it_is_met(tmp_path: Path) -> None:
     [pytest.param("", "import", marks=pytest.mark.long("23 seconds")), ("deadline", "end_by_alarm")],
 )
 def test_a_rank_that_stops_before_mpi_begins_or_ends(tmp_path: Path, module: str, function: str) -> None:
-    """No thread of Python's runs then."""
+    """No Python thread runs before MPI begins or after it has ended."""
     finished = stopped(tmp_path, module, function)
     assert finished.code not in (0, None), finished
 

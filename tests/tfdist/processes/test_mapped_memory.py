@@ -94,7 +94,7 @@ def test_the_ranks_try_it_before_they_use_it() -> None:
     assert not mapped_memory.obstacle(_Everyone(None, None), (0, 1), 0)
     other = Memory(16)
     of_another_container = os.getpid(), other.file, b"1234567890123456"
-    assert "another one's" in mapped_memory.obstacle(_Everyone(of_another_container, ""), (0, 1), 0)
+    assert "belongs to another process" in mapped_memory.obstacle(_Everyone(of_another_container, ""), (0, 1), 0)
     assert "No such file" in mapped_memory.obstacle(_Everyone((os.getpid(), 999_999, b""), ""), (0, 1), 0)
     assert mapped_memory.obstacle(_Everyone((0, 0, b"no memfd"), ""), (0, 1), 0) == "no memfd"
     assert mapped_memory.obstacle(_Everyone(None, "theirs failed"), (0, 1), 0) == "theirs failed"
@@ -105,4 +105,4 @@ def test_another_processes_file_is_not_mapped(tmp_path: Path) -> None:
     """It may be empty: who reads it ends by SIGBUS."""
     with (tmp_path / "empty").open("w+") as file:
         other = os.getpid(), file.fileno(), b"1234567890123456"
-        assert "another process's" in mapped_memory.obstacle(_Everyone(other, ""), (0, 1), 0)
+        assert "belongs to another process" in mapped_memory.obstacle(_Everyone(other, ""), (0, 1), 0)

@@ -1,4 +1,4 @@
-"""Ranks that are given the same data are told so, in every style; those with their own are not."""
+"""A warning is logged, in every style, if all ranks train on the same data, and not if each has its own data."""
 
 from __future__ import annotations
 

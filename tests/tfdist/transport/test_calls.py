@@ -1,9 +1,9 @@
-"""Who waits for whom: all orders of what two and three ranks do, are held up in, and read of each other.
+"""Detection of deadlocks: all orders in which two and three ranks act, wait, and read each other's state.
 
-A rank's program is a row of calls, each on a line that some ranks share. It writes down what it comes to, is stopped
-for any time between any two steps, says that it waits, or does not get to that, and goes on when all have come. One
-rank reads the others one by one, twice, and then says who waits for ever. That must be true, in every order; and
-where ranks wait for ever, it must be said.
+A rank's program is a sequence of collective calls, each on a line that some ranks share. The rank records each call
+that it enters, may record that it waits, and continues when all ranks of the line have entered. It may pause for any
+time between two steps. One rank, the observer, reads the others one by one, twice, and reports the ranks that wait
+forever. The report must be correct in every order. If ranks wait forever, there must be a report.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import pytest
 
 from tfdist.transport.calls import Call, Report, circle, line_number, waiting_for
 
-Line = tuple[int, ...]  # known by the ranks that share it; a second one of the same ranks has -1 in front
+Line = tuple[int, ...]  # the ranks that share the line; a second line of the same ranks begins with -1
 Program = tuple[Line, ...]
 Judge = Callable[[Mapping[int, Report], Mapping[int, Report], frozenset[int]], Mapping[int, Call]]
 
 
 class Rank(NamedTuple):
-    """A rank in the midst of its program.
+    """State of one rank's program.
 
     Attributes:
-      done: calls that are over.
-      entered: it has come to the next one, and others can read that.
-      says: it has said that it waits there; it may say so when that is over, too, and stops before it takes it back.
+      done: number of finished calls.
+      entered: the rank has entered the next call, and others can read this.
+      says: the rank has recorded that it waits in this call. The record may still be there when the wait is over.
     """
 
     done: int = 0
@@ -38,7 +38,7 @@ class Rank(NamedTuple):
 
 
 class World(NamedTuple):
-    """All of it: the ranks, and what one of them has read of the others, first and then."""
+    """State of all ranks, and the states that the observer has read in its first and its second pass."""
 
     ranks: tuple[Rank, ...]
     before: tuple[Rank | None, ...]
@@ -50,7 +50,7 @@ def ranks_of(line: Line) -> tuple[int, ...]:
 
 
 def number(program: Program, place: int) -> int:
-    """Of a call on its line."""
+    """Return the number of a call among the calls on the same line."""
     return program[: place + 1].count(program[place])
 
 
@@ -66,7 +66,7 @@ def can_go_on(programs: Sequence[Program], ranks: Sequence[Rank], rank: int) -> 
 
 
 def steps(programs: Sequence[Program], ranks: tuple[Rank, ...]) -> Iterator[tuple[Rank, ...]]:
-    """What may happen next: one rank does one thing."""
+    """Yield the states that may follow: in each of them, one rank has made one step."""
     for rank, state in enumerate(ranks):
         if state.done == len(programs[rank]):
             continue
@@ -82,7 +82,7 @@ def steps(programs: Sequence[Program], ranks: tuple[Rank, ...]) -> Iterator[tupl
 
 @functools.cache
 def is_held_up_for_ever(programs: tuple[Program, ...], ranks: tuple[Rank, ...], rank: int) -> bool:
-    """Whatever happens: what one rank does never holds another one up, so that any order shows it."""
+    """Return whether a rank waits forever in every order. A step never blocks another rank, so one order suffices."""
     done = ranks[rank].done
     while True:
         if ranks[rank].done > done:
@@ -100,7 +100,7 @@ def is_held_up_for_ever(programs: tuple[Program, ...], ranks: tuple[Rank, ...], 
 
 @functools.cache
 def report(programs: tuple[Program, ...], rank: int, state: Rank) -> Report:
-    """What the rank has written by then."""
+    """Return the report that the rank has written in this state."""
     program = programs[rank]
     waits: tuple[Call, ...] = ()
     if state.says:
@@ -111,17 +111,17 @@ def report(programs: tuple[Program, ...], rank: int, state: Rank) -> Report:
 
 
 def judged(programs: tuple[Program, ...], before: Sequence[Rank], after: Sequence[Rank], judge: Judge) -> set[int]:
-    """The ranks that are said to wait for ever."""
+    """Return the ranks that the judge reports to wait forever."""
     over = frozenset(rank for rank, state in enumerate(before) if state.done == len(programs[rank]))
     first, then = ({r: report(programs, r, state) for r, state in enumerate(states)} for states in (before, after))
     return set(judge(first, then, over))
 
 
 def explore(programs: tuple[Program, ...], judge: Judge, observer: int = 0) -> int:
-    """Try every order; the number of states.
+    """Try every order and return the number of states.
 
     Raises:
-      AssertionError: a rank was said to wait for ever that does not; or the observer does, and it was never said.
+      AssertionError: a reported rank does not wait forever; or the observer does, and it was not reported.
     """
     nothing: tuple[Rank | None, ...] = (None,) * len(programs)
     first = World((Rank(),) * len(programs), nothing, nothing)
@@ -132,10 +132,10 @@ def explore(programs: tuple[Program, ...], judge: Judge, observer: int = 0) -> i
         following = [world._replace(ranks=ranks) for ranks in moves]
         if world.ranks[observer].says:
             following += readings(programs, world, observer, judge)
-            if not moves:  # but the observer's eyes
+            if not moves:  # only the observer can still read
                 assert observer in judged(programs, world.ranks, world.ranks, judge), f"{programs}: it is not noticed"
         for new in following:
-            # It reads while it waits, and what it has read belongs to that wait.
+            # The observer reads while it waits, and drops its readings when the wait ends.
             new = new if new.ranks[observer].says else World(new.ranks, nothing, nothing)
             if new not in seen:
                 seen.add(new)
@@ -144,7 +144,7 @@ def explore(programs: tuple[Program, ...], judge: Judge, observer: int = 0) -> i
 
 
 def readings(programs: tuple[Program, ...], world: World, observer: int, judge: Judge) -> Iterator[World]:
-    """The observer reads one rank more, in any order; when it has read all twice, it judges."""
+    """Yield the states after the observer has read one more rank; when it has read all ranks twice, it judges."""
     others = [rank for rank in range(len(programs)) if rank != observer]
     which = 1 if any(world.before[rank] is None for rank in others) else 2
     for rank in others:
@@ -201,7 +201,7 @@ def test_all_short_programs_of_three_ranks() -> None:
 
 
 def by_places(before: Mapping[int, Report], after: Mapping[int, Report], ended: frozenset[int]) -> Mapping[int, Call]:
-    """A judge who asks whether all say that they wait, and not in one place."""
+    """Judge wrongly: report all ranks if all have recorded a wait and not in the same call."""
     waits = {rank: report.waits[0] for rank, report in after.items() if report.waits}
     return waits if len(waits) == len(after) and len(set(waits.values())) > 1 else {}
 
@@ -209,7 +209,7 @@ def by_places(before: Mapping[int, Report], after: Mapping[int, Report], ended: 
 def by_half_a_circle(
     before: Mapping[int, Report], after: Mapping[int, Report], ended: frozenset[int]
 ) -> Mapping[int, Call]:
-    """A judge who does not ask whether the rank that is waited for can go on."""
+    """Judge wrongly: do not check whether the rank that others wait for can continue."""
     return {
         rank: report.waits[0]
         for rank, report in before.items()
@@ -220,7 +220,7 @@ def by_half_a_circle(
 def by_numbers_from_before(
     before: Mapping[int, Report], after: Mapping[int, Report], ended: frozenset[int]
 ) -> Mapping[int, Call]:
-    """A judge who looks at what ranks have come to, and only then at where they wait."""
+    """Judge wrongly: read the calls that ranks have entered before the calls in which they wait."""
     return circle(after, before, ended)
 
 
@@ -232,7 +232,7 @@ def test_wrong_protocols_are_found(judge: Judge) -> None:
             explore(programs, judge)
         except AssertionError as error:
             said.append(str(error))
-    assert any("goes on" in words for words in said)  # a healthy job would be ended
+    assert any("goes on" in words for words in said)  # the judge would end a healthy job
 
 
 def test_what_is_not_known_is_not_concluded_from() -> None:
@@ -240,17 +240,17 @@ def test_what_is_not_known_is_not_concluded_from() -> None:
     waits = {0: Report((here,), {1: 5, 2: 6}, True), 1: Report((there,), {1: 4, 2: 7}, True)}
     assert circle(waits, waits, frozenset()).keys() == {0, 1}
     for unknown in (
-        Report((there,), {2: 7}, False),  # the first line has no room in its table any more
-        Report(None, {1: 4, 2: 7}, True),  # another thread of its may go on
+        Report((there,), {2: 7}, False),  # its table has no more room for the first line
+        Report(None, {1: 4, 2: 7}, True),  # another of its threads may continue
         Report((), {1: 4, 2: 7}, True),
-        Report((there,), {1: 5, 2: 7}, True),  # it has been here
+        Report((there,), {1: 5, 2: 7}, True),  # the rank has entered this call
     ):
         assert not circle({**waits, 1: unknown}, {**waits, 1: unknown}, frozenset())
     assert not circle(waits, {0: waits[0]}, frozenset())  # its machine does not answer
 
 
 def test_a_group_waits_for_its_own_ranks() -> None:
-    """0 waits for 1, 1 for 2, and 2 computes."""
+    """Rank 0 waits for 1, 1 for 2, and 2 computes."""
     waits = {
         0: Report((Call(1, 1, (0, 1)),), {1: 1}, True),
         1: Report((Call(2, 1, (1, 2)),), {2: 1}, True),
@@ -261,7 +261,7 @@ def test_a_group_waits_for_its_own_ranks() -> None:
 
 
 def test_who_waits_for_a_rank_that_is_in_no_call() -> None:
-    """0 waits for 2, and 2 for 1, which saves, say; 3 waits for 4, which computes."""
+    """Rank 0 waits for 2, and 2 for 1, which saves, for example; 3 waits for 4, which computes."""
     waits = {
         0: Report((Call(1, 1, (0, 2)),), {1: 1}, True),
         1: Report(None, {2: 4}, True),

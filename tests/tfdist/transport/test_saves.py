@@ -1,9 +1,9 @@
-"""Who writes what several ranks save: all orders of what two and three ranks do, and what is told and read of it.
+"""The rank that writes a save of several ranks: all orders in which two and three ranks act and read each other.
 
-A rank's program is a row of calls of all ranks and of saves. It tells of a save, looks at the others one by one, and
-again, until it knows whether to write. It may be stopped for any time between any two of these steps. In every order
-one rank at a time writes a path, the lowest of those that save it there; the others return after that; and all come to
-their programs' ends.
+A rank's program is a sequence of saves and of collective calls of all ranks. A rank publishes its save and reads the
+others one by one, repeatedly, until it can decide whether to write. It may pause for any time between two steps. In
+every order, one rank at a time writes a path: the lowest rank that saves it at this position. The other ranks return
+after the write, and all ranks finish their programs.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Saving(NamedTuple):
     """A line of a program that saves.
 
     Attributes:
-      site: of the line.
-      path: that this rank saves there.
+      site: number of the line in the program.
+      path: number of the path that this rank saves on this line.
     """
 
     site: int
@@ -53,18 +53,18 @@ NOTHING: Seen = (-1, ())
 
 
 class Rank(NamedTuple):
-    """A rank in the midst of its program.
+    """State of one rank's program.
 
     Attributes:
-      done: lines that are over.
-      position: as it tells it.
-      told: its saves.
-      own: the save that it is at.
-      looks: how many of the others it has looked at, in this look.
-      before: their positions and saves, as it saw them in the look before.
-      seen: likewise in this look.
-      writes: it is writing.
-      saved: as yet, at this position, by paths and by lines.
+      done: number of finished lines.
+      position: published number of collective calls that the rank has entered.
+      told: saves that the rank has published.
+      own: the rank's current save; None outside a save.
+      looks: number of other ranks that it has read in this pass.
+      before: positions and saves of the others, as read in the last pass.
+      seen: positions and saves of the others, as read in this pass.
+      writes: True while the rank writes.
+      saved: saves so far at this position, as ("path", path) and ("site", site).
     """
 
     done: int = 0
@@ -79,7 +79,7 @@ class Rank(NamedTuple):
 
 
 class World(NamedTuple):
-    """The ranks, and what has been written: path, rank and order, each once."""
+    """The ranks, and the set of all writes: path, rank and order of each."""
 
     ranks: tuple[Rank, ...]
     written: frozenset[tuple[int, int, tuple[int, int]]] = frozenset()
@@ -116,14 +116,14 @@ def left(rank: Rank, phase: Phase) -> Rank:
 
 
 class Explorer:
-    """Tries every order of what some ranks do.
+    """Tries every order of the steps of some ranks.
 
     Args:
-      programs: a rank each.
-      protocol: decides.
-      obstacle: likewise, of one that has told that it writes.
-      readings: what is taken of what was seen before and now.
-      in_order: the lowest is to write, and to be waited for.
+      programs: program of each rank.
+      protocol: function that decides whether a rank writes, waits or returns.
+      obstacle: function that returns the rank for which a rank must wait before it writes; None: it may write.
+      readings: function that combines the readings of the last pass and of this pass.
+      in_order: True: check that the lowest rank writes and that higher ranks wait for it.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Explorer:
         self._others = [[o for o in range(len(programs)) if o != r] for r in range(len(programs))]
 
     def explore(self) -> int:
-        """The number of states."""
+        """Try every order and return the number of states."""
         first = World((Rank(),) * len(self.programs))
         known, open_ = {first}, [first]
         before: dict[World, list[World]] = {}
@@ -150,7 +150,7 @@ class Explorer:
                 if new not in known:
                     known.add(new)
                     open_.append(new)
-        # From everywhere there is a way to the end.
+        # The end can be reached from every state.
         ends = {w for w in known if all(r.done == len(p) for r, p in zip(w.ranks, self.programs, strict=True))}
         open_ = list(ends)
         while open_:
@@ -231,7 +231,7 @@ class Explorer:
 
 
 def orders(program: Program, path: int) -> set[tuple[int, int]]:
-    """Of a program's saves of a path."""
+    """Return (position, number) of each of a program's saves of a path."""
     found, position, number = set(), 0, 0
     for line in program:
         if isinstance(line, str):
@@ -243,7 +243,7 @@ def orders(program: Program, path: int) -> set[tuple[int, int]]:
 
 
 def some_of(base: Program) -> list[Program]:
-    """A program's calls, with any of its saves: a rank may leave them out."""
+    """Return all variants of a program that leave out some of its saves, but no calls."""
     choices = [(True,) if isinstance(line, str) else (True, False) for line in base]
     return [tuple(itertools.compress(base, chosen)) for chosen in itertools.product(*choices)]
 
@@ -254,7 +254,7 @@ BASES: tuple[Program, ...] = (
     (Saving(11, A), Saving(12, A), CALL, Saving(13, A)),
     (Saving(11, A), Saving(12, B), Saving(13, A)),
 )
-# Some lines save a path of each rank's own.
+# On some lines, each rank saves a path of its own.
 OWN_PATHS: tuple[tuple[Program, ...], ...] = (
     ((Saving(11, A), CALL), (Saving(11, B), CALL), (Saving(11, C), CALL)),
     ((Saving(11, A), Saving(11, D)), (Saving(11, B), Saving(11, D)), (Saving(11, C), Saving(11, D))),
@@ -287,7 +287,7 @@ def test_paths_of_each_rank_are_waited_for_by_nobody(programs: tuple[Program, ..
 
 
 def at_once(own: Save, others: dict[int, Reading], near: Sequence[int]) -> tuple[Outcome, int | None]:
-    """A protocol that waits for nobody: as if positions had no meaning, which other threads' saves come close to."""
+    """Decide without waiting, as if positions had no meaning; saves of other threads are similar."""
     return Outcome.AWAY, None
 
 
@@ -301,7 +301,7 @@ def saves_from_before(before: Seen, now: Seen) -> Reading:
 
 
 def by_positions_alone(own: Save, others: dict[int, Reading], near: Sequence[int]) -> tuple[Outcome, int | None]:
-    """A protocol in which a path has no order: any earlier save of it is this one."""
+    """Decide without the order of a path's saves: any earlier save of the path counts as this save."""
     for rank in near:
         found = others[rank].saves.of(own.path)
         if found is not None:
@@ -341,24 +341,25 @@ OWN = Save(A, 11, 5)
         (Reading(6), Outcome.AWAY),
         (Reading(5, over=True), Outcome.AWAY),
         (Reading(5, silent=True), Outcome.AWAY),
-        (Reading(PASSED_ALL), Outcome.AWAY),  # it has given up
+        (Reading(PASSED_ALL), Outcome.AWAY),  # the other rank has given up
         (Reading(5, saves=Saves((OWN._replace(phase=Phase.WRITES),))), Outcome.AT_WORK),
         (Reading(5, silent=True, saves=Saves((OWN._replace(phase=Phase.WRITES),))), Outcome.AT_WORK),
-        (Reading(5, over=True, saves=Saves((OWN._replace(phase=Phase.WRITES),))), Outcome.AWAY),  # killed meanwhile
+        (Reading(5, over=True, saves=Saves((OWN._replace(phase=Phase.WRITES),))), Outcome.AWAY),  # killed in the write
         (Reading(5, over=True, saves=Saves((OWN._replace(phase=Phase.WRITTEN),))), Outcome.DONE),
-        # In the midst of it the other has come to a call that waits for this rank; beside another thread it may.
+        # During the write, the other rank has entered a call that waits for this rank, so the write is done. If another
+        # thread writes, the write may still run.
         (Reading(6, saves=Saves((OWN._replace(phase=Phase.WRITES),))), Outcome.DONE),
         (Reading(6, saves=Saves((OWN._replace(phase=Phase.WRITES, background=True),))), Outcome.AT_WORK),
         (Reading(5, saves=Saves((OWN._replace(phase=Phase.FAILED),))), Outcome.FAILED),
-        # It has saved the path again since, or goes on doing so.
+        # The other rank has saved the path again since then, or is still saving it again.
         (Reading(5, saves=Saves((OWN._replace(number=2, phase=Phase.WRITTEN),))), Outcome.DONE),
         (Reading(5, saves=Saves((OWN._replace(number=2, phase=Phase.FAILED),))), Outcome.DONE),
         (Reading(5, saves=Saves((OWN._replace(number=2, phase=Phase.WRITES),))), Outcome.AT_WORK),
-        # Earlier it saved the path alone.
+        # The other rank saved the path at an earlier position, alone.
         (Reading(5, saves=Saves((OWN._replace(position=4, phase=Phase.WRITTEN),))), Outcome.OPEN),
         (Reading(6, saves=Saves((OWN._replace(position=4, phase=Phase.WRITTEN),))), Outcome.AWAY),
         (Reading(5, saves=Saves((OWN._replace(position=4, phase=Phase.WRITES, background=True),))), Outcome.AT_WORK),
-        # It saves something else: by another line, by this one, and by this one before.
+        # The other rank saves another path: on another line, on this line, and on this line at an earlier position.
         (Reading(5, saves=Saves((OWN._replace(path=B, site=12),))), Outcome.OPEN),
         (Reading(5, saves=Saves((OWN._replace(path=B),))), Outcome.AWAY),
         (Reading(5, saves=Saves((OWN._replace(path=B, position=4),))), Outcome.OPEN),
@@ -369,7 +370,7 @@ def test_what_another_rank_is_about(other: Reading, expected: Outcome) -> None:
 
 
 def test_what_another_machine_has_written_is_looked_for() -> None:
-    """Ranks 0 and 1 are on one machine, 2 and 3 on another one, which may not see the files of the former."""
+    """Ranks 0 and 1 are on one machine, 2 and 3 on another machine, which may not see the first machine's files."""
     written = Reading(5, saves=Saves((OWN._replace(phase=Phase.WRITTEN),)))
     left = Reading(5, saves=Saves((OWN._replace(phase=Phase.LEFT),)))
     passed = Reading(6)

@@ -180,7 +180,7 @@ def twice() -> Any:
         (lambda: tfdist.larc(keras.optimizers.SGD(), eta=0), ValueError, "eta=0; it is more than 0"),
         (lambda: tfdist.larc(keras.optimizers.SGD(), epsilon=-1), ValueError, "epsilon=-1; it is at least 0"),
         (lambda: tfdist.larc(keras.optimizers.SGD(), learning_rate=0.1), ValueError, "leave it out"),
-        (lambda: tfdist.larc(Silent()), ValueError, "learning rate of Silent is not to be seen"),
+        (lambda: tfdist.larc(Silent()), ValueError, "learning rate of Silent cannot be read"),
         (lambda: tfdist.larc("sgd"), TypeError, "builtins.str is neither .* tfdist.larc_gradients"),
         (lambda: tfdist.larc(tfdist.larc(keras.optimizers.SGD())), ValueError, "inside LarcKerasOptimizer"),
         (lambda: tfdist.larc(tfdist.larc(v1.train.AdamOptimizer())), ValueError, "has LARC already"),

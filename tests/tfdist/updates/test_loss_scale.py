@@ -116,7 +116,7 @@ def test_limits() -> None:
 
 
 def test_no_scale_is_small_enough() -> None:
-    with pytest.raises(FloatingPointError, match="loss scale of 0.00012207 still.*lower the learning rate"):
+    with pytest.raises(FloatingPointError, match="loss scale of 0.00012207 still.*Lower the learning rate"):
         followed("window", [math.inf] * 40)
     followed("window", [math.inf] * 20)
 

@@ -1,1 +1,1 @@
-"""How gradients travel: a module for each format, and the table of them."""
+"""Wire formats of gradients: a module for each format, and the table of formats."""

@@ -1,4 +1,4 @@
-"""Float32 as bfloat16: its range, and 8 bits of precision; added in float32, rounded once."""
+"""Float32 as bfloat16: the range of float32, and 8 bits of precision. Sums are float32 and rounded once."""
 
 from __future__ import annotations
 

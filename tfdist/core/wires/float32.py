@@ -1,4 +1,4 @@
-"""Float32 as it is."""
+"""Float32 without a conversion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Format: how float32 gradients travel, as ``TFDIST_COMPRESSION`` names it. What a module of this room makes."""
+"""Format: the way in which float32 gradients travel, by its name in ``TFDIST_COMPRESSION``. Each module defines one."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import numpy as np
 
 
 class Wire(Protocol):
-    """How an array travels between machines, if not as it is. A message may depend on those before.
+    """Encoder of one array between machines. A message may depend on earlier messages.
 
     Attributes:
-      lost: float32 [elements], what rounding has lost: it is added to what is sent next.
+      lost: float32 [elements], rounding errors of the last messages, which are added to the next values.
     """
 
     lost: np.ndarray
 
     def size_bytes(self, elements: int) -> int:
-        """Of a message of so many elements."""
+        """Return the size of a message of so many elements."""
 
     def encode(self, array: np.ndarray, part: slice) -> np.ndarray:
-        """A message, uint8, of a part of the array, which stays as it is."""
+        """Return a message, uint8, with a part of the array. The array is not changed."""
 
     def decode(self, message: np.ndarray, out: np.ndarray) -> None:
-        """The values of a message into an array of as many elements."""
+        """Write the values of a message into an array with the same number of elements."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """How float32 gradients travel.
+    """A way in which float32 gradients travel.
 
     Attributes:
-      name: as the setting has it.
-      dtype: by name, in which they are handed over, and added where it is not narrower than float32.
-      wire: (elements) -> how so many travel between machines, step after step; None: as they are.
+      name: value of the setting.
+      dtype: name of the dtype of the gradients in an exchange; sums are float32 if it is narrower.
+      wire: function (number of elements) -> encoder of an array between machines; None: no encoding.
     """
 
     name: str

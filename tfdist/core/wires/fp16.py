@@ -1,4 +1,4 @@
-"""Float32 as float16: up to 65504, and 11 bits of precision; added in float32, rounded once."""
+"""Float32 as float16: up to 65504, and 11 bits of precision. Sums are float32 and rounded once."""
 
 from __future__ import annotations
 

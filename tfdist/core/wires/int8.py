@@ -1,8 +1,8 @@
-"""Float32 as int8: blocks with a scale each, and error feedback: what rounding loses is added to the next values.
+"""Float32 as int8: blocks with a scale each, and error feedback, which adds rounding errors to the next values.
 
-A message is the int8 numbers of all blocks, and after them a float32 scale for each: a quarter of float32's bytes, and
-a 64th of that. Sources: Dettmers, "8-Bit Approximations for Parallelism in Deep Learning" (2016); Karimireddy et al.,
-"Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019), algorithm 2.
+A message is the int8 numbers of all blocks, and then a float32 scale for each block. It has a quarter of float32's
+bytes, and a 64th of this quarter. Sources: Dettmers, "8-Bit Approximations for Parallelism in Deep Learning" (2016);
+Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019), algorithm 2.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ import numpy as np
 
 from tfdist.core.wires.format import Format
 
-_BLOCK = 256  # elements of one scale
+_BLOCK = 256  # elements that share a scale
 _MOST = 127
 
 
 class Int8Wire:
-    """How one array travels, step after step. See ``format.Wire``.
+    """Encoder of one array, used in each step; see ``format.Wire``.
 
     Args:
-      elements: of the array.
+      elements: number of elements of the array.
 
     Attributes:
-      lost: float32 [elements]: where this rank sends its own values, what was lost of them; where it sends sums, of
-        those. It is added to what is sent next; where this rank sends nothing it is zero.
+      lost: float32 [elements], rounding errors of the values or sums that this rank sent last. They are added to the
+        next values. They are zero at elements that this rank does not send.
     """
 
     def __init__(self, elements: int) -> None:
         self.lost = np.zeros(elements, np.float32)
 
     def size_bytes(self, elements: int) -> int:
-        """Of a message of so many elements."""
+        """Return the size of a message of so many elements."""
         return elements + 4 * -(-elements // _BLOCK)
 
     def encode(self, array: np.ndarray, part: slice) -> np.ndarray:
-        """A message, uint8, of a part of the array (float32); the array stays as it is."""
+        """Return a message, uint8, with a part of the array (float32). The array is not changed."""
         elements = part.stop - part.start
         blocks = -(-elements // _BLOCK)
         message = np.empty(self.size_bytes(elements), np.uint8)
@@ -47,14 +47,14 @@ class Int8Wire:
             numbers = rounded.astype(np.int8)
             np.subtract(values, numbers * scales[:, None], out=values)
         self.lost[part] = values.reshape(-1)[:elements]
-        if not np.isfinite(scales).all():  # such a block is lost as a whole, and not for ever
+        if not np.isfinite(scales).all():  # such a block is lost once, and its error must not stay
             np.nan_to_num(self.lost[part], copy=False, nan=0.0, posinf=0.0, neginf=0.0)
         message[:elements] = numbers.reshape(-1)[:elements].view(np.uint8)
         message[elements:] = scales.view(np.uint8)
         return message
 
     def decode(self, message: np.ndarray, out: np.ndarray) -> None:
-        """The values of a message into an array of as many elements. One that is not finite makes its block so."""
+        """Write the values of a message into an array of its size. A value that is not finite makes its block so."""
         whole = out.size // _BLOCK * _BLOCK
         numbers = message[: out.size].view(np.int8)
         scales = np.frombuffer(message[out.size :].tobytes(), np.float32)

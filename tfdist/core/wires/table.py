@@ -1,4 +1,4 @@
-"""The table of formats, where a new one is listed."""
+"""The table of formats. A new format is added here."""
 
 from __future__ import annotations
 

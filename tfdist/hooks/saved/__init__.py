@@ -1,1 +1,1 @@
-"""Hooks where files are saved: of the ranks that save one path, one writes it."""
+"""Hooks where files are saved: if several ranks save to one path, one of them writes it."""

@@ -1,4 +1,4 @@
-"""A call that saves: it is left to another rank, or written here; then whole or not at all, if it is one file."""
+"""Saving calls: this rank writes the file, or leaves it to another; one file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _OF_ONE_FILE = (".keras", ".h5", ".hdf5")
 
 
 class SavingCalls(threading.local):
-    """What is being saved in a thread: the outermost call and its first path decide for all that it calls.
+    """Saving call of each thread: the outermost call and its first path decide for all calls inside it.
 
     Args:
       job: the ranks.
 
     Attributes:
-      open: there is such a call.
-      left_last: another rank wrote what was saved last.
+      open: True inside a saving call.
+      left_last: True if another rank wrote the last save.
     """
 
     def __init__(self, job: Job) -> None:
@@ -38,11 +38,11 @@ class SavingCalls(threading.local):
 
     @property
     def left(self) -> bool:
-        """Whether another rank writes what is being saved."""
+        """Whether another rank writes the current save."""
         return self._save is not None and not self._save.writes
 
     def begin(self, path: Any) -> PendingSave | None:
-        """A save that ends with another call than it began with; None: it concerns no other rank."""
+        """Begin a save that another call may end, and return it; None if it concerns no other rank."""
         absolute = _absolute(path)
         if absolute is None or self._job.switches.alone_depth:
             return None
@@ -50,7 +50,7 @@ class SavingCalls(threading.local):
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
-        """Around a call that saves."""
+        """Return a context for a call that saves."""
         if self.open:
             yield
             return
@@ -70,7 +70,7 @@ class SavingCalls(threading.local):
             self.open, self._save = False, None
 
     def writes(self, path: Any) -> bool:
-        """Whether this rank is to write a path, which it may have to wait for."""
+        """Return whether this rank is to write a path; this may wait for another rank."""
         if self._save is None:
             self._save = self.begin(path)
             if self._save is None:
@@ -80,14 +80,14 @@ class SavingCalls(threading.local):
         return self._save.writes
 
     def follow(self, path: Any) -> None:
-        """Wait until another rank has written a path, if one writes it here."""
+        """Wait until another rank has written a path, if a rank writes it at this call site."""
         absolute = _absolute(path)
         if absolute is not None and not self._job.switches.alone_depth:
             self._job.world.save(absolute, call_site(), follows=True)
 
     @contextlib.contextmanager
     def whole_file(self, path: Any) -> Iterator[Any]:
-        """A name to write a file under, which gets its own when it is whole; the same, where that cannot be."""
+        """Yield a temporary name for a file, which is renamed when complete; yield ``path`` if that is not possible."""
         target = _absolute(path) or ""
         folder, name = os.path.split(target)
         replaceable = os.path.isfile(target) or not os.path.lexists(target)
@@ -107,7 +107,7 @@ class SavingCalls(threading.local):
 
 
 def left_out(saving: SavingCalls) -> Callable[..., Any]:
-    """Around a function that does nothing but write its second argument."""
+    """Return a wrapper for functions that only write to the path in their second argument."""
 
     def save(original: Callable[..., Any], saved: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
         with saving.call():
@@ -117,7 +117,7 @@ def left_out(saving: SavingCalls) -> Callable[..., Any]:
 
 
 def _absolute(path: Any) -> str | None:
-    """Where a path leads; None: it is none, or in memory of this process's own."""
+    """Return the absolute path; None for other objects, and for paths in this process's memory."""
     if isinstance(path, tf.Tensor) and tf.executing_eagerly():
         path = path.numpy()
     if not isinstance(path, str | bytes | os.PathLike):
@@ -130,7 +130,7 @@ def _absolute(path: Any) -> str | None:
 
 
 def portable(error: BaseException) -> BaseException:
-    """An exception that another rank can raise: TensorFlow's own may hold an operation."""
+    """Return an exception that another rank can raise: TensorFlow's exceptions may hold an operation."""
     if isinstance(error, tf.errors.OpError):
         with contextlib.suppress(Exception):
             return type(error)(None, None, error.message)

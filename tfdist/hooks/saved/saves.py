@@ -1,7 +1,7 @@
-"""Hooks where files are saved, by TensorFlow, Keras 3 and tf_keras: of the ranks that save one path, one writes it.
+"""Hooks where TensorFlow, Keras 3 and tf_keras save files: if several ranks save to one path, one of them writes it.
 
-The others return as if they had: a function that does nothing but write is left out, and of one that counts and keeps
-checkpoints all but the writing is done. Which rank writes is decided in ``transport.saves``.
+The other ranks return as if they had written. They skip a function that only writes. A function that also counts and
+keeps checkpoints does everything but the writing. ``transport.saves`` decides which rank writes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tfdist.hooks.saved.call import SavingCalls, left_out
 from tfdist.hooks.saved.unwritten import Unwritten
 from tfdist.training.steps import Steps
 
-# Functions of a model and a path, which do nothing but write it.
+# Functions of a model and a path that only write to the path.
 _OF_KERAS = {
     "keras.src.saving.saving_api": ("save_model", "save_weights"),
     "keras.src.saving.saving_lib": ("save_model", "save_weights_only"),
@@ -35,7 +35,7 @@ _OF_KERAS = {
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """See the module."""
+    """Install the hooks of this module."""
     saving = SavingCalls(job)
     _keras(patches, saving)
     _checkpoints(patches, saving)
@@ -44,7 +44,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
 
 
 def _threads(patches: Patches, job: Job) -> None:
-    """``threading.Thread.start``: what a thread saves belongs to where it was started."""
+    """Hook ``threading.Thread.start``: a thread's saves count as saves of the line that started the thread."""
 
     def start(original: Callable[..., Any], self: Any) -> None:
         job.world.position.start(self)
@@ -54,7 +54,7 @@ def _threads(patches: Patches, job: Job) -> None:
 
 
 def _keras(patches: Patches, saving: SavingCalls) -> None:
-    """Keras 3: keras/src/saving, …/models/model.py; tf_keras: tf_keras/src/saving, …/engine/training.py."""
+    """Hook Keras 3: keras/src/saving, …/models/model.py; and tf_keras: tf_keras/src/saving, …/engine/training.py."""
 
     def to_file(original: Callable[..., Any], saved: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
         with saving.call():
@@ -82,7 +82,7 @@ def _keras(patches: Patches, saving: SavingCalls) -> None:
 
 
 def _checkpoints(patches: Patches, saving: SavingCalls) -> None:
-    """``tf.train.Checkpoint`` and its manager, SavedModels: tensorflow/python/checkpoint, …/saved_model."""
+    """Hook ``tf.train.Checkpoint``, its manager, and SavedModels: tensorflow/python/checkpoint, …/saved_model."""
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with saving.call():
@@ -96,7 +96,7 @@ def _checkpoints(patches: Patches, saving: SavingCalls) -> None:
         session: Any = None,
         options: Any = None,
     ) -> Any:
-        if ops.inside_function():  # it is not written now, but whenever the function runs
+        if ops.inside_function():  # it is written when the function runs, not now
             return original(self, file_prefix, checkpoint_number, session, options)
         with saving.call():
             prefix = f"{file_prefix}-{checkpoint_number:d}" if checkpoint_number else file_prefix

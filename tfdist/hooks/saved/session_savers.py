@@ -1,4 +1,4 @@
-"""Savers of TensorFlow 1's sessions: Saver, SavedModels, the hooks of monitored sessions, and files of summaries."""
+"""Hooks of savers for TensorFlow 1's sessions: Saver, SavedModels, monitored sessions' hooks, and summary files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tfdist.hooks.saved.call import SavingCalls, left_out, portable
 from tfdist.hooks.saved.unwritten import Unwritten
 from tfdist.transport.saves import PendingSave
 
-_FOLLOWS = "_tfdist_follows"  # of a hook that saves, which another rank's has taken over
-_SAVE = "_tfdist_turn"  # of a builder that this rank writes by
+_FOLLOWS = "_tfdist_follows"  # attribute of a saver hook: another rank's hook saves instead
+_SAVE = "_tfdist_turn"  # attribute of a builder: its save, if this rank writes
 
 
 def hook(patches: Patches, saving: SavingCalls, rank: int) -> None:
-    """See the module."""
+    """Install the hooks of this module."""
     _session_savers(patches, saving)
     _builders(patches, saving)
     _saver_hooks(patches, saving)
@@ -30,7 +30,7 @@ def hook(patches: Patches, saving: SavingCalls, rank: int) -> None:
 
 
 def _session_savers(patches: Patches, saving: SavingCalls) -> None:
-    """``tf.compat.v1.train.Saver``: tensorflow/python/training/saver.py."""
+    """Hook ``tf.compat.v1.train.Saver``: tensorflow/python/training/saver.py."""
 
     def save(original: Callable[..., Any], self: Any, sess: Any, *args: Any, **kwargs: Any) -> Any:
         with saving.call():
@@ -57,7 +57,7 @@ def _session_savers(patches: Patches, saving: SavingCalls) -> None:
 
 
 class _Saving(Unwritten):
-    """A session as a Saver uses it: what writes is run if this rank is to write."""
+    """A session for a Saver: it runs the operation that writes only if this rank is to write."""
 
     def __init__(self, session: Any, of: Any, saving: SavingCalls) -> None:
         super().__init__(session, "")
@@ -72,7 +72,7 @@ class _Saving(Unwritten):
 
 
 def _builders(patches: Patches, saving: SavingCalls) -> None:
-    """``SavedModelBuilder``, which saves from when it is made to its ``save``: …/saved_model/builder_impl.py."""
+    """Hook ``SavedModelBuilder``, which saves from its creation until ``save``: …/saved_model/builder_impl.py."""
     owner = builder_impl._SavedModelBuilder
 
     def make(original: Callable[..., Any], self: Any, export_dir: Any) -> None:
@@ -118,7 +118,7 @@ def _failing(save: PendingSave | None) -> Iterator[None]:
 
 
 def _saver_hooks(patches: Patches, saving: SavingCalls) -> None:
-    """``CheckpointSaverHook`` of monitored sessions, by a clock of each rank: …/training/basic_session_run_hooks.py.
+    """Hook ``CheckpointSaverHook``, which saves by each rank's own clock: …/training/basic_session_run_hooks.py.
 
     Once another rank has saved in its place, such a hook leaves all further saves to that rank's clock.
     """
@@ -147,7 +147,7 @@ def _saver_hooks(patches: Patches, saving: SavingCalls) -> None:
 
 
 def _event_files(patches: Patches, rank: int) -> None:
-    """Files of summaries, which a second and a host name, and no process: …/summary/writer/event_file_writer.py."""
+    """Hook summary files, named by a second and a host but no process: …/summary/writer/event_file_writer.py."""
 
     def make(
         original: Callable[..., Any],

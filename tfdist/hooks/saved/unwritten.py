@@ -8,7 +8,7 @@ from tensorflow.python.client import session as tf_session
 
 
 class Unwritten(tf_session.SessionInterface):
-    """A session that does not run the operation that writes a checkpoint, and says that it has."""
+    """A session that skips the operation that writes a checkpoint, and returns the path as if it had run."""
 
     def __init__(self, session: Any, prefix: str) -> None:
         self._session, self._prefix = session, prefix

@@ -36,7 +36,7 @@ def DistributedOptimizer(
     process_set: Any = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """See ``tfdist.horovod.DistributedOptimizer``, whose arguments stand in another order."""
+    """See ``tfdist.horovod.DistributedOptimizer``, which has the arguments in another order."""
     return optimizers.DistributedOptimizer(
         optimizer, name, False, device_dense, device_sparse, compression, sparse_as_dense, backward_passes_per_step, op,
         gradient_predivide_factor, average_aggregated_gradients, num_groups, groups, process_set, scale_local_gradients,
@@ -59,7 +59,7 @@ def PartialDistributedOptimizer(
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
 ) -> Any:
-    """Likewise, but for some layers: see ``tfdist.horovod.PartialDistributedOptimizer``."""
+    """See ``tfdist.horovod.PartialDistributedOptimizer``, which has the arguments in another order."""
     return optimizers.PartialDistributedOptimizer(
         optimizer, name, compression=compression, sparse_as_dense=sparse_as_dense,
         gradient_predivide_factor=gradient_predivide_factor, op=op, groups=groups, process_set=process_set,
@@ -69,15 +69,15 @@ def PartialDistributedOptimizer(
 
 
 def _value(result: Any) -> Any:
-    """An array of a result that has been executed."""
+    """Return a result's value as an array; in a graph, run it in Keras's session."""
     return result.numpy() if tf.executing_eagerly() else tf.compat.v1.keras.backend.get_session().run(result)
 
 
 def broadcast_global_variables(root_rank: int) -> None:
-    """One rank's values of all global variables, in a session's graph.
+    """Assign one rank's values to all global variables, in Keras's session.
 
     Raises:
-      RuntimeError: this executes eagerly: use ``broadcast_variables``.
+      RuntimeError: TensorFlow executes eagerly; use ``broadcast_variables``.
     """
     operation = _in_graph(root_rank)
     tf.compat.v1.keras.backend.get_session().run(operation)
@@ -92,7 +92,7 @@ def allreduce(
     op: Any = None,
     compression: Any = Compression.none,
 ) -> np.ndarray:
-    """Combine a value over the ranks, at once: see ``tfdist.horovod.allreduce``. Collective: all ranks."""
+    """Return a value reduced over the ranks: see ``tfdist.horovod.allreduce``. Collective: all ranks."""
     return _value(
         collectives.allreduce(
             tf.constant(value), average, compression=compression, op=op, prescale_factor=prescale_factor,
@@ -102,17 +102,17 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None) -> np.ndarray:
-    """The rows of all ranks, at once: see ``tfdist.horovod.allgather``. Collective: all ranks."""
+    """Return the rows of all ranks: see ``tfdist.horovod.allgather``. Collective: all ranks."""
     return _value(collectives.allgather(tf.constant(value), name))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> np.ndarray:
-    """One rank's value, at once: see ``tfdist.horovod.broadcast``. Collective: all ranks."""
+    """Return the root rank's value: see ``tfdist.horovod.broadcast``. Collective: all ranks."""
     return _value(collectives.broadcast(tf.constant(value), root_rank, name))
 
 
 def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> np.ndarray:
-    """This rank's rows, combined, at once: see ``tfdist.horovod.reducescatter``. Collective: all ranks."""
+    """Return this rank's rows of the reduced value: see ``tfdist.horovod.reducescatter``. Collective: all ranks."""
     return _value(collectives.reducescatter(tf.constant(value), op=op, name=name))
 
 
@@ -123,13 +123,13 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """A saved model, whose optimizer is wrapped, with its state.
+    """Load a saved model with its optimizer's state, and wrap the optimizer.
 
     Args:
-      filepath: of a model that Keras has saved, wrapped or not.
-      custom_optimizers: classes of optimizers of one's own.
-      custom_objects: other classes and functions of one's own, by name.
-      compression: how gradients travel.
+      filepath: file of a model that Keras has saved, with a wrapped optimizer or not.
+      custom_optimizers: the script's own classes of optimizers, or None.
+      custom_objects: the script's other classes and functions, by name, or None.
+      compression: compression of gradients: see ``DistributedOptimizer``.
       legacy_opts: has no meaning here.
     """
     known = {cls.__name__: cls for cls in custom_optimizers or ()}

@@ -1,4 +1,4 @@
-"""Callbacks for Horovod's scripts: rank 0's values, metrics averaged, learning rates by the epoch, the best model."""
+"""Callbacks: Horovod's Keras callbacks for broadcast, metrics, learning rates, the best model and elastic states."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from tfdist.horovod.ops import Min
 from tfdist.training.fit_callbacks import mean_of_logged
 from tfdist.variables.eager_variables import random_state
 
-# Of Keras 3, or of tf_keras where TF_USE_LEGACY_KERAS=1 has chosen it.
+# Classes of Keras 3, or of tf_keras if TF_USE_LEGACY_KERAS=1 selects it.
 Callback, ModelCheckpoint = tf.keras.callbacks.Callback, tf.keras.callbacks.ModelCheckpoint
 
 
 def _check_eager(name: str) -> None:
-    """Refuse a session's graph.
+    """Check that Keras does not execute in a session's graph.
 
     Raises:
-      RuntimeError: this executes in one.
+      RuntimeError: Keras executes in a session's graph.
     """
     if function_state.in_session():
         raise RuntimeError(
-            f"{name} is for Keras that executes eagerly or in functions: leave tf.compat.v1.disable_eager_execution() "
-            "out, or use hvd.broadcast_global_variables and hvd.allreduce in the session"
+            f"{name} needs Keras to execute eagerly or in functions: remove tf.compat.v1.disable_eager_execution(), or "
+            "use hvd.broadcast_global_variables and hvd.allreduce in the session"
         )
 
 
 class BroadcastGlobalVariablesCallback(Callback):  # type: ignore[misc,valid-type]
-    """Gives a model and its optimizer one rank's values: when training begins, or, if the model is built by its first
-    batch, after that one.
+    """Broadcasts one rank's model and optimizer when training begins.
+
+    If the first batch builds the model, it broadcasts after the first batch.
 
     Args:
-      root_rank: whose.
+      root_rank: rank that has the values.
       device: has no meaning here.
-      local_variables: stay each rank's own.
+      local_variables: variables to leave out of the broadcast, or None.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
@@ -49,33 +50,33 @@ class BroadcastGlobalVariablesCallback(Callback):  # type: ignore[misc,valid-typ
         self._local = {id(variable) for variable in local_variables or ()}
 
     def register_local_var(self, var: Any) -> None:
-        """Leave a variable to each rank."""
+        """Leave a variable out of the broadcast: each rank keeps its own value."""
         self._local.add(id(var))
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Collective: all ranks."""
+        """Broadcast if the model is built on all ranks. Collective: all ranks."""
         _check_eager(type(self).__name__)
         self.broadcast_done = False
-        # One rank's may have been loaded.
+        # One rank may have loaded a built model, while the first batch builds the others'.
         if int(collectives.allreduce(int(bool(self.model.built)), op=Min, name="whether the model is built")):
             build(self.model.optimizer, self.model.trainable_variables)
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Collective: all ranks, once."""
+        """Broadcast after the first batch, unless it was done before. Collective: all ranks."""
         if not self.broadcast_done:
             self._broadcast()
 
     def _broadcast(self) -> None:
         self.broadcast_done = True
         known = [*self.model.variables, *optimizers.listed(self.model.optimizer)]
-        # (Random states are each rank's own: the ranks draw different masks, as one process does for its examples.)
+        # Each rank keeps its random states. The ranks must draw different masks, as one process does for its examples.
         wanted = [v for v in known if id(v) not in self._local and not random_state(v)]
         broadcast_variables(wanted, self.root_rank)
 
 
 class MetricAverageCallback(Callback):  # type: ignore[misc,valid-type]
-    """What is logged at the end of an epoch becomes the average over the ranks. Put it before those that look at it.
+    """Averages the epoch's logged metrics over the ranks. Put it before callbacks that read them.
 
     Args:
       device: has no meaning here.
@@ -85,7 +86,7 @@ class MetricAverageCallback(Callback):  # type: ignore[misc,valid-type]
         super().__init__()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Collective: all ranks, with the same names."""
+        """Average the metrics. Collective: all ranks, with the same metrics' names."""
         _check_eager(type(self).__name__)
         gathered = allgather_object(dict(logs or {}), name="metrics")
         for other in gathered:
@@ -97,21 +98,21 @@ class MetricAverageCallback(Callback):  # type: ignore[misc,valid-type]
 
 
 class LearningRateScheduleCallback(Callback):  # type: ignore[misc,valid-type]
-    """Sets the learning rate by the epoch, and the momentum of that one step with it.
+    """Sets the learning rate by the epoch, and corrects the momentum for one step when the rate changes.
 
-    (Goyal et al. 2017, arXiv:1706.02677, remark 2 of section 3.)
+    Momentum correction: Goyal et al. 2017, arXiv:1706.02677, remark 2 of section 3.
 
     Args:
-      initial_lr: is multiplied.
-      multiplier: a function of the epoch; or a number.
-      start_epoch: the first one that is adjusted.
-      end_epoch: the first one that is not; None: there is none.
-      staircase: once an epoch; else in each step, by the fraction of the epoch.
-      momentum_correction: for SGD's momentum.
-      steps_per_epoch: None: as Keras has it.
+      initial_lr: learning rate before multiplication.
+      multiplier: factor of the learning rate, as a function of the epoch or a number.
+      start_epoch: first epoch to adjust.
+      end_epoch: first epoch not to adjust any more; None for no end.
+      staircase: adjust once an epoch; else in each step, by the fraction of the epoch.
+      momentum_correction: whether to correct SGD's momentum.
+      steps_per_epoch: number of steps of an epoch; None to take it from Keras.
 
     Raises:
-      ValueError: there is no ``initial_lr``.
+      ValueError: ``initial_lr`` is None.
     """
 
     def __init__(
@@ -137,21 +138,21 @@ class LearningRateScheduleCallback(Callback):  # type: ignore[misc,valid-type]
         self._momentum: float | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Finds out how many steps an epoch has."""
+        """Find the number of steps of an epoch, if it is needed."""
         _check_eager(type(self).__name__)
         if not self.staircase and not self.steps_per_epoch:
             self.steps_per_epoch = self.params.get("steps")
             if not self.steps_per_epoch:
                 raise ValueError(
-                    f"{type(self).__name__} cannot see how many steps an epoch has: give it steps_per_epoch"
+                    f"{type(self).__name__} does not get an epoch's number of steps from Keras: give steps_per_epoch"
                 )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Notes which one."""
+        """Note the epoch."""
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Sets the rate of the next step."""
+        """Set the learning rate of the next step."""
         epoch = self.current_epoch
         if epoch < self.start_epoch or (self.end_epoch is not None and epoch >= self.end_epoch):
             return
@@ -162,13 +163,13 @@ class LearningRateScheduleCallback(Callback):  # type: ignore[misc,valid-type]
             self._adjust(epoch)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Gives the momentum back."""
+        """Restore the momentum after a corrected step."""
         if self._momentum is not None:
             _set_momentum(self.model.optimizer, self._momentum)
             self._momentum = None
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Logs the rate."""
+        """Log the learning rate."""
         if logs is not None:
             logs["lr"] = float(self.model.optimizer.learning_rate)
 
@@ -188,7 +189,7 @@ def _momentum_of(optimizer: Any) -> float:
 
 
 def _can_set_momentum(optimizer: Any) -> bool:
-    """A number of Keras 3 stands in the traced step, where it cannot be changed any more."""
+    """Return whether the momentum is a variable. Keras 3 has a number, which is a constant of the traced step."""
     return hasattr(optimizer.momentum, "assign")
 
 
@@ -197,16 +198,16 @@ def _set_momentum(optimizer: Any, value: float) -> None:
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate in the first epochs, from that of one process to ``initial_lr``, that of all.
+    """Raises the learning rate in the first epochs from ``initial_lr / size`` to ``initial_lr``.
 
     Goyal et al. 2017, arXiv:1706.02677, section 2.2: ``initial_lr / size * (1 + epoch * (size - 1) / warmup_epochs)``.
 
     Args:
-      initial_lr: that is reached.
-      warmup_epochs: after so many.
+      initial_lr: learning rate at the end of the warmup.
+      warmup_epochs: number of epochs of the warmup.
       momentum_correction: see ``LearningRateScheduleCallback``.
-      steps_per_epoch: likewise.
-      verbose: 1: rank 0 says when it is reached.
+      steps_per_epoch: see ``LearningRateScheduleCallback``.
+      verbose: above 0, rank 0 prints a line when the warmup is finished.
     """
 
     def __init__(
@@ -230,7 +231,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Logs the rate, and says that it is reached."""
+        """Log the learning rate, and print a line when the warmup is finished."""
         super().on_epoch_end(epoch, logs)
         if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0 and basics.rank() == 0:
             rate = float(self.model.optimizer.learning_rate)
@@ -238,15 +239,15 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(ModelCheckpoint):  # type: ignore[misc,valid-type]
-    """Keras's ModelCheckpoint that keeps the best model only. Set ``filepath`` before training, on one rank.
+    """Keras's ModelCheckpoint that saves only the best model. Use it on one rank, and set ``filepath`` before training.
 
     Args:
-      monitor: what is best by.
+      monitor: name of the metric to compare.
       verbose: see Keras.
       save_weights_only: see Keras.
       mode: see Keras.
       save_freq: see Keras.
-      filepath: where; Horovod sets it afterwards.
+      filepath: file of the model; scripts for Horovod set it afterwards.
     """
 
     def __init__(
@@ -270,8 +271,8 @@ class CommitStateCallback(Callback):  # type: ignore[misc,valid-type]
     """Commits an elastic state every few batches, and at the end of each epoch.
 
     Args:
-      state: of ``hvd.elastic``.
-      batches_per_commit: so many.
+      state: a state of ``hvd.elastic``.
+      batches_per_commit: number of batches between commits.
     """
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
@@ -280,33 +281,33 @@ class CommitStateCallback(Callback):  # type: ignore[misc,valid-type]
         self.batches_per_commit = batches_per_commit
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Commits when it is time."""
+        """Commit after every ``batches_per_commit`` batches."""
         if (batch + 1) % self.batches_per_commit == 0:
             self.state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Commits."""
+        """Commit."""
         self.state.commit()
 
 
 class UpdateBatchStateCallback(Callback):  # type: ignore[misc,valid-type]
-    """Keeps the batch of the epoch in an elastic state's ``batch``."""
+    """Stores the number of the batch within the epoch in an elastic state's ``batch``."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()
         self.state = state
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Notes it."""
+        """Store the number of the batch."""
         self.state.batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Begins anew."""
+        """Set the number to 0."""
         self.state.batch = 0
 
 
 class UpdateEpochStateCallback(Callback):  # type: ignore[misc,valid-type]
-    """Keeps the number of finished epochs, over all calls of ``fit``, in an elastic state's ``epoch``."""
+    """Stores the number of finished epochs, over all calls of ``fit``, in an elastic state's ``epoch``."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()
@@ -314,9 +315,9 @@ class UpdateEpochStateCallback(Callback):  # type: ignore[misc,valid-type]
         self.initial_epoch = state.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Notes where this training begins."""
+        """Note the number of epochs finished before this call of ``fit``."""
         self.initial_epoch = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Notes the end of one."""
+        """Store the number of finished epochs."""
         self.state.epoch = self.initial_epoch + epoch + 1

@@ -1,1 +1,1 @@
-"""Operations that the ranks find by name, in whatever order each begins them: said, compared, carried out."""
+"""Named operations: the ranks match them by name, compare their requests and execute them, in any order of begin."""

@@ -1,4 +1,4 @@
-"""Adasum: a sum that does not add twice what two ranks agree on, and adds what is orthogonal.
+"""Adasum: a sum of gradients that averages their parallel parts and adds their orthogonal parts.
 
 Maleki et al., "Scaling Distributed Training with Adaptive Summation" (arXiv:2006.02924), equation 1 and section 3.4.
 """
@@ -15,19 +15,16 @@ from tfdist.transport.interfaces import Channel
 
 
 def adasum(channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Combine each array over the ranks, a power of two of them, pair by pair.
+    """Combine each array over the ranks, pair by pair, and return the results.
 
-    Each rank has a part of the elements of all ranks, and adds up its part of the scalar products: it sends what an
-    all-reduce sends, and three numbers for each pair of ranks.
+    Each rank has one part of the elements of all ranks, and computes its part of the scalar products. It sends as many
+    bytes as an all-reduce, and three numbers for each pair of ranks.
 
     Collective: the channel's ranks, with the same shapes and dtypes.
 
     Args:
-      channel: of ``2**k`` ranks.
-      arrays: floating-point, each with scalar products of its own.
-
-    Returns:
-      As many.
+      channel: channel of ``2**k`` ranks.
+      arrays: floating-point arrays; each one has its own scalar products.
     """
     return [_of_one(channel, array) for array in arrays]
 

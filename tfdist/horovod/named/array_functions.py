@@ -1,4 +1,4 @@
-"""Array functions: what a request does with a rank's arrays, once all ranks have agreed on it."""
+"""Array functions: execution of a request on a rank's arrays, after all ranks have agreed on the request."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _OPS: dict[str, Op] = {"Average": "sum", "Sum": "sum", "Min": "min", "Max": "max
 
 
 def carry_out(request: Request, channel: Channel, arrays: Sequence[np.ndarray] | None) -> list[np.ndarray]:
-    """The results of one rank.
+    """Execute a request, and return this rank's results.
 
     Collective: the channel's ranks, which have arrived with equal requests.
 
     Args:
-      request: this rank's, or another's if it has joined.
-      channel: of the process set.
-      arrays: its own memory, which may be written to; None: it has joined, and brings nothing.
+      request: this rank's request; another rank's if this rank has joined.
+      channel: channel of the process set.
+      arrays: this rank's arrays, which may be overwritten; None if this rank has joined and has no data.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # infinities are values, as TensorFlow has it
+    with np.errstate(over="ignore", invalid="ignore"):  # like TensorFlow: infinities are values, not errors
         if arrays is None:
             arrays = [np.zeros([s or 0 for s in shape], np.dtype(dtype)) for dtype, shape in request.tensors]
         if request.kind == "allreduce":
@@ -46,13 +46,13 @@ def _all_reduce(request: Request, channel: Channel, arrays: Sequence[np.ndarray]
     before, after = request.scales
     arrays = [_scaled(array, before) for array in arrays]
     dtypes = [array.dtype for array in arrays]
-    if request.op == "Average":  # a sum of narrow integers may not be one of them where the average is
+    if request.op == "Average":  # a sum of narrow integers may overflow their dtype, although the average fits
         arrays = [a.astype(np.int64) if a.dtype.kind in "iu" else a for a in arrays]
     if request.op == "Adasum":
         results = adasum(channel, arrays)
     else:
         results = arrays
-        for dtype in dict.fromkeys(a.dtype for a in arrays):  # all of a dtype at once
+        for dtype in dict.fromkeys(a.dtype for a in arrays):  # one all-reduce for each dtype
             chosen = [i for i, a in enumerate(arrays) if a.dtype == dtype]
             flat = np.concatenate([arrays[i].reshape(-1) for i in chosen])
             channel.all_reduce(flat, _OPS[request.op])
@@ -70,7 +70,7 @@ def _reduce_scatter(request: Request, channel: Channel, array: np.ndarray) -> np
 
 
 def _averaged(array: np.ndarray, request: Request, size: int) -> np.ndarray:
-    """Divided, if it is to be; integers towards zero."""
+    """Return the sum divided by the number of ranks if the op is Average; integers are rounded towards zero."""
     if request.op != "Average":
         return array
     if array.dtype.kind in "iu":
@@ -80,7 +80,7 @@ def _averaged(array: np.ndarray, request: Request, size: int) -> np.ndarray:
 
 
 def _scaled(array: np.ndarray, factor: float) -> np.ndarray:
-    """In its dtype; integers rounded towards zero, narrow numbers multiplied in float32."""
+    """Return the scaled array in its dtype. Integers are rounded towards zero; float16 is multiplied in float32."""
     if factor == 1:
         return array
     wide = np.float32 if reduce_ops.is_narrow(array.dtype) else np.float64 if array.dtype.kind in "iub" else array.dtype

@@ -1,4 +1,4 @@
-"""Errors: what has gone wrong in an operation, as the exceptions that Horovod documents."""
+"""Errors: the negotiation's exceptions as the exceptions that Horovod documents."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def as_tensorflow_says() -> Iterator[None]:
     """Raise TensorFlow's exceptions instead of the negotiation's.
 
     Raises:
-      tf.errors.FailedPreconditionError: the ranks bring different things.
-      tf.errors.InvalidArgumentError: a rank has brought what cannot be, or a name that is in use.
+      tf.errors.FailedPreconditionError: the ranks' requests differ, or another operation of the run has failed.
+      tf.errors.InvalidArgumentError: a rank's arguments are wrong, or an operation of this name is under way.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""In graphs: an operation that the ranks find by name, begun and ended by TensorFlow's threads."""
+"""In graph: named operations as TensorFlow operations, which TensorFlow's threads begin and end."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Begin = Callable[[Sequence[np.ndarray]], Underway]
 def build(
     begin: Begin, tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec], name: str, job: Job, ordered: bool
 ) -> list[tf.Tensor]:
-    """An operation where TensorFlow is building now.
+    """Build an operation in the current graph or function, and return its results.
 
     Args:
-      begin: begins it with its arguments.
-      tensors: its arguments.
-      outputs: dtypes and static shapes of its results.
-      name: of its scope.
-      job: the ranks.
-      ordered: in a function it begins after what is before it.
+      begin: function that begins the operation with the values of its arguments.
+      tensors: arguments of the operation.
+      outputs: dtypes and static shapes of the results.
+      name: name scope of the operation.
+      job: the job of this process.
+      ordered: whether a function executes it after the stateful operations before it.
     """
     underway: dict[int, Underway] = {}
     numbers = itertools.count()
@@ -59,7 +59,7 @@ def build(
     known, signal = len(graph.get_operations()), Signal()
     with tf.name_scope(name), function_state.owning_callbacks():
         if not function_state.in_session():
-            next(function_state.around(graph))  # what fails inside is raised as it is
+            next(function_state.around(graph))  # so that the function raises the original exception of a failure
         with tf.control_dependencies([signal.clear()]):
             number = tf.numpy_function(start, tensors, tf.int64)
         number.set_shape([])
@@ -68,9 +68,7 @@ def build(
         with tf.control_dependencies([ended]):
             results = tf.numpy_function(finish, [number], [spec.dtype for spec in outputs] or [tf.bool])
     manager = getattr(graph, "experimental_acd_manager", None)
-    if (
-        manager is not None and not ordered
-    ):  # else a function would do one of these after the other, in the order of this rank
+    if manager is not None and not ordered:  # else a function executes the operations in sequence, in this rank's order
         for op in graph.get_operations()[known:]:
             manager.run_independently(op)
     results = list(results) if isinstance(results, list | tuple) else [results]

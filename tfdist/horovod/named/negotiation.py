@@ -1,9 +1,9 @@
-"""Negotiation: the ranks of a process set find each other's operations by name, in whatever order each begins them.
+"""Negotiation: the ranks of a process set match their operations by name, in any order in which ranks begin them.
 
-A thread of each rank meets those of the others as long as this rank has something under way: in each round it says what
-is new here, and what all ranks have is carried out, in an order that follows from what was said. Ranks that begin the
-same, as in all steps of most programs, see so by one number. Nothing is carried out before all have been seen to bring
-the same: what does not fit is an error of that operation, on all ranks, and the next one works.
+A thread of each rank exchanges rounds with the other ranks' threads while this rank has an operation under way. In each
+round the ranks exchange their new requests. Operations that all ranks have begun are executed, in an order that follows
+from the requests. Ranks with equal requests, as in all steps of most programs, see it by one number. The requests are
+compared before execution: if they differ, the operation fails on all ranks, and the next operation works.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tfdist.horovod.named.underway import DuplicateName, Outdated, Underway
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import Channel, Group, PeerError
 
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 1e-4, 0.02  # between rounds in which nothing is new
-_NO_OTHER_SECONDS = 8.0  # threads that all wait for what they have begun themselves will not begin anything else
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 1e-4, 0.02  # between rounds without new requests
+_NO_OTHER_SECONDS = 8.0  # for eager operations: threads that wait for their own operations begin no other
 _GIVEN_UP = Request("given up", "given up")
 
 
 class _Failed(NamedTuple):
-    """What all ranks have begun, and cannot be carried out; this rank's, unless it has joined."""
+    """An operation that all ranks have begun, and that has failed. ``own`` is None if this rank has joined."""
 
     own: Underway | None
     error: Exception
@@ -36,17 +36,17 @@ class _Failed(NamedTuple):
 
 
 class Negotiation:
-    """Of a process set. Collective: its ranks.
+    """Negotiation of one process set. Collective: the process set's ranks.
 
     Args:
-      group: its ranks.
-      words: what it is called.
-      stall_seconds: after which ranks that wait for different operations say so.
-      abort_seconds: after which they give up.
-      count: is called when an operation is begun.
+      group: the group of its ranks.
+      words: name of the process set for messages.
+      stall_seconds: seconds after which rank 0 logs that the ranks wait for different operations.
+      abort_seconds: seconds after which these operations fail.
+      count: function to call when an operation begins.
 
     Attributes:
-      failures: of operations of graphs, as many on all ranks.
+      failures: number of graph runs that have failed; the same on all ranks.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Negotiation:
         self._group = group
         self._count = count
         self._words = words
-        # Not by the thread: communicators are made in the same order on all ranks.
+        # Opened here and not by the thread, since all ranks must make communicators in the same order.
         self._channel = group.channel(f"Horovod operations of {words}")
         self._channel.background = True
         self.failures = 0
@@ -68,7 +68,7 @@ class Negotiation:
         self._changed = threading.Condition()
         self._new: list[Underway] = []
         self._own: dict[str, Underway] = {}
-        # Alike on all ranks between rounds: what some have begun, and who has joined, in that order.
+        # The same on all ranks between rounds: requests that some ranks have begun, and joined ranks in order.
         self._known: dict[str, dict[int, Request]] = {}
         self._joined: list[int] = []
         self._rounds = 0
@@ -77,18 +77,18 @@ class Negotiation:
         self._thread: threading.Thread | None = None
 
     def begin(self, request: Request, arrays: Sequence[np.ndarray] = (), failures: int | None = None) -> Underway:
-        """Begin an operation; all ranks must, sooner or later.
+        """Begin an operation, which all ranks must begin at some time.
 
         Args:
-          request: what it is.
-          arrays: memory of its own, which nobody else changes.
-          failures: how many there were when the run of its graph began; None: it is of no graph.
+          request: the request of the operation.
+          arrays: arrays that no other code changes.
+          failures: value of ``failures`` when the run of its graph began; None if it is in no graph.
 
         Raises:
-          Outdated: there have been more since, of operations of this run.
-          DuplicateName: another of this name is under way here.
+          Outdated: another operation of this run has failed.
+          DuplicateName: another operation of this name is under way here.
           RuntimeError: the process set was removed.
-          PeerError: a rank is missing since an earlier one.
+          PeerError: a rank was missing in an earlier operation.
         """
         one = Underway(request, arrays)
         self._count()
@@ -101,8 +101,8 @@ class Negotiation:
                 raise Outdated(f"{request}: another operation of this run has failed")
             if request.name in self._own:
                 raise DuplicateName(
-                    f"{request}: another operation of this name is under way; give each of those that may be under "
-                    "way at the same time a name of its own"
+                    f"{request}: another operation of this name is under way; give operations that overlap different "
+                    "names"
                 )
             self._own[request.name] = one
             self._new.append(one)
@@ -113,7 +113,7 @@ class Negotiation:
         return one
 
     def close(self) -> None:
-        """Nothing more is begun; not collective. What is under way ends."""
+        """Refuse new operations; those under way still end. Not collective."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -138,24 +138,24 @@ class Negotiation:
             channel.give_back()
 
     def _wait_for_own(self) -> bool:
-        """Wait until this rank has something under way; False: there will be nothing."""
+        """Wait until this rank has an operation under way; return False if the negotiation is closed without one."""
         with self._changed:
             while not self._own and not self._closed:
                 self._changed.wait()
             return bool(self._own)
 
     def _meet(self, channel: Channel) -> None:
-        """Rounds, until nothing of this rank's is under way."""
+        """Exchange rounds until this rank has no operation under way."""
         pause, idle_since, told, gives_up = _SHORTEST_PAUSE, time.monotonic(), False, False
         while self._own:
-            # One that has no more data has nothing to say, and all the time that the others take.
+            # A rank that has joined waits without a deadline, as long as the others train.
             channel.patient = self._only_join()
             news = self._round(channel, gives_up)
             gives_up = False
             if news:
                 pause, idle_since = _SHORTEST_PAUSE, time.monotonic()
                 continue
-            # All ranks wait for something that another has not begun. (They see so in the same rounds.)
+            # All ranks wait for operations that another rank has not begun. All ranks see this in the same rounds.
             waited = time.monotonic() - idle_since
             if waited > self._stall_seconds and not told:
                 told = True
@@ -174,13 +174,13 @@ class Negotiation:
             return all(one.request.kind == "join" for one in self._own.values())
 
     def _round(self, channel: Channel, gives_up: bool) -> bool:
-        """Tell the others what is new here, and carry out what all have; whether there was anything new.
+        """Exchange new requests, execute what all ranks have begun, and return whether any request was new.
 
         Collective: the group's ranks.
 
         Args:
-          channel: of the group.
-          gives_up: this rank has waited long enough for what others have not begun.
+          channel: channel of the group.
+          gives_up: whether this rank's waiting time for operations that others have not begun is over.
         """
         with self._changed:
             new, self._new = [*([_GIVEN_UP] if gives_up else []), *(one.request for one in self._new)], []
@@ -205,7 +205,7 @@ class Negotiation:
             failed += self._end(channel, name)
         in_graph = [str(one.error) for one in failed if one.in_graph]
         if in_graph:
-            self._end_runs(in_graph[0])  # before the run that it fails can end, and the next begin
+            self._end_runs(in_graph[0])  # before the failed run can end and the next run begins
         for one in failed:
             if one.own is not None:
                 one.own.complete([], one.error)
@@ -219,7 +219,7 @@ class Negotiation:
         return all(rank in of_ranks or rank in self._joined for rank in range(size))
 
     def _end(self, channel: Channel, name: str) -> list[_Failed]:
-        """Carry out what all ranks have begun; what has failed instead."""
+        """Execute an operation that all ranks have begun; return the failure, if any."""
         of_ranks = dict(sorted(self._known.pop(name).items()))
         own = self._own.get(name) if channel.rank in of_ranks else None
         if own is not None:
@@ -240,11 +240,13 @@ class Negotiation:
         return []
 
     def _end_runs(self, failed: str) -> None:
-        """The graphs' runs in which something has failed end, on all ranks, and what they have begun with them: it must
-        not meet what the next runs begin under the same names."""
+        """End all operations of the graphs' runs, on all ranks, after one has failed.
+
+        They must not be matched with operations that the next runs begin under the same names.
+        """
         with self._changed:
             self.failures += 1
-            # What is new here was begun before this rank knew.
+            # These operations began before this rank learned of the failure.
             late = [one for one in self._new if one.request.in_graph]
             self._new = [one for one in self._new if not one.request.in_graph]
         error = Mismatch(f"given up, since another operation of the same run has failed: {failed}")
@@ -254,7 +256,7 @@ class Negotiation:
         self._fail_all(error, lambda one: one.in_graph)
 
     def _fail_all(self, error: Exception, which: Callable[[Request], bool]) -> None:
-        """End what some ranks have begun, on those that have."""
+        """Fail operations that only some ranks have begun, on those ranks."""
         for name in [n for n, of_ranks in self._known.items() if any(which(one) for one in of_ranks.values())]:
             del self._known[name]
             own = self._own.get(name)
@@ -277,7 +279,7 @@ class Negotiation:
             del self._own[own.request.name]
 
     def _missing(self) -> str:
-        """Who waits for what."""
+        """Return a message with the operations that wait, and the ranks that have not begun them."""
         waiting = {
             name: [self._group.ranks[r] for r in range(self._group.size) if r not in of and r not in self._joined]
             for name, of in self._known.items()
@@ -288,6 +290,6 @@ class Negotiation:
             if ranks
         )
         return (
-            f"the ranks of {self._words} wait for different operations: {said}. Each rank must begin all of them: look "
-            "for a call that depends on the rank, or for names that differ"
+            f"the ranks of {self._words} wait for different operations: {said}. Each rank must begin all operations; "
+            "look for a call that depends on the rank, or for names that differ"
         )

@@ -1,4 +1,4 @@
-"""Requests: what a rank says of an operation before it begins, and whether all ranks say the same."""
+"""Requests: the description of an operation that ranks exchange and compare before it is executed."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import numpy as np
 Kind = Literal[
     "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "join", "process set", "given up"
 ]
-_ROWS = ("allgather", "alltoall")  # whose first dimensions may differ
-_JOINED = ("allreduce", "join")  # which a rank that has joined takes part in with nothing
+_ROWS = ("allgather", "alltoall")  # the first dimension may differ between ranks
+_JOINED = ("allreduce", "join")  # a rank that has joined takes part without data
 _JOINED_OPS = ("Average", "Sum")
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """An operation of one rank.
+    """One rank's description of an operation.
 
     Attributes:
-      kind: of operation.
-      name: by which the ranks find each other's.
-      tensors: dtype and shape of each; the first dimension is None where it may differ.
-      op: how it combines: one of ``ReduceOp``'s names; empty if it does not.
-      root: rank in the process set; 0 if there is none.
-      scales: what is multiplied with before and after.
-      error: what this rank has found wrong with its own arguments; empty if nothing.
-      words: what else must be alike.
-      in_graph: it was begun by a graph, which ends with the first of its operations that fails.
+      kind: kind of operation.
+      name: name by which the ranks match their operations.
+      tensors: dtype and shape of each tensor; the first dimension is None where it may differ.
+      op: name of a ``ReduceOp``; empty for operations without a reduction.
+      root: index of the root in the process set; 0 for operations without a root.
+      scales: factors before and after the reduction.
+      error: error message about this rank's own arguments; empty if they are right.
+      words: further text that must be equal on all ranks.
+      in_graph: whether a graph has begun it; the graph's run ends when one of its operations fails.
     """
 
     kind: Kind
@@ -47,11 +47,11 @@ class Request:
 
 
 class Mismatch(Exception):
-    """The ranks do not bring the same; nothing has been sent."""
+    """The ranks' requests differ; no data has been sent."""
 
 
 class BadArgument(Exception):
-    """A rank has brought what cannot be; nothing has been sent."""
+    """A rank's arguments are wrong; no data has been sent."""
 
 
 def request(
@@ -65,29 +65,29 @@ def request(
     words: str = "",
     in_graph: bool = False,
 ) -> Request:
-    """Of these arrays."""
+    """Return a request for these arrays, with an error message if the operation cannot take them."""
     if not error and kind in (*_ROWS, "reducescatter") and any(a.ndim == 0 for a in arrays):
         error = f"{kind} of a scalar, which has no rows"
     shapes = [(None, *a.shape[1:]) if kind in _ROWS and a.ndim else a.shape for a in arrays]
     tensors = tuple((a.dtype.name, shape) for a, shape in zip(arrays, shapes, strict=True))
     if not error and any(a.dtype.kind in "OSU" for a in arrays) and kind not in ("allgather", "broadcast", "alltoall"):
-        error = "strings cannot be combined"
+        error = "strings cannot be reduced"
     if not error and op == "Adasum" and any(a.dtype.kind in "iub" for a in arrays):
-        error = "Adasum is of floating-point numbers"
+        error = "Adasum needs floating-point tensors"
     return Request(kind, name, tensors, op, root, scales, error, words, in_graph)
 
 
 def check(of_ranks: Mapping[int, Request], ranks: Sequence[int], joined: Sequence[int]) -> None:
-    """Whether what the ranks bring under one name can be carried out.
+    """Check that the ranks' requests of one name can be executed together.
 
     Args:
-      of_ranks: by their numbers in the process set, in their order.
-      ranks: their numbers in the job.
-      joined: those that take part with nothing.
+      of_ranks: requests by index in the process set, in the order of the ranks.
+      ranks: ranks in the job, by index in the process set.
+      joined: indices of ranks that have joined and take part without data.
 
     Raises:
       BadArgument: a rank has found its own arguments wrong.
-      Mismatch: they bring different things, or what cannot be done without those that have joined.
+      Mismatch: the requests differ, or the operation needs the data of ranks that have joined.
     """
     wrong = {ranks[rank]: r.error for rank, r in of_ranks.items() if r.error}
     first_rank, first = next(iter(of_ranks.items()))
@@ -102,13 +102,13 @@ def check(of_ranks: Mapping[int, Request], ranks: Sequence[int], joined: Sequenc
     if joined and (first.kind not in _JOINED or first.op not in _JOINED_OPS):
         raise Mismatch(
             f"{first}{f' ({first.op})' if first.op else ''} cannot be done without rank "
-            f"{', '.join(str(ranks[r]) for r in joined)}, which has called join(): of those that have joined only sums "
-            "and averages by allreduce can do without data"
+            f"{', '.join(str(ranks[r]) for r in joined)}, which has called join(). Only sums and averages by allreduce "
+            "can do without the data of a joined rank"
         )
 
 
 def _difference(one: Request, other: Request) -> tuple[str, str] | None:
-    """What differs, in words."""
+    """Return the first difference as two texts, one for each request; None if they are equal."""
     if one == other:
         return None
     if one.kind != other.kind:
@@ -134,7 +134,7 @@ def _words(shape: Sequence[int | None]) -> str:
 
 
 def wrong_splits(parts: np.ndarray, rows: int, size: int, equally: bool) -> str:
-    """What is wrong with the rows for each rank; empty if nothing is."""
+    """Return an error message if the rows cannot be split so; empty if they can."""
     if equally:
         return f"{rows} rows cannot be split equally over {size} ranks: give splits" if rows % size else ""
     if parts.shape != (size,) or parts.sum() != rows or (parts < 0).any():

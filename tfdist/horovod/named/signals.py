@@ -1,9 +1,9 @@
-"""Signals: have a graph go on when something has ended, without a thread of TensorFlow's that waits for it.
+"""Signals: a graph waits for a named operation without blocking a thread of TensorFlow.
 
-TensorFlow takes what is ready up in any order, another one on each rank, with a few threads. If each of them waited for
-an operation that another rank has not begun, nothing more could begin. The ``Dequeue`` of a queue is one of the few
-operations that wait without a thread (tensorflow/core/kernels/queue_op.h, an ``AsyncOpKernel``): what has ended is put
-into a queue, by a thread of its own.
+TensorFlow executes ready operations in any order, which differs between ranks, with a few threads. If each thread
+waited for an operation that another rank has not begun, no further operation could begin. The ``Dequeue`` of a queue is
+one of the few operations that wait without a thread (tensorflow/core/kernels/queue_op.h, an ``AsyncOpKernel``). A
+separate thread puts a value into the queue when the named operation has ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _threads: list[threading.Thread] = []
 
 
 class Signal:
-    """What one operation of a graph waits for: in one run or call of it at a time."""
+    """The signal of one operation of a graph, which waits for it in one run or call at a time."""
 
     def __init__(self) -> None:
         self._in_session = function_state.in_session()
@@ -40,17 +40,17 @@ class Signal:
         self._state = make_state(outermost(graph)) if self._in_session else None
 
     def clear(self) -> tf.Operation:
-        """An operation that forgets what was raised in a run that has failed before it waited."""
+        """Return an operation that removes signals left by a run that failed before it waited."""
         with tf.device("/device:CPU:0"):
             return self._queue.dequeue_many(self._queue.size()).op
 
     def wait(self) -> tf.Operation:
-        """An operation that ends when the signal is raised."""
+        """Return an operation that ends when the signal is raised."""
         with tf.device("/device:CPU:0"):
             return self._queue.dequeue().op
 
     def raise_(self) -> None:
-        """Soon, by another thread."""
+        """Have another thread raise the signal soon."""
         with _lock:
             if not _threads:
                 _threads.append(threading.Thread(target=_raise_all, name="tfdist signals", daemon=True))
@@ -62,16 +62,16 @@ class Signal:
             with eager.mode():
                 self._queue.enqueue(True)
             return
-        for session in list(self._state.sessions):  # which of them waits is not known here
-            run = inspect.unwrap(type(session).run)  # no step: without what is hooked in
-            with contextlib.suppress(Exception):  # it was closed
-                if run(session, self._size) < _ROOM:  # those that never wait fill up, and this thread is all sessions'
+        for session in list(self._state.sessions):  # any of them may be the one that waits
+            run = inspect.unwrap(type(session).run)  # without tfdist's patch, since this is no training step
+            with contextlib.suppress(Exception):  # the session may be closed
+                if run(session, self._size) < _ROOM:  # else enqueue would block this thread: the session never waits
                     run(session, self._enqueue)
 
 
 def _raise_all() -> None:
     while True:
         one = _raised.get()
-        with contextlib.suppress(Exception):  # the session was closed: nobody waits
+        with contextlib.suppress(Exception):  # the session may be closed, so that no run waits
             one()
         del one

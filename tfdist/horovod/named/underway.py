@@ -1,4 +1,4 @@
-"""Underway: an operation that this rank has begun, and what it comes to."""
+"""Underway: an operation that this rank has begun, and its results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfdist.horovod.named.requests import Request
 
 
 class Outdated(Exception):
-    """A graph begins an operation in a run in which another one has failed."""
+    """A graph begins an operation in a run in which another operation has failed."""
 
 
 class DuplicateName(Exception):
@@ -19,11 +19,11 @@ class DuplicateName(Exception):
 
 
 class Underway:
-    """An operation of this rank that has begun.
+    """An operation that this rank has begun.
 
     Attributes:
-      request: what it is.
-      arrays: its own memory; None: it has none.
+      request: the request of the operation.
+      arrays: arrays of the operation, in its own memory; None after it has ended.
     """
 
     def __init__(self, request: Request, arrays: Sequence[np.ndarray]) -> None:
@@ -36,7 +36,7 @@ class Underway:
         self._failure: BaseException | None = None
 
     def complete(self, results: list[np.ndarray], failure: BaseException | None = None) -> None:
-        """It has ended, well or not."""
+        """End the operation with its results or a failure, and call the functions of ``then``."""
         self.arrays = None
         self._results, self._failure = results, failure
         with self._lock:
@@ -46,7 +46,7 @@ class Underway:
             action()
 
     def then(self, action: Callable[[], None]) -> None:
-        """Have a function called when it has ended, perhaps at once; by whatever thread."""
+        """Call a function when the operation has ended, in any thread; now if it has ended already."""
         with self._lock:
             if not self._done.is_set():
                 self._then.append(action)
@@ -54,10 +54,10 @@ class Underway:
         action()
 
     def results(self) -> list[np.ndarray]:
-        """When it has ended.
+        """Wait until the operation has ended, and return its results.
 
         Raises:
-          Exception: it has failed: with ``Mismatch`` or ``BadArgument`` on all ranks.
+          Exception: the operation has failed; with ``Mismatch`` or ``BadArgument`` on all ranks.
         """
         self._done.wait()
         if self._failure is not None:
