@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from nmt.core.ranks import from_root
+from nmt.core.ranks import call_on_root
 from nmt.options.command import exit_code
 from nmt.options.config import Config
 from nmt.options.derived_settings import RunSettings
@@ -44,16 +44,16 @@ def run(arguments: Sequence[str], ranks: Processes) -> None:
         InputError: on the rank that writes, for an error during training, such as a full disk.
     """
     if asks_for_help(arguments):
-        from_root(ranks, lambda: print(help_text("python -m nmt.nmt --name=value ...", Config), end=""))
+        call_on_root(ranks, lambda: print(help_text("python -m nmt.nmt --name=value ...", Config), end=""))
         return
-    config, saved = from_root(ranks, lambda: configure(arguments))
+    config, saved = call_on_root(ranks, lambda: configure(arguments))
     ranks.multiply_in(config.precision)
     if config.is_inference:
         infer(RunSettings.of(config), saved, ranks, ranks.untouched)
     else:
         flags = {name: getattr(config, name) for name in ("accumulate_steps", "loss_scale", "divergence")}
         sync = dataclasses.asdict(make(Synchronisation, config))
-        asked = from_root(ranks, lambda: {name: ranks.asked(name, flag) for name, flag in (flags | sync).items()})
+        asked = call_on_root(ranks, lambda: {name: ranks.asked(name, flag) for name, flag in (flags | sync).items()})
         ranks.configure(**{name: value for name, value in asked.items() if name != "divergence"})
         config = dataclasses.replace(config, **{name: asked[name] for name in flags})
         train_model(RunSettings.of(config), saved, ranks, ranks.untouched, ranks.job)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from nmt.core.errors import InputError
-from nmt.core.ranks import from_root, together
+from nmt.core.ranks import call_on_root, together
 from nmt.options.command import exit_code
 from nmt.options.config import Config
 from nmt.options.derived_settings import RunSettings
@@ -83,8 +83,8 @@ def tune(options: TuneOptions, ranks: Processes) -> None:
         AgreedError: on every rank, for a user's mistake.
     """
     tell = functools.partial(print, flush=True)
-    configs, saved = from_root(ranks, lambda: _configured(options))
-    lines, references = from_root(ranks, lambda: _read(configs[0]))
+    configs, saved = call_on_root(ranks, lambda: _configured(options))
+    lines, references = call_on_root(ranks, lambda: _read(configs[0]))
     ranks.multiply_in(configs[0].precision)
     trained = load(RunSettings.of(configs[0]), saved, ranks, ranks.untouched)
     scored: list[tuple[float, float]] = []
@@ -95,16 +95,16 @@ def tune(options: TuneOptions, ranks: Processes) -> None:
         bleu = sacre_bleu(found, references)
         words, wanted = (sum(len(line.split()) for line in text) for text in (found, references))
         if not scored:
-            from_root(
+            call_on_root(
                 ranks, functools.partial(tell, _HEAD.format(config.dev_prefix, config.beam_width, bleu.signature))
             )
         line = f"{config.length_penalty_weight:23g}  {bleu.score:5.2f}  {words / max(1, wanted):.3f}"
-        from_root(ranks, functools.partial(tell, line))
+        call_on_root(ranks, functools.partial(tell, line))
         scored.append((bleu.score, config.length_penalty_weight))
     best = max(scored, key=lambda one: (one[0], -abs(one[1])))
     width = configs[0].beam_width
     more = "" if saved.get("beam_width") == width else f"--beam_width={width} "  # else nmt.nmt refuses the weight
-    from_root(ranks, functools.partial(tell, f"{more}--length_penalty_weight={best[1]:g}"))
+    call_on_root(ranks, functools.partial(tell, f"{more}--length_penalty_weight={best[1]:g}"))
 
 
 def _read(config: Config) -> tuple[list[str], list[str]]:
@@ -138,10 +138,10 @@ def main(argv: Sequence[str]) -> int:
 
     def work() -> None:
         if asks_for_help(argv[1:]):
-            from_root(ranks, lambda: print(help_text((__doc__ or "").strip(), TuneOptions), end=""))
+            call_on_root(ranks, lambda: print(help_text((__doc__ or "").strip(), TuneOptions), end=""))
             return
-        options = from_root(ranks, lambda: TuneOptions(**parse(TuneOptions, argv[1:])))
-        from_root(ranks, lambda: check_each(options))
+        options = call_on_root(ranks, lambda: TuneOptions(**parse(TuneOptions, argv[1:])))
+        call_on_root(ranks, lambda: check_each(options))
         tune(options, ranks)
 
     return exit_code(work, ranks, ranks.abort, speaker="tune_search: ")

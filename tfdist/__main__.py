@@ -79,7 +79,7 @@ def _report(wrong: list[list[str]], gpus: list[str], measured: autotune.Measurem
         yield "measured, ms:   " + "".join(f"{size // 1024:>9} KiB" for size in measured.sizes_bytes)
         for name, times in (("MPI", measured.base), ("chosen", measured.chosen)):
             yield f"{name:<16}" + "".join(f"{seconds * 1e3:>13.3f}" for seconds in times)
-        payload = autotune.size_in_words(measured.sizes_bytes[-1])
+        payload = autotune.size_text(measured.sizes_bytes[-1])
         for way, seconds in (*measured.tried, *measured.chunkings):
             yield f"{way}: {payload} in {seconds * 1e3:.1f} ms"
         chosen = measured.choice

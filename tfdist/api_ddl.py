@@ -183,7 +183,7 @@ def _averages_among(own: Sequence[Any]) -> list[bool]:
     if _world.size == 1 or not own:
         return [isinstance(value, tf.IndexedSlices) for value in own]  # True keeps slices, which need not become dense
     if not tf.executing_eagerly():
-        return gradient_rewrite.averaged_themselves(own, _job)
+        return gradient_rewrite.average_unchanged(own, _job)
     floating = all(value.dtype.is_floating for value in own)
     return [floating and _process.steps.eager.same(own, "tensors that are reduced eagerly")] * len(own)
 

@@ -57,11 +57,11 @@ def end_block() -> None:
       >>> tfdist.end_block()
     """
     if _world.size > 1:
-        from tfdist.updates.checkpointed import left_over_of
+        from tfdist.updates.error_feedback import error_feedback_of
         from tfdist.updates.local_sgd import local_sgd_of
 
         local_sgd_of(_process.steps).end()
-        left_over_of(_process.steps).keep()
+        error_feedback_of(_process.steps).keep()
 
 
 def keep_own(variables: Any) -> None:

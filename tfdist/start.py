@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tfdist.core import ddl_options
 from tfdist.core.environment import Launch, begun_before, launch, mark, parent_rank, variables
-from tfdist.core.log import announce, last_words, occupy_standard_streams, speak_as
+from tfdist.core.log import announce, occupy_standard_streams, set_log_prefix, write_last_message
 from tfdist.core.settings import IN_THE_GRAPH, Settings, SettingsError
 from tfdist.engine.autotune import Engines
 from tfdist.graph.job import Job, Switches
@@ -71,7 +71,7 @@ class Process:
     def install_as_needed(self) -> None:
         """Install the hooks that the settings need, in a job of one process."""
         switches = self.job.switches
-        if self._patches is None and switches.automatic and not switches.settings.of_use_alone:
+        if self._patches is None and switches.automatic and not switches.settings.affects_one_process:
             return  # before TensorFlow is imported
         from tfdist.hooks.install import needed_hooks
 
@@ -144,7 +144,7 @@ class Process:
 def _refuse(error: Exception, started: Launch | None) -> NoReturn:
     """End this rank; the first rank of a host prints the message. All ranks of a host fail alike, maybe without MPI."""
     if started is None or not started.local_rank:  # one message for each host
-        last_words(f"tfdist on {platform.node()}: {error}", forwarded=started is not None)
+        write_last_message(f"tfdist on {platform.node()}: {error}", forwarded=started is not None)
         watchdog.end_job()  # other ranks may wait for this rank in MPI_Init
     else:
         time.sleep(_FIRST_SPEAKS_SECONDS)  # Open MPI's launcher ends all ranks as soon as one exits with an error
@@ -169,11 +169,11 @@ def process() -> Process:
         world = connect(started, settings)
     except (SettingsError, SetupError) as error:
         _refuse(error, started)
-    speak_as(world.rank if parent is None else parent)
+    set_log_prefix(world.rank if parent is None else parent)
     if parent is not None and multiprocessing.current_process().name.rpartition("-")[2] in _FIRST_CHILDREN:
         announce(_CHILD.format(os.getpid(), parent))
     switches = Switches(settings.between_machines() if len(world.topology.nodes) > 1 else settings)
-    if world.size > 1 or settings.of_use_alone:
+    if world.size > 1 or settings.affects_one_process:
         foreign = [f"{', '.join(settings.foreign)}: no settings of tfdist, without effect"] if settings.foreign else []
         for line in (*foreign, *settings.without_effect(len(world.topology.nodes))):
             announce(line)

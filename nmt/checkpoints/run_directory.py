@@ -1,6 +1,6 @@
 """The directory of a run: writes an evaluation's files, which are checkpoints, their mean, translations, best models.
 
-The rank that writes has an object of class `Store`. The other ranks have `NoStore`, which returns the same paths.
+The rank that writes has an object of class `Store`. The other ranks have `NullStore`, which returns the same paths.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Storing(Protocol):
         """Write the translations of a text to `output_<name>`."""
 
 
-class NoStore:
+class NullStore:
     """Store that writes nothing.
 
     Args:
@@ -116,7 +116,7 @@ class NoStore:
         """Do nothing."""
 
 
-class Store(NoStore):
+class Store(NullStore):
     """Store that writes to `out_dir`.
 
     Args:

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from nmt.core.errors import InputError
 from nmt.core.files import make_directory, unwritable
-from nmt.core.ranks import Ranks, from_root
+from nmt.core.ranks import Ranks, call_on_root
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def hold_for_all(
         AgreedError: on every rank, if `hold` raises an InputError on rank 0.
     """
     with contextlib.ExitStack() as held:
-        yield from_root(ranks, lambda: held.enter_context(hold(path, place, elsewhere, job)))
+        yield call_on_root(ranks, lambda: held.enter_context(hold(path, place, elsewhere, job)))
 
 
 def _taken(lock: Path, place: str, elsewhere: str, job: str) -> tuple[IO[str], str]:

@@ -96,7 +96,7 @@ class OneProcess:
 ONE_PROCESS = OneProcess()
 
 
-class AgreedError(Exception):
+class CollectiveError(Exception):
     """A user's mistake, raised on every rank; `is_mine` is True on the one rank that prints the message."""
 
     def __init__(self, message: str, is_mine: bool) -> None:
@@ -124,10 +124,10 @@ def together(ranks: Ranks) -> Iterator[None]:
     failed = ranks.sum(mine)
     if failed.any():
         teller = int(np.flatnonzero(failed)[0])
-        raise AgreedError(message or f"rank {teller} failed", teller == ranks.rank)
+        raise CollectiveError(message or f"rank {teller} failed", teller == ranks.rank)
 
 
-def from_root(ranks: Ranks, make: Callable[[], Value]) -> Value:
+def call_on_root(ranks: Ranks, make: Callable[[], Value]) -> Value:
     """Call `make` on rank 0 only, and return its result on every rank.
 
     Collective: every rank calls.

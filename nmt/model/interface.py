@@ -20,7 +20,7 @@ import tensorflow as tf
 from nmt.model.architecture import Architecture
 from nmt.model.parts.dropout import Dropout, OtherDropout
 from nmt.model.parts.embedding_tables import Lookup, make_embeddings
-from nmt.model.parts.initializers import Draw, Initializer
+from nmt.model.parts.initializers import InitialDistribution, Initializer
 from nmt.model.parts.placement import Placement
 from nmt.model.parts.r_drop import r_drop_loss_sum
 from nmt.model.parts.sampled_softmax import sampled_cross_entropy_sum
@@ -78,7 +78,7 @@ class Decoding(ABC):
         """
 
 
-class _Narrowed(Decoding):
+class _Projected(Decoding):
     """A decoding whose outputs are projected from num_units to output_size.
 
     Args:
@@ -169,18 +169,18 @@ class Translator(ABC):
         narrow = None if size == units else tf.identity(get("kernel", [units, size], initializer=start))
         return narrow, tf.transpose(self._embed_target.table)
 
-    def _embeddings_start(self, architecture: Any) -> Draw | None:
+    def _embeddings_start(self, architecture: Any) -> InitialDistribution | None:
         """Return the initial distribution of the embeddings, if the family has its own; None: use the initializer."""
         return None
 
-    def _output_start(self, architecture: Any) -> Draw | None:
+    def _output_start(self, architecture: Any) -> InitialDistribution | None:
         """Return the initial distribution of the output layer's `kernel`; None: use the initializer."""
         return None
 
     def _decoding(self, memory: Memory) -> Decoding:
         """Return the family's decoding, with a projection to the output layer's width if needed."""
         decoding = self._over(memory)
-        return decoding if self._narrow is None else _Narrowed(decoding, self._narrow, self._output_device)
+        return decoding if self._narrow is None else _Projected(decoding, self._narrow, self._output_device)
 
     @abstractmethod
     def _build(self, architecture: Any, dropout: Dropout, placement: Placement) -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 from nmt.core import interruption
 from nmt.core.errors import InputError
 from nmt.core.files import DISK_FULL, unwritable
-from nmt.core.ranks import ONE_PROCESS, AgreedError, Ranks
+from nmt.core.ranks import ONE_PROCESS, CollectiveError, Ranks
 from nmt.options.flags import asks_for_help, help_text, parse
 from nmt.options.option import check_each, option
 
@@ -87,7 +87,7 @@ def exit_code(
         if ranks.rank == 0:
             tell(f"{speaker}interrupted: what was saved before is kept, and the same command continues from there")
         return INTERRUPTED
-    except AgreedError as error:
+    except CollectiveError as error:
         if error.is_mine:
             tell(f"{speaker}{error}")
         ranks.barrier()  # a launcher may kill the other ranks as soon as one rank exits with an error

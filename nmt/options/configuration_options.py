@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from nmt.checkpoints.run_directory import NoStore
+from nmt.checkpoints.run_directory import NullStore
 from nmt.model.session import session_config
 from nmt.options.option import NOT_NEGATIVE, POSITIVE, Condition, option
 from nmt.options.training_options import TrainingOptions
 from nmt.scoring.metrics import METRICS
-from nmt.train.loop import PERPLEXITY_INTERVAL, Cadence
+from nmt.train.loop import PERPLEXITY_INTERVAL, EvaluationIntervals
 from nmt.train.schedule import PLATEAU
 
 
@@ -55,12 +55,14 @@ class ReportOptions(ProcessorOptions):
     title: ClassVar[str] = "reports"
 
     steps_per_stats: int = option(
-        100, "number of steps between statistics in the log", within=POSITIVE, makes=[Cadence]
+        100, "number of steps between statistics in the log", within=POSITIVE, makes=[EvaluationIntervals]
     )
     steps_per_external_eval: int | None = option(
         None, "steps between translations of held-out texts; unset or 0: 50 x steps_per_stats", within=NOT_NEGATIVE
     )
-    evaluate_epochs: bool = option(True, "also translate and score held-out texts after each epoch", makes=[Cadence])
+    evaluate_epochs: bool = option(
+        True, "also translate and score held-out texts after each epoch", makes=[EvaluationIntervals]
+    )
     metrics: str = option(
         "bleu", f"scores of translations, separated by commas: {', '.join(METRICS)}", within=_KNOWN_METRICS
     )
@@ -69,13 +71,13 @@ class ReportOptions(ProcessorOptions):
         0,
         "training ends after this number of evaluation intervals without a better score of the first metric; 0: never",
         within=NOT_NEGATIVE,
-        makes=[Cadence],
+        makes=[EvaluationIntervals],
     )
-    num_keep_ckpts: int = option(5, "number of checkpoints to keep", within=POSITIVE, makes=[(NoStore, "keep")])
+    num_keep_ckpts: int = option(5, "number of checkpoints to keep", within=POSITIVE, makes=[(NullStore, "keep")])
     avg_ckpts: bool = option(
         False,
         "also evaluate the mean of the kept checkpoints during training, and write it to out_dir/avg_checkpoints",
-        makes=[(NoStore, "averages")],
+        makes=[(NullStore, "averages")],
     )
 
     @property

@@ -19,7 +19,7 @@ from nmt.scoring.perplexity import LikelihoodSettings
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 from nmt.train.evaluation import PERPLEXITY
 from nmt.train.feed import FeedSettings
-from nmt.train.loop import Cadence
+from nmt.train.loop import EvaluationIntervals
 from nmt.train.plateau import PlateauSettings
 from nmt.train.schedule import PLATEAU, Schedule
 from nmt.train.step import Optimization
@@ -42,7 +42,7 @@ class RunSettings:
     """
 
     config: Config
-    cadence: Cadence
+    cadence: EvaluationIntervals
     feed: FeedSettings
     likelihood: LikelihoodSettings
     search: SearchSettings
@@ -128,9 +128,9 @@ def optimization(config: Config, size: int, rewinds: int = 0) -> Optimization:
     return make(Optimization, config, schedule=schedule, plateau=plateau)
 
 
-def cadence(config: Config) -> Cadence:
+def cadence(config: Config) -> EvaluationIntervals:
     """Return the intervals of statistics, evaluations and checkpoints."""
-    return make(Cadence, config, steps_per_external_eval=config.external_eval_interval)
+    return make(EvaluationIntervals, config, steps_per_external_eval=config.external_eval_interval)
 
 
 def session_settings(config: Config) -> Any:

@@ -15,7 +15,7 @@ from nmt.options.option import BELOW_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, POSITIV
 from nmt.scoring.perplexity import LikelihoodSettings
 from nmt.train.divergence import ACTIONS
 from nmt.train.feed import NORMALIZATIONS, FeedSettings
-from nmt.train.loop import Cadence
+from nmt.train.loop import EvaluationIntervals
 from nmt.train.plateau import PlateauSettings
 from nmt.train.schedule import DECAY_SCHEMES, PLATEAU, ROOTS, WARMUP_SCHEMES, Schedule
 from nmt.train.step import Optimization
@@ -106,7 +106,10 @@ class TrainingOptions(ModelOptions):
         makes=[(PlateauSettings, "patience")],
     )
     num_train_steps: int = option(
-        12000, "steps in total, including those before a continuation", within=POSITIVE, makes=[Schedule, Cadence]
+        12000,
+        "steps in total, including those before a continuation",
+        within=POSITIVE,
+        makes=[Schedule, EvaluationIntervals],
     )
     num_sampled_softmax: int = option(
         0, "words in the sampled softmax of training; 0: all words", within=NOT_NEGATIVE, makes=[Optimization]

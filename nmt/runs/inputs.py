@@ -14,7 +14,7 @@ from nmt.core.errors import InputError
 from nmt.core.ranks import Ranks, check_equal, together
 from nmt.options.config import Config
 from nmt.options.presets import preset
-from nmt.text.bpe_dropout import Joints, check_fit, read_joints
+from nmt.text.bpe_dropout import Merges, check_fit, read_merges
 from nmt.text.character_vocabulary import CharacterVocabulary
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.lines import TextFile
@@ -206,7 +206,7 @@ def check_same_text(ranks: Ranks, corpora: Iterable[ParallelCorpus]) -> None:
             check_equal(ranks, file.checksum, f"{file.path} is not the same text on all ranks: copy one to all")
 
 
-def joints_of(config: Config, corpus: ParallelCorpus, vocabularies: Vocabularies) -> Joints | None:
+def merges_of(config: Config, corpus: ParallelCorpus, vocabularies: Vocabularies) -> Merges | None:
     """Read the BPE merges for BPE-dropout and check that they fit the training text; None without BPE-dropout.
 
     Raises:
@@ -215,7 +215,7 @@ def joints_of(config: Config, corpus: ParallelCorpus, vocabularies: Vocabularies
     rates = config.src_bpe_dropout, config.tgt_bpe_dropout
     if not any(rates):
         return None
-    joints = read_joints(str(config.bpe_codes))
+    joints = read_merges(str(config.bpe_codes))
     for rate, text, vocabulary in zip(rates, (corpus.src, corpus.tgt), vocabularies, strict=True):
         if rate:
             check_fit(joints, text, vocabulary if isinstance(vocabulary, Vocabulary) else None)

@@ -15,7 +15,7 @@ import numpy as np
 
 import tfdist
 from nmt.core.errors import InputError
-from nmt.core.ranks import AgreedError, from_root
+from nmt.core.ranks import CollectiveError, call_on_root
 
 Value = TypeVar("Value")
 _PRODUCTS = {"float32": "none", "bfloat16": "bf16", "float16": "fp16"}  # --precision -> mixed_precision of tfdist
@@ -116,7 +116,7 @@ class Processes:
             if wanted:
                 tfdist.configure(**wanted)
         except tfdist.SettingsError as error:
-            raise AgreedError(str(error), self.rank == 0) from None
+            raise CollectiveError(str(error), self.rank == 0) from None
 
     def multiply_in(self, precision: str) -> None:
         """Set the number format of matrix products, a value of --precision, for graphs that are built from now on.
@@ -127,7 +127,7 @@ class Processes:
             AgreedError: on every rank, if an environment variable of tfdist on rank 0 contradicts it.
         """
         products = _PRODUCTS[precision]
-        from_root(self, lambda: self.asked("mixed_precision", products, f"precision={precision}"))
+        call_on_root(self, lambda: self.asked("mixed_precision", products, f"precision={precision}"))
         self.configure(mixed_precision=products)
 
     def take_cores(self) -> None:

@@ -12,11 +12,11 @@ import tensorflow as tf
 
 from nmt.checkpoints import checkpoint
 from nmt.checkpoints.checkpoint import Checkpoints
-from nmt.checkpoints.run_directory import NoStore, Store
+from nmt.checkpoints.run_directory import NullStore, Store
 from nmt.core.errors import InputError
 from nmt.core.files import replace_atomically
 from nmt.core.lock import hold_for_all
-from nmt.core.ranks import OneProcess, Ranks, check_equal, from_root, together
+from nmt.core.ranks import OneProcess, Ranks, call_on_root, check_equal, together
 from nmt.model.architecture import Architecture
 from nmt.model.inference_model import TrainedWeights
 from nmt.model.parts.embedding_tables import given_vectors
@@ -31,11 +31,11 @@ from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
 from nmt.runs import inputs
 from nmt.scoring.perplexity import LikelihoodModel
 from nmt.text.corpus import ParallelCorpus
-from nmt.train.divergence import Guard, LossGuard, NoGuard, RateTooHighError
-from nmt.train.evaluation import Evaluation, Evaluator, NoEvaluation
+from nmt.train.divergence import Guard, LossGuard, NullGuard, RateTooHighError
+from nmt.train.evaluation import Evaluation, Evaluator, NullEvaluation
 from nmt.train.feed import Feed
 from nmt.train.loop import train
-from nmt.train.prefetch import Ahead
+from nmt.train.prefetch import Prefetcher
 from nmt.train.step import TrainStep
 from nmt.train.stopping import StopBySignal
 from nmt.translate.translation_model import TranslationModel
@@ -69,7 +69,7 @@ def train_model(
     """
     config, out_dir = settings.config, str(settings.config.out_dir)
     with hold_for_all(ranks, os.path.join(out_dir, _LOCK), out_dir, "choose another out_dir", job) as taken_over:
-        from_root(ranks, lambda: check_options_kept(config, saved))
+        call_on_root(ranks, lambda: check_options_kept(config, saved))
         notices = [taken_over]
         while True:
             try:
@@ -78,7 +78,7 @@ def train_model(
             except RateTooHighError as error:
                 if config.divergence != "rewind":
                     raise
-                saved, told = from_root(ranks, functools.partial(_rewound, config, error))
+                saved, told = call_on_root(ranks, functools.partial(_rewound, config, error))
                 notices = [told]
 
 
@@ -135,11 +135,11 @@ def _train(
         corpus = inputs.open_text(config, config.train_prefix)
         shared = config.eval_mode == "shared"
         held_out = inputs.open_held_out(config) if shared or not ranks.rank else {}
-        joints = inputs.joints_of(config, corpus, vocabularies)
+        joints = inputs.merges_of(config, corpus, vocabularies)
         feed = Feed(corpus, *vocabularies, settings.feed, ranks.rank, ranks.size, joints)
     inputs.check_same_text(ranks, [corpus, *(held_out.values() if shared else ())])
     texts = {"train": corpus, **held_out}
-    notices += from_root(ranks, lambda: inputs.unknown_words(config, texts, vocabularies))
+    notices += call_on_root(ranks, lambda: inputs.unknown_words(config, texts, vocabularies))
     inputs.check_same_vocabularies(ranks, config, vocabularies)
     if shared:
         inputs.check_same_shortlist(ranks, config)
@@ -159,7 +159,7 @@ def _train(
         contextlib.closing(StopBySignal(ranks)) as stop,
     ):
         session.run(initialise)
-        first_step = from_root(ranks, lambda: restore_latest(session, saver, str(config.out_dir)))
+        first_step = call_on_root(ranks, lambda: restore_latest(session, saver, str(config.out_dir)))
         if first_step:
             notices.append(feed.continue_after(first_step, saved.get(_DATA, {})))
             notices += [
@@ -182,7 +182,7 @@ def _train(
         for line in opening_lines(config, feed, first_step, ranks.size, saved.get(_REWINDS, 0)):
             outputs.say(line)
         try:
-            with contextlib.closing(Ahead(feed, config.num_train_steps)) as batches:
+            with contextlib.closing(Prefetcher(feed, config.num_train_steps)) as batches:
                 train(
                     step,
                     session,
@@ -203,7 +203,7 @@ def _train(
 
 def _guard(config: Config, saved: Mapping[str, Any], ranks: Ranks, first_step: int, outputs: RunOutputs) -> Guard:
     if config.divergence in (None, "off"):
-        return NoGuard()
+        return NullGuard()
     say = outputs.say if config.divergence == "warn" else None
     return LossGuard(ranks, first_step, say, saved.get(_TRIAL) if config.divergence == "rewind" else None)
 
@@ -230,11 +230,11 @@ def evaluators(
     """
     config, shared = settings.config, settings.config.eval_mode == "shared"
     if ranks.rank and not shared:
-        return NoOutputs(), NoEvaluation()
+        return NoOutputs(), NullEvaluation()
     out_dir = str(config.out_dir)
     kept: dict[str, Any] = {"out_dir": out_dir, "metrics": config.metric_names}
     outputs: RunOutputs = NoOutputs()
-    store = make(NoStore, config, **kept)
+    store = make(NullStore, config, **kept)
     hparams = config.to_json(**record)
     if not ranks.rank:
         store = make(Store, config, **kept, hparams=hparams, saver=saver)  # may raise: before the logs are opened

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from nmt.checkpoints import checkpoint
 from nmt.core.errors import InputError
-from nmt.core.ranks import Ranks, check_equal, from_root, together
+from nmt.core.ranks import Ranks, call_on_root, check_equal, together
 from nmt.model.inference_model import TrainedWeights
 from nmt.options import derived_settings
 from nmt.options.config import Config
@@ -43,15 +43,15 @@ def infer(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouch
     config = settings.config
     if config.inference_ref_file:  # checked before the long work
         files = str(config.inference_input_file), config.inference_ref_file
-        from_root(ranks, lambda: check_reference(*files))
+        call_on_root(ranks, lambda: check_reference(*files))
     trained = load(settings, saved, ranks, untouched)
-    from_root(ranks, lambda: _tell_unknown(config, trained.vocabularies))
+    call_on_root(ranks, lambda: _tell_unknown(config, trained.vocabularies))
     with together(ranks), untouched():
         model = TranslationModel(trained.weights, *trained.vocabularies, settings.search)
     files = str(config.inference_input_file), str(config.inference_output_file)
     work = hashlib.sha256(config.to_json(**trained.contents).encode("utf-8")).hexdigest()
     lines = translate_file(model, *files, ranks, config.inference_list, work)
-    from_root(ranks, lambda: _tell(settings, model, ",".join(trained.paths), lines))
+    call_on_root(ranks, lambda: _tell(settings, model, ",".join(trained.paths), lines))
 
 
 class Trained(NamedTuple):
@@ -85,7 +85,7 @@ def load(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouche
         AgreedError: on every rank: a file is missing or damaged, does not fit the options, or differs between ranks.
     """
     config = settings.config
-    paths = from_root(ranks, lambda: _checkpoints(config))  # rank 0 decides, as a training may be writing newer ones
+    paths = call_on_root(ranks, lambda: _checkpoints(config))  # rank 0 decides, as a training may be writing newer ones
     with together(ranks):
         vocabularies = inputs.read_vocabularies(config, saved)
         checksums = [checkpoint.checksum(path) for path in paths]

@@ -24,7 +24,7 @@ _CHECKED_LINES = 200
 _REMEDY = "give the bpe.codes that nmt.prepare wrote together with this text"
 
 
-class Joints:
+class Merges:
     """The merges of byte pair encoding in the order in which they were learnt; splits words as library subword-nmt.
 
     Args:
@@ -85,43 +85,43 @@ def _token(symbol: str) -> str:
     return symbol.removesuffix(_END) if symbol.endswith(_END) else symbol + "@@"
 
 
-def read_joints(path: str | os.PathLike[str]) -> Joints:
+def read_merges(path: str | os.PathLike[str]) -> Merges:
     """Read the merges from a file of codes.
 
     Raises:
       InputError: the file cannot be read, or is no file of codes.
     """
     try:
-        return Joints(Path(path).read_text("utf-8").rstrip("\n").split("\n"), os.fspath(path))
+        return Merges(Path(path).read_text("utf-8").rstrip("\n").split("\n"), os.fspath(path))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--bpe_codes={path} cannot be read ({error}): {_REMEDY}") from None
 
 
-def check_fit(joints: Joints, text: TextFile, vocabulary: Vocabulary | None) -> None:
+def check_fit(merges: Merges, text: TextFile, vocabulary: Vocabulary | None) -> None:
     """Check that a text was split with these merges, and that a vocabulary, if given, has all subwords they can make.
 
     Raises:
       InputError: more than a hundredth of the checked lines would be split differently, or subwords are missing.
     """
     numbers = range(0, len(text), -(-len(text) // _CHECKED_LINES))
-    cut = DrawnText(text, joints, 0.0, ())
+    cut = BPEDropoutText(text, merges, 0.0, ())
     others = [number for number in numbers if split(cut.line(number)) != split(text.line(number))]
     if 100 * len(others) > len(numbers):
         raise InputError(
-            f"{joints.path} does not cut {text.path} as it is cut (line {others[0] + 1}: {text.line(others[0])!r} "
+            f"{merges.path} does not cut {text.path} as it is cut (line {others[0] + 1}: {text.line(others[0])!r} "
             f"would be {cut.line(others[0])!r}): {_REMEDY}. If a model wrote the text, its subwords often differ. "
             "Then let it write words, and split these with nmt.prepare --apply"
         )
-    missing = sorted(joints.units - set(vocabulary.words)) if vocabulary else []
+    missing = sorted(merges.units - set(vocabulary.words)) if vocabulary else []
     if vocabulary and missing:
         raise InputError(
-            f"{vocabulary.path} lacks {len(missing)} of the subwords that {joints.path} can make, such as "
+            f"{vocabulary.path} lacks {len(missing)} of the subwords that {merges.path} can make, such as "
             f"{missing[0]!r}. With BPE-dropout they would be unknown words. Make the vocabulary with python -m "
             "nmt.prepare --bpe=N --all_subwords"
         )
 
 
-class DrawnText(TextFile):
+class BPEDropoutText(TextFile):
     """A text whose lines are split at random; `lengths` are those of the original text.
 
     Args:
@@ -131,9 +131,9 @@ class DrawnText(TextFile):
       key: seed, epoch and side; together with the line's number they determine the random numbers.
     """
 
-    def __init__(self, text: TextFile, joints: Joints, rate: float, key: Sequence[int]) -> None:
+    def __init__(self, text: TextFile, merges: Merges, rate: float, key: Sequence[int]) -> None:
         vars(self).update(vars(text))
-        self._joints, self._rate, self._key = joints, rate, tuple(key)
+        self._joints, self._rate, self._key = merges, rate, tuple(key)
 
     def line(self, number: int) -> str:
         """Return line `number`, from 0, with its words split anew."""

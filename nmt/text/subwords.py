@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from nmt.core.errors import InputError
-from nmt.text.bpe_dropout import Joints, characters
+from nmt.text.bpe_dropout import Merges, characters
 
 
 class Subwords(Protocol):
@@ -64,11 +64,11 @@ class BytePairs:
                 f"--bpe={merges}: subword-nmt cannot use this text ({reason}). Remove the named text, or take --spm"
             ) from None
         self.model = codes.getvalue().encode()
-        joints = len(codes.getvalue().splitlines()) - 1  # the first line is the library's version
+        found = len(codes.getvalue().splitlines()) - 1  # the first line is the library's version
         self.fewer = ""
-        if joints < merges:
+        if found < merges:
             self.fewer = (
-                f"{self.file_name}: {joints} merges, not the {merges} of --bpe: no other pair of neighbours occurs "
+                f"{self.file_name}: {found} merges, not the {merges} of --bpe: no other pair of neighbours occurs "
                 "twice, and few words are split. A few thousand are usual"
             )
         self._words = tuple(word_counts)
@@ -76,7 +76,7 @@ class BytePairs:
     @property
     def units(self) -> set[str]:
         """All subwords that a word of the text can be split into with BPE-dropout."""
-        return Joints(self.model.decode().rstrip("\n").split("\n"), self.file_name).units | characters(self._words)
+        return Merges(self.model.decode().rstrip("\n").split("\n"), self.file_name).units | characters(self._words)
 
     def segment(self, line: str) -> str:
         """Return the line's units, separated by spaces; all but the last unit of a word end in "@@"."""

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from nmt.core.ranks import AgreedError, Ranks
+from nmt.core.ranks import CollectiveError, Ranks
 from nmt.train.step import StepResult
 from tfdist.extend import WINDOW_STEPS, Windows
 
@@ -35,7 +35,7 @@ CAUSES = (
 )
 
 
-class RateTooHighError(AgreedError):
+class RateTooHighError(CollectiveError):
     """Training must go back to a checkpoint and lower its learning rate; raised on every rank.
 
     Attributes:
@@ -115,7 +115,7 @@ class Guard(Protocol):
         """
 
 
-class NoGuard:
+class NullGuard:
     """Guard that checks nothing."""
 
     def see(self, result: StepResult) -> None:

@@ -1,7 +1,7 @@
 """Evaluation during training: writes a checkpoint, and computes perplexity and BLEU with it.
 
 The kind of object is chosen at the start. If rank 0 evaluates alone, it has an `Evaluator`. The other ranks have
-`NoEvaluation` and wait for rank 0 in their next collective call. If the evaluation is shared, all ranks have an
+`NullEvaluation` and wait for rank 0 in their next collective call. If the evaluation is shared, all ranks have an
 `Evaluator`: each evaluates a share of the sentences, and all get the same figures. Ranks that do not write have a store
 and outputs that do nothing.
 """
@@ -55,7 +55,7 @@ class Evaluation(Protocol):
         """Write a checkpoint; evaluate it and the best models with all metrics."""
 
 
-class NoEvaluation:
+class NullEvaluation:
     """Evaluation that does nothing."""
 
     best = ""

@@ -14,7 +14,7 @@ import numpy as np
 
 from nmt.core.errors import InputError
 from nmt.text.batches import Batch, make_batch, token_limit
-from nmt.text.bpe_dropout import DrawnText, Joints
+from nmt.text.bpe_dropout import BPEDropoutText, Merges
 from nmt.text.corpus import ParallelCorpus
 from nmt.text.epoch_plan import CUT_VERSION, Cut, epoch_plan, rank_slice, steps_per_epoch, widest_batch
 from nmt.text.lines import TextFile
@@ -107,7 +107,7 @@ class Feed:
         settings: FeedSettings,
         rank: int = 0,
         size: int = 1,
-        joints: Joints | None = None,
+        joints: Merges | None = None,
     ) -> None:
         self._joints, self._read = joints, corpus
         self._corpus, self._src_vocab, self._tgt_vocab = corpus, src_vocab, tgt_vocab
@@ -312,7 +312,7 @@ class Feed:
     def _drawn(self, text: TextFile, rate: float, side: int) -> TextFile:
         """Return a text as the current epoch reads it: with BPE-dropout, if `rate` is more than 0."""
         key = self._settings.seed, self._epoch, side
-        return DrawnText(text, self._joints, rate, key) if self._joints and rate else text
+        return BPEDropoutText(text, self._joints, rate, key) if self._joints and rate else text
 
     def _plan_of(self, epoch: int) -> list[np.ndarray]:
         lengths = self._corpus.src.lengths, self._corpus.tgt.lengths

@@ -30,7 +30,7 @@ _HOPELESS_PERPLEXITY = 1e20
 
 
 @dataclass(frozen=True)
-class Cadence:
+class EvaluationIntervals:
     """The steps of statistics and evaluations. They are fixed, so a run that was interrupted continues identically.
 
     Attributes:
@@ -129,14 +129,16 @@ class Window:
 
 
 @contextlib.contextmanager
-def _standing_still(outputs: RunOutputs) -> Iterator[None]:
+def _log_pause(outputs: RunOutputs) -> Iterator[None]:
     """Log the duration of the block, during which training stands still."""
     started = time.perf_counter()
     yield
     outputs.say(f"  training stood still for {time.perf_counter() - started:.1f}s")
 
 
-def _is_over(step: int, cadence: Cadence, evaluation: Evaluation, outputs: RunOutputs, ranks: Ranks) -> bool:
+def _is_over(
+    step: int, cadence: EvaluationIntervals, evaluation: Evaluation, outputs: RunOutputs, ranks: Ranks
+) -> bool:
     """Return whether early stopping ends training: no better score for too long, this step included."""
     if not cadence.early_stopping_patience:
         return False
@@ -172,7 +174,7 @@ def train(
     step: TrainStep,
     session: Any,
     feed: Batches,
-    cadence: Cadence,
+    cadence: EvaluationIntervals,
     *,
     first_step: int,
     seed: int,
@@ -202,7 +204,7 @@ def train(
         outputs.say(f"# Step {first_step} is done and no step is left: raise --num_train_steps to train further.")
     else:
         scored = first_step > 0 and cadence.scores_due(first_step, feed.epoch_ended(first_step) > 0)
-        with _standing_still(outputs):
+        with _log_pause(outputs):
             evaluation.milestone(session, first_step, perplexities=True, scores=scored)
         due = first_step > 0 and cadence.perplexities_due(first_step)
         step.decay.look(session, evaluation, ranks, outputs.say, perplexities=due, scores=scored)
@@ -244,7 +246,7 @@ def train(
             outputs.close()
             return
         if eval_due or external_due:
-            with _standing_still(outputs):
+            with _log_pause(outputs):
                 evaluation.milestone(session, now, perplexities=eval_due, scores=external_due)
             step.decay.look(session, evaluation, ranks, outputs.say, perplexities=eval_due, scores=external_due)
         over = external_due and _is_over(now, cadence, evaluation, outputs, ranks)

@@ -20,7 +20,7 @@ class Batches(Protocol):
         """Return the number, from 1, of the epoch that ends with this step; 0 if none does."""
 
 
-class Ahead:
+class Prefetcher:
     """The batches of another source, prefetched by a background thread until `close`.
 
     An error in a batch is raised by the call of `batch` that asks for this batch. Only one thread may call at a time.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from nmt.model.interface import Translator
-from nmt.translate.search_loop import Forbidden, Written, write_words
+from nmt.translate.search_loop import Forbidden, PartialTranslations, write_words
 
 _BLOCKS = sorted(range(32, 97), key=lambda size: abs(size - 64))
 
@@ -112,13 +112,13 @@ def beam_search(
     decoder = translator.decoder(translator.encode(source, source_lengths))
     batch = tf.shape(source_lengths)[0]
     forbidden = Forbidden(eos_id, min_length, unk_id)
-    race = _Race(beam_width, length_penalty_weight, coverage_penalty_weight, forbidden)
+    race = _BeamStep(beam_width, length_penalty_weight, coverage_penalty_weight, forbidden)
     positions = tf.shape(source)[0] if coverage_penalty_weight else 0  # source positions whose attention is summed
     start = race.start(batch, sos_id, positions, tf.nest.flatten(decoder.initial_state)[0].dtype)
     return write_words(decoder, tf.broadcast_to(max_steps, [batch]), start, race.advance, beam_width, eos_id)
 
 
-class _Account(NamedTuple):
+class _BeamState(NamedTuple):
     """State of each beam.
 
     Attributes:
@@ -133,7 +133,7 @@ class _Account(NamedTuple):
     attended: tf.Tensor
 
 
-class _Race:
+class _BeamStep:
     """One step of beam search: extends the beams by a word, scores the candidates and keeps the best.
 
     It suffices to consider the `width` most probable words and eos after each beam. All words but eos give candidates
@@ -148,14 +148,16 @@ class _Race:
         self._coverage_weight = coverage_penalty_weight
         self._forbidden = forbidden
 
-    def start(self, batch: tf.Tensor, sos_id: int, positions: int | tf.Tensor, dtype: tf.DType) -> Written:
+    def start(self, batch: tf.Tensor, sos_id: int, positions: int | tf.Tensor, dtype: tf.DType) -> PartialTranslations:
         """Return a single empty beam for each sentence."""
         zeros = tf.zeros(tf.stack([batch, 1]), tf.int32)
         none = tf.cast(zeros, dtype)
-        account = _Account(none, zeros, tf.zeros(tf.stack([batch, 1, positions]), dtype))
-        return Written(zeros[:, :, None] + sos_id, tf.cast(zeros, tf.bool), none, account)
+        account = _BeamState(none, zeros, tf.zeros(tf.stack([batch, 1, positions]), dtype))
+        return PartialTranslations(zeros[:, :, None] + sos_id, tf.cast(zeros, tf.bool), none, account)
 
-    def advance(self, written: Written, logits: tf.Tensor, attention: tf.Tensor | None) -> tuple[Written, tf.Tensor]:
+    def advance(
+        self, written: PartialTranslations, logits: tf.Tensor, attention: tf.Tensor | None
+    ) -> tuple[PartialTranslations, tf.Tensor]:
         """Extend the beams by one word; see `nmt.translate.search_loop.Advance`."""
         sentences, beams = tf.unstack(tf.shape(written.scores))
         finished, before, lengths, attended, ids = (
@@ -180,11 +182,11 @@ class _Race:
         parents = chosen // each
         words, log_probs = (tf.gather(tf.reshape(one, [-1]), chosen) for one in (words, log_probs))
         was_finished = tf.gather(finished, parents)
-        return Written(
+        return PartialTranslations(
             ids=tf.concat([tf.gather(ids, parents), words[:, :, None]], 2),
             finished=was_finished | ~self._grows(words),
             scores=scores,
-            account=_Account(
+            account=_BeamState(
                 log_probs=log_probs,
                 lengths=tf.gather(lengths, parents) + tf.cast(~was_finished, tf.int32),
                 attended=tf.gather(attended, parents),

@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from nmt.model.interface import StepDecoder, Translator
-from nmt.translate.search_loop import Forbidden, Written, any_batch, write_words
+from nmt.translate.search_loop import Forbidden, PartialTranslations, any_batch, write_words
 
 # (logits [sentences * translations, vocabulary], translations so far) -> next words, int32 [sentences, translations]
-Choice = Callable[[tf.Tensor, Written], tf.Tensor]
+Choice = Callable[[tf.Tensor, PartialTranslations], tf.Tensor]
 
 
 def greedy_search(
@@ -87,7 +87,7 @@ def sample_search(
         raise ValueError(f"sampling_temperature is {temperature}; it must be more than 0")
     batch, translations, _ = tf.unstack(tf.shape(draws))
 
-    def choose(logits: tf.Tensor, written: Written) -> tf.Tensor:
+    def choose(logits: tf.Tensor, written: PartialTranslations) -> tf.Tensor:
         # float64, because a float32 sum over a large vocabulary loses small probabilities.
         cumulative = tf.cumsum(tf.nn.softmax(tf.cast(logits, tf.float64) / temperature), axis=1)
         # Rounding may make the sum less than 1. Scaled by the sum, a draw never goes past the last word.
@@ -149,15 +149,19 @@ def attention_weights(
     return tf.transpose(rows.stack(), [1, 0, 2])
 
 
-def _start(shape: tf.Tensor, sos_id: int, draws: Any = ()) -> Written:
+def _start(shape: tf.Tensor, sos_id: int, draws: Any = ()) -> PartialTranslations:
     zeros = tf.zeros(shape, tf.int32)
-    return Written(zeros[:, :, None] + sos_id, tf.cast(zeros, tf.bool), tf.cast(zeros, tf.float32), draws)
+    return PartialTranslations(zeros[:, :, None] + sos_id, tf.cast(zeros, tf.bool), tf.cast(zeros, tf.float32), draws)
 
 
-def _write(decoder: StepDecoder, limits: tf.Tensor, start: Written, forbidden: Forbidden, choose: Choice) -> tf.Tensor:
+def _write(
+    decoder: StepDecoder, limits: tf.Tensor, start: PartialTranslations, forbidden: Forbidden, choose: Choice
+) -> tf.Tensor:
     """Translate with a function that chooses the words; return ids, int32 [batch, translations, time]."""
 
-    def advance(written: Written, logits: tf.Tensor, _: tf.Tensor | None) -> tuple[Written, tf.Tensor]:
+    def advance(
+        written: PartialTranslations, logits: tf.Tensor, _: tf.Tensor | None
+    ) -> tuple[PartialTranslations, tf.Tensor]:
         never = forbidden.at(written.time, logits)
         chosen = choose(logits if never is None else logits + never, written)
         words = tf.where(written.finished, forbidden.eos_id, chosen)

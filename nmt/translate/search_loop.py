@@ -15,7 +15,7 @@ import tensorflow as tf
 from nmt.model.interface import StepDecoder
 
 
-class Written(NamedTuple):
+class PartialTranslations(NamedTuple):
     """The translations so far of each sentence that is not finished.
 
     Attributes:
@@ -40,7 +40,7 @@ class Written(NamedTuple):
 # weights of this step, [sentences * translations, source time] or None.
 # Returns: the translations with one word more; and for each, the row of the translation that it extends, int32
 # [sentences, translations]. Translation i of sentence s has row s * translations + i.
-Advance = Callable[[Written, tf.Tensor, tf.Tensor | None], tuple[Written, tf.Tensor]]
+Advance = Callable[[PartialTranslations, tf.Tensor, tf.Tensor | None], tuple[PartialTranslations, tf.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Forbidden:
 def write_words(
     decoder: StepDecoder,
     limits: tf.Tensor,
-    start: Written,
+    start: PartialTranslations,
     advance: Advance,
     translations: int | tf.Tensor,
     eos_id: int,
@@ -137,7 +137,7 @@ def any_batch(state: list[tf.Tensor]) -> list[tf.TensorShape]:
 
 
 def _filled_in(
-    results: tuple[tf.Tensor, tf.Tensor], sentences: tf.Tensor, written: Written, go: tf.Tensor, eos_id: int
+    results: tuple[tf.Tensor, tf.Tensor], sentences: tf.Tensor, written: PartialTranslations, go: tf.Tensor, eos_id: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the results with those of `sentences`, which are rows `go` of `written`; pad the other ids with eos."""
     ids, scores = results

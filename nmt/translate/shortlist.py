@@ -104,7 +104,7 @@ def read_shortlist(path: str | os.PathLike[str], src_vocab: SourceVocabulary, tg
     return Shortlist(specials, candidates[end], candidates)
 
 
-class Shortlisted:
+class ShortlistTranslator:
     """A translator over the indices of a shortlist; it has those methods of `Translator` that search calls.
 
     Args:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from nmt.core.errors import InputError
 from nmt.core.files import replace_atomically
 from nmt.core.partial_file import partial_file
-from nmt.core.ranks import ONE_PROCESS, Ranks, from_root
+from nmt.core.ranks import ONE_PROCESS, Ranks, call_on_root
 from nmt.reporting.heatmap import heatmap
 from nmt.reporting.progress import progress
 from nmt.text.lines import TextFile
@@ -52,13 +52,13 @@ def translate_file(
             output cannot be written.
     """
     with contextlib.closing(_Files(input_path, output_path, inference_list, work)) as files:
-        done, total = from_root(ranks, files.open)
+        done, total = call_on_root(ranks, files.open)
         while done < total:
-            numbers, lines = from_root(ranks, functools.partial(files.read, done, LINES_PER_RANK * ranks.size))
+            numbers, lines = call_on_root(ranks, functools.partial(files.read, done, LINES_PER_RANK * ranks.size))
             translations = translate_shared(model, lines, ranks, numbers)
             done += len(lines)
-            from_root(ranks, functools.partial(files.write, translations, done))
-        from_root(ranks, files.complete)
+            call_on_root(ranks, functools.partial(files.write, translations, done))
+        call_on_root(ranks, files.complete)
     return total
 
 

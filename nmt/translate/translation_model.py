@@ -20,7 +20,7 @@ from nmt.text.batches import cut_by_tokens, source_batch, token_limit
 from nmt.text.tokens import join, split
 from nmt.translate.beam_search import beam_search
 from nmt.translate.search import attention_weights, greedy_search, sample_search, uniform_draws
-from nmt.translate.shortlist import Shortlist, Shortlisted, read_shortlist
+from nmt.translate.shortlist import Shortlist, ShortlistTranslator, read_shortlist
 
 v1 = tf.compat.v1
 
@@ -132,7 +132,7 @@ class TranslationModel(TrainedModel[SearchSettings]):
             self._shortlist = read_shortlist(settings.shortlist, self._src_vocab, vocabulary)
             self._words = v1.placeholder(tf.int32, [None], "words")
             self._closed = v1.placeholder(tf.bool, [None, None], "closed")
-            writer = Shortlisted(translator, self._words, self._closed)
+            writer = ShortlistTranslator(translator, self._words, self._closed)
             unk, sos, eos = self._shortlist.places
         arguments = (writer, self._source, self._lengths, self._max_steps, sos, eos)
         allowed = settings.min_length, unk if settings.ban_unk_token else None

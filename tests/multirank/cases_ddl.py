@@ -66,7 +66,7 @@ def case_ranks_and_hosts() -> None:
 
 
 def case_options_are_understood() -> None:
-    with inside.said_in_fit() as lines:
+    with inside.captured_log() as lines:
         ddl.init()
         ddl.init(f"-mode r:{SIZE}x1")
         assert not lines

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.multirank.cases_programs import refusal
-from tests.multirank.inside import said_in_fit, settings
+from tests.multirank.inside import captured_log, settings
 from tests.multirank.oracle import v1
 from tests.named import subtest
 
@@ -95,7 +95,7 @@ def case_a_script_does_not_go_back_by_itself() -> None:
 def case_a_norm_that_grows_is_told_of() -> None:
     with settings():
         tfdist.configure(divergence="warn")
-        with said_in_fit() as lines:
+        with captured_log() as lines:
             assert in_a_function(slopes(40, 1e3 * SIZE)) == STEPS
     told = [line for line in lines if "seems to diverge" in line]
     assert len(told) == 2 * (RANK == 0), lines

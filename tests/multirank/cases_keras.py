@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tests.multirank.inside import everywhere, nothing_told_of_data, said_in_fit, settings
+from tests.multirank.inside import captured_log, everywhere, nothing_told_of_data, settings
 from tests.multirank.oracle import BATCH, assert_close, data, merged, one_process
 from tests.named import subtest
 
@@ -455,7 +455,7 @@ def case_equal_data_are_told_and_sharded_on_demand() -> None:
             with subtest("autoshard", autoshard, run), settings(autoshard=autoshard), nothing_told_of_data():
                 model = functional()
                 model.compile(keras.optimizers.SGD(0.1), "mse")
-                with said_in_fit() as lines:
+                with captured_log() as lines:
                     run(model, x, y, 10)
                     run(model, x, y, 10)
                 told = [line for line in lines if "train on the same data" in line]

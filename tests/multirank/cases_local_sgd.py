@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.multirank.cases_programs import refusal, through_checkpoint
-from tests.multirank.inside import everywhere, job_blocks, said_in_fit, settings, state_of, through_mpi
+from tests.multirank.inside import captured_log, everywhere, job_blocks, settings, state_of, through_mpi
 from tests.multirank.oracle import v1
 from tests.named import subtest
 
@@ -476,7 +476,7 @@ def case_moving_statistics_are_averaged() -> None:
 
 
 def case_adam_that_is_reset_is_told() -> None:
-    with Filter().set(), said_in_fit() as lines:
+    with Filter().set(), captured_log() as lines:
         w = tf.Variable([1.0])
         optimizer = keras.optimizers.Adam(0.1)
         tf.function(lambda: optimizer.apply_gradients([(w * (RANK + 1), w)]))()
@@ -497,7 +497,7 @@ def case_a_checkpoint_of_other_blocks_is_told() -> None:
         assert "with TFDIST_SYNC 'average', or by one process; it is 'bmuf' now" in told, told
         in_session(False)
     for sync, now in (("average", PLAIN.set()), ("gradients", settings())):
-        with now, said_in_fit() as lines:
+        with now, captured_log() as lines:
             in_session(True)
             told = (
                 f"was written with TFDIST_SYNC 'bmuf', which is {sync!r} now. "
@@ -511,7 +511,7 @@ def case_a_checkpoint_inside_a_block_is_told() -> None:
         with subtest(make.__name__), PLAIN.set(), tempfile.TemporaryDirectory() as folder:
             job_blocks()._told = False
             program, found = make(), []
-            with said_in_fit() as lines:
+            with captured_log() as lines:
                 if isinstance(program, InFit):
                     save = keras.callbacks.LambdaCallback(
                         on_train_batch_end=lambda batch, logs, p=program: p.model.save(f"{folder}/own.keras")

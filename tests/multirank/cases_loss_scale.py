@@ -30,7 +30,7 @@ from tests.multirank.cases_accumulation import (
 )
 from tests.multirank.cases_keras import functional
 from tests.multirank.cases_programs import refusal, through_checkpoint
-from tests.multirank.inside import autocast_computes, everywhere, nobody_has_told_of_products, said_in_fit, settings
+from tests.multirank.inside import autocast_computes, captured_log, everywhere, nobody_has_told_of_products, settings
 from tests.multirank.oracle import BATCH, Feed, assert_close, data, mine, one_process, v1
 from tests.named import subtest
 
@@ -269,7 +269,7 @@ def case_processors_that_differ_are_told() -> None:
 
     def trained(computed: bool) -> list[str]:
         nobody_has_told_of_products()
-        with settings(), autocast_computes(computed), said_in_fit() as lines:
+        with settings(), autocast_computes(computed), captured_log() as lines:
             tfdist.configure(mixed_precision="bf16")
             for width in (13, 14):  # two exchanges that no other case has opened
                 layer = tf.Variable(np.ones([5, width], np.float32))
@@ -345,7 +345,7 @@ def case_a_checkpoint_has_the_scale() -> None:
         tfdist.configure(loss_scale="backoff")
         for run in (in_session, in_keras, in_a_checkpoint):
             with subtest(run):
-                with said_in_fit() as lines:
+                with captured_log() as lines:
                     saved = run(str(folder / run.__name__), True)
                 told = [line for line in lines if "update 1 overflowed" in line and "8192 now" in line]
                 assert run is not in_session or len(told) == (RANK == 0), lines  # the others' may have seen more
@@ -363,7 +363,7 @@ def case_another_scale_begins_anew() -> None:
             loss = tf.reduce_sum(w) * slope
         optimizer.apply([tape.gradient(loss, w)], [w])
 
-    with settings(), said_in_fit() as lines:
+    with settings(), captured_log() as lines:
         for scale in ("backoff", "window", "512", "logmax"):
             tfdist.configure(loss_scale=scale)
             step(np.inf if RANK == SIZE - 1 else 1.0)
@@ -408,7 +408,7 @@ def case_a_checkpoint_from_before() -> None:
         assert "NotFoundError" in told, told
         assert "with TFDIST_LOSS_SCALE 'none', or by one process; it is 'backoff' now" in told, told
         in_session(False)
-        with said_in_fit() as lines:
+        with captured_log() as lines:
             tfdist.configure(loss_scale="window")  # another kind: its state starts from the beginning
             in_session(True)
             tfdist.configure(loss_scale="none")

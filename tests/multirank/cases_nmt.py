@@ -30,10 +30,10 @@ from nmt.runs.tfdist_ranks import Processes
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
-from nmt.train.divergence import LossGuard, NoGuard
-from nmt.train.evaluation import NoEvaluation
+from nmt.train.divergence import LossGuard, NullGuard
+from nmt.train.evaluation import NullEvaluation
 from nmt.train.feed import Feed, FeedSettings
-from nmt.train.loop import Cadence, train
+from nmt.train.loop import EvaluationIntervals, train
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, StepResult, TrainStep, dropout_seed
 from nmt.translate.translate_file import translate_file
@@ -235,7 +235,7 @@ def case_nmt_evaluates_and_saves_at_the_end_of_a_block() -> None:
     """Blocks of 4 steps: evaluated after 3, 6 …, and asked to stop in the middle of one."""
     seen: list[tuple[int, np.ndarray]] = []
 
-    class Looking(NoEvaluation):
+    class Looking(NullEvaluation):
         def milestone(self, session: Any, step: int, **due: bool) -> None:
             self.save(session, step)
 
@@ -257,8 +257,8 @@ def case_nmt_evaluates_and_saves_at_the_end_of_a_block() -> None:
         weights = v1.trainable_variables()
         session.run(v1.global_variables_initializer())
         train(
-            step, session, feed(ranks.rank, ranks.size), Cadence(STEPS, 100, 3, False), first_step=0, seed=1,
-            ranks=ranks, evaluation=Looking(), outputs=NoOutputs(), stop=StopAfter5(), guard=NoGuard(),
+            step, session, feed(ranks.rank, ranks.size), EvaluationIntervals(STEPS, 100, 3, False), first_step=0,
+            seed=1, ranks=ranks, evaluation=Looking(), outputs=NoOutputs(), stop=StopAfter5(), guard=NullGuard(),
         )  # fmt: skip
         assert [n for n, _ in seen] == [0, 3, 5]
         for number, values in enumerate(everywhere(seen)):

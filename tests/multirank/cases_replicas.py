@@ -13,7 +13,7 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.cases_apart import LAST, RANK, SIZE, WAYS, Step, batches, in_a_function, noticed
 from tests.multirank.cases_saves import shared_folder
-from tests.multirank.inside import everywhere, forget_trainings, said_in_fit, settings
+from tests.multirank.inside import captured_log, everywhere, forget_trainings, settings
 from tests.multirank.oracle import v1
 from tests.named import subtest
 
@@ -67,7 +67,7 @@ def case_inputs_that_a_script_sets() -> None:
             session.run(train, {x: batch})  # noqa: B023
             session.run(assign, {x: batch})  # noqa: B023
 
-        with subtest(own, rows), said_in_fit() as lines:
+        with subtest(own, rows), captured_log() as lines:
             said = noticed(lambda step=step: step)  # type: ignore[misc]
             if own:
                 assert said == "" and (RANK or any("treated as each rank's input" in line for line in lines)), lines
@@ -134,7 +134,7 @@ def case_what_a_session_is_fed() -> None:
 
 def case_what_one_rank_assigns_in_a_session_that_trains() -> None:
     """Rank 0's values are on all ranks after the next step, and a line says so, once."""
-    with said_in_fit() as lines:
+    with captured_log() as lines:
         for which in ([0], [LAST], range(SIZE)):
             own = {3: {"assign": 1.0}} if RANK in which else {}
             with subtest(which):
@@ -146,7 +146,7 @@ def case_what_one_rank_assigns_in_a_session_that_trains() -> None:
 def case_rounding_is_told_once_and_mended() -> None:
     """As on other processors: the last bits of an update differ."""
 
-    with said_in_fit() as lines:
+    with captured_log() as lines:
         w = tf.Variable(tf.ones([3]), name="w")
         optimizer = keras.optimizers.SGD(0.05)
 
@@ -166,7 +166,7 @@ def case_rounding_is_told_once_and_mended() -> None:
 def case_to_read_is_not_to_set() -> None:
     """What one rank saves, or evaluates in a loop, between two steps, costs the others none of theirs."""
     for resource in (False, True):
-        with tf.Graph().as_default(), said_in_fit() as lines:
+        with tf.Graph().as_default(), captured_log() as lines:
             x = v1.placeholder(tf.float32, [8, 3])
             w = v1.get_variable("w", [3], initializer=v1.ones_initializer(), use_resource=resource)
             train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(tf.reduce_sum(x * w, 1)))

@@ -24,7 +24,7 @@ from tfdist.core.topology import Topology
 from tfdist.engine._mapped_memory_engine import MappedMemoryEngine
 from tfdist.engine._process_memory_engine import ProcessMemoryEngine
 from tfdist.engine._shared_memory_engine import SharedMemoryEngine
-from tfdist.engine._small_buckets import AtOnceEngine
+from tfdist.engine._small_buckets import SmallBucketEngine
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.autotune import BASE
 from tfdist.engine.collective import Collective
@@ -81,7 +81,7 @@ def mapped(workers: int = 1) -> Choice:
 
 def at_once() -> Choice:
     """Return the choice in which each rank reduces small buckets itself; the rest goes through MPI."""
-    return dataclasses.replace(through_mpi(), small=AtOnceEngine(1 << 16, nodes() > 1))
+    return dataclasses.replace(through_mpi(), small=SmallBucketEngine(1 << 16, nodes() > 1))
 
 
 def through_mpi() -> Choice:
@@ -227,7 +227,7 @@ def no_room_in_shared_memory() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def said_in_fit() -> Iterator[list[str]]:
+def captured_log() -> Iterator[list[str]]:
     """Collect the lines that this rank logs, while the context is open."""
     lines: list[str] = []
     handler = logging.Handler()

@@ -68,7 +68,7 @@ def control_flow_around(graph: tf.Graph) -> list[Any]:
 
 
 @contextlib.contextmanager
-def unconstrained(graph: tf.Graph, beside: tf.Operation | None = None) -> Iterator[None]:
+def without_control_dependencies(graph: tf.Graph, beside: tf.Operation | None = None) -> Iterator[None]:
     """Build in a graph without the caller's control dependencies and colocation, which could close a cycle.
 
     If ``beside`` is an operation, build in its v1 ``cond`` or ``while_loop``; if it is None, in the present one.

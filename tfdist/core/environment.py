@@ -138,7 +138,7 @@ _HANDED_ON_NAMES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "DDL_OPTIONS")
 _BATCH_SYSTEMS = {"SLURM_JOB_ID": "Slurm", "PBS_NODEFILE": "PBS", "LSB_JOBID": "LSF", "PE_HOSTFILE": "Grid Engine"}
 
 
-def handed_on(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def exported_variables(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables of this environment that ranks on other machines need, by name."""
     environment = variables() if environment is None else environment
     return {

@@ -36,7 +36,7 @@ _DESCRIPTOR_FROM = 800
 SEPARATOR = "\x1f"
 
 
-class Stepping(Protocol):
+class SpanOwner(Protocol):
     """The owner of spans: a collective operation."""
 
     name: str
@@ -65,7 +65,7 @@ class Recorder(Protocol):
     def leave(self, entry: int) -> None:
         """Record that the operation is complete on this rank."""
 
-    def spans(self, owner: Stepping) -> Span:
+    def spans(self, owner: SpanOwner) -> Span:
         """Return a context manager ``span(kind, what)``, which records the time of its block if there is a timeline.
 
         Kinds that follow each other: ``wait`` for peers, ``copy in``, ``reduce``, ``wait for sums``, ``copies`` or
@@ -89,7 +89,7 @@ class Recorder(Protocol):
         """End the recording, and remove the file unless ``keep``."""
 
 
-class Silent:
+class NullRecorder:
     """A recorder that records nothing."""
 
     place = ""
@@ -104,7 +104,7 @@ class Silent:
     def leave(self, entry: int) -> None:
         pass
 
-    def spans(self, owner: Stepping) -> Span:
+    def spans(self, owner: SpanOwner) -> Span:
         return self._span
 
     def _span(self, kind: str, what: str) -> contextlib.AbstractContextManager[None]:
@@ -161,7 +161,7 @@ class FlightRecorder:
     def leave(self, entry: int) -> None:
         self._time(entry, _END_AT)
 
-    def spans(self, owner: Stepping) -> Span:
+    def spans(self, owner: SpanOwner) -> Span:
         @contextlib.contextmanager
         def span(kind: str, what: str) -> Iterator[None]:
             start = time.perf_counter()
@@ -268,7 +268,7 @@ class _File:
             os.close(self._descriptor)
 
 
-SILENT = Silent()
+SILENT = NullRecorder()
 
 
 def _at(number: int, events: int) -> int:

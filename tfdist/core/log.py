@@ -29,7 +29,7 @@ class _Stderr(logging.StreamHandler[Any]):
         return sys.stderr
 
 
-def speak_as(rank: int) -> None:
+def set_log_prefix(rank: int) -> None:
     """Set the logger up for this rank: only rank 0 logs the lines of ``announce``."""
     _OF_ALL_RANKS.disabled = rank != 0
     if not _LOGGER.handlers:
@@ -65,7 +65,7 @@ def rarely(count: int) -> bool:
     return not count & (count - 1)
 
 
-def last_words(text: str, forwarded: bool = True) -> None:
+def write_last_message(text: str, forwarded: bool = True) -> None:
     """Write to stderr why this process is about to end the job. Errors of the write are ignored.
 
     Args:

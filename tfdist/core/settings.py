@@ -323,7 +323,7 @@ class Settings:
         return bool(self.not_each_step) or self.divergence != "off" or self.larc != "off"
 
     @property
-    def of_use_alone(self) -> bool:
+    def affects_one_process(self) -> bool:
         """Whether these settings change the training of a single process."""
         return self.changes_updates or self.mixed_precision != "none"
 

@@ -103,7 +103,7 @@ class DirectRows:
         """Copy part of an array that another rank has published under a number to ``out``."""
         if out.nbytes:
             there = int(self._memory.addresses(index)[number]) + start_bytes
-            with _node_sum.reaching(context, self._what, self._node.ranks[index]):
+            with _node_sum.peer_errors(context, self._what, self._node.ranks[index]):
                 vectors = np.array([[there, out.nbytes]]), np.array([[address(out), out.nbytes]])
                 self._memory.read(index, *vectors, out.nbytes)
 
@@ -150,7 +150,7 @@ class DirectRows:
     def _hand_out(self, context: AllReduceContext, number: int, total: np.ndarray, start: int, stop: int) -> None:
         for i, rank in enumerate(self._node.ranks):
             if i != self._node.index:
-                with _node_sum.reaching(context, self._what, rank):
+                with _node_sum.peer_errors(context, self._what, rank):
                     there = int(self._memory.addresses(i)[number])
                     self._memory.write(i, total[start:stop], there + total[:start].nbytes)
 

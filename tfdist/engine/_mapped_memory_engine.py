@@ -15,7 +15,7 @@ import numpy as np
 from tfdist.core.log import announce
 from tfdist.core.settings import Settings
 from tfdist.engine import _layout, _node_sum, _shared_memory_engine
-from tfdist.engine._node_sum import STAGING, Block, NodeSum, reaching, together
+from tfdist.engine._node_sum import STAGING, Block, NodeSum, peer_errors, together
 from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Engine
 from tfdist.processes.mapped_memory import MappedMemory
 from tfdist.transport.interfaces import Channel, Node, NodeMemory, World
@@ -108,7 +108,7 @@ class _Reader:
         # Map the memory of all ranks, also of those that do not contribute: its file is closed after this exchange.
         for other, rank in enumerate(self._node.ranks):
             if other != self._node.index:
-                with reaching(context, self._what, rank):
+                with peer_errors(context, self._what, rank):
                     self._theirs[other] = self._memory.staged(other, STAGING)[: whole.nbytes].view(self._dtype)
 
     def read(self, context: AllReduceContext, other: int, share: int, block: Block, area: np.ndarray) -> np.ndarray:

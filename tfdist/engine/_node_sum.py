@@ -190,7 +190,7 @@ class _Results:
         for other, known in self._theirs.items():
             number = self._memory.number(other, RESULTS)
             if number not in known:
-                with reaching(context, self._what, self._node.ranks[other]):
+                with peer_errors(context, self._what, self._node.ranks[other]):
                     known[number] = self._memory.map(other, RESULTS)
             known[number] = known.pop(number)  # now the most recently used
             for earlier in list(known)[:-BUFFERS]:
@@ -204,7 +204,7 @@ class _Results:
 
 
 @contextlib.contextmanager
-def reaching(context: AllReduceContext, what: str, rank: int) -> Iterator[None]:
+def peer_errors(context: AllReduceContext, what: str, rank: int) -> Iterator[None]:
     """Turn an OSError into a PeerError, while another rank's memory is read, written or mapped.
 
     Raises:

@@ -11,7 +11,7 @@ import numpy as np
 from tfdist.core.log import announce
 from tfdist.core.settings import Settings
 from tfdist.engine import _layout, _node_sum, _shared_memory_engine
-from tfdist.engine._node_sum import Block, NodeSum, reaching
+from tfdist.engine._node_sum import Block, NodeSum, peer_errors
 from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Engine
 from tfdist.processes.process_memory import ProcessMemory, address
 from tfdist.transport.interfaces import Channel, Node, NodeMemory, World
@@ -95,7 +95,7 @@ class _Reader:
     def read(self, context: AllReduceContext, other: int, share: int, block: Block, area: np.ndarray) -> np.ndarray:
         place = self._order[other]
         targets = self._ours[share][place][block.vectors]
-        with reaching(context, self._what, self._node.ranks[other]):
+        with peer_errors(context, self._what, self._node.ranks[other]):
             self._memory.read(other, self._theirs[other][block.vectors], targets, block.size_bytes)
         landed: np.ndarray = self._landings[share][place - 1] if place else area
         return landed

@@ -20,7 +20,7 @@ _ATTACHMENT_BYTES = 1 << 17
 
 
 @dataclasses.dataclass(frozen=True)
-class AtOnceEngine:
+class SmallBucketEngine:
     """See ``engines.Engine``. Takes small buckets of known sizes.
 
     Attributes:
@@ -43,7 +43,7 @@ class AtOnceEngine:
         offsets = _layout.offsets(bucket.sizes, bucket.dtype)
         size_bytes = offsets[-1] * bucket.dtype.itemsize
         way = _Attachments(channel) if self.between_machines else _SharedMemory(channel)
-        return _AtOnce(bucket, way, offsets) if size_bytes <= min(self.largest_bytes, way.capacity_bytes) else None
+        return _SmallBucket(bucket, way, offsets) if size_bytes <= min(self.largest_bytes, way.capacity_bytes) else None
 
     def settings(self) -> str:
         return "mpi" if self.between_machines else "shared"  # with this setting small buckets use this engine, too
@@ -56,10 +56,10 @@ class AtOnceEngine:
 def for_small_buckets(ranks: int, between_machines: bool) -> Engine:
     """Return the engine for small buckets in a job of so many ranks."""
     largest = (_ATTACHMENT_BYTES if between_machines else _SHARED_BYTES) // ranks
-    return AtOnceEngine(largest // ALIGNMENT_BYTES * ALIGNMENT_BYTES, between_machines)
+    return SmallBucketEngine(largest // ALIGNMENT_BYTES * ALIGNMENT_BYTES, between_machines)
 
 
-class _AtOnce:
+class _SmallBucket:
     """See ``engines.BucketAllReduce``. Tensors are handed over before the ranks arrive; then each rank adds all."""
 
     lost: Sequence[Lost] = ()

@@ -170,7 +170,7 @@ class Engines:
         found = measurement.choice
         default = found.crossover_bytes if settings.engine == "auto" else 0.0
         choice = dataclasses.replace(found, crossover_bytes=self._crossover_bytes(default))
-        size = size_in_words(measurement.sizes_bytes[-1])
+        size = size_text(measurement.sizes_bytes[-1])
         pin = f"; TFDIST_ENGINE={_pinned(choice, self._spread)} pins what was found"
         if settings.engine in IN_THE_GRAPH:  # the pin would replace this setting
             pin = ""
@@ -295,6 +295,6 @@ def _pinned(choice: Choice, spread: bool) -> str:
     return ":".join(pin)
 
 
-def size_in_words(size_bytes: int) -> str:
+def size_text(size_bytes: int) -> str:
     """Return a size as text, in MiB, or in KiB below 1 MiB."""
     return f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes >> 10} KiB"

@@ -165,8 +165,8 @@ class Choice:
         engine = self.engine if self.crossover_bytes < float("inf") else None
         sharing = filter(None, [self.small, engine] if tensors else [])
         needs = [need for one in sharing if (need := one.needs(tensors))]
-        reaching = engine.needs(1) if engine and addresses else None
-        if reaching and reaching.addresses:
+        peer_errors = engine.needs(1) if engine and addresses else None
+        if peer_errors and peer_errors.addresses:
             needs.append(NodeMemory(0, addresses))
         return functools.reduce(NodeMemory.with_other, needs) if needs else None
 

@@ -18,8 +18,8 @@ from tfdist.engine.sparse_rows import SparseMode
 from tfdist.graph.data_comparison import DataComparison
 from tfdist.graph.failures import Failures
 from tfdist.transport import agreement
+from tfdist.transport.half_precision_check import HalfPrecisionCheck
 from tfdist.transport.interfaces import Group, World
-from tfdist.transport.rounding import Rounding
 
 
 class Reducer(Protocol):
@@ -218,7 +218,7 @@ class Job:
     engines: Engines
     switches: Switches
     functions: FunctionCollectives = dataclasses.field(default_factory=FunctionCollectives)
-    rounding: Rounding = dataclasses.field(default_factory=Rounding)
+    rounding: HalfPrecisionCheck = dataclasses.field(default_factory=HalfPrecisionCheck)
     stop: StopRequest = dataclasses.field(default_factory=StopRequest)
     ends_epoch: StopRequest = dataclasses.field(default_factory=StopRequest)
     data_comparison: DataComparison = dataclasses.field(default_factory=DataComparison)

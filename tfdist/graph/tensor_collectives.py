@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.compat.graphs import unconstrained
+from tfdist.compat.graphs import without_control_dependencies
 from tfdist.core.reduce_ops import OPS, Op
 from tfdist.engine import other_exchanges
 from tfdist.engine.all_reduce import AllReduce
@@ -224,7 +224,7 @@ class TensorCollectives:
         collective = Collective(name, [part.exchange for part in parts], self._group, self._job.recorder, everyone)
         if eagerly:
             return build(collective, parts, self._job)
-        with unconstrained(graph), tf.name_scope(f"tfdist/{kind.split()[0]}"):
+        with without_control_dependencies(graph), tf.name_scope(f"tfdist/{kind.split()[0]}"):
             return build(collective, parts, self._job, broadcasts)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 
-from tfdist.core.log import last_words
+from tfdist.core.log import write_last_message
 from tfdist.transport.interfaces import World
 
 # All ranks often fail with the same error (a missing file). The higher ranks wait this long for rank 0 to print it.
@@ -29,6 +29,6 @@ def abort(world: World, message: str, exit_code: int = 1) -> None:
             sys.stdout.flush()
         place = world.recorder.place
         trace = f"\ntfdist: what each rank did last: python -m tfdist trace {place}" if place else ""
-        last_words(message.rstrip() + trace, forwarded=world.size > 1)
+        write_last_message(message.rstrip() + trace, forwarded=world.size > 1)
     finally:
         world.abort(exit_code)

@@ -15,7 +15,7 @@ from tfdist.graph.graph_state import state_of
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
-from tfdist.updates.checkpointed import left_over_of
+from tfdist.updates.error_feedback import error_feedback_of
 from tfdist.updates.local_sgd import local_sgd_of
 from tfdist.updates.loss_scale import LossScaleState, named
 
@@ -35,7 +35,7 @@ _LEFT_OUT = "%s was written with TFDIST_%s %r, which is %r now. Its variables fo
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """Hook tensorflow/python/training/saver.py, …/checkpoint/checkpoint.py, keras/src/saving/saving_lib.py."""
-    blocks, left_over = local_sgd_of(steps), left_over_of(steps)
+    blocks, left_over = local_sgd_of(steps), error_feedback_of(steps)
 
     def save(original: Callable[..., Any], self: Any, sess: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(sess, session.BaseSession):

@@ -37,7 +37,7 @@ def needed_hooks(job: Job) -> Hooks:
     settings = job.switches.settings
     if job.world.size > 1 or not job.switches.automatic or settings.changes_updates:
         return every_hook(job)
-    return (autocast,) if settings.of_use_alone else ()
+    return (autocast,) if settings.affects_one_process else ()
 
 
 def install(hooks: Hooks, job: Job, steps: Steps) -> Patches:

@@ -28,8 +28,8 @@ def _keras(patches: Patches, fit: FitSteps) -> None:
     def trainer(module: Any) -> None:
         owner = module.TensorFlowTrainer if hasattr(module, "TensorFlowTrainer") else module.Trainer  # since Keras 3.16
         patches.replace(owner, "fit", fit.fit, ("self", "x", "y"))
-        patches.replace(owner, "evaluate", fit.one_voice, ("self", "x", "y"))
-        patches.replace(owner, "predict", fit.one_voice, ("self", "x"))
+        patches.replace(owner, "evaluate", fit.log_on_rank_0, ("self", "x", "y"))
+        patches.replace(owner, "predict", fit.log_on_rank_0, ("self", "x"))
         patches.replace(owner, "make_train_function", fit.make_train_function, ("self",))
         patches.assign(owner, "stop_training", None, property(fit.stops.of, fit.stops.set))
         patches.replace(module.TFEpochIterator, "__init__", fit.epoch_iterator, ("self", "distribute_strategy"))

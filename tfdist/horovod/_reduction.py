@@ -20,7 +20,7 @@ from tfdist.graph.gradient_average import few
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.markers import times, variable_key, variable_name
 from tfdist.graph.op_builder import Part, build, signature
-from tfdist.horovod._state import Members, state
+from tfdist.horovod._state import ProcessSetState, state
 from tfdist.horovod.compression import Compression
 from tfdist.horovod.named.adasum import adasum
 from tfdist.horovod.ops import Adasum, Average, ReduceOp, op_of
@@ -73,7 +73,7 @@ class GradientReduction:
         state.reduced_by |= {self.op.name, *(["backward_passes_per_step"] if self.steps > 1 else [])}
 
     @property
-    def members(self) -> Members:
+    def members(self) -> ProcessSetState:
         """The process set that reduces the gradients.
 
         Raises:
@@ -147,7 +147,7 @@ class GradientReduction:
         return [(gradient, variable) for gradient, (_, variable) in zip(own, pairs, strict=True)]
 
     def _reduce(
-        self, own: list[Any], chosen: Sequence[int], pairs: Pairs, members: Members, held: Accumulated | None
+        self, own: list[Any], chosen: Sequence[int], pairs: Pairs, members: ProcessSetState, held: Accumulated | None
     ) -> None:
         """Reduce the chosen gradients in place in ``own``. Collective: the process set's ranks."""
         packed = [_compressed(own[i], self._compression, 1 / self._predivide) for i in chosen]
@@ -228,7 +228,7 @@ def _decompressed(gradient: Any, compression: Any, context: Any, factor: float) 
     return times(compression.decompress(gradient, context), factor)
 
 
-def _adasum(gradients: Sequence[Any], names: Sequence[str], members: Members) -> list[Any]:
+def _adasum(gradients: Sequence[Any], names: Sequence[str], members: ProcessSetState) -> list[Any]:
     size = len(members.ranks)
     if any(isinstance(g, tf.IndexedSlices) for g in gradients):
         raise NotImplementedError("Adasum of tf.IndexedSlices: wrap with sparse_as_dense=True")

@@ -24,7 +24,7 @@ class UnknownProcessSet(tf.errors.InvalidArgumentError, ValueError):  # type: ig
         super().__init__(None, None, message)
 
 
-class Members:
+class ProcessSetState:
     """A process set in use, as seen by this process.
 
     Attributes:
@@ -87,7 +87,7 @@ class HorovodState:
 
     def __init__(self) -> None:
         self.job = process().job
-        self.sets: dict[int, Members] = {}
+        self.sets: dict[int, ProcessSetState] = {}
         self.reduced_by: set[str] = set()
         self._alone: Group | None = None
         self._next = 1
@@ -117,7 +117,7 @@ class HorovodState:
         runs = process().steps.moments.runs
         if self.run_begins not in runs:  # not yet there from an earlier ``init``
             runs.append(self.run_begins)
-        self.sets[0] = Members(0, range(self.job.world.size), self.job.world)
+        self.sets[0] = ProcessSetState(0, range(self.job.world.size), self.job.world)
 
     def run_begins(self) -> None:
         """Note that a graph is about to run: an operation that fails from now on ends this run."""
@@ -131,12 +131,12 @@ class HorovodState:
                 members.negotiation.close()
         self.sets, self.reduced_by = {}, set()
 
-    def add(self, ranks: Sequence[int]) -> Members:
+    def add(self, ranks: Sequence[int]) -> ProcessSetState:
         """Add a process set. Collective: all ranks, which have agreed on the set."""
         world = self.job.world
         number = self._next
         self._next += 1
-        members = Members(number, ranks, world.group(ranks) if world.rank in ranks else None)
+        members = ProcessSetState(number, ranks, world.group(ranks) if world.rank in ranks else None)
         self.sets[number] = members
         return members
 
@@ -152,7 +152,7 @@ class HorovodState:
             self._alone = self.job.world.group([self.job.world.rank])
         return self._alone
 
-    def members(self, number: int | None) -> Members:
+    def members(self, number: int | None) -> ProcessSetState:
         """Return the process set of a number.
 
         Raises:
@@ -169,7 +169,7 @@ class HorovodState:
             )
         return members
 
-    def own(self, number: int | None) -> tuple[Members, Negotiation]:
+    def own(self, number: int | None) -> tuple[ProcessSetState, Negotiation]:
         """Return a process set of this process, and its negotiation.
 
         Raises:

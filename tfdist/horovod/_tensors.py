@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from tfdist.compat.graphs import is_symbolic
 from tfdist.engine.other_exchanges import own_copy
-from tfdist.horovod._state import Members, state
-from tfdist.horovod.named.errors import as_tensorflow_says
+from tfdist.horovod._state import ProcessSetState, state
+from tfdist.horovod.named.errors import raise_tensorflow_errors
 from tfdist.horovod.named.in_graph import build
+from tfdist.horovod.named.pending import PendingOperation
 from tfdist.horovod.named.requests import Kind, Request, request
-from tfdist.horovod.named.underway import Underway
 from tfdist.horovod.process_sets import number_of
 
 Make = Callable[[Sequence[np.ndarray]], Request]
@@ -70,19 +70,21 @@ class Operation:
           tf.errors.InvalidArgumentError: a rank's arguments are wrong, or an operation of this name is under way.
         """
 
-        def begin(arrays: Sequence[np.ndarray]) -> Underway:
+        def begin(arrays: Sequence[np.ndarray]) -> PendingOperation:
             made = make(arrays) if make else request(self.kind, self.name, arrays, in_graph=self.in_graph, **said)
             return self._negotiation.begin(made, arrays, self.members.failures if self.in_graph else None)
 
         if self.in_graph:
             tensors = [tf.convert_to_tensor(t) for t in tensors]
             return build(begin, tensors, outputs, f"horovod/{self.kind}", state.job, self.kind in ("barrier", "join"))
-        with as_tensorflow_says():
+        with raise_tensorflow_errors():
             results = begin([own_copy(t.numpy()) for t in tensors]).results()
         return [tf.constant(array, spec.dtype) for array, spec in zip(results, outputs, strict=False)]
 
 
-def _name(kind: str, given: str | None, tensors: Sequence[Any], in_graph: bool, members: Members, alone: bool) -> str:
+def _name(
+    kind: str, given: str | None, tensors: Sequence[Any], in_graph: bool, members: ProcessSetState, alone: bool
+) -> str:
     """Return the name by which the ranks match this operation: the same on all ranks."""
     if not in_graph:
         return given or members.next_name(kind)

@@ -13,7 +13,7 @@ from tfdist.compat.variables import native
 from tfdist.graph import function_state
 from tfdist.horovod._state import state
 from tfdist.horovod._tensors import Operation, spec
-from tfdist.horovod.named.errors import as_tensorflow_says
+from tfdist.horovod.named.errors import raise_tensorflow_errors
 from tfdist.horovod.named.requests import request
 from tfdist.horovod.process_sets import global_process_set, number_of
 
@@ -149,7 +149,7 @@ def _gathered(
 ) -> list[np.ndarray]:
     members, negotiation = state.own(number_of(process_set))
     asked = request("allgather", f"{what}: {name or members.next_name('object')}", arrays, error=error, words=words)
-    with as_tensorflow_says():
+    with raise_tensorflow_errors():
         return negotiation.begin(asked, arrays).results()
 
 

@@ -43,7 +43,7 @@ class _Wrapped(_V1):  # type: ignore[misc,valid-type]
         return self._optimizer.variables(*args, **kwargs)
 
 
-class _Reducing(_Wrapped):
+class _ReducingOptimizer(_Wrapped):
     """Reduces the gradients in ``compute_gradients``, so that a script can clip the reduced gradients."""
 
     def __init__(self, *args: Any) -> None:
@@ -72,7 +72,7 @@ class _Reducing(_Wrapped):
         return self._reduction.when_due(self._held, pairs, inner, name)
 
 
-class _Adding(_Wrapped):
+class _AdasumOptimizer(_Wrapped):
     """Applies an update on each rank, and combines the ranks' changes of the variables by Adasum."""
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
@@ -146,12 +146,12 @@ def DistributedOptimizer(
         raise ValueError(f"{type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
     if isinstance(optimizer, _V1):
         if reduction.op != Adasum:
-            return _Reducing(optimizer, reduction, name, use_locking)
+            return _ReducingOptimizer(optimizer, reduction, name, use_locking)
         if reduction.members.number != 0:
             raise NotImplementedError("op=hvd.Adasum with a process set: leave process_set out")
         if backward_passes_per_step > 1:
             raise NotImplementedError("op=hvd.Adasum with backward_passes_per_step > 1: leave one of them out")
-        return _Adding(optimizer, reduction, name, use_locking)
+        return _AdasumOptimizer(optimizer, reduction, name, use_locking)
     if reduction.op == Adasum:
         raise ValueError("op=hvd.Adasum is for optimizers of tf.compat.v1.train: use hvd.Average or such an optimizer")
     if not (hasattr(optimizer, "apply_gradients") or hasattr(optimizer, "apply")):

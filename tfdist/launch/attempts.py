@@ -35,7 +35,7 @@ class Attempts:
         self._command = command
         self._say = say
         self._ssh = tuple(shlex.split(options.ssh))
-        self._handed_on = environment.handed_on()
+        self._handed_on = environment.exported_variables()
         self._system = environment.batch_system()
         # A batch system's hosts need not be open to ssh, and it assigns the cores itself.
         self._given = bool(self._system) and options.hosts is None
@@ -101,7 +101,7 @@ class Attempts:
             crowded=crowded,
             prefix=not self._options.no_prefix,
             variables={**environment.rank_defaults(), **variables},
-            handed_on=tuple(self._handed_on) if others or self._system else (),
+            exported_variables=tuple(self._handed_on) if others or self._system else (),
             ssh=launchers.keep_alive(self._launcher, self._ssh) if others else self._ssh,
             root=os.geteuid() == 0,
         )

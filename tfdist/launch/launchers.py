@@ -68,7 +68,7 @@ class Plan:
       crowded: True if some host has more ranks than cores.
       prefix: True to put the rank in front of each line.
       variables: environment variables to set for the ranks.
-      handed_on: names of environment variables that ranks on other machines must get from here.
+      exported_variables: names of environment variables that ranks on other machines must get from here.
       ssh: the user's command for reaching other machines; empty: the launcher's.
       root: True for the superuser, whom Open MPI allows only with an option.
     """
@@ -80,7 +80,7 @@ class Plan:
     crowded: bool = False
     prefix: bool = True
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    handed_on: tuple[str, ...] = ()
+    exported_variables: tuple[str, ...] = ()
     ssh: tuple[str, ...] = ()
     root: bool = False
 
@@ -244,7 +244,7 @@ def _open_mpi(launcher: Launcher, plan: Plan) -> Iterator[str]:
     if plan.ssh and plan.hosts:
         agent: Sequence[str] = ("--prtemca", "plm_ssh_agent") if prrte else ("--mca", "plm_rsh_agent")
         yield from (*agent, " ".join(plan.ssh))
-    for name in plan.handed_on:
+    for name in plan.exported_variables:
         yield from ("-x", name)
     for name, value in plan.variables.items():
         yield from ("-x", f"{name}={value}")

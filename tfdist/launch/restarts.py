@@ -67,7 +67,7 @@ def room(given: Sequence[Host], machines: Sequence[Host]) -> tuple[Host, ...]:
     return tuple(Host(host.name, host.ranks or 1) for host in given)
 
 
-def on_those_left(hosts: Sequence[Host], ranks: int, silent: Collection[str]) -> tuple[Host, ...]:
+def on_remaining_hosts(hosts: Sequence[Host], ranks: int, silent: Collection[str]) -> tuple[Host, ...]:
     """Distribute the ranks over the hosts that answer, in order; fewer ranks if there is no room for all.
 
     Args:
@@ -114,7 +114,7 @@ def run(
             silent = ask([host.name for host in spare])
             for problem in itertools.chain(*silent.values()):
                 say(problem)
-            machines = on_those_left(spare, policy.ranks, silent)
+            machines = on_remaining_hosts(spare, policy.ranks, silent)
             ranks = sum(host.ranks for host in machines)
         if signals.ending is not None:
             say(f"{signals.ending.name} was to end the job: it does not start again")

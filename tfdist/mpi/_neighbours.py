@@ -63,7 +63,7 @@ def _failure(told: np.ndarray, index: int) -> int:
     return 0
 
 
-def do_without() -> None:
+def disable_neighbour_reads() -> None:
     """Have MPI send through shared memory instead of reading another rank's memory, in libraries that can."""
     # (Before the first large message. In libraries without this variable the look-up of its index fails.)
     files = re.findall(r"(/\S*/libmpi\w*\.so\S*)", Path("/proc/self/maps").read_text(errors="replace"))

@@ -22,7 +22,7 @@ import sys
 
 from tfdist.core import environment
 from tfdist.core.environment import Launch
-from tfdist.core.log import announce, speak_as
+from tfdist.core.log import announce, set_log_prefix
 from tfdist.transport.interfaces import SetupError
 
 NETWORK_MODULE = "MPIR_CVAR_CH4_NETMOD"
@@ -98,7 +98,7 @@ def _choose_module(device: str, launched: Launch) -> None:
     if module:
         environment.set_default(NETWORK_MODULE, module)
     elif module is None:
-        speak_as(launched.rank or 0)
+        set_log_prefix(launched.rank or 0)
         announce(_WARNING.format(device))
 
 
@@ -131,7 +131,7 @@ def fit_into_shared_memory(launched: Launch, size_bytes: int, free_bytes: int) -
             needed = least * ranks
             environment.set_default(CELLS, str(cells))
             environment.set_default(CELL_BYTES, str(cell_bytes))
-            speak_as(launched.rank or 0)
+            set_log_prefix(launched.rank or 0)
             announce(_SMALL.format(SHARED_MEMORY, size_bytes / 2**20))
     # Only the first rank checks the free space: MPI's start takes some of it.
     if not launched.local_rank and free_bytes * _SPARE_SHARE / 1024 < needed:

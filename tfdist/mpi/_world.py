@@ -13,13 +13,13 @@ from mpi4py import MPI
 
 from tfdist.core.environment import Launch
 from tfdist.core.flight_recorder import Recorder
-from tfdist.core.log import last_words
+from tfdist.core.log import write_last_message
 from tfdist.core.settings import Settings, settings_difference
 from tfdist.core.topology import layout
 from tfdist.core.trace_files import flight_recorder, job_name, new_folder
 from tfdist.mpi._first_meeting import FirstMeeting
 from tfdist.mpi._group import Communicators, Groups, MpiGroup
-from tfdist.mpi._neighbours import do_without, unreadable
+from tfdist.mpi._neighbours import disable_neighbour_reads, unreadable
 from tfdist.mpi._shared_memory import take_names_off
 from tfdist.mpi._states import MpiStates
 from tfdist.mpi._windows import Windows
@@ -27,7 +27,7 @@ from tfdist.processes import mapped_memory
 from tfdist.processes.deadline import END_SECONDS, START_SECONDS, end_by_alarm, process_deadline
 from tfdist.processes.launcher_watch import LauncherWatch
 from tfdist.processes.watchdog import Watchdog
-from tfdist.transport.awake import AwakeSeconds
+from tfdist.transport.awake import RunningSeconds
 from tfdist.transport.interfaces import Group, PeerError, SetupError
 from tfdist.transport.saves import PendingSave
 from tfdist.transport.saving import Saving
@@ -110,7 +110,7 @@ class MpiWorld(MpiGroup):
         self._machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self._unreadable = unreadable(comm, self._machine)
         if self._unreadable:
-            do_without()
+            disable_neighbour_reads()
         difference = settings_difference(comm.allgather(settings))
         if difference:
             raise SetupError(difference)
@@ -209,7 +209,7 @@ class MpiWorld(MpiGroup):
         """Wait for the ends of all ranks and return their notes; empty if one is gone after its end, without MPI's."""
         own, notes = np.array([note], np.int64), np.zeros(self.size, np.int64)
         request = self._comm.Iallgather(own, notes)
-        clock = AwakeSeconds()
+        clock = RunningSeconds()
         last_seen = next_look = 0.0
         lost = ""
         while not request.Test():
@@ -233,7 +233,7 @@ class MpiWorld(MpiGroup):
         return [int(note) for note in notes]
 
     def _say_and_abort(self, message: str) -> None:
-        last_words(f"tfdist: {message}")
+        write_last_message(f"tfdist: {message}")
         self.abort(1)
 
     def _abort(self, exit_code: int) -> None:

@@ -23,8 +23,10 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-SIGHTINGS = 3  # positive checks in succession until a report: at MPI's end the last rank may be a moment late
-_SIGHTINGS_OF_A_RANK = 6  # more than tfdist-run needs, which reports first
+CHECKS_BEFORE_REPORT = (
+    3  # positive checks in succession until a report: at MPI's end the last rank may be a moment late
+)
+_CHECKS_OF_A_RANK = 6  # more than tfdist-run needs, which reports first
 _LOOK_SECONDS = 1.0
 _OUTPUT_SECONDS = 0.2  # for the launcher to forward a message
 _PROXY = "hydra_pmi_proxy\n"
@@ -41,7 +43,7 @@ class AbsentRanks:
       sightings: number of positive checks in succession until ``look`` reports.
     """
 
-    def __init__(self, launcher: int, sightings: int = SIGHTINGS) -> None:
+    def __init__(self, launcher: int, sightings: int = CHECKS_BEFORE_REPORT) -> None:
         self._launcher = launcher
         self._wanted = sightings
         self._machines = 0
@@ -116,7 +118,7 @@ def main(rank: str, connection: int, seconds: float) -> None:
     pid = proxy = os.getppid()
     while proxy > 1 and _text(proxy, "comm") != _PROXY:
         proxy = _parent(proxy)
-    absent = AbsentRanks(_parent(proxy), _SIGHTINGS_OF_A_RANK) if proxy > 1 else None  # else the launcher is not Hydra
+    absent = AbsentRanks(_parent(proxy), _CHECKS_OF_A_RANK) if proxy > 1 else None  # else the launcher is not Hydra
     words, waited, last = "", 0.0, time.monotonic()
     while not words:
         if select.select([0], [], [], _LOOK_SECONDS)[0]:

@@ -65,12 +65,12 @@ class Watchdog:
         self._pid = os.getpid()
         self._starting: subprocess.Popen[bytes] | None = None
         connection = _connection()
-        handed_on = () if connection is None else (connection,)
+        exported_variables = () if connection is None else (connection,)
         arguments = map(str, (rank, size, self._pid, -1 if connection is None else connection))
         # (If no process can be started, the rank continues without.)
         with contextlib.suppress(OSError):
             command = [sys.executable, "-I", "-S", str(_PROGRAM), *arguments]
-            self._starting = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=handed_on, bufsize=0)
+            self._starting = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=exported_variables, bufsize=0)
 
     def begun(self) -> None:
         """Wait until the watchdog is no child of this process any more, because scripts may wait for all children."""

@@ -21,7 +21,7 @@ _NOTHING = (
 _START = "the beginning of model.fit, where the ranks compare their data"
 
 
-class EqualBatches:
+class EqualBatchCounts:
     """Makes the epoch iterator of Keras 3 end on all ranks after the same batch.
 
     If the number of batches is known on all ranks, the smallest number counts, without exchanges during an epoch.

@@ -23,7 +23,7 @@ from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.graph.markers import times, variable_key, variable_name
 from tfdist.training import gradient_rewrite
-from tfdist.training._held import HeldOutside
+from tfdist.training._replicas import EagerReplicas
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport import agreement
@@ -159,11 +159,11 @@ class EagerSteps:
             self._thread.own.pop(variable_key(source), None)
         return list(zip(self.gradients(sources, gradients, _APPLIED), sources, strict=True))
 
-    def _held(self, optimizer: Any, sources: Sequence[Any]) -> HeldOutside:
+    def _held(self, optimizer: Any, sources: Sequence[Any]) -> EagerReplicas:
         self._variables.applied_by(optimizer)
         read = [v for reference in self._reads.values() if (v := reference()) is not None]
         own = [v for v in optimizers.variables(optimizer) if tf_variables.has_name(v)]
-        return HeldOutside(self._variables, [*map(native, sources), *own, *read], self._reads.keys())
+        return EagerReplicas(self._variables, [*map(native, sources), *own, *read], self._reads.keys())
 
     def left(self, keys: Sequence[Hashable], names: Sequence[str], gradients: Sequence[Any]) -> list[Any]:
         """Return the averages of gradients that a function has returned.

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.training import gradient_rewrite
-from tfdist.training._fit_batches import EqualBatches
+from tfdist.training._fit_batches import EqualBatchCounts
 from tfdist.training.data_shard import shard
 from tfdist.training.fit_callbacks import Stops, agreeing
 from tfdist.training.function_step import FunctionSteps
@@ -55,7 +55,7 @@ class FitSteps:
         self._functions = functions
         self._variables = variables
         self._replicas = replicas
-        self._batches = EqualBatches(job)
+        self._batches = EqualBatchCounts(job)
         self.stops = Stops(job.ends_epoch, job.stop)
         self._awaiting = False  # True in fit, until its training iterator is made
         self._said_uncompiled = False
@@ -91,7 +91,7 @@ class FitSteps:
         self._quieten(given)
         return original(*bound.args, **bound.kwargs)
 
-    def one_voice(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    def log_on_rank_0(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Hook around ``evaluate`` and ``predict``, which each rank runs for itself: only rank 0 shows progress."""
         bound = inspect.signature(original).bind(model, *args, **kwargs)
         self._quieten(bound.arguments)

@@ -19,7 +19,7 @@ from tfdist.compat import variables as tf_variables
 from tfdist.compat.variables import native
 from tfdist.engine.collective import StopRequest
 from tfdist.graph.job import Job, LastSteps
-from tfdist.training._held import HeldOutside
+from tfdist.training._replicas import EagerReplicas
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport.interfaces import DisagreementError
@@ -118,10 +118,10 @@ def weights_and_state(model: Any, job: Job) -> list[Any]:
     return [native(v) for v in known if not random_state(v)]
 
 
-def held_by(model: Any, variables: SharedVariables) -> HeldOutside:
+def held_by(model: Any, variables: SharedVariables) -> EagerReplicas:
     """Return the variables of a trained model that must be the same on all ranks."""
     own = [v for v in optimizers.variables(getattr(model, "optimizer", None)) if tf_variables.has_name(v)]
-    return HeldOutside(variables, [*map(native, model.weights), *own])
+    return EagerReplicas(variables, [*map(native, model.weights), *own])
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from tfdist.graph.markers import handle_key
 from tfdist.graph.op_builder import build_meetings
 from tfdist.graph.traversal import ancestors
 from tfdist.training import variable_writes
-from tfdist.training._held import HeldOutside, rows_of
+from tfdist.training._replicas import EagerReplicas, rows_of
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
@@ -61,7 +61,7 @@ class FunctionSteps:
         self._eager = eager
         self._replicas = replicas
         self._earlier = earlier_graphs()
-        self._held: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], HeldOutside]] = weakref.WeakKeyDictionary()
+        self._held: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], EagerReplicas]] = weakref.WeakKeyDictionary()
 
     def call(self, function: Any, inputs: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Hook around every call of a traced function, a ``ConcreteFunction``.
@@ -95,12 +95,12 @@ class FunctionSteps:
         known = self._variables.by_handle
         arguments = [v for t in inputs if t.dtype == tf.resource and (v := known(t)) is not None]
         # The gradients it returns, the variables it sets, and the variables that were its arguments in earlier calls.
-        handed_on, set_inside, prepared = state.prepared or ({}, [], ())
+        exported_variables, set_inside, prepared = state.prepared or ({}, [], ())
         if (given := tuple(tf_variables.handle_number(v.handle) for v in arguments)) not in prepared:
             _check_accumulated(graph, state, _outside(graph, state, inputs))
-            handed_on = self._prepare(graph, state, inputs, arguments)
-            set_inside = self._set_inside(graph, state) if handed_on or state.leaves else []
-            state.prepared = handed_on, set_inside, {*prepared, given}
+            exported_variables = self._prepare(graph, state, inputs, arguments)
+            set_inside = self._set_inside(graph, state) if exported_variables or state.leaves else []
+            state.prepared = exported_variables, set_inside, {*prepared, given}
         self._variables.share_set(_SET)
         carrier = self._replicas.before(state.collectives, self._held[graph][given]) if state.collectives else None
         for collective in state.collectives:
@@ -109,8 +109,8 @@ class FunctionSteps:
             meet(sum(t.shape.num_elements() * t.dtype.size for t in inputs if t.dtype != tf.resource))
         result = self.failing_plainly(call)
         self._replicas.after(carrier)
-        if handed_on:
-            result = self._averaged(result, handed_on, _outside(graph, state, inputs))
+        if exported_variables:
+            result = self._averaged(result, exported_variables, _outside(graph, state, inputs))
         if set_inside:
             self._variables.check_same([v for r in set_inside if (v := r()) is not None], graph.name)
         return result
@@ -168,7 +168,7 @@ class FunctionSteps:
             self._variables.share(used)
         if state.collectives:
             self._held.setdefault(graph, {})[tuple(tf_variables.handle_number(v.handle) for v in arguments)] = (
-                HeldOutside(
+                EagerReplicas(
                     self._variables,
                     [*_captured(graph), *arguments],
                     loss_reads([tensor for mark in state.marks for tensor in mark.sources]),
@@ -181,10 +181,10 @@ class FunctionSteps:
         self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], call: Callable[[], Any]
     ) -> Any:
         """Build the call inside another function, after that function's earlier exchanges and before its later ones."""
-        handed_on = variable_writes.returned(graph)
+        exported_variables = variable_writes.returned(graph)
         outside = _outside(graph, state, inputs)
         _check_accumulated(graph, state, outside)
-        function_state.include(state, outside, except_for=[one.marker for one in handed_on.values()])
+        function_state.include(state, outside, except_for=[one.marker for one in exported_variables.values()])
         outer = function_state.current()
         assert outer is not None
         if state.collectives:
@@ -201,10 +201,10 @@ class FunctionSteps:
             own.last = [op for op in outer.get_operations()[known:] if op.type.endswith("PartitionedCall")] or own.last
         else:
             result = call()
-        return self._marked(result, handed_on, outside) if handed_on else result
+        return self._marked(result, exported_variables, outside) if exported_variables else result
 
     def _marked(
-        self, result: Any, handed_on: dict[int, Returned], outside: Mapping[Hashable | None, Hashable | None]
+        self, result: Any, exported_variables: dict[int, Returned], outside: Mapping[Hashable | None, Hashable | None]
     ) -> Any:
         """Mark the gradients among the results again, for the outer function."""
         of = tuple(marking.tensor_key(t) for t in tf.nest.flatten(result) if isinstance(t, tf.Tensor))
@@ -213,10 +213,10 @@ class FunctionSteps:
             key = one.marker.variable
             return marking.marked_again(one.marker, outside.get(key, key), value, of, each=not one.itself)
 
-        return _with_gradients(result, handed_on, lambda found: [mark(one, value) for one, value in found])
+        return _with_gradients(result, exported_variables, lambda found: [mark(one, value) for one, value in found])
 
     def _averaged(
-        self, result: Any, handed_on: dict[int, Returned], outside: Mapping[Hashable | None, Hashable | None]
+        self, result: Any, exported_variables: dict[int, Returned], outside: Mapping[Hashable | None, Hashable | None]
     ) -> Any:
         """Replace the gradients among the results with averages, for the eager caller."""
 
@@ -232,7 +232,7 @@ class FunctionSteps:
                 values[i] = value
             return values
 
-        return _with_gradients(result, handed_on, average)
+        return _with_gradients(result, exported_variables, average)
 
     def failing_plainly(self, call: Callable[[], Any]) -> Any:
         """Run a call, and raise the original error of a failed collective instead of TensorFlow's error."""
@@ -281,7 +281,7 @@ def _outside(
 
 
 def _with_gradients(
-    result: Any, handed_on: dict[int, Returned], replace: Callable[[list[tuple[Returned, Any]]], list[Any]]
+    result: Any, exported_variables: dict[int, Returned], replace: Callable[[list[tuple[Returned, Any]]], list[Any]]
 ) -> Any:
     """Return a function's results with replaced gradients.
 
@@ -293,8 +293,8 @@ def _with_gradients(
     flat = tf.nest.flatten(result)
     found, place = [], 0
     for number, item in enumerate(flat):
-        if place in handed_on and item is not None:
-            found.append((number, handed_on[place], item))
+        if place in exported_variables and item is not None:
+            found.append((number, exported_variables[place], item))
         place += len([x for x in tf.nest.flatten(item, expand_composites=True) if x is not None])
     for (number, *_), gradient in zip(found, replace([(m, g) for _, m, g in found]), strict=True):
         flat[number] = gradient

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tfdist.compat.graphs import control_flow, is_symbolic, order, unconstrained
+from tfdist.compat.graphs import control_flow, is_symbolic, order, without_control_dependencies
 from tfdist.core import exclusions
 from tfdist.graph import function_state, marking
 from tfdist.graph.conditions import own_condition
@@ -184,7 +184,7 @@ def average_behind(values: Sequence[tf.Tensor], writes: str, state: GraphState, 
     return bool(pending)
 
 
-def averaged_themselves(tensors: Sequence[Gradient], job: Job) -> list[bool]:
+def average_unchanged(tensors: Sequence[Gradient], job: Job) -> list[bool]:
     """Put averages behind the tensors that are unchanged gradients, and return for each tensor whether it is one.
 
     Values that a script computes from gradients do not count, because each rank may compute them differently, for
@@ -318,5 +318,9 @@ def _build(
     if tf.executing_eagerly():
         return reducer.reduce(gradients, names, job.world)
     graph = tf.compat.v1.get_default_graph()
-    with unconstrained(graph, beside), graph.control_dependencies(after), tf.name_scope("tfdist/average"):
+    with (
+        without_control_dependencies(graph, beside),
+        graph.control_dependencies(after),
+        tf.name_scope("tfdist/average"),
+    ):
         return reducer.reduce(gradients, names, job.world)

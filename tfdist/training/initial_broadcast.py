@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.compat.graphs import unconstrained
+from tfdist.compat.graphs import without_control_dependencies
 from tfdist.graph.graph_state import state_of
 from tfdist.graph.job import Job
 from tfdist.transport.interfaces import DisagreementError
-from tfdist.variables.initial_sync import INITIALISER, Values, Visitor, meet
+from tfdist.variables.initial_sync import INITIALISER, Participant, Values, meet
 from tfdist.variables.session_variables import array
 
 _one_at_a_time = threading.Lock()
@@ -40,7 +40,7 @@ def broadcast_behind(initializer: tf.Operation, variables: Sequence[Any], job: J
         return initializer
     names = [v.name for v in chosen]
     plan = [f"variable {v.name} {v.dtype.base_dtype.name} {v.shape}" for v in chosen]
-    visitor = Visitor(INITIALISER, plan)
+    visitor = Participant(INITIALISER, plan)
 
     def call(*values: np.ndarray) -> list[np.ndarray]:
         own = {name: array(value) for name, value in zip(names, values, strict=True)}
@@ -52,7 +52,7 @@ def broadcast_behind(initializer: tf.Operation, variables: Sequence[Any], job: J
             state.failures.note(error)
             raise
 
-    with unconstrained(graph), tf.name_scope("tfdist/broadcast"):
+    with without_control_dependencies(graph), tf.name_scope("tfdist/broadcast"):
         with tf.control_dependencies([initializer]):
             values = [_read(v) for v in chosen]
         with tf.device("/device:CPU:0"):

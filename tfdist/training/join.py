@@ -36,7 +36,7 @@ def join(job: Job, sessions: SessionSteps) -> int:
     job.world.announce("running")
     steps: list[int] = job.world.control.all_gather_object(trained, "the end of tfdist.join")
     last = steps.index(max(steps))
-    initial_sync.begin(job.world.control, initial_sync.Visitor("join", [], root=last), sessions.variables(session))
+    initial_sync.begin(job.world.control, initial_sync.Participant("join", [], root=last), sessions.variables(session))
     return last
 
 

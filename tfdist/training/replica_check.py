@@ -16,8 +16,8 @@ from tfdist.engine.collective import Collective
 from tfdist.graph.job import Job
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import DisagreementError
-from tfdist.variables import comparison, held
-from tfdist.variables.held import Holder
+from tfdist.variables import comparison, replica_variables
+from tfdist.variables.replica_variables import ReplicaVariables
 
 OFF, AUTO = "off", "auto"
 _SHARE = 0.004  # largest share of the training time for comparisons, after the first steps
@@ -88,7 +88,7 @@ class _Steps:
         self.before = before
         self.noted = 0
         self.since: int | None = None
-        self.holder: Holder | None = None
+        self.holder: ReplicaVariables | None = None
         self.final: tuple[int, int] | None = None
         self._looked = (0, 0.0)  # step and time of the last fingerprint
 
@@ -97,16 +97,16 @@ class _Steps:
         if self.final is not None and self.final[0] == step:
             return self.final[1]
         try:
-            return held.digest(self.holder) if self.holder is not None and self.holder.complete else 0
+            return replica_variables.digest(self.holder) if self.holder is not None and self.holder.complete else 0
         except Exception:  # at the end of the program the session may be closed
             return 0
 
-    def note(self, holder: Holder, step: int) -> int:
+    def note(self, holder: ReplicaVariables, step: int) -> int:
         """Return this rank's fingerprint before a step and, in the lowest 6 bits, the exponent of ``wanted``."""
         start = time.perf_counter()
         last_step, last = self._looked
         step_seconds = (start - last) / (step - last_step) if last and step > last_step else 0.0
-        found = held.digest(holder)
+        found = replica_variables.digest(holder)
         now = time.perf_counter()
         self._looked = step, now
         self.noted = step - 1
@@ -126,7 +126,7 @@ class ReplicaCheck:
         self._eager: weakref.WeakKeyDictionary[Any, _Steps] = weakref.WeakKeyDictionary()  # by optimizer
         self._carriers: weakref.WeakSet[Collective] = weakref.WeakSet()
 
-    def before(self, collectives: Iterable[Collective], holder: Holder) -> Collective | None:
+    def before(self, collectives: Iterable[Collective], holder: ReplicaVariables) -> Collective | None:
         """Attach a fingerprint to a collective before a call that averages gradients, if a comparison is due.
 
         Args:
@@ -149,7 +149,7 @@ class ReplicaCheck:
             carrier.note = steps.note(holder, step)
         return carrier
 
-    def _steps_of(self, carrier: Collective, holder: Holder, setting: str) -> _Steps:
+    def _steps_of(self, carrier: Collective, holder: ReplicaVariables, setting: str) -> _Steps:
         """Return the steps of the training of these variables. Another model may use a collective of the same name."""
         self._carriers.add(carrier)
         known = carrier.checks
@@ -182,7 +182,7 @@ class ReplicaCheck:
             self._job.data_comparison.compare(self._job.world.control)
         self._compare(carrier.check, notes, carrier.check.holder, set_by_script)
 
-    def eagerly(self, optimizer: Any, holder: Callable[[], Holder]) -> None:
+    def eagerly(self, optimizer: Any, holder: Callable[[], ReplicaVariables]) -> None:
         """Compare the variables, if it is due, before an optimizer applies gradients eagerly.
 
         Collective, if a comparison is due: all ranks. Raises as ``after`` does.
@@ -200,18 +200,18 @@ class ReplicaCheck:
             note = steps.note(there, steps.before)
             self._compare(steps, self._job.world.control.arrive(comparison.PLACE, note), there)
 
-    def _compare(self, steps: _Steps, notes: list[int], holder: Holder, set_by_script: bool = False) -> None:
+    def _compare(self, steps: _Steps, notes: list[int], holder: ReplicaVariables, set_by_script: bool = False) -> None:
         steps.schedule.compared(steps.noted + 1, [note & ((1 << _POWER_BITS) - 1) for note in notes])
         if len({note >> _POWER_BITS for note in notes}) > 1:
             take = comparison.SET_BY_SCRIPT if set_by_script else comparison.ROUNDING
             comparison.settle(self._job.world.control, holder, self._told, steps.since or 0, steps.noted, take)
         steps.since = steps.noted
 
-    def now(self, place: str, holder: Holder) -> None:
+    def now(self, place: str, holder: ReplicaVariables) -> None:
         """Compare the variables of the ranks now. Collective: all ranks. Raises as ``after`` does."""
         if self._job.switches.settings.check == OFF:
             return
-        if len(set(self._job.world.control.arrive(place, held.digest(holder)))) > 1:
+        if len(set(self._job.world.control.arrive(place, replica_variables.digest(holder)))) > 1:
             comparison.settle(self._job.world.control, holder, self._told, None, 0)
 
     def ask(self) -> None:
@@ -219,7 +219,7 @@ class ReplicaCheck:
         for carrier in self._carriers:
             carrier.asks = True
 
-    def closing(self, holder: Holder) -> None:
+    def closing(self, holder: ReplicaVariables) -> None:
         """Take a last fingerprint before a session is closed, if there were steps since the last comparison."""
         for carrier in self._carriers:
             if carrier.check.holder is holder and _unseen(carrier):

@@ -20,7 +20,7 @@ from tfdist.core.log import announce
 from tfdist.graph.graph_state import GraphState, Reach, fetched_operations, make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.training import variable_writes
-from tfdist.training._held import HeldInSession
+from tfdist.training._replicas import SessionReplicas
 from tfdist.training.moments import Moments
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.variables import initial_sync
@@ -49,7 +49,7 @@ class SessionSteps:
         self._job = job
         self._replicas = replicas
         self._trained: weakref.ref[Any] | None = None
-        self._held: weakref.WeakKeyDictionary[Any, HeldInSession] = weakref.WeakKeyDictionary()
+        self._held: weakref.WeakKeyDictionary[Any, SessionReplicas] = weakref.WeakKeyDictionary()
         self._warned = self._told_of_set = False
         self._earlier = earlier_graphs()
         self._moments = moments
@@ -90,7 +90,7 @@ class SessionSteps:
         own = tuple(sorted(state.own.get(session, set()) - trained))
         initial_sync.begin(
             self._job.world.control,
-            initial_sync.Visitor(initial_sync.STEP, plan, state.broadcasts, own),
+            initial_sync.Participant(initial_sync.STEP, plan, state.broadcasts, own),
             self.variables(session),
         )
         self._job.open(state.world_collectives)
@@ -146,7 +146,7 @@ class SessionSteps:
         """Run a call that executes collectives. Collective: the ranks of these collectives."""
 
         if session not in self._held:
-            self._held[session] = HeldInSession(session, self._run)
+            self._held[session] = SessionReplicas(session, self._run)
         holder = self._held[session]
         for collective in reach.collectives:
             collective.evaluates = not reach.updates

@@ -15,7 +15,7 @@ from tfdist.processes.process_state import GONE, STOPPED
 from tfdist.transport.calls import Call, Report, circle
 from tfdist.transport.interfaces import PeerError
 from tfdist.transport.state_line import RankState, clipped
-from tfdist.transport.whereabouts import NOBODY, ranks_in_words, silent_seconds, whereabouts
+from tfdist.transport.whereabouts import NOBODY, ranks_text, silent_seconds, whereabouts
 
 if TYPE_CHECKING:
     from tfdist.core.flight_recorder import Recorder
@@ -56,7 +56,7 @@ class Waiting(Protocol):
         """Publish that a wait has become long."""
 
 
-class Manner(NamedTuple):
+class WaitOptions(NamedTuple):
     """Arguments of a wait: see ``stall_detection.StallDetector.wait``."""
 
     place: str
@@ -92,7 +92,7 @@ class LongWait:
       manner: arguments of the wait.
     """
 
-    def __init__(self, own: Waiting, states: Ranks, settings: Settings, request: Request, manner: Manner) -> None:
+    def __init__(self, own: Waiting, states: Ranks, settings: Settings, request: Request, manner: WaitOptions) -> None:
         self._own, self._states, self._settings = own, states, settings
         self._request, self._manner, self._call = request, manner, manner.call
         self._rank = states.rank
@@ -138,7 +138,7 @@ class LongWait:
         behind = missing and all(others[r].kind == "moving" and others[r].answers for r in missing)
         limit = self._settings.stall_abort_seconds * (_BEHIND if behind else 1)
         if waited - self._excused_seconds > limit:
-            who = f"{ranks_in_words(missing)} ({whereabouts(others, missing)})" if missing else NOBODY
+            who = f"{ranks_text(missing)} ({whereabouts(others, missing)})" if missing else NOBODY
             remedy = self._remedy(others, missing)
             raise PeerError(f"rank {self._rank} has waited {waited:.0f} s in {self._place} for {who}. {remedy}")
 
@@ -186,7 +186,7 @@ class LongWait:
             raise PeerError(
                 f"rank {failed[0]} ended {others[failed[0]].what} while rank {self._rank} waits in {self._place}."
             )
-        raise PeerError(f"{ranks_in_words(ended)} ended while rank {self._rank} waits in {self._place}. {_ALIKE}")
+        raise PeerError(f"{ranks_text(ended)} ended while rank {self._rank} waits in {self._place}. {_ALIKE}")
 
     def _may_be_missed(self, state: RankState) -> bool:
         """Whether a rank may not have come: while messages are on the way, a rank that ended well was here before."""
@@ -245,7 +245,7 @@ class LongWait:
             place, self._trace_place = self._trace_place, ""
             more = f" (python -m tfdist trace {place} says more)" if place else ""
             log(
-                f"{ranks_in_words(present)} waited {waited:.0f} s in {self._place}; "
+                f"{ranks_text(present)} waited {waited:.0f} s in {self._place}; "
                 f"missing: {whereabouts(others, missing) or NOBODY}{more}"
             )
 

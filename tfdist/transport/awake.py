@@ -13,7 +13,7 @@ from collections.abc import Callable
 _LONGEST_SECONDS = 1.0  # counted between two calls of ``passed``, at most
 
 
-class AwakeSeconds:
+class RunningSeconds:
     """Seconds since the start of a wait in which this process could run.
 
     Args:

@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from tfdist.core.flight_recorder import SILENT, Recorder
-from tfdist.core.log import last_words
+from tfdist.core.log import write_last_message
 from tfdist.core.settings import Settings
 from tfdist.processes.process_state import GONE
-from tfdist.transport._long_wait import LongWait, Manner, Request
-from tfdist.transport.awake import AwakeSeconds
+from tfdist.transport._long_wait import LongWait, Request, WaitOptions
+from tfdist.transport.awake import RunningSeconds
 from tfdist.transport.callers import Callers
 from tfdist.transport.calls import Call, Report, line_number
 from tfdist.transport.interfaces import PeerError
@@ -261,7 +261,7 @@ class StallDetector:
         """
         try:
             self.check(place)
-            self._wait(request, Manner(place, ranks, moving, background, patient, entered))
+            self._wait(request, WaitOptions(place, ranks, moving, background, patient, entered))
         except BaseException as error:
             self._abandoned.append(request)
             self.give_up(error)
@@ -278,13 +278,13 @@ class StallDetector:
         self.check(place)
         background = threading.current_thread() is not threading.main_thread()
         try:
-            self._wait(request, Manner(place, [rank], background=background, news=True), in_step=True)
+            self._wait(request, WaitOptions(place, [rank], background=background, news=True), in_step=True)
         except PeerError as error:
             self.give_up(error)
             raise
 
-    def _wait(self, request: Request, manner: Manner, in_step: bool = False) -> None:
-        clock = AwakeSeconds()
+    def _wait(self, request: Request, manner: WaitOptions, in_step: bool = False) -> None:
+        clock = RunningSeconds()
         long = None
         done = False
         try:
@@ -312,7 +312,7 @@ class StallDetector:
           place: the same words on every rank that waits for the same thing.
           ranks: the awaited ranks; None: all.
         """
-        manner = Manner(place, ranks, entered=self.enter_place(place, ranks))
+        manner = WaitOptions(place, ranks, entered=self.enter_place(place, ranks))
 
         def late(call: BlockingCall) -> None:
             try:
@@ -334,7 +334,7 @@ class StallDetector:
         """
 
         def late(call: BlockingCall) -> None:
-            clock = AwakeSeconds()
+            clock = RunningSeconds()
             last_seen = 0.0
             while not call.returned.wait(_ANNOUNCE_SECONDS):
                 lost, waited = self.lost(), clock.passed()
@@ -353,7 +353,7 @@ class StallDetector:
         """Print an error and end the job, where nothing can catch the error."""
         self.give_up(error)
         trace = f"\ntfdist: what each rank did last: python -m tfdist trace {self.recorder.place}"
-        last_words(
+        write_last_message(
             f"tfdist: rank {self._states.rank} of {self._states.size} failed:\n{type(error).__name__}: {error}"
             f"{trace * bool(self.recorder.place)}"
         )

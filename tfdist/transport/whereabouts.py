@@ -12,7 +12,7 @@ NOBODY = "nobody: all are here, and their messages are on the way"
 _SILENT_SECONDS = 10.0  # a rank that has not noted its place for so long does not run
 
 
-def ranks_in_words(ranks: Sequence[int]) -> str:
+def ranks_text(ranks: Sequence[int]) -> str:
     """Return the ranks' numbers as text."""
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, sorted(ranks)))
 

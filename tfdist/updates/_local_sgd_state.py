@@ -12,8 +12,8 @@ from tfdist.compat.variables import native
 from tfdist.graph import function_state
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.updates._optimizer_state import Slot
-from tfdist.updates.bmuf import Rule
-from tfdist.updates.checkpointed import graph_variable
+from tfdist.updates.bmuf import BlockSettings
+from tfdist.updates.error_feedback import graph_variable
 
 _FOR_EVER = 2**40
 Make = Callable[[str, Sequence[int], Any, float], Any]
@@ -33,7 +33,7 @@ class LocalSGDState:
       keys: keys of the trained variables (``markers.variable_key``).
       made: variables that this state has made.
       position: number of local steps in the open block; below 0: minus the number of warm-up steps that are left.
-      lookahead: factor of ``Rule.lookahead`` with which this block began; None without a filter.
+      lookahead: factor of ``BlockSettings.lookahead`` with which this block began; None without a filter.
       starts: values of the variables at the block's beginning; empty without a filter.
       changes: changes of the variables by the last block; empty without a filter.
       statistics: moving statistics, which a block's end sets to the mean over the ranks.
@@ -41,7 +41,7 @@ class LocalSGDState:
       taken_over: True if another optimizer trains these variables now.
     """
 
-    def __init__(self, variables: Sequence[Any], rule: Rule, make: Make) -> None:
+    def __init__(self, variables: Sequence[Any], rule: BlockSettings, make: Make) -> None:
         self.variables = [native(v) for v in variables]
         self.names = [variable_name(v) for v in variables]
         self.keys = [variable_key(v) for v in self.variables]
@@ -81,7 +81,7 @@ class LocalSGDState:
         return tf.debugging.assert_greater(position, tf.constant(-_FOR_EVER // 2, tf.int64), message=told)
 
 
-def of_keras(optimizer: Any, variables: Sequence[Any], rule: Rule) -> LocalSGDState:
+def of_keras(optimizer: Any, variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:
     """Make a state whose variables belong to an optimizer of Keras 3, which saves them."""
 
     def make(name: str, shape: Sequence[int], dtype: Any, value: float) -> Any:
@@ -94,7 +94,7 @@ def of_keras(optimizer: Any, variables: Sequence[Any], rule: Rule) -> LocalSGDSt
     return LocalSGDState(variables, rule, make)
 
 
-def of_graph(variables: Sequence[Any], rule: Rule) -> LocalSGDState:
+def of_graph(variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:
     """Make a state whose variables are in a graph. A Saver that is made later saves all variables of the graph."""
 
     def make(name: str, shape: Sequence[int], dtype: Any, value: float) -> Any:
@@ -103,7 +103,7 @@ def of_graph(variables: Sequence[Any], rule: Rule) -> LocalSGDState:
     return LocalSGDState(variables, rule, make)
 
 
-def of_optimizer(optimizer: Any, variables: Sequence[Any], rule: Rule) -> LocalSGDState:
+def of_optimizer(optimizer: Any, variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:
     """Make a state whose variables are tracked by an optimizer, so that ``tf.train.Checkpoint`` saves them."""
     holder = tf.Module()
     holder.made = []
@@ -118,7 +118,7 @@ def of_optimizer(optimizer: Any, variables: Sequence[Any], rule: Rule) -> LocalS
     return state
 
 
-def make_for(optimizer: Any, variables: Sequence[Any], rule: Rule) -> LocalSGDState:
+def make_for(optimizer: Any, variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:
     """Make a state for the current context: a session's graph, Keras 3, or another optimizer."""
     if function_state.in_session():
         return of_graph(variables, rule)

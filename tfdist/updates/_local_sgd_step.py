@@ -16,7 +16,7 @@ from tfdist.graph.markers import Gradient, variable_name
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport.interfaces import Group
 from tfdist.updates._local_sgd_state import LocalSGDState
-from tfdist.updates.bmuf import Rule
+from tfdist.updates.bmuf import BlockSettings
 from tfdist.updates.conditional import value_now
 from tfdist.variables.eager_variables import batch_statistic
 
@@ -33,7 +33,7 @@ class OwnGradients:
       warmup: reducer for the steps of the warm-up.
     """
 
-    def __init__(self, state: LocalSGDState, rule: Rule, warmup: Reducer) -> None:
+    def __init__(self, state: LocalSGDState, rule: BlockSettings, warmup: Reducer) -> None:
         self._state = state
         self._rule = rule
         self._warmup = warmup
@@ -72,7 +72,7 @@ class LocalSGDStep:
       rule: settings of blocks.
     """
 
-    def __init__(self, job: Job, variables: SharedVariables, state: LocalSGDState, rule: Rule) -> None:
+    def __init__(self, job: Job, variables: SharedVariables, state: LocalSGDState, rule: BlockSettings) -> None:
         self._job = job
         self._state = state
         self._rule = rule

@@ -38,7 +38,7 @@ class Accumulations(Stage):
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._known: weakref.WeakKeyDictionary[Any, dict[Hashable, StepSums]] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Any, dict[Hashable, GradientAccumulator]] = weakref.WeakKeyDictionary()
 
     def update(self, update: Update, go_on: GoOn) -> Any:
         return go_on(update.with_(held=self._held(update.optimizer, update.pairs)))
@@ -86,7 +86,7 @@ class Accumulated:
     """
 
     def __init__(
-        self, job: Job, steps: int, known: dict[Hashable, StepSums], keys: tuple[Hashable | None, ...]
+        self, job: Job, steps: int, known: dict[Hashable, GradientAccumulator], keys: tuple[Hashable | None, ...]
     ) -> None:
         self.steps = steps
         self.due: tf.Tensor | None = None
@@ -95,9 +95,9 @@ class Accumulated:
         self._keys = keys
         self._all_due: dict[int, tf.Tensor] = {}
 
-    def sums(self, collective: Collective) -> StepSums:
+    def sums(self, collective: Collective) -> GradientAccumulator:
         """See ``step_sums.Accumulation``. A function that is traced again continues with the same sums."""
-        sums = StepSums(collective.name, collective.exchanges, self.steps, self._job)
+        sums = GradientAccumulator(collective.name, collective.exchanges, self.steps, self._job)
         if function_state.in_session():
             return sums
         return self._known.setdefault((self._keys, collective), sums)
@@ -127,7 +127,7 @@ def _all_alike(dues: Sequence[tf.Tensor]) -> tf.Tensor:
         return tf.reduce_all(stacked)
 
 
-class StepSums:
+class GradientAccumulator:
     """Sums of the gradients of several steps, for one collective. See ``step_sums.Sums``.
 
     Args:

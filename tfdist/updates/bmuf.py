@@ -19,7 +19,7 @@ from tfdist.core.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class BlockSettings:
     """Settings of blocks and of their filter.
 
     Attributes:
@@ -41,7 +41,7 @@ class Rule:
     nesterov: bool
 
     @classmethod
-    def of(cls, settings: Settings, size: int) -> Rule | None:
+    def of(cls, settings: Settings, size: int) -> BlockSettings | None:
         """Make a rule from the settings; return None if gradients are averaged in each step."""
         if settings.sync == "gradients":
             return None

@@ -22,7 +22,7 @@ _MOVED = (
 )
 
 
-class WhenDue(Stage):
+class ConditionalUpdates(Stage):
     """Stage that puts an update into a condition if it is not due in each step.
 
     Args:

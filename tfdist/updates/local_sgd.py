@@ -28,7 +28,7 @@ from tfdist.training.steps import Steps
 from tfdist.updates import _local_sgd_state, _optimizer_state
 from tfdist.updates._local_sgd_state import LocalSGDState
 from tfdist.updates._local_sgd_step import LocalSGDStep, OwnGradients
-from tfdist.updates.bmuf import Rule
+from tfdist.updates.bmuf import BlockSettings
 from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 from tfdist.variables.eager_variables import mean_of_ranks
 
@@ -133,11 +133,11 @@ class LocalSGD(Stage):
                 "this rank alone. Call tfdist.end_block() on all ranks before, or save after whole blocks"
             )
 
-    def _rule(self) -> Rule | None:
+    def _rule(self) -> BlockSettings | None:
         switches = self._job.switches
-        return None if switches.alone_depth else Rule.of(switches.settings, self._job.world.size)
+        return None if switches.alone_depth else BlockSettings.of(switches.settings, self._job.world.size)
 
-    def _state(self, optimizer: Any, pairs: Pairs, rule: Rule) -> LocalSGDState:
+    def _state(self, optimizer: Any, pairs: Pairs, rule: BlockSettings) -> LocalSGDState:
         variables = [variable for gradient, variable in pairs if gradient is not None]
         if function_state.in_session():
             return _of_graph(variables, rule)
@@ -160,7 +160,7 @@ class LocalSGD(Stage):
             )
         return state
 
-    def _add(self, optimizer: Any, variables: Sequence[Any], rule: Rule) -> None:
+    def _add(self, optimizer: Any, variables: Sequence[Any], rule: BlockSettings) -> None:
         keys = {variable_key(native(v)) for v in variables}
         for other in self._states.values():
             if other.taken_over or keys.isdisjoint(other.keys):
@@ -205,7 +205,7 @@ class LocalSGD(Stage):
         return {name: np.asarray(value) for name, value in new.items()}
 
 
-class OwnSteps(Stage):
+class LocalSteps(Stage):
     """Stage that keeps each rank's own gradients in a block of local steps.
 
     Args:
@@ -227,7 +227,7 @@ def _open(position: Any) -> bool:
     return position is not None and position > 0
 
 
-def _of_graph(variables: Sequence[Any], rule: Rule) -> LocalSGDState:
+def _of_graph(variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:
     """Return the state for variables in a session's graph. Two places that train the same variables share one state."""
     with tf.init_scope():
         graph = tf.compat.v1.get_default_graph()

@@ -26,7 +26,7 @@ from tfdist.graph.job import Job
 from tfdist.graph.markers import times
 from tfdist.training.steps import Steps
 from tfdist.updates import loss_scale
-from tfdist.updates.checkpointed import graph_variable
+from tfdist.updates.error_feedback import graph_variable
 from tfdist.updates.loss_scale import Constant, LogMax, LossScale, LossScaleState
 from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 

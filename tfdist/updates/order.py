@@ -6,13 +6,13 @@ import functools
 
 from tfdist.training.steps import Steps
 from tfdist.updates.accumulation import Accumulations
-from tfdist.updates.checkpointed import left_over_of
-from tfdist.updates.conditional import WhenDue
+from tfdist.updates.conditional import ConditionalUpdates
 from tfdist.updates.divergence import DivergenceGuard
+from tfdist.updates.error_feedback import error_feedback_of
 from tfdist.updates.larc_of_settings import LarcOfSettings
-from tfdist.updates.local_sgd import OwnSteps, local_sgd_of
+from tfdist.updates.local_sgd import LocalSteps, local_sgd_of
 from tfdist.updates.loss_scaling import loss_scaling_of
-from tfdist.updates.pipeline import Known, Pipeline, Reduce, SetAlike
+from tfdist.updates.pipeline import NoteTrained, Pipeline, Reduce, SetSameValues
 from tfdist.updates.wrapped import WrappedOptimizers
 
 
@@ -23,14 +23,14 @@ def pipeline_of(steps: Steps) -> Pipeline:
     return Pipeline(
         [
             WrappedOptimizers(job),  # with tfdist.horovod nothing is averaged automatically
-            Known(steps),
+            NoteTrained(steps),
             Accumulations(job),  # before the exchange, which counts the accumulated steps
-            OwnSteps(blocks),
-            Reduce(steps, left_over_of(steps).built),
+            LocalSteps(blocks),
+            Reduce(steps, error_feedback_of(steps).built),
             blocks,  # a block's beginning and end surround all operations that set its variables
-            SetAlike(steps),
+            SetSameValues(steps),
             loss_scaling_of(steps),  # decides on averages, so that all ranks leave the same updates out
-            WhenDue(job),
+            ConditionalUpdates(job),
             DivergenceGuard(job),  # checks only updates that are applied
             LarcOfSettings(job),  # last, to use the norms of the final gradients
         ]

@@ -125,7 +125,7 @@ class Pipeline:
             stage.built(optimizer, variables)
 
 
-class Known(Stage):
+class NoteTrained(Stage):
     """Stage that notes the trained variables and the optimizer in a graph, or the optimizer's variables outside."""
 
     def __init__(self, steps: Steps) -> None:
@@ -168,7 +168,7 @@ class Reduce(Stage):
         return averages
 
 
-class SetAlike(Stage):
+class SetSameValues(Stage):
     """Stage after which variables are set to the same values on all ranks."""
 
     def __init__(self, steps: Steps) -> None:

@@ -14,7 +14,7 @@ from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import Channel, DisagreementError
-from tfdist.variables.held import READ, TRAINED, Held, Holder
+from tfdist.variables.replica_variables import READ, TRAINED, ReplicaVariable, ReplicaVariables
 
 PLACE = "the comparison of what the ranks hold"
 _UNITS_A_STEP = 8.0  # units in the last place
@@ -92,7 +92,7 @@ def distance(own: np.ndarray, first: np.ndarray, steps: int) -> Distance:
 
 
 def settle(
-    control: Channel, holder: Holder, told: set[str], since: int | None, step: int, take: str = ROUNDING
+    control: Channel, holder: ReplicaVariables, told: set[str], since: int | None, step: int, take: str = ROUNDING
 ) -> None:
     """Settle a difference between the ranks' fingerprints: take rank 0's values, or raise.
 
@@ -140,12 +140,12 @@ def settle(
         announce(take.format(held[wanted[0]].name, len(wanted) - 1, worst))
 
 
-def _consequence(one: Held) -> int:
+def _consequence(one: ReplicaVariable) -> int:
     """Return a sort key with causes first: untrained variables that the loss reads, an optimizer's scalars, others."""
     return 0 if one.kind == READ else 2 if one.kind == TRAINED or one.variable.shape.rank else 1
 
 
-def _told(one: Held, rank: int, far: Distance, count: int, since: int | None, step: int) -> str:
+def _told(one: ReplicaVariable, rank: int, far: Distance, count: int, since: int | None, step: int) -> str:
     what = {TRAINED: "which is trained", READ: "which the loss reads"}.get(one.kind, f"a variable {one.kind}")
     place = f" at {list(far.at)}" if far.at else ""
     more = f" (the first of {count} variables that differ)" if count > 1 else ""

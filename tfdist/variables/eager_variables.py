@@ -66,7 +66,7 @@ def take_values(wanted: Sequence[Any], root: int, job: Job) -> None:
       DisagreementError: the ranks have different variables.
     """
     variables = EagerVariables(wanted)
-    initial_sync.begin(job.world.control, initial_sync.Visitor("values", variables.plan, root=root), variables)
+    initial_sync.begin(job.world.control, initial_sync.Participant("values", variables.plan, root=root), variables)
 
 
 def average_values(wanted: Sequence[Any], job: Job) -> None:

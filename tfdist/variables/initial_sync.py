@@ -34,7 +34,7 @@ class Variables(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Visitor:
+class Participant:
     """A rank that arrives, with the facts that it sends to the other ranks.
 
     Attributes:
@@ -53,7 +53,7 @@ class Visitor:
     root: int = 0
 
 
-def begin(channel: Channel, visitor: Visitor, variables: Variables) -> None:
+def begin(channel: Channel, visitor: Participant, variables: Variables) -> None:
     """Agree, and take the root's values if any rank wants them.
 
     Collective: all ranks; ranks in an initialiser may join for one round.
@@ -68,7 +68,7 @@ def begin(channel: Channel, visitor: Visitor, variables: Variables) -> None:
             variables.load(values)
 
 
-def meet(channel: Channel, visitor: Visitor, read: Callable[[], Values]) -> tuple[bool, dict[str, np.ndarray]]:
+def meet(channel: Channel, visitor: Participant, read: Callable[[], Values]) -> tuple[bool, dict[str, np.ndarray]]:
     """Run one round of the protocol.
 
     Collective: all ranks.

@@ -22,13 +22,13 @@ from nmt.model.convs2s.layers import ROOT_HALF, Attention, GatedConvolution
 from nmt.model.interface import Decoding, Memory, Translator
 from nmt.model.parts.dense import NormalizedDense
 from nmt.model.parts.dropout import Dropout
-from nmt.model.parts.initializers import Draw
+from nmt.model.parts.initializers import InitialDistribution
 from nmt.model.parts.masks import inside, outside
 from nmt.model.parts.placement import Placement
 from nmt.model.parts.positions import Learned
 
 _scope = tf.compat.v1.variable_scope
-_WORDS = Draw("normal", 0.1)
+_WORDS = InitialDistribution("normal", 0.1)
 
 
 class _Sources(NamedTuple):
@@ -78,7 +78,7 @@ class _Encoder:
             with tf.device(self._placement.layer(number)):
                 # Words past a sentence's end are zero, as those before its start.
                 x = (layer(self._dropout(x) * words, self._before) + x) * ROOT_HALF
-        outputs = _slowed(self._output(x), self._share) * words
+        outputs = _scaled_gradient(self._output(x), self._share) * words
         return Memory(outputs, lengths, tf.transpose((outputs + placed) * ROOT_HALF, [1, 0, 2]))
 
 
@@ -101,11 +101,11 @@ class ConvS2STranslator(Translator):
 
     architecture: ConvS2SArchitecture
 
-    def _embeddings_start(self, architecture: ConvS2SArchitecture) -> Draw:
+    def _embeddings_start(self, architecture: ConvS2SArchitecture) -> InitialDistribution:
         return _WORDS
 
-    def _output_start(self, architecture: ConvS2SArchitecture) -> Draw:
-        return Draw("normal", math.sqrt(self._keep / architecture.num_units))
+    def _output_start(self, architecture: ConvS2SArchitecture) -> InitialDistribution:
+        return InitialDistribution("normal", math.sqrt(self._keep / architecture.num_units))
 
     def _build(self, architecture: ConvS2SArchitecture, dropout: Dropout, placement: Placement) -> None:
         self._keep = dropout.keep
@@ -182,7 +182,7 @@ class _Decoding(Decoding):
         return tf.reshape(found, [-1, h.shape[1]]), tf.reshape(weights, tf.stack([-1, tf.shape(sources.keys)[1]]))
 
 
-def _slowed(values: tf.Tensor, share: float) -> tf.Tensor:
+def _scaled_gradient(values: tf.Tensor, share: float) -> tf.Tensor:
     """Return the same values; their gradient is multiplied by `share`."""
 
     @tf.custom_gradient

@@ -10,15 +10,15 @@ import math
 
 import tensorflow as tf
 
-from nmt.model.parts.initializers import Draw
+from nmt.model.parts.initializers import InitialDistribution
 
 # Names of the two variables of a normalised kernel. Weight decay shrinks the length only.
 DIRECTION, LENGTH = "direction", "length"
 
 
-def glorot(inputs: int, outputs: int) -> Draw:
+def glorot(inputs: int, outputs: int) -> InitialDistribution:
     """Return the uniform initial distribution of Glorot and Bengio 2010 (equation 16)."""
-    return Draw("uniform", math.sqrt(6 / (inputs + outputs)))
+    return InitialDistribution("uniform", math.sqrt(6 / (inputs + outputs)))
 
 
 class Dense:
@@ -31,7 +31,7 @@ class Dense:
         start: initial distribution of the kernel; None for `glorot`.
     """
 
-    def __init__(self, name: str, inputs: int, outputs: int, start: Draw | None = None) -> None:
+    def __init__(self, name: str, inputs: int, outputs: int, start: InitialDistribution | None = None) -> None:
         v1 = tf.compat.v1
         with v1.variable_scope(name):
             start = glorot(inputs, outputs) if start is None else start
@@ -58,7 +58,7 @@ class NormalizedDense:
     def __init__(self, name: str, inputs: int, outputs: int, deviation: float) -> None:
         v1 = tf.compat.v1
         with v1.variable_scope(name):
-            start = Draw("normal", deviation)
+            start = InitialDistribution("normal", deviation)
             direction = tf.identity(v1.get_variable(DIRECTION, [inputs, outputs], initializer=start))
             whole = v1.constant_initializer(deviation * math.sqrt(inputs))  # the mean length of a direction
             length = tf.identity(v1.get_variable(LENGTH, [outputs], initializer=whole))

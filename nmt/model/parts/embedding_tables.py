@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from nmt.model.architecture import Architecture
 from nmt.model.parts.character_convolution import CharacterEmbedding
-from nmt.model.parts.initializers import Draw
+from nmt.model.parts.initializers import InitialDistribution
 from nmt.model.parts.placement import Placement
 
 # Ids, int32 [...] (of characters: [..., WORD_LENGTH]) -> vectors [..., size].
@@ -49,7 +49,7 @@ class Embedding:
         *,
         pretrained: bool = False,
         num_partitions: int = 0,
-        start: Draw | None = None,
+        start: InitialDistribution | None = None,
     ) -> None:
         get = tf.compat.v1.get_variable
         self._given: tf.Variable | None = None
@@ -76,7 +76,7 @@ class Embedding:
 
 
 def make_embeddings(
-    architecture: Architecture, placement: Placement, start: Draw | None = None
+    architecture: Architecture, placement: Placement, start: InitialDistribution | None = None
 ) -> tuple[Lookup | None, Embedding]:
     """Create the source and target embeddings and return them; the source embedding is None if there is no source.
 

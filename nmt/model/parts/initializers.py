@@ -20,7 +20,7 @@ import tensorflow as tf
 INIT_OPS = ("uniform", "glorot_normal", "glorot_uniform")
 
 
-class Draw(NamedTuple):
+class InitialDistribution(NamedTuple):
     """Initial distribution that a layer sets for a variable in place of `init_op`, as the `initializer` argument.
 
     Attributes:
@@ -60,7 +60,7 @@ class Initializer:
         if self.init_op == "uniform" and not self.init_weight > 0:
             raise ValueError(f"init_weight is {self.init_weight}; init_op 'uniform' needs a positive one")
 
-    def for_variable(self, name: str, stated: Draw | None = None) -> Any:
+    def for_variable(self, name: str, stated: InitialDistribution | None = None) -> Any:
         """Return the TensorFlow initializer of a variable.
 
         Args:
@@ -87,7 +87,7 @@ class Initializer:
     def getter(self, getter: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -> Any:
         """Create a variable: the `custom_getter` of a variable scope. A given TensorFlow initializer is kept."""
         stated = kwargs.get("initializer")
-        if stated is None or isinstance(stated, Draw):
+        if stated is None or isinstance(stated, InitialDistribution):
             whole = self.for_variable(name, stated)
             kwargs["initializer"] = _cut(whole) if kwargs.get("partitioner") else whole
         return getter(name, *args, **kwargs)

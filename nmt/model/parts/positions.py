@@ -6,7 +6,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from nmt.model.parts.initializers import Draw
+from nmt.model.parts.initializers import InitialDistribution
 
 TOO_LONG = (
     "the model has fewer positions (--max_positions) than the longest sentence has words, with its end mark. "
@@ -64,7 +64,7 @@ class Learned:
         start: initial distribution of the vectors.
     """
 
-    def __init__(self, name: str, rows: int, width: int, start: Draw) -> None:
+    def __init__(self, name: str, rows: int, width: int, start: InitialDistribution) -> None:
         self._rows = rows
         self._table = tf.identity(tf.compat.v1.get_variable(name, [rows, width], initializer=start))
 

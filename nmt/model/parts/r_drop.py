@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from nmt.model.parts.softmax_cross_entropy import Losses, cut, less_asked, predicted
+from nmt.model.parts.softmax_cross_entropy import Losses, cut, minus_targets, predicted
 
 
 def r_drop_loss_sum(
@@ -56,7 +56,7 @@ def r_drop_loss_sum(
             words += [one.words / 2 for one in passes]
             for one, other, away, gradients in zip(passes, (q, p), (apart, -apart), row_gradients, strict=True):
                 pulled = one.p * (away - tf.reduce_sum(one.p * away, 1, keepdims=True)) + one.p - other
-                gradient = less_asked(one.p / 2 + alpha / 4 * pulled, one.places, smoothing, 0.5)
+                gradient = minus_targets(one.p / 2 + alpha / 4 * pulled, one.places, smoothing, 0.5)
                 gradients.append(tf.matmul(gradient, kernel, transpose_b=True))
                 kernel_gradients.append(tf.matmul(one.rows, gradient, transpose_a=True))
 

@@ -68,7 +68,7 @@ def cross_entropy_sum(rows: tf.Tensor, kernel: tf.Tensor, labels: tf.Tensor, smo
             trained.append(one.trained)
             words.append(one.words)
             with tf.control_dependencies([one.trained]):  # its computation is the last that reads p
-                gradient = less_asked(tf.identity(one.p), one.places, smoothing)
+                gradient = minus_targets(tf.identity(one.p), one.places, smoothing)
             row_gradients.append(tf.matmul(gradient, kernel, transpose_b=True))
             kernel_gradients.append(tf.matmul(one.rows, gradient, transpose_a=True))
 
@@ -133,7 +133,7 @@ def predicted(
     return Prediction(rows, logits, p, places, trained, words)
 
 
-def less_asked(p: tf.Tensor, places: tf.Tensor, smoothing: float, weight: float = 1.0) -> tf.Tensor:
+def minus_targets(p: tf.Tensor, places: tf.Tensor, smoothing: float, weight: float = 1.0) -> tf.Tensor:
     """Return p minus the target probabilities: the gradient of `trained` by the logits if p is the softmax.
 
     Args:

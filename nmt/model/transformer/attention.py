@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from nmt.model.parts.dense import Dense
 from nmt.model.parts.dropout import Dropout
-from nmt.model.parts.initializers import Draw
+from nmt.model.parts.initializers import InitialDistribution
 
 
 class Keys(NamedTuple):
@@ -37,7 +37,7 @@ class Attention:
     def __init__(self, width: int, heads: int, dropout: Dropout) -> None:
         self._width, self._heads, self._dropout = width, heads, dropout
         # Glorot's bound for a kernel [width, 3 * width]: query, key and value together, sqrt(2) below that of one.
-        start = Draw("uniform", math.sqrt(6 / (4 * width)))
+        start = InitialDistribution("uniform", math.sqrt(6 / (4 * width)))
         self._query = Dense("query", width, width, start)
         self._keys = Dense("key_value", width, 2 * width, start)
         self._output = Dense("output", width, width)

@@ -28,7 +28,7 @@ class Dropouts:
         self.results, self.attention, self.activations = results, attention, activations
 
 
-class _Sum:
+class _Residual:
     """Residual sum with layer normalisation: x + part(norm(x)) for "pre", norm(x + part(x)) for "post"."""
 
     def __init__(self, architecture: TransformerArchitecture, dropout: Dropout) -> None:
@@ -48,7 +48,7 @@ class FeedForward:
         with _scope("feed_forward"):
             self._inner = Dense("inner", architecture.num_units, architecture.inner_size)
             self._outer = Dense("outer", architecture.inner_size, architecture.num_units)
-            self._sum = _Sum(architecture, dropouts.results)
+            self._sum = _Residual(architecture, dropouts.results)
         self._dropout = dropouts.activations
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
@@ -66,7 +66,7 @@ class SelfAttention:
     def __init__(self, architecture: TransformerArchitecture, dropouts: Dropouts) -> None:
         with _scope("self_attention"):
             self._attention = Attention(architecture.num_units, architecture.num_heads, dropouts.attention)
-            self._sum = _Sum(architecture, dropouts.results)
+            self._sum = _Residual(architecture, dropouts.results)
 
     def __call__(self, x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         """[time, batch, width] -> [time, batch, width]; see `Attention` for the mask."""
@@ -90,7 +90,7 @@ class SourceAttention:
     def __init__(self, architecture: TransformerArchitecture, dropouts: Dropouts) -> None:
         with _scope("source_attention"):
             self._attention = Attention(architecture.num_units, architecture.num_heads, dropouts.attention)
-            self._sum = _Sum(architecture, dropouts.results)
+            self._sum = _Residual(architecture, dropouts.results)
 
     def keys(self, outputs: tf.Tensor) -> Keys:
         """Return keys and values of the encoder's outputs [time, batch, width]."""

@@ -18,7 +18,7 @@ import tensorflow as tf
 from nmt.model.interface import Decoding, Memory, Translator
 from nmt.model.parts.dense import glorot
 from nmt.model.parts.dropout import Dropout
-from nmt.model.parts.initializers import Draw
+from nmt.model.parts.initializers import InitialDistribution
 from nmt.model.parts.layer_norm import LayerNorm
 from nmt.model.parts.masks import inside, later, outside
 from nmt.model.parts.placement import Placement
@@ -82,8 +82,8 @@ class _Side:
         return x if self._last is None else self._last(x)
 
 
-def _words_start(architecture: TransformerArchitecture) -> Draw:
-    return Draw("normal", architecture.num_units**-0.5)
+def _words_start(architecture: TransformerArchitecture) -> InitialDistribution:
+    return InitialDistribution("normal", architecture.num_units**-0.5)
 
 
 class TransformerTranslator(Translator):
@@ -91,10 +91,10 @@ class TransformerTranslator(Translator):
 
     architecture: TransformerArchitecture
 
-    def _embeddings_start(self, architecture: TransformerArchitecture) -> Draw:
+    def _embeddings_start(self, architecture: TransformerArchitecture) -> InitialDistribution:
         return _words_start(architecture)
 
-    def _output_start(self, architecture: TransformerArchitecture) -> Draw:
+    def _output_start(self, architecture: TransformerArchitecture) -> InitialDistribution:
         return glorot(architecture.num_units, architecture.tgt_vocab_size)
 
     def _build(self, architecture: TransformerArchitecture, dropout: Dropout, placement: Placement) -> None:

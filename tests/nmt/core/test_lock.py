@@ -17,7 +17,7 @@ import pytest
 
 from nmt.core.errors import InputError
 from nmt.core.lock import hold, hold_for_all
-from nmt.core.ranks import AgreedError, Ranks
+from nmt.core.ranks import CollectiveError, Ranks
 from tests.nmt.core.thread_ranks import outcomes
 
 WORDS = "the model", "choose another one"
@@ -154,6 +154,6 @@ def test_all_ranks_learn_of_it(lock: Path) -> None:
     assert outcomes(3, body) == [""] * 3
     with hold(lock, *WORDS):
         errors = outcomes(3, body)
-    assert all(isinstance(error, AgreedError) for error in errors)
+    assert all(isinstance(error, CollectiveError) for error in errors)
     assert [error.is_mine for error in errors] == [True, False, False]
     assert "in use by process" in str(errors[0])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nmt.core.errors import InputError
-from nmt.core.ranks import AgreedError, OneProcess, Ranks, check_equal, from_root, together
+from nmt.core.ranks import CollectiveError, OneProcess, Ranks, call_on_root, check_equal, together
 from tests.nmt.core.thread_ranks import outcomes
 
 
@@ -18,7 +18,7 @@ def test_from_root_calls_rank_0_only() -> None:
             called.append(ranks.rank)
             return 7
 
-        return from_root(ranks, make)
+        return call_on_root(ranks, make)
 
     assert outcomes(3, body) == [7, 7, 7]
     assert called == [0]
@@ -32,7 +32,7 @@ def test_one_rank_tells_and_all_fail(failing: set[int]) -> None:
                 raise InputError(f"broken on {ranks.rank}")
 
     errors = outcomes(3, body)
-    assert all(isinstance(error, AgreedError) for error in errors)
+    assert all(isinstance(error, CollectiveError) for error in errors)
     tellers = [rank for rank, error in enumerate(errors) if error.is_mine]
     assert tellers == [min(failing)]
     assert str(errors[tellers[0]]) == f"broken on {tellers[0]}"
@@ -42,7 +42,7 @@ def test_a_mistake_of_rank_0_reaches_all() -> None:
     def make() -> None:
         raise InputError("no")
 
-    assert [error.is_mine for error in outcomes(2, lambda ranks: from_root(ranks, make))] == [True, False]
+    assert [error.is_mine for error in outcomes(2, lambda ranks: call_on_root(ranks, make))] == [True, False]
 
 
 def test_check_equal_names_the_rank() -> None:
@@ -64,6 +64,6 @@ def test_one_process_is_trivial() -> None:
     assert ranks.broadcast("x") == "x"
     with ranks.alone("reason"):
         ranks.barrier()
-    with pytest.raises(AgreedError) as error, together(ranks):
+    with pytest.raises(CollectiveError) as error, together(ranks):
         raise InputError("mine")
     assert error.value.is_mine

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nmt.core.ranks import AgreedError, Ranks
+from nmt.core.ranks import CollectiveError, Ranks
 
 
 class Thread:
@@ -55,7 +55,7 @@ def outcomes(size: int, body: Callable[[Ranks], Any]) -> list[Any]:
     def run(rank: int) -> Any:
         try:
             return body(Thread(rank, size, barrier, slots))
-        except AgreedError as error:
+        except CollectiveError as error:
             return error
 
     with ThreadPoolExecutor(size) as pool:

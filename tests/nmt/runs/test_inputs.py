@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nmt.core.errors import InputError
-from nmt.core.ranks import AgreedError, Ranks
+from nmt.core.ranks import CollectiveError, Ranks
 from nmt.options.resolve import resolve
 from nmt.runs.inputs import changed_texts, check_same_text, read_vocabularies, text_record, unknown_words
 from nmt.text.character_vocabulary import CharacterVocabulary
@@ -32,7 +32,7 @@ def test_ranks_compare_contents_and_name_the_file(tmp_path: Path) -> None:
         check_same_text(ranks, [texts[0], texts[ranks.rank]])
 
     errors = outcomes(3, compare)
-    assert all(isinstance(error, AgreedError) for error in errors)
+    assert all(isinstance(error, CollectiveError) for error in errors)
     assert [error.is_mine for error in errors] == [False, False, True]
     assert str(errors[2]).startswith(f"{tmp_path}/2/x.de is not the same text on all ranks")
     assert "rank 2 differs from rank 0" in str(errors[2])

@@ -18,7 +18,7 @@ from nmt.core.errors import InputError
 from nmt.nmt import main
 from nmt.prepare import prepare
 from nmt.text.batches import Batch
-from nmt.text.bpe_dropout import DrawnText, Joints, check_fit, read_joints
+from nmt.text.bpe_dropout import BPEDropoutText, Merges, check_fit, read_merges
 from nmt.text.corpus import open_parallel
 from nmt.text.lines import TextFile
 from nmt.text.subwords import BytePairs
@@ -44,18 +44,18 @@ def test_without_dropout_words_are_cut_as_the_library_does() -> None:
     draw = random.Random(1)
     words = ["".join(draw.choices("abc", k=draw.randint(1, 9))) for _ in range(300)]
     library = BytePairs(Counter(words), 40)
-    joints = Joints(library.model.decode().rstrip("\n").split("\n"), "codes")
+    merges = Merges(library.model.decode().rstrip("\n").split("\n"), "codes")
     for word in [*words, "aaaaaaa", "xay"]:
-        assert joints.cut(word) == split(library.segment(word)), word
+        assert merges.cut(word) == split(library.segment(word)), word
     for word in words:
-        assert joints.cut(word, lambda: True) == [*(f"{letter}@@" for letter in word[:-1]), word[-1]]
-        drawn = joints.cut(word, lambda: draw.random() < 0.5)
+        assert merges.cut(word, lambda: True) == [*(f"{letter}@@" for letter in word[:-1]), word[-1]]
+        drawn = merges.cut(word, lambda: draw.random() < 0.5)
         assert join(drawn, "bpe", "") == word and set(drawn) <= library.units
 
 
 def test_a_joint_is_left_out_as_often_as_is_asked() -> None:
-    joints, draw = Joints(["#version: 0.2", "a b</w>"], "codes"), random.Random(5)
-    whole = sum(joints.cut("ab", lambda: draw.random() < 0.1) == ["ab"] for _ in range(2000))
+    merges, draw = Merges(["#version: 0.2", "a b</w>"], "codes"), random.Random(5)
+    whole = sum(merges.cut("ab", lambda: draw.random() < 0.1) == ["ab"] for _ in range(2000))
     assert whole / 2000 == pytest.approx(0.9, abs=0.03)
 
 
@@ -63,8 +63,8 @@ def feeds(prepared: Path, size: int, rate: float = 0.3) -> list[Feed]:
     corpus = open_parallel(prepared / "data/train.en", prepared / "data/train.de")
     words = read_vocabulary(prepared / "data/vocab.en")
     settings = FeedSettings(8 // size, 3, 50, 9, 1, loss_normalization="words", tgt_bpe_dropout=rate)
-    joints = read_joints(prepared / "data/bpe.codes")
-    return [Feed(corpus, words, words, settings, rank, size, joints) for rank in range(size)]
+    merges = read_merges(prepared / "data/bpe.codes")
+    return [Feed(corpus, words, words, settings, rank, size, merges) for rank in range(size)]
 
 
 def test_words_are_cut_anew_in_each_epoch(prepared: Path) -> None:
@@ -157,19 +157,19 @@ def test_what_does_not_fit_is_told(prepared: Path, codes: str, text: str, vocabu
     (prepared / "few.codes").write_text("\n".join(lines[:9]) + "\n")
     corpus: Any = open_parallel(prepared / text / "train.en", prepared / text / "train.de")
     with pytest.raises(InputError, match=message):
-        check_fit(read_joints(prepared / codes), corpus.src, read_vocabulary(prepared / vocabulary / "vocab.en"))
+        check_fit(read_merges(prepared / codes), corpus.src, read_vocabulary(prepared / vocabulary / "vocab.en"))
     # Without a vocabulary the text is read as characters, but the codes must still fit the text.
     with contextlib.nullcontext() if text == "plain" else pytest.raises(InputError, match=message):
-        check_fit(read_joints(prepared / codes), corpus.src, None)
+        check_fit(read_merges(prepared / codes), corpus.src, None)
     fits = open_parallel(prepared / "data/train.en", prepared / "data/train.de")
-    check_fit(read_joints(prepared / "data/bpe.codes"), fits.src, read_vocabulary(prepared / "data/vocab.en"))
+    check_fit(read_merges(prepared / "data/bpe.codes"), fits.src, read_vocabulary(prepared / "data/vocab.en"))
 
 
 def test_an_unknown_word_stays_whole(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("ab <unk> ab\n")
-    joints, text = Joints(["#version: 0.2", "a b</w>"], "codes"), TextFile(tmp_path / "text")
-    assert DrawnText(text, joints, 0.99, (1, 0, 0)).line(0).count("<unk>") == 1
-    assert DrawnText(text, joints, 0.0, ()).line(0) == "ab <unk> ab"
+    merges, text = Merges(["#version: 0.2", "a b</w>"], "codes"), TextFile(tmp_path / "text")
+    assert BPEDropoutText(text, merges, 0.99, (1, 0, 0)).line(0).count("<unk>") == 1
+    assert BPEDropoutText(text, merges, 0.0, ()).line(0) == "ab <unk> ab"
 
 
 def test_all_subwords_are_those_of_byte_pairs(prepared: Path) -> None:

@@ -45,7 +45,7 @@ def test_vectors_are_in_the_order_of_the_vocabulary(tmp_path: Path, lines: list[
         (["5 3", *LINES], "line 2: has 3 fields and should be a word and 3 numbers"),
         (["6 2", *LINES], "line 1: promises 6 vectors of 2 numbers and 5 lines follow; get the whole file"),
         (["5 0", *LINES], "line 1: promises 5 vectors of 0 numbers"),
-        (["a 1.5", "b 2.5"], "line 1: is 'a 1.5'; a first line of two fields is the number"),
+        (["a 1.5", "b 2.5"], "line 1: is 'a 1.5'; a first line of two fields must be the number"),
         (["a\t1\t2"], "line 1: has 1 fields and should be a word and its numbers, with spaces"),
         (LINES[1:], "no vector for 1 of the 3 words of vocab: 'ü'; add the vectors"),
         (["z 1 2"], r"no vector for 3 of the 3 words of vocab: 'a', 'b\\u2028', 'ü'"),

@@ -11,13 +11,13 @@ import pytest
 import tensorflow as tf
 
 from nmt.core.errors import InputError
-from nmt.core.ranks import AgreedError, OneProcess
+from nmt.core.ranks import CollectiveError, OneProcess
 from nmt.model.parts.softmax_cross_entropy import flat_places
 from nmt.model.session import memory_for
 from nmt.reporting.outputs import NoOutputs, Stats
-from nmt.train.divergence import NoGuard
-from nmt.train.evaluation import NoEvaluation
-from nmt.train.loop import Cadence, Window, train
+from nmt.train.divergence import NullGuard
+from nmt.train.evaluation import NullEvaluation
+from nmt.train.loop import EvaluationIntervals, Window, train
 from nmt.train.plateau import NoDecay
 from nmt.train.step import StepResult
 from nmt.train.stopping import NoStop, Stop
@@ -59,7 +59,7 @@ class FakeFeed:
         return Batch()
 
 
-class Recorder(NoEvaluation, NoOutputs):
+class Recorder(NullEvaluation, NoOutputs):
     """Records the calls of the training loop."""
 
     best = "bleu 3.00"
@@ -103,7 +103,7 @@ class StopAfter:
 
 
 def run(
-    cadence: Cadence,
+    cadence: EvaluationIntervals,
     first_step: int = 0,
     bad_step: int = 0,
     stop: Stop | None = None,
@@ -120,13 +120,13 @@ def run(
         evaluation=recorder,
         outputs=recorder,
         stop=stop or NoStop(),
-        guard=NoGuard(),
+        guard=NullGuard(),
     )
     return recorder, step
 
 
 def test_cadence() -> None:
-    recorder, _ = run(Cadence(45, steps_per_stats=2, steps_per_external_eval=15, evaluate_epochs=False))
+    recorder, _ = run(EvaluationIntervals(45, steps_per_stats=2, steps_per_external_eval=15, evaluate_epochs=False))
     calls = recorder.calls
     assert [call[1] for call in calls if call[0] == "stats"] == list(range(2, 45, 2))
     assert [call[1:] for call in calls if call[0] == "milestone"] == [
@@ -155,7 +155,7 @@ def test_what_lowers_the_rate_sees_each_evaluation(monkeypatch: pytest.MonkeyPat
     """A continued run also passes on the evaluation of the step at which it begins."""
     seen: list[tuple[int, bool, bool]] = []
     monkeypatch.setattr(FakeStep, "decay", property(lambda step: Looks(step, seen)))
-    cadence = Cadence(45, steps_per_stats=2, steps_per_external_eval=15, evaluate_epochs=False)
+    cadence = EvaluationIntervals(45, steps_per_stats=2, steps_per_external_eval=15, evaluate_epochs=False)
     run(cadence)
     assert seen == [(0, False, False), (15, False, True), (20, True, False), (30, False, True), (40, True, False)]
     seen.clear()
@@ -165,7 +165,7 @@ def test_what_lowers_the_rate_sees_each_evaluation(monkeypatch: pytest.MonkeyPat
 
 def test_updates_that_were_left_out_count_as_steps() -> None:
     """Left-out updates do not shift later statistics and the end, also in a continued run."""
-    recorder, _ = run(Cadence(8, 2, 4, False), first_step=2, leaves_out=(1, 3, 5, 6))
+    recorder, _ = run(EvaluationIntervals(8, 2, 4, False), first_step=2, leaves_out=(1, 3, 5, 6))
     found = [call[1] for call in recorder.calls if call[0] == "stats"]
     assert found == [4, 6, 8]
     assert recorder.calls[-2:] == [("end", 8), ("close",)]
@@ -174,8 +174,8 @@ def test_updates_that_were_left_out_count_as_steps() -> None:
 def test_an_update_that_is_missing_is_an_error() -> None:
     step = FakeStep(leaves_out=(3,))
     step.leaves_out = False
-    arguments: Any = (step, None, FakeFeed(), Cadence(8, 2, 4, False))
-    silent: Any = {"evaluation": NoEvaluation(), "outputs": NoOutputs(), "stop": NoStop(), "guard": NoGuard()}
+    arguments: Any = (step, None, FakeFeed(), EvaluationIntervals(8, 2, 4, False))
+    silent: Any = {"evaluation": NullEvaluation(), "outputs": NoOutputs(), "stop": NoStop(), "guard": NullGuard()}
     with pytest.raises(RuntimeError, match="rank 0 has done update 2 where 3 was due"):
         train(*arguments, first_step=0, seed=1, ranks=OneProcess(), **silent)
 
@@ -191,7 +191,7 @@ def test_figures_are_those_of_updates() -> None:
 
 
 def test_epochs_are_evaluated_too() -> None:
-    recorder, _ = run(Cadence(num_train_steps=20, steps_per_stats=5, steps_per_external_eval=10))
+    recorder, _ = run(EvaluationIntervals(num_train_steps=20, steps_per_stats=5, steps_per_external_eval=10))
     assert [call[1:] for call in recorder.calls if call[0] == "milestone"] == [
         (0, "ppl", ""),
         (7, "", "bleu"),
@@ -201,7 +201,7 @@ def test_epochs_are_evaluated_too() -> None:
 
 
 def test_asked_to_stop_it_saves_and_ends() -> None:
-    cadence = Cadence(num_train_steps=20, steps_per_stats=5, steps_per_external_eval=4)
+    cadence = EvaluationIntervals(num_train_steps=20, steps_per_stats=5, steps_per_external_eval=4)
     recorder, step = run(cadence, stop=StopAfter(4))
     assert len(step.seeds) == 4
     assert recorder.calls[-3:] == [
@@ -214,12 +214,12 @@ def test_asked_to_stop_it_saves_and_ends() -> None:
 
 
 def test_weights_that_broke_are_not_saved_when_asked_to_stop() -> None:
-    with pytest.raises(AgreedError, match="diverged"):
-        run(Cadence(20, 5, 20, evaluate_epochs=False), bad_step=3, stop=StopAfter(3))
+    with pytest.raises(CollectiveError, match="diverged"):
+        run(EvaluationIntervals(20, 5, 20, evaluate_epochs=False), bad_step=3, stop=StopAfter(3))
 
 
 def test_early_stopping() -> None:
-    cadence = Cadence(40, 5, 4, evaluate_epochs=False, early_stopping_patience=2)
+    cadence = EvaluationIntervals(40, 5, 4, evaluate_epochs=False, early_stopping_patience=2)
     recorder, step = run(cadence, best_step=8)
     assert len(step.seeds) == 16
     assert ("say", "# Stopping early after step 16: the best score on dev is that of step 8.") in recorder.calls
@@ -231,38 +231,42 @@ def test_early_stopping() -> None:
 
 
 def test_a_milestone_for_both_is_one() -> None:
-    recorder, _ = run(Cadence(num_train_steps=25, steps_per_stats=1, steps_per_external_eval=20))
+    recorder, _ = run(EvaluationIntervals(num_train_steps=25, steps_per_stats=1, steps_per_external_eval=20))
     assert ("milestone", 20, "ppl", "bleu") in recorder.calls
 
 
 def test_a_run_that_continues_does_at_each_step_what_the_whole_one_does() -> None:
-    recorder, step = run(Cadence(num_train_steps=25, steps_per_stats=2, steps_per_external_eval=5), first_step=13)
+    recorder, step = run(
+        EvaluationIntervals(num_train_steps=25, steps_per_stats=2, steps_per_external_eval=5), first_step=13
+    )
     assert recorder.calls[0] == ("milestone", 13, "ppl", "")
     assert [call[1] for call in recorder.calls if call[0] == "stats"] == [14, 16, 18, 20, 22, 24]
-    all_calls, whole = run(Cadence(num_train_steps=25, steps_per_stats=2, steps_per_external_eval=5))
+    all_calls, whole = run(EvaluationIntervals(num_train_steps=25, steps_per_stats=2, steps_per_external_eval=5))
     assert recorder.calls[1:] == all_calls.calls[-len(recorder.calls) + 1 :]
     assert step.seeds == whole.seeds[13:]
     assert len(set(whole.seeds)) == 25
 
 
 def test_nothing_left_to_do() -> None:
-    recorder, _ = run(Cadence(num_train_steps=5, steps_per_stats=2, steps_per_external_eval=5), first_step=5)
+    recorder, _ = run(
+        EvaluationIntervals(num_train_steps=5, steps_per_stats=2, steps_per_external_eval=5), first_step=5
+    )
     assert [call[0] for call in recorder.calls] == ["say", "end", "close"]
 
 
 @pytest.mark.parametrize("bad_step", [3, 14, 15])
 def test_broken_weights_are_not_saved(bad_step: int) -> None:
-    cadence = Cadence(num_train_steps=15, steps_per_stats=10, steps_per_external_eval=4)
-    with pytest.raises(AgreedError, match="diverged") as error:
+    cadence = EvaluationIntervals(num_train_steps=15, steps_per_stats=10, steps_per_external_eval=4)
+    with pytest.raises(CollectiveError, match="diverged") as error:
         run(cadence, bad_step=bad_step)
     assert error.value.is_mine
     recorder = Recorder()
     step: Any = FakeStep(bad_step)
     feed: Any = FakeFeed()
-    with pytest.raises(AgreedError):
+    with pytest.raises(CollectiveError):
         train(
             step, None, feed, cadence, first_step=0, seed=1, ranks=OneProcess(),
-            evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NoGuard(),
+            evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NullGuard(),
         )  # fmt: skip
     saved = [call[1] for call in recorder.calls if call[0] in ("milestone", "end")]
     assert all(step < bad_step for step in saved)
@@ -302,8 +306,8 @@ def test_memory_that_does_not_suffice_is_told_with_the_batch() -> None:
     )
     with pytest.raises(InputError, match=told):
         train(
-            step, None, feed, Cadence(9, 3, 3), first_step=0, seed=1, ranks=OneProcess(),
-            evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NoGuard(),
+            step, None, feed, EvaluationIntervals(9, 3, 3), first_step=0, seed=1, ranks=OneProcess(),
+            evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NullGuard(),
         )  # fmt: skip
 
 
@@ -313,8 +317,8 @@ def test_an_update_too_many_is_an_error() -> None:
         feed: Any = FakeFeed()
         recorder = Recorder()
         train(
-            step, None, feed, Cadence(9, 3, 3), first_step=3, seed=1, ranks=OneProcess(),
-            evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NoGuard(),
+            step, None, feed, EvaluationIntervals(9, 3, 3), first_step=3, seed=1, ranks=OneProcess(),
+            evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NullGuard(),
         )  # fmt: skip
 
 

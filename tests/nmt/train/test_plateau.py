@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.train.evaluation import PERPLEXITY, NoEvaluation
+from nmt.train.evaluation import PERPLEXITY, NullEvaluation
 from nmt.train.plateau import Plateau, PlateauSettings
 from tests.nmt.core.thread_ranks import outcomes
 
 v1 = tf.compat.v1
 
 
-class Told(NoEvaluation):
+class Told(NullEvaluation):
     """Found what it is told."""
 
     def __init__(self, figure: float, metric: str) -> None:
@@ -49,7 +49,7 @@ def test_two_ranks_lower_the_rate_after_two_looks_in_vain(metric: str, figures: 
             session.run(initialise)
             if kept is not None and ranks.rank == 0:
                 session.run(state.initializer, {state.initializer.inputs[1]: kept})
-            evaluation = NoEvaluation() if ranks.rank else Told(figure, metric)
+            evaluation = NullEvaluation() if ranks.rank else Told(figure, metric)
             plateau.look(session, evaluation, ranks, said.append, **other)  # an evaluation of something else
             plateau.look(session, evaluation, ranks, said.append, **looked)
             kept = session.run(state)

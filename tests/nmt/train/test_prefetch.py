@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nmt.train.feed import Feed, FeedSettings
-from nmt.train.prefetch import Ahead
+from nmt.train.prefetch import Prefetcher
 
 
 class Recorded:
@@ -36,7 +36,7 @@ class Recorded:
 
 def test_each_batch_is_prepared_once_and_one_ahead_to_the_last_step() -> None:
     batches = Recorded()
-    with contextlib.closing(Ahead(batches, 3)) as ahead:
+    with contextlib.closing(Prefetcher(batches, 3)) as ahead:
         wanted = [(step, part) for step in range(3) for part in range(2)]
         assert [ahead.batch(*place) for place in wanted] == wanted
         assert batches.asked == wanted
@@ -44,12 +44,12 @@ def test_each_batch_is_prepared_once_and_one_ahead_to_the_last_step() -> None:
 
 
 def test_batches_may_be_asked_for_in_any_order() -> None:
-    with contextlib.closing(Ahead(Recorded(), 9)) as ahead:
+    with contextlib.closing(Prefetcher(Recorded(), 9)) as ahead:
         assert [ahead.batch(step, part) for step, part in ((4, 1), (2, 0), (2, 0))] == [(4, 1), (2, 0), (2, 0)]
 
 
 def test_what_goes_wrong_is_raised_at_the_step_that_wants_the_batch() -> None:
-    with contextlib.closing(Ahead(Recorded(bad=(1,)), 3)) as ahead:
+    with contextlib.closing(Prefetcher(Recorded(bad=(1,)), 3)) as ahead:
         assert ahead.batch(0, 1) == (0, 1)  # the next one has failed by now, or will
         with pytest.raises(OSError, match="step 1"):
             ahead.batch(1)
@@ -57,7 +57,7 @@ def test_what_goes_wrong_is_raised_at_the_step_that_wants_the_batch() -> None:
 
 def test_nothing_runs_on_once_it_is_closed() -> None:
     before = threading.active_count()
-    ahead = Ahead(Recorded(), 9)
+    ahead = Prefetcher(Recorded(), 9)
     ahead.batch(0)
     assert threading.active_count() == before + 1
     ahead.close()
@@ -66,7 +66,7 @@ def test_nothing_runs_on_once_it_is_closed() -> None:
 
 def test_they_are_the_feeds(toy: Any) -> None:
     feeds = [Feed(toy.train, toy.src_vocab, toy.tgt_vocab, FeedSettings(4, 2, 50, 50, 1)) for _ in range(2)]
-    with contextlib.closing(Ahead(feeds[0], 25)) as ahead:
+    with contextlib.closing(Prefetcher(feeds[0], 25)) as ahead:
         for step in range(25):  # more than two epochs
             one, other = ahead.batch(step), feeds[1].batch(step)
             np.testing.assert_array_equal(one.source, other.source, str(step))

@@ -16,7 +16,7 @@ from nmt.text.vocabulary import Vocabulary, write_vocabulary
 from nmt.translate.beam_search import beam_search
 from nmt.translate.ensemble import Ensemble
 from nmt.translate.search import greedy_search
-from nmt.translate.shortlist import Shortlist, Shortlisted, read_shortlist
+from nmt.translate.shortlist import Shortlist, ShortlistTranslator, read_shortlist
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import EOS, SOS, v1
 from tests.nmt.model.oracle_model import OracleModel
@@ -72,7 +72,7 @@ def test_search_is_that_over_the_words_of_each_sentence(kind: str) -> None:
     source = graphs.time_major(rows, EOS, 2)
     words, closed = shortlist().of(source, 5)
     with graphs.model(graphs.architecture(**{**MODELS, **TIED}[kind]), weight=2.0) as (translator, session):
-        short: Any = Shortlisted(translator, tf.constant(words)[:], tf.constant(closed))
+        short: Any = ShortlistTranslator(translator, tf.constant(words)[:], tf.constant(closed))
         arguments = (tf.constant(source), tf.constant(LENGTHS), tf.constant(9))
         _, sos, eos = shortlist().places
         ids, scores = session.run(beam_search(short, *arguments, sos, eos, 4, 1.0))
@@ -102,7 +102,7 @@ def test_an_ensemble_is_the_mean_over_the_words_of_each_sentence() -> None:
 
         def search(columns: slice) -> list[list[int]]:
             words, closed = own.of(source[:, columns], 5)
-            some: Any = Shortlisted(Ensemble(members), tf.constant(words), tf.constant(closed))
+            some: Any = ShortlistTranslator(Ensemble(members), tf.constant(words), tf.constant(closed))
             arguments = tf.constant(source[:, columns]), tf.constant(LENGTHS[columns]), tf.constant(9)
             ids, scores = session.run(beam_search(some, *arguments, own.places[1], own.places[2], 4, 1.0))
             found.extend(scores.tolist())
@@ -125,7 +125,7 @@ def test_special_words_anywhere(specials: tuple[int, int, int]) -> None:
     words, closed = every.of(source, 5)
     assert sorted(words.tolist()) == list(range(13)) and not closed.any()
     with graphs.model(graphs.architecture(**MODELS["attention"]), weight=2.0) as (translator, session):
-        short: Any = Shortlisted(translator, tf.constant(words), tf.constant(closed))
+        short: Any = ShortlistTranslator(translator, tf.constant(words), tf.constant(closed))
         arguments = (tf.constant(source), tf.constant(LENGTHS), tf.constant(9))
         ids, free = session.run(
             [

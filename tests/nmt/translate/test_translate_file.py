@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nmt.core.errors import InputError
-from nmt.core.ranks import AgreedError, Ranks
+from nmt.core.ranks import CollectiveError, Ranks
 from nmt.translate.translate_file import draw_attention, parse_list, picked_lines, translate_file
 from tests.nmt.core.thread_ranks import outcomes
 from tests.nmt.translate.test_translation_model import LINES, model_of
@@ -176,7 +176,7 @@ def test_a_mistake_is_told_once_and_leaves_the_output(toy: Any, paths: tuple[str
             return translate_file(model, *paths, ranks)
 
         errors = outcomes(2, body)
-        assert all(isinstance(error, AgreedError) for error in errors), arguments
+        assert all(isinstance(error, CollectiveError) for error in errors), arguments
         assert message in str(errors[0]), arguments
         assert [error.is_mine for error in errors] == [True, False], arguments
     assert (tmp_path / "out").read_text() == "before"

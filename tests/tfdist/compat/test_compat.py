@@ -67,7 +67,7 @@ class TestGraphs:
 
                 def branch() -> tf.Tensor:
                     found.append(graphs.control_flow_around(graph))
-                    with graphs.unconstrained(graph, outside.op):
+                    with graphs.without_control_dependencies(graph, outside.op):
                         found.append(graphs.control_flow_around(graph))
                     return tf.constant(1)
 
@@ -85,7 +85,7 @@ class TestGraphs:
         with tf.Graph().as_default() as graph:
             before = tf.constant(1)
             with tf.control_dependencies([before]), v1.colocate_with(before.op):
-                with graphs.unconstrained(graph):
+                with graphs.without_control_dependencies(graph):
                     free = tf.constant(2)
                 bound = tf.constant(3)
         assert not free.op.control_inputs

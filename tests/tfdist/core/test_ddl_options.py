@@ -42,9 +42,9 @@ def test_what_is_understood(text: str, expected: DdlOptions) -> None:
             ["-mode r:2x2 is for a job of 4 ranks, but this job has 2, and continues. Start 4 ranks (tf"],
         ),
         ("-mode r:2", 1, ["-mode r:2 is for a job of 2 ranks, but this job has 1"]),
-        ("-mode r:0x2", 2, ["-mode r:0x2 is a job of 0 ranks"]),
+        ("-mode r:0x2", 2, ["-mode r:0x2 is for a job of 0 ranks"]),
         ("-mode r:2 -dev 0 -dbg_level 1", 2, ["-dev 0, -dbg_level 1: without a meaning here"]),
-        ("-dev 0 -mode r:3", 2, ["-mode r:3 is a job of 3", "-dev 0: without"]),
+        ("-dev 0 -mode r:3", 2, ["-mode r:3 is for a job of 3", "-dev 0: without"]),
     ],
 )
 def test_what_is_told(text: str, size: int, beginnings: list[str]) -> None:

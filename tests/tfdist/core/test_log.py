@@ -9,15 +9,15 @@ import pytest
 
 SCRIPT = """
 import os, sys
-from tfdist.core.log import last_words, log, occupy_standard_streams, speak_as
+from tfdist.core.log import log, occupy_standard_streams, set_log_prefix, write_last_message
 occupy_standard_streams()
 opened = open({path!r}, "w")
 assert opened.fileno() > 2
 for number in (1, 2):
     os.write(number, b"of a library")
-speak_as(0)
+set_log_prefix(0)
 log("a line")
-last_words("the last", forwarded=False)
+write_last_message("the last", forwarded=False)
 opened.write("its own")
 """
 

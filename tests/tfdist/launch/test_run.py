@@ -47,7 +47,7 @@ def test_mpich() -> None:
 
 
 def test_open_mpi() -> None:
-    assert line(PRRTE, hosts=TWO, cores_each=4, variables={"A": "1"}, handed_on=("PATH",)) == (
+    assert line(PRRTE, hosts=TWO, cores_each=4, variables={"A": "1"}, exported_variables=("PATH",)) == (
         "/mpi/mpirun -n 3 --host a:2,b:1 --map-by slot:PE=4 --bind-to core --output rank -x PATH -x A=1 python x.py"
     )
     assert line(PRRTE, cores_each=0, crowded=True, prefix=False, root=True) == (
@@ -172,7 +172,7 @@ def test_share_of_the_cores() -> None:
 
 def test_the_environment() -> None:
     given = {"TFDIST_ENGINE": "mpi", "TF_X": "1", "OMP_NUM_THREADS": "2", "PYTHONPATH": "/p", "PATH": "/b"}
-    assert environment.handed_on({**given, "HOME": "/h", "SECRET": "s"}) == given
+    assert environment.exported_variables({**given, "HOME": "/h", "SECRET": "s"}) == given
     assert environment.rank_defaults({}) == {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
     assert environment.rank_defaults({"GLIBC_TUNABLES": "mine"}) == {}
     assert environment.batch_system({"SLURM_JOB_ID": "7"}) == "Slurm" and environment.batch_system({}) == ""

@@ -36,12 +36,12 @@ package = sys.modules["tfdist"] = types.ModuleType("tfdist")
 package.__path__ = [{str(ROOT / "tfdist")!r}]
 import numpy as np
 from tfdist.core.environment import launch
-from tfdist.core.log import speak_as
+from tfdist.core.log import set_log_prefix
 from tfdist.core.settings import Settings
 from tfdist.mpi.connect import connect
 from tfdist.transport.interfaces import NodeMemory
 world = connect(launch(), Settings.from_environment())
-speak_as(rank)
+set_log_prefix(rank)
 world.local_affinities(frozenset())
 world.process_memory_obstacle()
 channel = world.channel("a test", NodeMemory(1 << 20, 8))

@@ -51,7 +51,7 @@ class TestPool:
         assert channels.take("", NodeMemory(64, 0)) is first
 
     def test_garbage_is_collected_before_there_are_many(self) -> None:
-        class Held:
+        class ReplicaVariable:
             def __init__(self, channel: Channel) -> None:
                 weakref.finalize(self, channels.give_back, channel)
                 self.itself = self
@@ -59,5 +59,5 @@ class TestPool:
         ranks, channels = pool()
         ranks.others = list(range(1000))
         for _ in range(200):
-            Held(channels.take("", None))
+            ReplicaVariable(channels.take("", None))
         assert len(channels.things) <= 64

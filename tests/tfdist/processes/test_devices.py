@@ -72,4 +72,4 @@ class TestDevicesThatAreKnown:
         monkeypatch.setattr(devices, "devices_are_known", lambda modules: asked)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "0,1")
         devices.take_share(1, 2, lambda own: [own, own])
-        assert [("import tfdist before" in line) for line in said] == [True] * warned
+        assert [("Import tfdist before" in line) for line in said] == [True] * warned

@@ -12,7 +12,7 @@ import pytest
 from tfdist.core.settings import Settings
 from tfdist.processes.process_state import GONE, RUNS, STOPPED
 from tfdist.transport import _long_wait, stall_detection
-from tfdist.transport.awake import AwakeSeconds
+from tfdist.transport.awake import RunningSeconds
 from tfdist.transport.callers import Callers
 from tfdist.transport.calls import Call, Report
 from tfdist.transport.interfaces import PeerError
@@ -247,7 +247,7 @@ def test_a_process_that_is_gone_ends_the_wait() -> None:
 
 def test_deadlines_count_the_time_in_which_this_process_runs() -> None:
     now = [0.0]
-    clock = AwakeSeconds(lambda: now[0])
+    clock = RunningSeconds(lambda: now[0])
     for at, passed in ((0.2, 0.2), (0.7, 0.7), (15.7, 1.7), (15.9, 1.9)):
         now[0] = at
         assert clock.passed() == pytest.approx(passed)

@@ -160,7 +160,7 @@ def factor_of_clip(eta: float, rate: float) -> float:
     return min(eta * 5 / 10 / rate, 1)
 
 
-class Silent(v1.train.Optimizer):  # type: ignore[misc, name-defined]
+class HiddenRate(v1.train.Optimizer):  # type: ignore[misc, name-defined]
     """One that keeps its rate to itself."""
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ def twice() -> Any:
         (lambda: tfdist.larc(keras.optimizers.SGD(), eta=0), ValueError, "eta=0; it is more than 0"),
         (lambda: tfdist.larc(keras.optimizers.SGD(), epsilon=-1), ValueError, "epsilon=-1; it is at least 0"),
         (lambda: tfdist.larc(keras.optimizers.SGD(), learning_rate=0.1), ValueError, "leave it out"),
-        (lambda: tfdist.larc(Silent()), ValueError, "learning rate of Silent cannot be read"),
+        (lambda: tfdist.larc(HiddenRate()), ValueError, "learning rate of HiddenRate cannot be read"),
         (lambda: tfdist.larc("sgd"), TypeError, "builtins.str is neither .* tfdist.larc_gradients"),
         (lambda: tfdist.larc(tfdist.larc(keras.optimizers.SGD())), ValueError, "inside LarcKerasOptimizer"),
         (lambda: tfdist.larc(tfdist.larc(v1.train.AdamOptimizer())), ValueError, "has LARC already"),
@@ -190,11 +190,11 @@ def twice() -> Any:
             ValueError,
             "inside LossScaleOptimizer",
         ),
-        (lambda: tfdist.larc_gradients([None], [], 0.1), ValueError, "1 gradients of 0 variables"),
+        (lambda: tfdist.larc_gradients([None], [], 0.1), ValueError, "1 gradients for 0 variables"),
         (lambda: tfdist.larc_gradients([], [], None), ValueError, "learning_rate=None"),
     ],
 )
 def test_refusals(make: Callable[[], Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         make()
-    assert isinstance(tfdist.larc(Silent(), learning_rate=0.1), v1.train.Optimizer)
+    assert isinstance(tfdist.larc(HiddenRate(), learning_rate=0.1), v1.train.Optimizer)

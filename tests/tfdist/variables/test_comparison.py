@@ -13,7 +13,7 @@ from tests.tfdist.transport.thread_ranks import ThreadChannel, on_ranks
 from tfdist.transport.interfaces import DisagreementError
 from tfdist.variables import comparison
 from tfdist.variables.comparison import distance
-from tfdist.variables.held import READ, TRAINED, Held, digest
+from tfdist.variables.replica_variables import READ, TRAINED, ReplicaVariable, digest
 
 
 def far(own: np.ndarray, first: np.ndarray, steps: int = 1) -> bool:
@@ -72,20 +72,20 @@ class Pretended:
         self._read = read
         self.set_by_script: tuple[str, ...] = ()
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[ReplicaVariable]:
         kinds = {name: READ if name in self._read else TRAINED for name in self.values}
-        return [Held(n, kinds[n], v, f"{v.dtype} {v.shape}") for n, v in self.values.items()]
+        return [ReplicaVariable(n, kinds[n], v, f"{v.dtype} {v.shape}") for n, v in self.values.items()]
 
-    def read(self, held: Sequence[Held]) -> Iterator[np.ndarray]:
+    def read(self, held: Sequence[ReplicaVariable]) -> Iterator[np.ndarray]:
         return (self.values[one.name] for one in held)
 
-    def load(self, held: Held, value: np.ndarray) -> None:
+    def load(self, held: ReplicaVariable, value: np.ndarray) -> None:
         self.values[held.name] = value
 
-    def given(self, held: Held) -> bool:
+    def given(self, held: ReplicaVariable) -> bool:
         return held.name in self.set_by_script
 
-    def keep_own(self, held: Held) -> None:
+    def keep_own(self, held: ReplicaVariable) -> None:
         del self.values[held.name]
 
 

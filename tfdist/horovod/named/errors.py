@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from tfdist.horovod.named.pending import DuplicateName, RunFailed
 from tfdist.horovod.named.requests import BadArgument, Mismatch
-from tfdist.horovod.named.underway import DuplicateName, Outdated
 
 
 @contextlib.contextmanager
-def as_tensorflow_says() -> Iterator[None]:
+def raise_tensorflow_errors() -> Iterator[None]:
     """Raise TensorFlow's exceptions instead of the negotiation's.
 
     Raises:
@@ -21,7 +21,7 @@ def as_tensorflow_says() -> Iterator[None]:
     """
     try:
         yield
-    except (Mismatch, Outdated) as error:
+    except (Mismatch, RunFailed) as error:
         raise tf.errors.FailedPreconditionError(None, None, str(error)) from None
     except (BadArgument, DuplicateName) as error:
         raise tf.errors.InvalidArgumentError(None, None, str(error)) from None

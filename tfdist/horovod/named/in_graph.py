@@ -12,11 +12,11 @@ from tfdist.engine.other_exchanges import own_copy
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
-from tfdist.horovod.named.errors import as_tensorflow_says
+from tfdist.horovod.named.errors import raise_tensorflow_errors
+from tfdist.horovod.named.pending import PendingOperation
 from tfdist.horovod.named.signals import Signal
-from tfdist.horovod.named.underway import Underway
 
-Begin = Callable[[Sequence[np.ndarray]], Underway]
+Begin = Callable[[Sequence[np.ndarray]], PendingOperation]
 
 
 def build(
@@ -32,7 +32,7 @@ def build(
       job: the job of this process.
       ordered: whether a function executes it after the stateful operations before it.
     """
-    underway: dict[int, Underway] = {}
+    underway: dict[int, PendingOperation] = {}
     numbers = itertools.count()
     graph = tf.compat.v1.get_default_graph()
     failures = make_state(graph).failures if function_state.in_session() else job.functions.failures
@@ -40,7 +40,7 @@ def build(
     def start(*arrays: np.ndarray) -> np.ndarray:
         number = next(numbers)
         try:
-            with as_tensorflow_says():
+            with raise_tensorflow_errors():
                 one = underway[number] = begin([own_copy(array) for array in arrays])
             one.then(signal.raise_)
         except BaseException as error:
@@ -50,7 +50,7 @@ def build(
 
     def finish(number: np.ndarray) -> list[np.ndarray]:
         try:
-            with as_tensorflow_says():
+            with raise_tensorflow_errors():
                 return underway.pop(int(number)).results() or [np.array(True)]
         except BaseException as error:
             failures.note(error)

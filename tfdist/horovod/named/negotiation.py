@@ -17,8 +17,8 @@ import numpy as np
 
 from tfdist.core.log import announce
 from tfdist.horovod.named.array_functions import carry_out
+from tfdist.horovod.named.pending import DuplicateName, PendingOperation, RunFailed
 from tfdist.horovod.named.requests import Mismatch, Request, check
-from tfdist.horovod.named.underway import DuplicateName, Outdated, Underway
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import Channel, Group, PeerError
 
@@ -30,7 +30,7 @@ _GIVEN_UP = Request("given up", "given up")
 class _Failed(NamedTuple):
     """An operation that all ranks have begun, and that has failed. ``own`` is None if this rank has joined."""
 
-    own: Underway | None
+    own: PendingOperation | None
     error: Exception
     in_graph: bool
 
@@ -66,8 +66,8 @@ class Negotiation:
         self.failures = 0
         self._stall_seconds, self._abort_seconds = stall_seconds, abort_seconds
         self._changed = threading.Condition()
-        self._new: list[Underway] = []
-        self._own: dict[str, Underway] = {}
+        self._new: list[PendingOperation] = []
+        self._own: dict[str, PendingOperation] = {}
         # The same on all ranks between rounds: requests that some ranks have begun, and joined ranks in order.
         self._known: dict[str, dict[int, Request]] = {}
         self._joined: list[int] = []
@@ -76,7 +76,9 @@ class Negotiation:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def begin(self, request: Request, arrays: Sequence[np.ndarray] = (), failures: int | None = None) -> Underway:
+    def begin(
+        self, request: Request, arrays: Sequence[np.ndarray] = (), failures: int | None = None
+    ) -> PendingOperation:
         """Begin an operation, which all ranks must begin at some time.
 
         Args:
@@ -90,7 +92,7 @@ class Negotiation:
           RuntimeError: the process set was removed.
           PeerError: a rank was missing in an earlier operation.
         """
-        one = Underway(request, arrays)
+        one = PendingOperation(request, arrays)
         self._count()
         with self._changed:
             if self._failure is not None:
@@ -98,7 +100,7 @@ class Negotiation:
             if self._closed:
                 raise RuntimeError(f"{request}: {self._words} is not in use any more")
             if failures is not None and failures != self.failures:
-                raise Outdated(f"{request}: another operation of this run has failed")
+                raise RunFailed(f"{request}: another operation of this run has failed")
             if request.name in self._own:
                 raise DuplicateName(
                     f"{request}: another operation of this name is under way; give operations that overlap different "
@@ -274,7 +276,7 @@ class Negotiation:
                 self._forget(own)
                 own.complete([np.array(last, np.int32)])
 
-    def _forget(self, own: Underway) -> None:
+    def _forget(self, own: PendingOperation) -> None:
         with self._changed:
             del self._own[own.request.name]
 

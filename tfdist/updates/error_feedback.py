@@ -1,8 +1,9 @@
 """Checkpointed state: tfdist's own variables in checkpoints, and the rounding errors of int8 compression.
 
-The engines keep the rounding error of each rank, and send it with the next step. Before a checkpoint, ``LeftOver.keep``
-adds up the errors of all ranks. On all ranks the next step adds this sum to its averages. So does the first step after
-the checkpoint is restored, with any number of ranks. While a rank saves, a variable contains the sum.
+The engines keep the rounding error of each rank, and send it with the next step. Before a checkpoint,
+``ErrorFeedback.keep`` adds up the errors of all ranks. On all ranks the next step adds this sum to its averages. So
+does the first step after the checkpoint is restored, with any number of ranks. While a rank saves, a variable contains
+the sum.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def graph_variable(name: str, make: Callable[[], tf.Tensor]) -> Any:
         return tf.compat.v1.Variable(make(), trainable=False, use_resource=True, name=name)
 
 
-class LeftOver:
+class ErrorFeedback:
     """Rounding errors of int8 compression, in the graphs of sessions.
 
     Args:
@@ -99,9 +100,9 @@ class LeftOver:
 
 
 @functools.cache
-def left_over_of(steps: Steps) -> LeftOver:
-    """Return the ``LeftOver`` of this process."""
-    return LeftOver(steps)
+def error_feedback_of(steps: Steps) -> ErrorFeedback:
+    """Return the ``ErrorFeedback`` of this process."""
+    return ErrorFeedback(steps)
 
 
 def _variables(graph: Any) -> dict[Collective, Any]:

@@ -24,8 +24,8 @@ from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.variables.eager_variables import batch_statistic, metric_state, random_state
-from tfdist.variables.held import READ, TRAINED, Held
 from tfdist.variables.loss_reads import loss_reads
+from tfdist.variables.replica_variables import READ, TRAINED, ReplicaVariable
 from tfdist.variables.session_variables import SessionVariables, settable
 
 _SAMPLES = (
@@ -45,8 +45,8 @@ def left_out(variable: Any) -> bool:
     return by_replica or random_state(variable) or batch_statistic(variable) or metric_state(variable)
 
 
-class HeldOutside:
-    """Held variables outside of sessions; see ``held.Holder``.
+class EagerReplicas:
+    """Held variables outside of sessions; see ``held.ReplicaVariables``.
 
     Args:
       known: the variables of this process.
@@ -73,7 +73,7 @@ class HeldOutside:
     def complete(self) -> bool:
         return all(reference() is not None for reference in self._candidates.values())
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[ReplicaVariable]:
         there = [v for reference in self._candidates.values() if (v := reference()) is not None]
         numbered = [(number, v) for v in there if (number := self._known.number(v)) is not None]
         found = [self._as_held(variable) for _, variable in sorted(numbered, key=lambda pair: pair[0])]
@@ -81,7 +81,7 @@ class HeldOutside:
         only_trained = self._known.in_blocks
         return [one for one in found if one is not None and (one.kind == TRAINED or not only_trained)]
 
-    def _as_held(self, variable: Any) -> Held | None:
+    def _as_held(self, variable: Any) -> ReplicaVariable | None:
         key, name, known = tf_variables.key(variable), variable_name(variable), self._known
         if (
             tf_variables.name(variable) in known.own
@@ -91,27 +91,27 @@ class HeldOutside:
             return None
         described = f"{variable.dtype.name} {variable.shape}"
         if key in known.trained:
-            return Held(name, TRAINED, variable, described)
+            return ReplicaVariable(name, TRAINED, variable, described)
         if key in known.of_optimizers:
-            return Held(name, known.of_optimizers[key], variable, described)
+            return ReplicaVariable(name, known.of_optimizers[key], variable, described)
         if key not in self._reads or left_out(variable):
             return None
         if _of_samples(name, variable, self._batch_sizes):
             return None
-        return Held(name, READ, variable, described)
+        return ReplicaVariable(name, READ, variable, described)
 
-    def read(self, held: Sequence[Held]) -> Iterator[np.ndarray]:
+    def read(self, held: Sequence[ReplicaVariable]) -> Iterator[np.ndarray]:
         for one in held:
             yield np.asarray(one.variable.read_value())  # no copy if the variable is in host memory
 
-    def load(self, held: Held, value: np.ndarray) -> None:
+    def load(self, held: ReplicaVariable, value: np.ndarray) -> None:
         with self._known.setting():
             held.variable.assign(value)
 
-    def given(self, held: Held) -> bool:
+    def given(self, held: ReplicaVariable) -> bool:
         return tf_variables.name(held.variable) in self._known.given
 
-    def keep_own(self, held: Held) -> None:
+    def keep_own(self, held: ReplicaVariable) -> None:
         self._known.own.add(tf_variables.name(held.variable))
 
 
@@ -137,8 +137,8 @@ def _of_samples(name: str, variable: Any, batch_sizes: Set[int]) -> bool:
     return True
 
 
-class HeldInSession:
-    """Held variables in a session; see ``held.Holder``.
+class SessionReplicas:
+    """Held variables in a session; see ``held.ReplicaVariables``.
 
     Args:
       session: the session.
@@ -159,7 +159,7 @@ class HeldInSession:
     def _variables(self) -> SessionVariables:
         return SessionVariables(self._session(), self._run)
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[ReplicaVariable]:
         session = self._session()
         assert session is not None
         state = make_state(session.graph)
@@ -176,11 +176,13 @@ class HeldInSession:
                 continue
             if kind == READ and _of_samples(variable.op.name, variable, self._batch_sizes):
                 continue
-            found.append(Held(variable.op.name, kind, variable, f"{variable.dtype.base_dtype.name} {variable.shape}"))
+            found.append(
+                ReplicaVariable(variable.op.name, kind, variable, f"{variable.dtype.base_dtype.name} {variable.shape}")
+            )
         return found
 
-    def read(self, held: Sequence[Held]) -> Iterator[np.ndarray]:
-        chunk: list[Held] = []
+    def read(self, held: Sequence[ReplicaVariable]) -> Iterator[np.ndarray]:
+        chunk: list[ReplicaVariable] = []
         for number, one in enumerate(held):
             chunk.append(one)
             size = sum((c.variable.shape.num_elements() or 1) * c.variable.dtype.size for c in chunk)
@@ -188,14 +190,14 @@ class HeldInSession:
                 yield from self._variables().values([c.variable for c in chunk])
                 chunk = []
 
-    def load(self, held: Held, value: np.ndarray) -> None:
+    def load(self, held: ReplicaVariable, value: np.ndarray) -> None:
         self._variables().load({held.variable.name: value})
 
-    def given(self, held: Held) -> bool:
+    def given(self, held: ReplicaVariable) -> bool:
         session = self._session()
         return session is not None and held.variable.op.name in make_state(session.graph).given.get(session, ())
 
-    def keep_own(self, held: Held) -> None:
+    def keep_own(self, held: ReplicaVariable) -> None:
         session = self._session()
         if session is not None:
             make_state(session.graph).kept_own.add(held.variable.name)

@@ -6,7 +6,7 @@ from tfdist.core.log import announce
 from tfdist.transport.interfaces import Group
 
 
-class Rounding:
+class HalfPrecisionCheck:
     """State of this process. Rounded products are not faster than those of float32, and other ranks wait for them."""
 
     def __init__(self) -> None:

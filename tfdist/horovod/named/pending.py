@@ -10,7 +10,7 @@ import numpy as np
 from tfdist.horovod.named.requests import Request
 
 
-class Outdated(Exception):
+class RunFailed(Exception):
     """A graph begins an operation in a run in which another operation has failed."""
 
 
@@ -18,7 +18,7 @@ class DuplicateName(Exception):
     """An operation of the same name is under way."""
 
 
-class Underway:
+class PendingOperation:
     """An operation that this rank has begun.
 
     Attributes:

@@ -14,7 +14,7 @@ TRAINED, READ = "trained", "read"  # kinds; another is ``of`` and an optimizer's
 DIGEST_BITS = 48
 
 
-class Held(NamedTuple):
+class ReplicaVariable(NamedTuple):
     """A variable that must be the same on all ranks.
 
     Attributes:
@@ -35,7 +35,7 @@ class Held(NamedTuple):
         return f"{self.kind} {self.described}"
 
 
-class Holder(Protocol):
+class ReplicaVariables(Protocol):
     """Holder of variables, in a session or outside sessions.
 
     Attributes:
@@ -49,23 +49,23 @@ class Holder(Protocol):
     @property
     def complete(self) -> bool: ...  # noqa: D102
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[ReplicaVariable]:
         """Return all existing variables, in an order that is the same on all ranks."""
 
-    def read(self, held: Sequence[Held]) -> Iterator[np.ndarray]:
+    def read(self, held: Sequence[ReplicaVariable]) -> Iterator[np.ndarray]:
         """Yield the values of variables."""
 
-    def load(self, held: Held, value: np.ndarray) -> None:
+    def load(self, held: ReplicaVariable, value: np.ndarray) -> None:
         """Set one variable."""
 
-    def given(self, held: Held) -> bool:
+    def given(self, held: ReplicaVariable) -> bool:
         """Return whether this rank's script has set a variable that the loss reads to its own value between steps."""
 
-    def keep_own(self, held: Held) -> None:
+    def keep_own(self, held: ReplicaVariable) -> None:
         """Let each rank have its own value of a variable from now on."""
 
 
-def digest(holder: Holder) -> int:
+def digest(holder: ReplicaVariables) -> int:
     """Return a number from 1 to 2^48 - 1, which is the same on ranks that hold the same values."""
     held = holder.held()
     lines = agreement.number([one.line for one in held])
