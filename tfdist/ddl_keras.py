@@ -1,7 +1,7 @@
 """DDL Keras callbacks: ``tfdist.DDLCallback`` and ``tfdist.DDLGlobalVariablesCallback``, for scripts that list them.
 
-They are callbacks of ``tf.keras``: of Keras 3, or of tf_keras with ``TF_USE_LEGACY_KERAS=1``. ``fit`` of Keras 3 needs
-neither of them (see ``training.fit``). ``fit`` of tf_keras does not average metrics over the ranks automatically.
+They are callbacks of ``tf.keras``: of Keras 3, or of tf_keras with ``TF_USE_LEGACY_KERAS=1``. ``fit`` needs neither of
+them: it averages logs and begins with rank 0's variables (see ``training.fit``).
 """
 
 from __future__ import annotations

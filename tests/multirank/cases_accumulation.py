@@ -479,4 +479,4 @@ def case_configuring_another_number_is_refused_or_takes_effect() -> None:
             np.testing.assert_allclose(-w.numpy(), [expected * average], rtol=1e-6)
         tfdist.configure(accumulate_steps=3)
         told = refusal(traced)
-        assert told.startswith("SettingsError") and "accumulate_steps 3" in told, told
+        assert told.startswith("SettingsError") and "accumulate_steps to 3" in told, told

@@ -564,7 +564,7 @@ def case_what_blocks_cannot_do_is_refused() -> None:
     with settings():
         tfdist.configure(sync="average", block_steps=BLOCK)
         told = refusal(function)
-        assert "has made sync 'average'" in told, told
+        assert "has set sync to 'average'" in told, told
 
 
 def case_what_one_rank_does_alone_has_no_blocks() -> None:

@@ -57,7 +57,7 @@ def test_a_family_trains_and_translates(toy: Any, family: str, capsys: pytest.Ca
         arguments = [f"--out_dir={out}", f"--inference_input_file={long}", f"--inference_output_file={long}.de"]
         assert main(arguments) == code, words
     message = capsys.readouterr().err
-    assert re.search(r"nmt: .*--max_positions.*cut sentences.*--src_max_len_infer.*\[60\] \[61\]", message), message
+    assert re.search(r"nmt: .*--max_positions.*Cut sentences.*--src_max_len_infer.*\[60\] \[61\]", message), message
     assert main([*arguments, "--src_max_len_infer=50"]) == 0
 
 

@@ -50,14 +50,14 @@ SIGNALLED = """
 import os, signal, sys
 import tfdist
 from nmt.nmt import main
-from nmt.train.prefetch import Ahead
-batch = Ahead.batch
+from nmt.train.prefetch import Prefetcher
+batch = Prefetcher.batch
 number, when = [(signal.SIGKILL, 16), (signal.SIGTERM, 18)][int(os.environ["TFDIST_RESTARTS"])]
 def signalled(self, step, part):
     if step == when and part == self.parts - 1 and tfdist.rank() == tfdist.size() - 1:
         os.kill(os.getpid(), number)
     return batch(self, step, part)
-Ahead.batch = signalled
+Prefetcher.batch = signalled
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -68,8 +68,8 @@ import os, signal, sys, time
 from pathlib import Path
 import tfdist
 from nmt.nmt import main
-from nmt.train.prefetch import Ahead
-batch = Ahead.batch
+from nmt.train.prefetch import Prefetcher
+batch = Prefetcher.batch
 def unseen(self, step, part):
     if step == 18 and tfdist.rank() == tfdist.size() - 1:
         parent = os.getppid()
@@ -78,7 +78,7 @@ def unseen(self, step, part):
         os.kill(grandparent, signal.SIGKILL)
         time.sleep(4)
     return batch(self, step, part)
-Ahead.batch = unseen
+Prefetcher.batch = unseen
 code = main(sys.argv[2:])
 Path(sys.argv[1], f"code{tfdist.rank()}").write_text(str(code))
 sys.exit(code)
