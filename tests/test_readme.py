@@ -53,7 +53,7 @@ def save(session):
 def test_the_script_of_the_readme(tmp_path: Path, ranks: int) -> None:
     script = block("tfdist/docs/start.md", "import tensorflow as tf\nimport tfdist\n\n")
     path = tmp_path / "script.py"
-    path.write_text(BEFORE + script.replace("range(1000)", "range(300)"))
+    path.write_text(BEFORE + script.replace("range(1000 // tfdist.size())", "range(300)"))
     finished = mpirun(ranks, [str(path)], 100)
     assert finished.code == 0, finished.errors
     errors = re.findall(r"error (\S+)", finished.output)
