@@ -1,4 +1,4 @@
-"""What ``scripts/test --full`` adds: ``--every-case``."""
+"""The option ``--every-case``, which ``scripts/test --full`` adds."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Before there are tests to choose from."""
+    """Add ``--every-case``."""
     parser.addoption(
         "--every-case", action="store_true", help="tests marked long, too, and all multi-rank cases at 2, 3 and 4 ranks"
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that are marked long, unless every one is wanted."""
+    """Leave out the tests that are marked long, unless ``--every-case`` is given."""
     if config.getoption("every_case"):
         return
     long = [item for item in items if item.get_closest_marker("long")]

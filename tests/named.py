@@ -1,4 +1,4 @@
-"""Which turn of a loop failed."""
+"""subtest: names the turn of a loop that failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def subtest(*what: object) -> Iterator[None]:
-    """What fails inside says in which turn: ``with subtest(dtype, op): …``."""
+    """Add the turn to the message of an error inside: ``with subtest(dtype, op): …``."""
     try:
         yield
     except Exception as error:

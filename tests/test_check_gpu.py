@@ -1,4 +1,4 @@
-"""``scripts/check_gpu``, on processors: what it says of GPUs is tried on one."""
+"""``scripts/check_gpu`` on CPUs; what it reports about GPUs needs a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``scripts/conformance`` tells what is equal from what is not, and goes on after what fails."""
+"""``scripts/conformance`` tells equal results from different ones, and continues after failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SELF_CHECKS = {
     "self_check_wrong": ("WRONG", "w is not what one process gets"),
     "self_check_differs": ("differs", "as it must: it is multiplied by the number of ranks"),
     "self_check_refused": ("refused", "XLA cannot compile the exchange"),
-    "self_check_failed": ("FAILED", "rank 1: ValueError: on purpose"),  # not that rank 0 has waited for it
+    "self_check_failed": ("FAILED", "rank 1: ValueError: on purpose"),  # not that rank 0 has waited for rank 1
 }
 LONG = pytest.mark.long("eleven programs; tests/multirank has their patterns")
 
@@ -32,7 +32,7 @@ def conformance(*arguments: str) -> Finished:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, dict[str, Any]]:
-    """A job with programs that are right and such that are wrong on purpose; what is right comes after them, too."""
+    """Run correct programs and programs that fail on purpose; a correct one comes after the failures."""
     path = tmp_path_factory.mktemp("conformance") / "rows.json"
     done = conformance("--only", *CHOSEN, "self_check*", "--stall-seconds", "4", "--json", str(path))
     return done, json.loads(path.read_text())
@@ -69,7 +69,7 @@ def test_the_table(finished: tuple[Finished, dict[str, Any]]) -> None:
 
 @pytest.mark.long("the programs that are wrong on purpose are noticed")
 def test_programs_notice_that_nothing_is_averaged(tmp_path: Path) -> None:
-    """Without tfdist the ranks end apart: there would be no point in a program that did not show it."""
+    """Without tfdist the ranks end with different values, and each program must show it."""
     path = tmp_path / "rows.json"
     done = conformance("--only", *CHOSEN, "--without-tfdist", "--json", str(path))
     assert {row["verdict"] for row in json.loads(path.read_text())["programs"]} == {"APART"}, done.output

@@ -14,7 +14,7 @@ from tests.launch import ROOT, TFDIST_RUN, mpirun, run
 
 _LONG = pytest.mark.long("multirank/cases_*.py have their styles, and test_readme.py runs the README's script")
 FOLDER = ROOT / "scripts" / "examples"
-# For one process, without a word of tfdist but the import: each rank says what it has found.
+# Scripts for one process, which only import tfdist: each rank prints its result.
 FOR_ONE_PROCESS = {"image": "--images=512", "speech": "--utterances=256"}
 EXAMPLES = [
     pytest.param(path, id=path.stem, marks=[] if path.stem == "mixed_precision" else _LONG)
@@ -28,14 +28,14 @@ def test_example(path: Path) -> None:
     finished = mpirun(2, [str(path)], 100)
     assert finished.code == 0, finished.errors
     losses = re.findall(r"^loss ([\d.]+) -> ([\d.]+)$", finished.output, re.MULTILINE)
-    assert len(losses) == 1, finished.output  # one rank speaks
+    assert len(losses) == 1, finished.output  # only one rank prints
     assert float(losses[0][1]) < 0.6 * float(losses[0][0])
 
 
 @_LONG
 @pytest.mark.parametrize("name", FOR_ONE_PROCESS)
 def test_a_script_for_one_process(name: str) -> None:
-    """Two ranks with half of the batch each train as one process."""
+    """Two ranks, each with half of the batch, train as one process does."""
     said = []
     for ranks in (1, 2):
         arguments = [str(FOLDER / f"{name}.py"), "--epochs=2", f"--batch={32 // ranks}", FOR_ONE_PROCESS[name]]
@@ -59,7 +59,7 @@ def test_restart(tmp_path: Path) -> None:
 
 
 def test_the_notebook(tmp_path: Path) -> None:
-    """Its cells, one after the other, as a kernel runs them."""
+    """Run the notebook's cells one after the other, as a kernel does."""
     lines = []
     for cell in json.loads((FOLDER / "notebook.ipynb").read_text())["cells"]:
         text = "".join(cell["source"])

@@ -1,4 +1,4 @@
-"""What becomes of a job when one rank fails: the list of ``scripts/faults``, once each."""
+"""End of a job when one rank fails: the faults of ``scripts/faults``, once each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.launch import ROOT
 
-# Ways to lose a rank that look like success, or that leave somebody behind.
+# Ways to lose a rank that look like success, or that leave a process behind.
 _CHOSEN = ("_exit of C with forked workers", "exec of C", "killed with spawned", "SIGHUP")
 
 

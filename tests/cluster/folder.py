@@ -1,4 +1,4 @@
-"""What must be taken away when its process ends, however it does: a folder, and what is started in one."""
+"""Resources that are removed when their process ends in any way: a folder, and services in it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Self
 
 
 class Folder:
-    """Removed by a process that waits for the end of this one: of a pipe that nobody else holds.
+    """A temporary folder. A child process removes it when this process, the only writer of a pipe, ends.
 
     Args:
-      prefix: of its name.
+        prefix: beginning of the folder's name.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -27,14 +27,14 @@ class Folder:
         )
 
     def cleanup(self) -> None:
-        """Remove it."""
+        """Remove the folder."""
         assert self._remover.stdin
         self._remover.stdin.close()
         self._remover.wait()
 
 
 class Service(abc.ABC):
-    """Something that runs as long as the context is open."""
+    """A service that runs while its context is open."""
 
     def __enter__(self) -> Self:
         try:
@@ -51,8 +51,8 @@ class Service(abc.ABC):
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Start it; if that fails it is closed."""
+        """Start the service; if that fails, ``close`` is called."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """End what has been started; again is nothing."""
+        """Stop what has been started; a second call does nothing."""

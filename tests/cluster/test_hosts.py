@@ -1,4 +1,4 @@
-"""The hosts themselves: what is left of them when their process is killed."""
+"""The hosts of cluster tests: nothing is left when their process is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On several hosts: the cases that the way between machines could change."""
+"""Cases on several hosts: those that communication between machines could change."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Packages on top of TensorFlow, by their own ways: N ranks with batch B / N each do what one process does with B.
+"""Packages on top of TensorFlow, used as documented: N ranks with batch B / N equal one process with batch B.
 
-``scripts/test --ecosystem`` runs these in an environment that has the packages. Models are tiny, and begin at random:
-nothing is downloaded.
+``scripts/test --ecosystem`` runs these tests in an environment that has the packages. Models are tiny and have random
+initial weights: nothing is downloaded.
 """

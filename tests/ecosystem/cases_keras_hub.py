@@ -1,4 +1,4 @@
-"""KerasHub: a backbone of which LoRA trains a part, and a task."""
+"""KerasHub: a backbone of which LoRA trains a part, and a classifier."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORDS, LENGTH = 50, 6
 
 
 def sentences() -> list[Feed]:
-    """Batches of sentences, their words that count, and their classes."""
+    """Return batches of sentences, with their padding masks and classes."""
     random = np.random.RandomState(3)
     return [
         {
@@ -40,7 +40,7 @@ def fitted(model: Any, names: tuple[str, ...], feeds: list[Feed], labels: Any) -
 
 
 def case_lora() -> None:
-    """Of a language model; the rows of its embedding are not trained."""
+    """LoRA in a language model; its embedding is not trained."""
 
     def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
         backbone = keras_hub.models.GemmaBackbone(
@@ -62,7 +62,7 @@ def case_lora() -> None:
 
 
 def case_a_classifier() -> None:
-    """All of it is trained; rows of embeddings as they come, since Adam of Keras 3 squares each by itself."""
+    """All weights are trained; slices stay unmerged, since Keras 3's Adam squares each duplicate row separately."""
 
     def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
         backbone = keras_hub.models.BertBackbone(
@@ -78,5 +78,5 @@ def case_a_classifier() -> None:
         return fitted(model, ("token_ids", "padding_mask", "segment_ids"), feeds, lambda all_of_it: all_of_it["labels"])
 
     with settings(sparse="unmerged"):
-        # Attention does not depend on the bias of keys, so that Adam makes steps of mere rounding.
+        # Attention does not depend on the bias of keys: Adam's steps for it come from rounding only.
         assert_law(train, set_seed=keras.utils.set_random_seed, feeds=sentences(), rounding="key.bias")

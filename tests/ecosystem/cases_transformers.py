@@ -21,7 +21,7 @@ WORDS, LENGTH = 50, 6
 
 
 def sentences() -> list[Feed]:
-    """Batches of sentences, and their classes."""
+    """Return batches of random sentences with their classes."""
     random = np.random.RandomState(3)
     return [
         {
@@ -34,7 +34,7 @@ def sentences() -> list[Feed]:
 
 
 def bert() -> Any:
-    """A classifier, tiny and begun at random; without dropout, which is each rank's own."""
+    """Return a tiny, random classifier without dropout, because dropout masks differ between ranks."""
     return transformers.TFBertForSequenceClassification(
         transformers.BertConfig(
             vocab_size=WORDS,
@@ -53,7 +53,7 @@ def bert() -> Any:
 
 
 def gpt() -> Any:
-    """A language model."""
+    """Return a tiny language model."""
     return transformers.TFGPT2LMHeadModel(
         transformers.GPT2Config(
             vocab_size=WORDS,
@@ -70,12 +70,12 @@ def gpt() -> Any:
 
 
 def created(**options: Any) -> Any:
-    """``create_optimizer``: warm-up, decay, and Adam, with weight decay if it is asked for."""
+    """Return the optimizer of ``create_optimizer``: Adam with warm-up, decay, and weight decay if requested."""
     return transformers.create_optimizer(0.01, num_train_steps=20, num_warmup_steps=2, adam_epsilon=1e-3, **options)[0]
 
 
 def law(train: Callable[[list[Feed]], dict[str, np.ndarray]]) -> None:
-    """But for the bias of keys: attention does not depend on it, so that Adam makes steps of mere rounding."""
+    """Check the law except for key biases: attention does not depend on them, so Adam's steps are rounding errors."""
     assert_law(train, set_seed=tk.utils.set_random_seed, feeds=sentences(), rounding="key.bias")
 
 
@@ -91,8 +91,8 @@ def case_fit_with_its_own_loss() -> None:
         with subtest(options):
             law(functools.partial(train, options=options))
     with subtest("clipping"), settings():
-        # One process takes the norm over rows as they come: a word's twice if it occurs twice in a batch. But a
-        # position's once, as its row is looked up for the whole batch at once.
+        # One process clips by the norm of unmerged rows: a word that occurs twice in a batch counts twice.
+        # A position counts once, because its row is looked up once for the whole batch.
         tfdist.configure(
             sparse_ways={
                 "classifier/bert/embeddings/word_embeddings/weight": "unmerged",
@@ -124,7 +124,7 @@ def case_a_language_model_in_a_loop_that_clips() -> None:
 
 
 def case_gradient_accumulator() -> None:
-    """Two backward passes a step; what they have added to is applied."""
+    """Each step accumulates two backward passes and applies their sum."""
 
     def train(feeds: list[Feed], functions: bool) -> dict[str, np.ndarray]:
         model, optimizer, accumulator = bert(), created(weight_decay_rate=0.1), transformers.GradientAccumulator()

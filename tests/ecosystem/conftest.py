@@ -1,4 +1,4 @@
-"""Cases and launches are made into tests as those of multirank/ are."""
+"""Hooks that make cases and launches into tests, as in multirank/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law for the programs of packages; and that all ranks end with the same."""
+"""The law for the programs of packages; in addition, all ranks must end with equal values."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def assert_law(
     feeds: list[Feed] | None = None,
     rounding: str | None = None,
 ) -> None:
-    """The ranks, with their own seeds and data, against one process; equal to the bit among themselves.
+    """Compare ranks that have their own seeds and data with one process. All ranks must be bit-identical.
 
     Args:
-      train: a program, which returns what it has trained.
-      tolerance: of the greatest entry of each array.
-      set_seed: of what draws the initial values.
-      feeds: global batches, if they are not to be those of ``oracle.data``.
-      rounding: in the names of what nothing but rounding moves, which is not compared with one process.
+        train: program; returns the trained values by name.
+        tolerance: allowed difference, relative to the greatest entry of each array.
+        set_seed: function that sets the seed of the initial values.
+        feeds: global batches; None: those of ``oracle.data``.
+        rounding: pattern of names that only rounding errors change, not compared with one process; None: no names.
     """
     found: dict[str, np.ndarray] = {}
 
@@ -43,13 +43,13 @@ def assert_law(
 
 
 def values(variables: Iterable[Any]) -> dict[str, np.ndarray]:
-    """What variables hold, by their place and their name without the numbers that make names unique."""
+    """Return values by position and name, without the numbers that make names unique."""
     return {
         f"{place}: {re.sub('_[0-9]+', '', getattr(v, 'path', v.name))}": v.numpy() for place, v in enumerate(variables)
     }
 
 
 def trained(model: Any) -> dict[str, np.ndarray]:
-    """The weights of a Keras model, and what its optimizer remembers."""
+    """Return the weights of a Keras model and the state of its optimizer."""
     kept = model.optimizer.variables
     return values([*model.trainable_variables, *(kept() if callable(kept) else kept)])

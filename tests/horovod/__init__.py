@@ -1,1 +1,1 @@
-"""Horovod's names: cases for several ranks, in jobs of their own, since ``hvd.init`` ends what happens by itself."""
+"""Cases for Horovod's names, in separate jobs: after ``hvd.init``, only wrapped optimizers and tapes average."""

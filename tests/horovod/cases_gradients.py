@@ -1,4 +1,4 @@
-"""Horovod's optimizers and tapes: with every argument, against what NumPy makes of all ranks' gradients."""
+"""Horovod's optimizers and tapes with every argument, against NumPy with all ranks' gradients."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ START = np.array([1.0, -2.0, 3.0], np.float32)
 
 
 def slope(rank: int, step: int) -> np.ndarray:
-    """The gradient of a rank's loss in a step."""
+    """Return the gradient of a rank's loss in a step."""
     return np.random.RandomState(100 * step + rank).randn(3).astype(np.float32)
 
 
 def trained(combine: Callable[[list[np.ndarray]], np.ndarray], steps: int = STEPS) -> np.ndarray:
-    """By gradient descent, in NumPy."""
+    """Return the variable after gradient descent in NumPy; ``combine`` merges the ranks' gradients."""
     value = START.astype(np.float64)
     for step in range(steps):
         value -= RATE * combine([slope(r, step) for r in range(SIZE)])
@@ -37,12 +37,12 @@ def trained(combine: Callable[[list[np.ndarray]], np.ndarray], steps: int = STEP
 
 
 def mean(slopes: list[np.ndarray]) -> np.ndarray:
-    """Of the ranks."""
+    """Return the mean of the ranks' gradients."""
     return np.mean(slopes, 0)
 
 
 def in_session(steps: int = STEPS, clip: float | None = None, use_resource: bool = True, **options: Any) -> np.ndarray:
-    """``tf.compat.v1.train`` in a session."""
+    """Train with an optimizer of ``tf.compat.v1.train`` in a session."""
     with tf.Graph().as_default(), v1.Session() as session:
         variable = v1.get_variable("w", initializer=START, use_resource=use_resource)
         given = v1.placeholder(tf.float32, [3])
@@ -60,7 +60,7 @@ def in_session(steps: int = STEPS, clip: float | None = None, use_resource: bool
 
 
 def in_function(steps: int = STEPS, **options: Any) -> np.ndarray:
-    """A Keras optimizer in a ``tf.function``."""
+    """Train with a Keras optimizer in a ``tf.function``."""
     variable = tf.Variable(START)
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(RATE), **options)
 
@@ -76,7 +76,7 @@ def in_function(steps: int = STEPS, **options: Any) -> np.ndarray:
 
 
 def at_once(steps: int = STEPS, **options: Any) -> np.ndarray:
-    """Eagerly."""
+    """Train eagerly."""
     variable = tf.Variable(START)
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(RATE), **options)
     for number in range(steps):
@@ -87,7 +87,7 @@ def at_once(steps: int = STEPS, **options: Any) -> np.ndarray:
 
 
 def by_tape(steps: int = STEPS, traced: bool = True, **options: Any) -> np.ndarray:
-    """A distributed tape, with a plain optimizer."""
+    """Train with a distributed tape and a plain optimizer."""
     variable = tf.Variable(START)
     optimizer = keras.optimizers.SGD(RATE)
 
@@ -107,7 +107,7 @@ WAYS = (in_session, in_function, at_once, by_tape, functools.partial(by_tape, tr
 
 
 def every_way(expected: np.ndarray, **options: Any) -> None:
-    """All of them get there."""
+    """Check that every way of training gives the expected variable."""
     for way in WAYS:
         np.testing.assert_allclose(way(**options), expected, rtol=1e-4, atol=1e-5, err_msg=str(way))
 
@@ -121,7 +121,7 @@ def case_sum() -> None:
 
 
 def case_predivided() -> None:
-    """And before gradients are rounded: a sum that float16 cannot hold is finite. (One rank rounds nothing.)"""
+    """Gradients are divided before they are rounded to float16: the sum stays finite. (One rank rounds nothing.)"""
     every_way(trained(mean), gradient_predivide_factor=3.0)
     for factor, finite in ((4.0 * SIZE, True), (1.0, False)):
         w = tf.Variable([1.0])
@@ -182,7 +182,7 @@ def case_clipped_after_the_average() -> None:
 
 
 def case_several_passes() -> None:
-    """Six passes, applied after each three: as added up, and averaged."""
+    """Six passes, applied after each three: gradients are added up, or averaged by an option."""
     for options, factor in (({}, 1.0), ({"average_aggregated_gradients": True}, 1 / 3)):
         value = START.astype(np.float64)
         for update in range(2):
@@ -209,7 +209,7 @@ def case_adasum_of_changes() -> None:
 
 
 def case_slices() -> None:
-    """Of an embedding: as slices, and made dense."""
+    """Gradients of an embedding, as slices and made dense."""
     rows = [np.arange(r, r + 3) % 5 for r in range(SIZE)]
     expected = np.ones([5, 2])
     for of_rank in rows:
@@ -296,7 +296,7 @@ def case_the_tape_in_a_with() -> None:
 
 
 def case_nothing_is_averaged_twice_or_by_itself() -> None:
-    """A plain optimizer and a plain tape stay each rank's own; a wrapped one applies what a script has summed."""
+    """A plain optimizer and a plain tape average nothing; the optimizer applies what a script has summed."""
     plain = tf.Variable(START)
     optimizer = keras.optimizers.SGD(RATE)
     with tf.GradientTape() as tape:
@@ -310,7 +310,7 @@ def case_nothing_is_averaged_twice_or_by_itself() -> None:
         summed = [(hvd.allreduce(g, op=hvd.Sum), v) for g, v in pairs]
         train = own.apply_gradients(summed)
         session.run(v1.global_variables_initializer())
-        np.testing.assert_allclose(session.run(variable), START + RANK)  # its own initial value
+        np.testing.assert_allclose(session.run(variable), START + RANK)  # this rank's own initial value
         session.run(train)
         expected = START + RANK - RATE * np.sum([slope(r, 0) for r in range(SIZE)], 0)
         np.testing.assert_allclose(session.run(variable), expected, rtol=1e-5)
@@ -318,7 +318,7 @@ def case_nothing_is_averaged_twice_or_by_itself() -> None:
 
 
 def case_inside_a_loss_scale_optimizer() -> None:
-    """Keras puts one around for half precision: an overflow on one rank is left out on all."""
+    """Keras wraps the optimizer for half precision: if a rank overflows, no rank applies the update."""
     variable = tf.Variable(START)
     inner = hvd.DistributedOptimizer(keras.optimizers.SGD(RATE))
     optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
@@ -361,7 +361,7 @@ def case_wrong_arguments() -> None:
 
 def case_join() -> None:
     """Rank r has r + 2 steps: gradients are averaged over those that still train."""
-    state.reduced_by.clear()  # of other cases
+    state.reduced_by.clear()  # left by other cases
     for traced in (True, False):
         variable = tf.Variable(START)
         optimizer = keras.optimizers.SGD(RATE)
@@ -389,7 +389,7 @@ def case_join() -> None:
 
 
 def case_several_passes_with_local_variables() -> None:
-    """They are added up, too; and on a rank outside the process set."""
+    """Gradients of local variables are added up too, also on a rank outside the process set."""
     choices: list[dict[str, Any]] = [{}]
     if SIZE > 1:
         choices.append({"process_set": hvd.add_process_set([0])})

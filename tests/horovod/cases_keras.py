@@ -1,4 +1,4 @@
-"""Horovod's interface for Keras: fit with its callbacks, values, saved models, elastic state."""
+"""Horovod's interface for Keras: fit with Horovod's callbacks, values, saved models, elastic state."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from tests.multirank.oracle import one_process
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
-BATCH = 12  # of all ranks
+BATCH = 12  # rows of all ranks
 ROWS = 60
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
-    """Of all ranks."""
+    """Return the data of all ranks: x, float32 [ROWS, 4], and y, float32 [ROWS, 2]."""
     random = np.random.RandomState(5)
     x = random.randn(ROWS, 4).astype(np.float32)
     return x, (x @ random.randn(4, 2) + 0.1 * random.randn(ROWS, 2)).astype(np.float32)
 
 
 def shares(x: np.ndarray) -> np.ndarray:
-    """This rank's rows, such that each step's batches together are those of one process."""
+    """Return this rank's rows; in each step, the ranks' batches together are one process's batch."""
     return x[RANK::SIZE]
 
 
 def model(seed: int, rate: float = 0.1, momentum: float = 0.9, wraps: bool = True, **options: Any) -> keras.Model:
-    """Two layers."""
+    """Return a compiled model of two layers."""
     keras.utils.set_random_seed(seed)
     made = keras.Sequential([keras.Input([4]), keras.layers.Dense(8, "tanh"), keras.layers.Dense(2)])
     optimizer = keras.optimizers.SGD(rate, momentum=momentum)
@@ -43,7 +43,7 @@ def model(seed: int, rate: float = 0.1, momentum: float = 0.9, wraps: bool = Tru
 
 
 def expected(**options: Any) -> list[np.ndarray]:
-    """The weights of one process with the batch of all ranks."""
+    """Return one process's weights after training with the global batch."""
 
     def compute() -> list[np.ndarray]:
         one = model(0, wraps=False, **options)
@@ -54,13 +54,13 @@ def expected(**options: Any) -> list[np.ndarray]:
 
 
 def same(found: Any, wanted: Any, atol: float = 1e-5) -> None:
-    """Lists of arrays."""
+    """Assert that two lists of arrays are close."""
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=atol)
 
 
 def case_fit_is_that_of_one_process() -> None:
-    """Each rank begins with other weights, and gets rank 0's by the callback."""
+    """Each rank has its own initial weights; the callback broadcasts rank 0's."""
     trained = model(RANK)
     x, y = data()
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
@@ -94,7 +94,7 @@ def case_an_eager_fit_and_several_passes() -> None:
             callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
         )  # fmt: skip
         same(trained.get_weights(), wanted)
-    if BATCH // SIZE % 2 == 0:  # half the batch, twice
+    if BATCH // SIZE % 2 == 0:  # two backward passes with half the batch
         trained = model(RANK, backward_passes_per_step=2, average_aggregated_gradients=True)
         trained.fit(
             shares(x), shares(y), batch_size=BATCH // SIZE // 2, epochs=2, shuffle=False, verbose=0,
@@ -123,7 +123,7 @@ def case_a_model_that_its_first_batch_builds() -> None:
     callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     callback.register_local_var(local)
     if RANK == 0:
-        made.build([None, 2])  # it has been loaded there, say
+        made.build([None, 2])  # as if rank 0 had loaded the model
     made.fit(np.ones([8, 2]), np.full([8, 3], RANK), batch_size=4, verbose=0, callbacks=[callback])
     found = everywhere(made.get_weights() + [v.numpy() for v in made.optimizer.variables])
     for other in found[1:]:
@@ -131,7 +131,7 @@ def case_a_model_that_its_first_batch_builds() -> None:
 
 
 def case_learning_rates() -> None:
-    """By the formulas, in each step."""
+    """The rate of each step follows Horovod's formulas."""
     x, y = data()
     rates: list[float] = []
 
@@ -176,7 +176,7 @@ def case_the_best_model_is_kept() -> None:
 
 
 def case_a_saved_model_goes_on() -> None:
-    """Saved by rank 0 with its optimizer's state; wrapped when it is loaded."""
+    """Rank 0 saves the model with the optimizer's state; ``load_model`` wraps the optimizer again."""
     folder = Path(hvd.broadcast_object(mkdtemp(), 0))
     x, y = data()
     options: dict[str, Any] = {"batch_size": BATCH // SIZE, "shuffle": False, "verbose": 0}
@@ -216,7 +216,7 @@ def case_batch_normalization_of_all_ranks() -> None:
 
 
 def case_elastic_state() -> None:
-    """Each rank has its own until ``sync``; back to the last commit after an error on all ranks."""
+    """Each rank has its own state until ``sync``; an error on all ranks restores the last commit."""
     made = model(RANK)
     state = hvd.elastic.KerasState(made, epoch=RANK, batch=0)
     resets: list[int] = []

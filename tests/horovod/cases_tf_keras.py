@@ -1,4 +1,4 @@
-"""Horovod's interface for Keras with tf_keras: in a job in which TensorFlow's Keras is that one."""
+"""Horovod's interface for Keras, in a job in which TensorFlow's Keras is tf_keras."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BATCH, ROWS = 12, 60
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
-    """Of all ranks."""
+    """Return inputs and targets of all ranks."""
     random = np.random.RandomState(5)
     x = random.randn(ROWS, 4).astype(np.float32)
     return x, (x @ random.randn(4, 2) + 0.1 * random.randn(ROWS, 2)).astype(np.float32)
 
 
 def model(seed: int, optimizer: Any, wraps: bool = True, **options: Any) -> Any:
-    """Two layers."""
+    """Return a compiled model of two layers."""
     tf.keras.utils.set_random_seed(seed)
     layers = tf.keras.layers
     made = tf.keras.Sequential([layers.Input([4]), layers.Dense(8, "tanh"), layers.Dense(2)])
@@ -35,7 +35,7 @@ def model(seed: int, optimizer: Any, wraps: bool = True, **options: Any) -> Any:
 
 
 def fit(made: Any, batch: int, callbacks: Any = ()) -> None:
-    """Two epochs, in the order of the data."""
+    """Train for two epochs, in the order of the data."""
     x, y = (part[RANK::SIZE] if batch < BATCH or SIZE == 1 else part for part in data())
     made.fit(x, y, batch_size=batch, epochs=2, shuffle=False, verbose=0, callbacks=list(callbacks))
 

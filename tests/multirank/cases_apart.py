@@ -1,4 +1,4 @@
-"""Ways to go apart: each is noticed within eight steps, whatever trains: functions, eager steps, sessions, ``fit``."""
+"""Ways for ranks to diverge: each is noticed within eight steps, in functions, eager steps, sessions and ``fit``."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Step = Callable[[np.ndarray], Any]
 
 
 def batches(steps: int) -> Iterator[np.ndarray]:
-    """Of this rank."""
+    """Yield this rank's batches, [8, 3]."""
     random = np.random.RandomState(5 + RANK)
     for _ in range(steps):
         yield (random.randn(8, 3) + RANK).astype(np.float32)
 
 
 def noticed(make: Callable[[], Step], steps: int = 9) -> str:
-    """What the ranks say; empty: nothing in so many steps."""
+    """Return the error that the ranks raise; empty if they raise none in so many steps."""
     number = 0
     try:
         step = make()
-        for number, batch in enumerate(batches(steps)):  # noqa: B007  (it is told below)
+        for number, batch in enumerate(batches(steps)):  # noqa: B007  (asserted below)
             step(batch)
     except (tfdist.DisagreementError, tfdist.PeerError) as error:
         assert number < 8, "within 8 steps"
@@ -44,15 +44,15 @@ def noticed(make: Callable[[], Step], steps: int = 9) -> str:
 
 @dataclasses.dataclass
 class Way:
-    """What one rank does otherwise than another, in one step.
+    """A difference between the ranks in one step.
 
     Attributes:
-      optimizer: from one that takes a rate, and other rates.
-      change: what is made of a gradient before it is applied.
-      applies: whether it is, by this rank's loss; None: always.
-      rate: what the rate is set to after the step, by this rank's loss.
-      codebook: what the loss reads is set from this rank's batch.
-      weights: what the weights are set to in the step.
+      optimizer: returns an optimizer from a module of optimizers; it may depend on the rank.
+      change: changes a gradient before it is applied.
+      applies: condition for applying the gradient, from this rank's loss; None: always.
+      rate: learning rate after the step, from this rank's loss; None: unchanged.
+      codebook: True if this rank's batch sets a variable that the loss reads.
+      weights: new weights in the step, from the weights; None: unchanged.
     """
 
     optimizer: Callable[[Any], Any] = lambda kinds: kinds.SGD(0.05)
@@ -77,10 +77,10 @@ WAYS: dict[str, Way] = {
     "decay": Way(weights=lambda w: w * (1.0 - 0.01 * RANK)),
     "projection": Way(weights=lambda w: tf.clip_by_norm(w, 0.05 + 0.01 * RANK)),
 }
-# Those of stock optimizers, by compile() alone.
+# Ways that need a stock optimizer and compile() only.
 COMPILED: dict[str, Way] = {
     "rate": Way(
-        lambda kinds: kinds.SGD(kinds.schedules.ExponentialDecay(0.05 + 0.001 * RANK, 10, 0.9))  # (no variable)
+        lambda kinds: kinds.SGD(kinds.schedules.ExponentialDecay(0.05 + 0.001 * RANK, 10, 0.9))  # (not a variable)
     ),
     "stock clip": Way(lambda kinds: kinds.SGD(0.05, clipnorm=1e-3 if RANK == LAST else 10.0)),
     "stock decay": Way(lambda kinds: kinds.AdamW(0.05, weight_decay=0.1 * RANK)),
@@ -88,11 +88,11 @@ COMPILED: dict[str, Way] = {
 
 
 class Trained:
-    """One step of training that goes apart in some way.
+    """One step of training that differs between the ranks.
 
     Args:
-      way: which.
-      kinds: a module of optimizers.
+      way: the difference.
+      kinds: module of optimizers.
     """
 
     def __init__(self, way: Way, kinds: Any) -> None:
@@ -160,7 +160,7 @@ def in_a_session(way: Way) -> Step:
 
 
 def noticed_in_fit(kinds: Any, model: Any, x: np.ndarray) -> str:
-    """What ends a training by ``fit``; empty: nothing."""
+    """Return the error that ends a training by ``fit``; empty if there is none."""
 
     class Counts(kinds.callbacks.Callback):  # type: ignore[misc]
         begun = 0
@@ -179,7 +179,7 @@ def noticed_in_fit(kinds: Any, model: Any, x: np.ndarray) -> str:
 
 
 def in_fit(kinds: Any) -> Callable[[Way], str]:
-    """In a train_step of one's own."""
+    """Return a function that trains by ``fit`` with a custom train_step."""
 
     class Model(kinds.Model):  # type: ignore[misc]
         def __init__(self, trained: Trained) -> None:
@@ -201,7 +201,7 @@ def in_fit(kinds: Any) -> Callable[[Way], str]:
 
 
 def compiled(kinds: Any) -> Callable[[Way], str]:
-    """A stock model with a stock optimizer."""
+    """Return a function that trains a stock model with a stock optimizer."""
 
     def run(way: Way) -> str:
         model = kinds.Sequential([kinds.Input([3]), kinds.layers.Dense(1)])
@@ -227,7 +227,7 @@ def case_in_functions() -> None:
 
 
 def case_eagerly() -> None:
-    """(What is made of averaged gradients there, and differs, is averaged again; and what is set is rank 0's.)"""
+    """(Left out: eagerly, changed averages are averaged again, and values that are set become rank 0's.)"""
     mended = ("clip", "scale", "noise", "bound", "rate by the loss", "decay", "projection")
     ways = {name: way for name, way in WAYS.items() if name not in mended}
     each({**ways, **COMPILED}, lambda way: noticed(lambda: eagerly(way)))

@@ -1,4 +1,4 @@
-"""Losses divided by what all ranks count: uneven numbers of tokens, against one process with all of them."""
+"""Losses divided by the ranks' total count: uneven numbers of tokens, against one process with all tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS, STEPS = 6, 3
 
 
 def batches(rank: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """What a rank has: x [rows, 5], and a mask, bool [rows], in which rank 0 counts least: nothing, at last."""
+    """Return a rank's batches: x [rows, 5], and a mask, bool [rows]; rank 0 counts least, and 0 in the last step."""
     random = np.random.RandomState(rank)
     lengths = [1 + 2 * rank, 2 + rank, rank]
     return [(random.randn(ROWS, 5).astype("float32"), np.arange(ROWS) < n) for n in lengths]
@@ -73,7 +73,7 @@ def by_own_count(total: Any, count: Any) -> Any:
 
 
 def case_uneven_counts() -> None:
-    """Weights, and the mean of what the ranks get for the loss."""
+    """Weights and the mean of the ranks' losses equal those of one process."""
     for name, run in (("eager", in_tape(False)), ("function", in_tape(True)), ("session", in_session)):
         with subtest(name):
             expected = one_process(lambda run=run: run(whole(), by_own_count))  # type: ignore[misc]

@@ -26,7 +26,7 @@ def dense(synchronized: bool) -> Any:
 
 
 def image(synchronized: bool) -> Any:
-    """Convolution, channels in front, two branches."""
+    """Return a model with a convolution and two branches, one of them normalized with channels first."""
     inputs = keras.Input([5])
     hidden = keras.layers.Conv2D(4, 1)(keras.layers.Reshape([5, 1, 1])(inputs))
     left = keras.layers.BatchNormalization(axis=1, synchronized=synchronized)(hidden)
@@ -54,7 +54,7 @@ def case_variations_of_fit() -> None:
 
 
 def assert_fits(*turns: Program) -> None:
-    """Weights and moving statistics are those of one process; and not so without it."""
+    """Check weights and moving statistics against one process; unsynchronized, they must differ."""
     for build, run, options in turns:
         with subtest(build, run, options):
             plain, own = functools.partial(build, False), functools.partial(build, True)
@@ -69,14 +69,14 @@ def assert_fits(*turns: Program) -> None:
 
 
 def step(x: np.ndarray, mask: np.ndarray | None, synchronized: bool, whole: int, function: bool) -> dict[str, Any]:
-    """The gradients of a loss that sums over a part of a whole batch, and moving statistics.
+    """Return the gradients of a loss that sums over a part of a whole batch, and moving statistics.
 
     Args:
-      x: [rows, 4, 5].
-      mask: [rows, 4].
-      synchronized: over the ranks, of which the gradients are the mean.
-      whole: how many entries there are on all ranks.
-      function: whether it is a tf.function.
+      x: inputs, [rows, 4, 5].
+      mask: the layer's mask, [rows, 4]; None: no mask.
+      synchronized: True for statistics of all ranks, and gradients that are their mean.
+      whole: number of elements of ``x`` on all ranks.
+      function: True to compute in a tf.function.
     """
     size = tfdist.size() if synchronized else 1
     w = tf.Variable(np.linspace(-1, 1, 15).reshape(5, 3).astype("float32"))
@@ -97,7 +97,7 @@ def step(x: np.ndarray, mask: np.ndarray | None, synchronized: bool, whole: int,
 
 
 def case_uneven_batches_and_masks() -> None:
-    """Each sample counts once, wherever it is."""
+    """Each sample counts once, on whichever rank it is."""
     random = np.random.RandomState(5)
     rows = [3 + 2 * rank for rank in range(tfdist.size())]
     x = random.randn(sum(rows), 4, 5).astype("float32") + 3
@@ -112,7 +112,7 @@ def case_uneven_batches_and_masks() -> None:
 
 
 def case_moments() -> None:
-    """Also where a mean of squares would keep nothing of the variance."""
+    """The variance is also correct if a mean of squares would lose all of its digits."""
     for dtype, offset, tolerance in (("float16", 0, 2e-3), ("float32", 3000, 1e-3), ("float64", 3000, 1e-9)):
         x = (np.random.RandomState(1).randn(tfdist.size(), 40, 3) + offset).astype(dtype)
         mean, variance = keras.ops.moments(tf.constant(x[tfdist.rank()]), [0], synchronized=True)

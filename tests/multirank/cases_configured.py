@@ -1,4 +1,4 @@
-"""What is exchanged and how: exchanges of other makes are kept apart, and ranks that differ are told."""
+"""Settings of exchanges: different exchanges stay separate, and ranks with different settings get an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RANK, SIZE = tfdist.rank(), tfdist.size()
 
 
 def embedding_step(rows: int, dtype: str = "int64", name: str = "e") -> Callable[[bool], np.ndarray]:
-    """A step of one model, in a function or not: each rank takes a row of its own, and the last one; to the table."""
+    """Return a step, as a function or eager: each rank updates its own row and the last row; returns the table."""
     e = tf.Variable(tf.zeros([rows, 2]), name=name)
 
     def step() -> None:
@@ -61,7 +61,7 @@ def case_a_model_with_a_larger_table_has_exchanges_of_its_own() -> None:
 
 
 def case_collectives_alike_but_for_the_group_or_the_root() -> None:
-    """In functions, which know a collective by what it exchanges: here all bring an argument of the same name."""
+    """In functions, tfdist identifies a collective by its exchange. All collectives here have arguments of one name."""
     everyone, alone = tfdist.new_group(range(SIZE)), tfdist.new_group([RANK])
     for group in (everyone, alone):
         total = tf.function(lambda x, group=group: tfdist.all_reduce(x, "sum", group=group))

@@ -1,4 +1,4 @@
-"""Derivatives of the collectives of a script: against one process that has the values of all ranks."""
+"""Derivatives of the collectives that a script calls, against one process that has the values of all ranks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Array = np.ndarray
 
 
 def value(rank: int, even: bool) -> Array:
-    """[rows, 2]"""
+    """Return a rank's value, [rows, 2]."""
     return np.random.RandomState(rank).randn(6 if even else 2 + 3 * rank, 2).astype("float32")
 
 
 def loss_of(result: Any, rank: int) -> Any:
-    """What a rank makes of a result; another thing on every rank."""
+    """Return a rank's loss of a result; each rank weighs the elements differently."""
     weights = tf.sin(tf.cast(tf.reshape(tf.range(tf.size(result)), tf.shape(result)) + 7 * rank, tf.float32))
     return tf.reduce_sum(weights * result * result)
 
@@ -35,7 +35,7 @@ def parts(x: Any, splits: Any = None) -> list[Any]:
 
 
 def splits_of(rank: int, even: bool) -> list[int]:
-    """Rank 0 keeps nothing."""
+    """Return the numbers of rows that a rank sends to each rank; rank 0 receives none."""
     rows, size = len(value(rank, even)), tfdist.size()
     return [0, *[rows // (size - 1)] * (size - 2), rows - rows // (size - 1) * (size - 2)]
 
@@ -45,7 +45,7 @@ def exchanged(xs: list[Any], even: bool) -> list[list[Any]]:
     return [[own[to] for own in split] for to in range(len(xs))]
 
 
-# By name: whether all ranks must have as many rows, what a rank calls, and what all ranks get, in one process.
+# By name: whether all ranks need the same number of rows, a rank's call, and all ranks' results in one process.
 Collective = tuple[bool, Callable[[Any, bool], Any], Callable[[list[Any], bool], list[Any]]]
 COLLECTIVES: dict[str, Collective] = {
     "sum": (True, lambda x, _: tfdist.all_reduce(x, "sum"), lambda xs, _: [tf.add_n(xs)] * len(xs)),
@@ -88,7 +88,7 @@ def in_session(compute: Callable[[Any], Any], x: Array) -> Array:
 
 
 def case_derivatives() -> None:
-    """Of the sum of all ranks' losses with respect to what each has brought."""
+    """Derivatives of the sum of all ranks' losses with respect to each rank's value."""
     for name, (even, collective, serial) in COLLECTIVES.items():
 
         def reference(even: bool = even, serial: Any = serial) -> list[Array]:
@@ -119,7 +119,7 @@ def case_what_has_no_derivative_is_refused() -> None:
 
 
 def contrastive(function: bool, gather: Callable[[Any], Any], first: int, feeds: list[Feed]) -> dict[str, Array]:
-    """Each sample is told from all that are gathered, of which its own stand from ``first`` on."""
+    """Train with a loss that tells each sample from all gathered ones; this rank's begin at ``first``."""
     mix = np.linspace(-1, 1, 15).reshape(3, 5).astype("float32")
     w, optimizer = tf.Variable(np.cos(np.arange(20.0)).reshape(5, 4), dtype=tf.float32), v1.train.AdamOptimizer(0.05)
 
@@ -138,7 +138,7 @@ def contrastive(function: bool, gather: Callable[[Any], Any], first: int, feeds:
 
 
 def case_contrastive_losses() -> None:
-    """Samples of all ranks to be told from, with their gradients: what one process does with the whole batch."""
+    """A contrastive loss over the samples of all ranks, with their gradients: equal to one process's whole batch."""
     feeds = data(steps=4)
     own = [mine(feed) for feed in feeds]
     first = tfdist.rank() * len(own[0]["x"])

@@ -1,4 +1,4 @@
-"""The guard against divergence: all ranks stop in the same step, or go on with a line."""
+"""The guard against divergence: all ranks stop in the same step, or log a line and continue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = 200
 
 
 def slopes(bad_step: int, value: float) -> Callable[[int], float]:
-    """The gradient of each step: on the last rank something else from a step on."""
+    """Return the gradient as a function of the step: ``value`` on the last rank from ``bad_step`` on, else 1."""
     return lambda step: value if step >= bad_step and RANK == SIZE - 1 else 1.0
 
 
@@ -28,7 +28,7 @@ def in_a_session(slope: Callable[[int], float]) -> int:
         w, x = v1.get_variable("w", [3]), v1.placeholder(tf.float32, [])
         optimizer = v1.train.GradientDescentOptimizer(0.0)
         gradients, variables = zip(*optimizer.compute_gradients(tf.reduce_sum(w * x)), strict=True)
-        gradients, _ = tf.clip_by_global_norm(gradients, 1.0)  # what it makes of them is no matter
+        gradients, _ = tf.clip_by_global_norm(gradients, 1.0)  # the clipped values do not matter
         update = optimizer.apply_gradients(zip(gradients, variables, strict=True))
         session.run(v1.global_variables_initializer())
         for step in range(STEPS):
@@ -82,7 +82,7 @@ def case_a_training_that_diverges_stops_together() -> None:
                 assert run(slopes(STEPS, 1.0)) == STEPS
                 assert run(slopes(30, float("nan"))) == 30
                 assert run(slopes(45, float("inf"))) == 45
-                assert run(slopes(40, 1e3 * SIZE)) == 99  # the third window of 20 in succession
+                assert run(slopes(40, 1e3 * SIZE)) == 99  # the third bad window of 20 steps in a row
 
 
 def case_a_script_does_not_go_back_by_itself() -> None:

@@ -1,4 +1,4 @@
-"""Gradients travel as int8 between machines: what is lost of one step comes with the next."""
+"""int8 gradients between machines: what rounding loses in one step is added in the next."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tests.multirank.oracle import v1
 from tests.named import subtest
 
 RANK, SIZE = tfdist.rank(), tfdist.size()
-SHAPES = ([300, 70], [5], [7000])  # more than travels with the ranks' arrival
+SHAPES = ([300, 70], [5], [7000])  # larger than what travels with the ranks' arrival
 STEPS = 100
 
 
 def gradient(step: int, rank: int) -> list[np.ndarray]:
-    """Of great and small entries, other ones on each rank."""
+    """Return a rank's gradients in a step, with large and small entries that differ on each rank."""
     random = np.random.RandomState(1000 * rank + step)
     return [(random.randn(*shape) * np.exp(random.randn(*shape))).astype(np.float32) for shape in SHAPES]
 
 
 def in_a_session() -> list[list[np.ndarray]]:
-    """The averages of each step."""
+    """Return the averages of each step."""
     with tf.Graph().as_default(), v1.Session() as session:
         variables = [v1.get_variable(f"w{n}", shape) for n, shape in enumerate(SHAPES)]
         given = [v1.placeholder(tf.float32, shape) for shape in SHAPES]
@@ -58,7 +58,7 @@ def in_a_function() -> list[list[np.ndarray]]:
 
 
 def case_the_sum_of_all_steps_is_that_of_the_gradients() -> None:
-    """Within the rounding of one step; and all ranks have the same bits."""
+    """They are equal within the rounding of one step, and all ranks have the same bits."""
     true = [[np.mean(one, 0) for one in zip(*(gradient(s, r) for r in range(SIZE)), strict=True)] for s in range(STEPS)]
     totals = [np.sum(one, 0, dtype=np.float64) for one in zip(*true, strict=True)]
     largest = [
@@ -76,16 +76,16 @@ def case_the_sum_of_all_steps_is_that_of_the_gradients() -> None:
                 )
                 sums = [np.sum(one, 0, dtype=np.float64) for one in zip(*found, strict=True)]
                 for total, one, most in zip(totals, sums, largest, strict=True):
-                    # Of each node's contribution, and of the sum: half a step of 127, of what is sent and was lost.
+                    # Each node's rounding and the sum's: half a step of 127, of the values with what was left over.
                     assert np.abs(total - one).max() <= 2.5 * most / 254 + 1e-3, np.abs(total - one).max()
                 inexact = max(np.abs(a - b).max() for a, b in zip(true[0], found[0], strict=True))
                 assert (inexact > 1e-4) == (nodes() > 1), inexact
 
 
 def case_what_is_not_finite_is_gone_with_its_step() -> None:
-    """Its block is not finite on any rank, and is the gradients' again in the next step."""
+    """Its block is not finite on all ranks; the next step's averages are correct again."""
     w, optimizer = tf.Variable(tf.zeros([100, 330])), keras.optimizers.SGD(1.0)
-    b = tf.Variable(tf.zeros([5]))  # what lies behind it in a buffer is nobody's
+    b = tf.Variable(tf.zeros([5]))  # the elements behind it in a buffer belong to no variable
 
     @tf.function
     def step(value: Any) -> Any:
@@ -106,7 +106,7 @@ def case_what_is_not_finite_is_gone_with_its_step() -> None:
 
 
 class Program:
-    """What is added up in its variables are averages of what descends, minus the gradients above."""
+    """A program in a session; each step adds the averages of the gradients above to its variables."""
 
     def __init__(self) -> None:
         with tf.Graph().as_default() as graph:
@@ -121,24 +121,24 @@ class Program:
             self.session.run(v1.global_variables_initializer())
 
     def train(self, steps: range) -> list[np.ndarray]:
-        """The sums of all averages so far."""
+        """Run the steps and return the sums of all averages so far."""
         for step in steps:
             self.session.run(self.update, dict(zip(self.given, gradient(step, RANK), strict=True)))
         return self.session.run(self.variables)
 
     def saved(self, path: str) -> None:
-        """By rank 0 alone."""
+        """Save a checkpoint, on rank 0 only."""
         with self.session.graph.as_default():
             _ = RANK or self.saver.save(self.session, path)
 
     def restored(self, path: str) -> None:
-        """By rank 0 alone."""
+        """Restore a checkpoint, on rank 0 only."""
         with self.session.graph.as_default():
             _ = RANK or self.saver.restore(self.session, path)
 
 
 def case_a_checkpoint_has_what_is_left_over_of_all_ranks() -> None:
-    """Read by rank 0 into a program that has begun anew, it goes on bit for bit."""
+    """Rank 0 restores it in a new program, which continues bit for bit."""
     first, then = range(5), range(5, 9)
     true = [np.sum([np.mean([gradient(s, r)[n] for r in range(SIZE)], 0) for s in first], 0) for n in range(3)]
     for choice in (direct(), staged(), through_mpi()):
@@ -158,7 +158,7 @@ def case_a_checkpoint_has_what_is_left_over_of_all_ranks() -> None:
             again.restored(path)
             for one, other in zip(straight, again.train(then), strict=True):
                 np.testing.assert_array_equal(one, other)
-            program.saved(path)  # nobody has called end_block: what is on the other ranks is not known
+            program.saved(path)  # without end_block the rest on the other ranks is unknown
             assert RANK or not tf.train.load_variable(path, "int8_feedback").any()
 
 

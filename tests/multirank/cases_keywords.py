@@ -1,4 +1,4 @@
-"""Documented keywords: what is hooked takes its arguments by position and by name, as without tfdist."""
+"""Documented keywords: hooked functions take arguments by position and by name, as without tfdist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.multirank.oracle import v1
 from tests.named import subtest
 
 RANK, SIZE = tfdist.rank(), tfdist.size()
-MEAN = float(np.mean(np.arange(SIZE) + 1))  # of the ranks' gradients, rank + 1
+MEAN = float(np.mean(np.arange(SIZE) + 1))  # mean of the ranks' gradients, which are rank + 1
 
 
 def case_tf1_optimizers_by_keyword() -> None:

@@ -1,4 +1,4 @@
-"""LARC: averages are scaled, by a rate for each variable; against NumPy with all ranks' data."""
+"""LARC scales averages by a rate for each variable; compared with NumPy on all ranks' data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.named import subtest
 
 Values = dict[str, np.ndarray]
 RATE, MOMENTUM = 0.5, 0.9
-# With so much trust a rate is clipped for some variables, and left alone for others.
+# With these trust coefficients the rate is clipped for some variables, and unchanged for others.
 SETTINGS: dict[str, dict[str, Any]] = {
     "clip": {"eta": 0.1, "mode": "clip"},
     "scale": {"eta": 0.2, "mode": "scale", "epsilon": 1e-2},
@@ -24,14 +24,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def initial(rank: int) -> Values:
-    """Rank 0's are those of all; the bias is 0 there, which has no norm to go by."""
+    """Return a rank's initial values; rank 0's are used on all ranks, and its bias is 0, so without a norm."""
     random = np.random.RandomState(rank)
     w, e = random.randn(5, 3), random.randn(7, 3) * 3
     return {n: v.astype(np.float32) for n, v in {"w": w, "b": np.full(3, float(rank)), "e": e}.items()}
 
 
 def gradients(values: Values, feed: Feed) -> Values:
-    """Of the mean of (x w + b + e[i] - y) ** 2."""
+    """Return the gradients of the mean of (x w + b + e[i] - y) ** 2."""
     difference = feed["x"] @ values["w"] + values["b"] + values["e"][feed["i"]] - feed["y"]
     back = 2 * difference / difference.size
     rows = np.zeros_like(values["e"])
@@ -40,7 +40,7 @@ def gradients(values: Values, feed: Feed) -> Values:
 
 
 def factor(w: np.ndarray, g: np.ndarray, eta: float, mode: str, epsilon: float = 1e-8) -> float:
-    """By the formula, in words of NumPy."""
+    """Return LARC's factor for a variable, by the formula in NumPy."""
     if not w.any() or not g.any():
         return 1.0
     local = eta * np.linalg.norm(w) / (np.linalg.norm(g) + epsilon)
@@ -48,7 +48,7 @@ def factor(w: np.ndarray, g: np.ndarray, eta: float, mode: str, epsilon: float =
 
 
 def by_hand(settings: dict[str, Any], feeds: list[Feed]) -> tuple[Values, list[dict[str, float]]]:
-    """One process with the whole batch: its variables, and the factors of each step."""
+    """Train one process with the whole batch; return its variables and the factors of each step."""
     values = {n: v.astype(np.float64) for n, v in initial(0).items()}
     slots = {n: np.zeros_like(v) for n, v in values.items()}
     factors = []
@@ -62,7 +62,7 @@ def by_hand(settings: dict[str, Any], feeds: list[Feed]) -> tuple[Values, list[d
 
 
 def around(optimizer: Any, settings: dict[str, Any]) -> Any:
-    """With no settings the optimizer stays as it is: what the job is configured with counts."""
+    """Wrap the optimizer; without settings, return it unchanged, so that the job's configuration applies."""
     return tfdist.larc(optimizer, **settings) if settings else optimizer
 
 
@@ -89,7 +89,7 @@ def in_a_session(settings: dict[str, Any], feeds: list[Feed], in_hand: bool) -> 
 
 
 class Regression(keras.Model):
-    """The same in Keras."""
+    """The same model in Keras."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,14 +155,14 @@ def case_larc_scales_averages() -> None:
         alone = {n: np.abs(own[n] - v).max() / np.abs(v).max() for n, v in expected.items()}
         assert tfdist.size() == 1 or max(alone.values()) > 1e-2, "no negative"
         every = list(WAYS.items())
-        for way, train in every if mode == "clip" else every[::2]:  # the mode does not depend on the way
+        for way, train in every if mode == "clip" else every[::2]:  # the mode does not depend on how it trains
             with subtest(mode, way):
                 found = train(settings, [mine(feed) for feed in feeds])
                 assert_close({n: v.astype(np.float64) for n, v in found.items()}, expected, 1e-5)
 
 
 def case_larc_by_a_setting() -> None:
-    """Of a script that says nothing of it: sessions, fit, functions and eager steps, TensorFlow's and Keras's."""
+    """Scripts without LARC calls: sessions, fit, functions and eager steps, of TensorFlow and Keras."""
     feeds = data(steps=4)
     own = [mine(feed) for feed in feeds]
     ways = {name: train for name, train in WAYS.items() if "in hand" not in name}

@@ -1,4 +1,4 @@
-"""The law: N ranks with batch B / N each do what one process does with batch B."""
+"""The law: N ranks with batch B / N each equal one process with batch B."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def case_gradients_that_are_none() -> None:
 
 
 def case_gradients_of_readings_and_custom_gradients() -> None:
-    """Gradients of ``v.value()``, and gradients that no ``tf.gradients`` made."""
+    """Gradients of ``v.value()``, and gradients computed without ``tf.gradients``."""
 
     def readings() -> Any:
         inputs = placeholders()
@@ -148,7 +148,7 @@ def case_two_optimizers_in_one_graph() -> None:
 
 
 def case_gradient_of_a_gradient() -> None:
-    """The product with the Hessian: the inner gradient is marked too, and must not be averaged by itself."""
+    """The product with the Hessian: the inner gradient is marked too, and must not be averaged on its own."""
 
     def build() -> Any:
         loss, variables = model()
@@ -161,7 +161,7 @@ def case_gradient_of_a_gradient() -> None:
 
 
 def case_gradients_that_depend_on_applied_gradients() -> None:
-    """Rewiring would close a cycle: the average is made where the gradients are applied."""
+    """Rewiring would close a cycle, so the gradients are averaged where they are applied."""
 
     def build() -> Any:
         loss, variables = model()
@@ -211,7 +211,7 @@ def case_training_step_inside_a_condition() -> None:
 
 
 def case_control_dependencies_around_apply() -> None:
-    """Update operations that look at gradients must not close a cycle with the average."""
+    """Updates with control dependencies on gradients must not close a cycle with the average."""
 
     def build() -> Any:
         loss, variables = model()
@@ -240,7 +240,7 @@ def case_reduced_precision() -> None:
 
 
 def case_large_and_many_tensors() -> None:
-    """More than one bucket, tensors larger than a bucket, an empty one."""
+    """Several buckets, tensors larger than a bucket, and an empty tensor."""
 
     def build() -> Any:
         inputs = placeholders()
@@ -254,7 +254,7 @@ def case_large_and_many_tensors() -> None:
 
 
 def case_without_the_rewriting_the_ranks_differ() -> None:
-    """The negative: what the other cases compare would not hold by itself."""
+    """Negative control: without tfdist, the ranks' weights differ."""
     feeds = data()
     with without_tfdist():
         found = train(lambda: OPTIMIZERS["momentum"]().minimize(model()[0]), [mine(f) for f in feeds])
@@ -270,7 +270,7 @@ def case_results_are_bit_identical_on_all_ranks() -> None:
 
 
 def case_slices_stay_slices() -> None:
-    """The union of the rows, each once: rows that no rank touched are not in it."""
+    """The result has each row that a rank has touched, once, and no other rows."""
     with tf.Graph().as_default(), v1.Session() as session:
         rank, size = tfdist.rank(), tfdist.size()
         e = v1.get_variable("e", [50, 2], initializer=v1.zeros_initializer())

@@ -46,13 +46,13 @@ from tests.named import subtest
 
 GLOBAL_BATCH = 64
 STEPS = 10
-# Attention must matter: near zero weights its bias has a gradient as small as its rounding.
+# Attention must matter: near zero weights, the gradient of its bias is as small as its rounding.
 INIT_WEIGHT = 0.5
 WORDS = [f"w{i}" for i in range(60)]
 
 
 def text() -> tuple[ParallelCorpus, Vocabulary]:
-    """Random sentences, the same on every rank, and their words."""
+    """Return random sentences, the same on every rank, and their vocabulary."""
     directory = Path(tempfile.mkdtemp())
     random = np.random.RandomState(5)
     for side in ("en", "de"):
@@ -63,7 +63,7 @@ def text() -> tuple[ParallelCorpus, Vocabulary]:
 
 
 def feed(rank: int, size: int, parts: int = 1, normalization: str = "sentences") -> Feed:
-    """The last batches of an epoch are short and of odd sizes."""
+    """Return a rank's feed; the last batches of an epoch are short and of odd sizes."""
     corpus, vocabulary = text()
     settings = FeedSettings(GLOBAL_BATCH // (size * parts), 5, 50, 50, 1, None, parts, normalization)
     return Feed(corpus, vocabulary, vocabulary, settings, rank, size)
@@ -85,7 +85,7 @@ def trained(
         kind = changes.pop("kind", LSTMArchitecture)
         recurrent = dict(encoder_type="bi", attention=attention) if kind is LSTMArchitecture else {}
         shape = kind(63, 63, 20, 2, 2, **recurrent, **changes)
-        rate = {"sgd": 0.3, "adam": 0.001}[optimizer]  # greater rates multiply float32 rounding: 1 and 0.01 give 2e-5
+        rate = {"sgd": 0.3, "adam": 0.001}[optimizer]  # larger rates amplify float32 rounding: 1 and 0.01 give 2e-5
         schedule = Schedule(rate, num_train_steps=STEPS, decay_scheme="luong5")
         vectors = np.random.RandomState(seed).randn(60, 20).astype(np.float32)
         initial = Initializer("uniform", INIT_WEIGHT, seed, given_vectors(shape, vectors, vectors))
@@ -102,7 +102,7 @@ def compare(optimizer: str, attention: str, **changes: Any) -> None:
     assert GLOBAL_BATCH % tfdist.size() == 0
     expected = one_process(lambda: trained(optimizer, attention, 0, 1, seed=1, **changes))
     found = trained(optimizer, attention, tfdist.rank(), tfdist.size(), seed=1 + tfdist.rank(), **changes)
-    # How often Adam has been applied, and its moments, are variables too: all are compared.
+    # The number of Adam's updates and its moments are variables too: all are compared.
     assert_close(found, expected, 1e-5)
 
 
@@ -111,7 +111,7 @@ def case_nmt_with_sgd() -> None:
 
 
 def case_nmt_with_accumulated_steps() -> None:
-    """Also if losses are divided by the words of all ranks and parts."""
+    """Also if losses are divided by the number of words of all ranks and parts."""
     train = functools.partial(trained, "adam", "scaled_luong")
     sentences, words = (
         one_process(functools.partial(train, 0, 1, seed=1, normalization=by)) for by in ("sentences", "words")
@@ -129,7 +129,7 @@ def case_nmt_with_accumulated_steps() -> None:
 
 
 def case_nmt_with_variations() -> None:
-    """The attention that Adam trains."""
+    """SGD trains the attention that the case with Adam trains."""
     compare("sgd", "scaled_luong")
 
 
@@ -138,7 +138,7 @@ def case_nmt_with_adam() -> None:
 
 
 def case_nmt_with_other_families() -> None:
-    """The gradient of the Transformer's one table is that of two lookups and of the output layer."""
+    """The Transformer's only table gets the gradients of two lookups and of the output layer."""
     tied = dict(share_embedding=True, tie_embeddings="all")
     with subtest("transformer"):
         compare("sgd", "", kind=TransformerArchitecture, num_heads=4, feed_forward_size=30, norm="pre", **tied)
@@ -155,21 +155,21 @@ def case_nmt_with_pretrained_words() -> None:
 
 
 def case_nmt_with_tied_embeddings_and_smoothed_labels() -> None:
-    """A row of the table is looked up, and a column of the output layer; and matrices shrink as they are applied."""
+    """The table is both embedding and output layer; weight decay shrinks matrices in each update."""
     how = {"label_smoothing": 0.1, "r_drop": 0.5, "weight_decay": 0.9, "adam_beta2": 0.98, "adam_epsilon": 1e-6}
     narrow = {"src_embedding_size": 12, "tgt_embedding_size": 12}
     compare("adam", "luong", share_embedding=True, tie_embeddings="all", how=how, **narrow)
 
 
 def case_nmt_drops_by_the_rank() -> None:
-    """The mean of what each rank's sentences and random numbers make of the same weights, step by step."""
+    """The result is the mean of the ranks' updates, by their sentences and random numbers, in each step."""
     how = {
         "dropout": 0.3, "output_dropout": 0.2, "src_word_dropout": 0.1, "tgt_word_dropout": 0.1, "r_drop": 1.0,
         "label_smoothing": 0.1, "dropout_mask": "sentence",
     }  # fmt: skip
 
     def in_turn(size: int) -> dict[str, np.ndarray]:
-        """One process does each rank's part of a step, from where the step began; SGD's mean is that of gradients."""
+        """Train each rank's part of a step from the same weights in one process; SGD's mean is that of gradients."""
         batches = [feed(rank, size) for rank in range(size)]
         with tf.Graph().as_default(), v1.Session() as session:
             step = built(how)
@@ -208,7 +208,7 @@ def case_nmt_drops_by_the_rank() -> None:
 
 
 def communication(graph: tf.Graph) -> list[str]:
-    """The nodes of a graph that call Python, as all that communicate do."""
+    """Return the graph's nodes that call Python or tfdist, as all that communicate do."""
     return [op.name for op in graph.get_operations() if "PyFunc" in op.type or "tfdist" in op.name]
 
 
@@ -219,20 +219,20 @@ def case_nmt_evaluates_and_translates_without_communication() -> None:
         TrainStep(shape, initializer("uniform", 0.1, 1), Optimization("sgd", Schedule(0.1, STEPS), 5.0))
         session.run(v1.global_variables_initializer())
         path = Checkpoints(tempfile.mkdtemp()).save(session, v1.train.Saver(), 1)
-    assert communication(training)  # the count does find them
+    assert communication(training)  # the function does find such nodes
     with tfdist.disable_broadcast():
         weights = TrainedWeights(shape)
         likelihood = LikelihoodModel(weights, words, words, LikelihoodSettings())
         translation = TranslationModel(weights, words, words, SearchSettings(beam_width=2))
     restore(weights.session, weights.saver, path)
-    if tfdist.rank() == 0:  # alone: whoever communicated would wait for the others
+    if tfdist.rank() == 0:  # on one rank only: communication would wait for the others
         assert likelihood.perplexity(corpus) > 1
         assert all(translation.translate(["w1 w2", "w3"]))
     assert not communication(weights.session.graph)
 
 
 def case_nmt_evaluates_and_saves_at_the_end_of_a_block() -> None:
-    """Blocks of 4 steps: evaluated after 3, 6 …, and asked to stop in the middle of one."""
+    """Blocks of 4 steps: an evaluation after step 3 and a stop after step 5 end the block early."""
     seen: list[tuple[int, np.ndarray]] = []
 
     class Looking(NullEvaluation):
@@ -307,7 +307,7 @@ def case_nmt_shares_translation_and_perplexity() -> None:
 
 
 def case_nmt_goes_back_together() -> None:
-    """A run whose loss rises on one rank only, and ends where one with half the rate does."""
+    """A run with a loss that is not finite on one rank goes back, and ends as a run with half the rate does."""
     corpus, _ = text()
     folder = Path(corpus.src.path).parent
     write_vocabulary(str(folder / "vocab.en"), WORDS)

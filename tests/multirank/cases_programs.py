@@ -1,4 +1,4 @@
-"""Functions, tapes and eager loops: N ranks with batch B / N each do what one process does with batch B."""
+"""Functions, tapes and eager loops: N ranks with batch B / N each equal one process with batch B."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def assert_program_law(
     set_seed: Callable[[int], Any] = tf.random.set_seed,
     feeds: list[Feed] | None = None,
 ) -> None:
-    """The ranks, with their own seeds and data, against one process; and that without tfdist they would differ."""
+    """Compare ranks that have their own seeds and data with one process; without averages they would differ."""
     feeds = data(steps=steps) if feeds is None else feeds
 
     def seeded(batches: list[Feed], seed: int) -> dict[str, np.ndarray]:
@@ -39,7 +39,7 @@ def assert_program_law(
 
 
 def through_checkpoint(path: str, restores: bool, optimizer: Callable[[], Any] | None) -> None:
-    """A small graph with an optimizer, or none, whose Saver restores a checkpoint; or has rank 0 write it."""
+    """Restore a checkpoint with the Saver of a small graph, or save one on rank 0; optimizer: may be None."""
     with tf.Graph().as_default(), v1.Session() as session:
         w = v1.get_variable("w", [2])
         if optimizer is not None:
@@ -54,7 +54,7 @@ def through_checkpoint(path: str, restores: bool, optimizer: Callable[[], Any] |
 
 
 class Model(tf.Module):
-    """A layer and an embedding, made at once or when they are first used."""
+    """A layer and an embedding; the variables are created at once or in the first step."""
 
     def __init__(self, lazily: bool = False) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def step(model: Model, optimizer: Any, feed: Feed, limit: float = 0.2) -> None:
 
 
 def loop(make_optimizer: Callable[[], Any], function: bool, lazily: bool = False, limit: float = 0.2) -> Train:
-    """A training loop with a tape, in a function or not."""
+    """Return a training loop with a tape, in a function or eager."""
 
     def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
         model, optimizer = Model(lazily), make_optimizer()
@@ -113,7 +113,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 
 def refusal(call: Callable[[], Any]) -> str:
-    """What an error that all ranks get says."""
+    """Return the text of the error that ``call`` raises on all ranks."""
     try:
         call()
     except Exception as error:
@@ -156,7 +156,7 @@ def case_v1_minimize_in_eager_mode() -> None:
 
 
 def case_a_print_of_the_average_and_two_optimizers_in_one_function() -> None:
-    """As adversarial networks are trained: one after the other, each by its own loss."""
+    """Two updates in turn, each with its own loss, as in adversarial training."""
 
     def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
         first, second = Model(), Model()
@@ -184,7 +184,7 @@ def case_a_print_of_the_average_and_two_optimizers_in_one_function() -> None:
 
 
 def case_shapes_that_differ_between_ranks() -> None:
-    """A function is then traced again on some ranks only."""
+    """Only some ranks then trace the function again."""
     feeds = data(steps=4)
     weights = np.random.RandomState(4).rand(tfdist.size(), 4)
 
@@ -214,7 +214,7 @@ def case_shapes_that_differ_between_ranks() -> None:
 
 
 def case_variables_of_one_rank_alone() -> None:
-    """Are no matter; where it cannot be told which of its variables is the others', the first step is rank 0's."""
+    """Variables of rank 0 alone do not matter; if names are ambiguous, the first step uses rank 0's gradients."""
     if tfdist.rank() == 0:
         Model()
         tf.Variable(1.0, name="only here")
@@ -243,7 +243,7 @@ def case_work_alone_communicates_nothing() -> None:
 
 
 def case_second_derivatives() -> None:
-    """A gradient that another tape records is no gradient to be averaged yet."""
+    """A gradient that another tape records must not be averaged yet."""
 
     def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
         model = Model()
@@ -260,7 +260,7 @@ def case_second_derivatives() -> None:
 
 
 def case_updates_without_an_optimizer() -> None:
-    """By ``assign_sub``, in a function or not, there with a tape that is still open."""
+    """``assign_sub`` updates variables, in a function or eagerly with a tape that is still open."""
 
     def train(function: bool) -> Train:
         def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
@@ -305,7 +305,7 @@ def case_variables_that_are_arguments() -> None:
 
 
 def case_one_function_for_several_variables() -> None:
-    """It is traced once, and called with each of them: outside, and in a function that clips what it returns."""
+    """One gradient function is traced once and called for each variable, by eager code or by a function that clips."""
 
     def train(inside: bool) -> Train:
         def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
@@ -344,7 +344,7 @@ def case_one_function_for_several_variables() -> None:
 
 
 def case_gradients_that_leave_a_function() -> None:
-    """They leave it as averages, and may be clipped by whoever applies them."""
+    """The averages leave the function; eager code or another function may clip and apply them."""
 
     def train(inside: bool) -> Train:
         def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
@@ -403,7 +403,7 @@ def case_gradients_accumulated_by_another_function() -> None:
 
 
 def case_twins_in_one_function() -> None:
-    """Two models alike, each trained by a function, both called by a third; several buckets."""
+    """Two equal models, each trained by a function that a third function calls; several buckets."""
 
     def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
         models = Model(), Model()
@@ -429,7 +429,7 @@ def case_twins_in_one_function() -> None:
 
 
 def case_variables_made_in_a_function_under_an_eager_tape() -> None:
-    """The first gradients are of weights that differ: rank 0's are taken."""
+    """The first gradients are of different weights on each rank: all ranks use rank 0's gradients."""
     model, optimizer = Model(lazily=True), OPTIMIZERS["keras sgd"]()
     forward = tf.function(lambda feed: model.loss(feed))
     tf.random.set_seed(tfdist.rank())

@@ -1,4 +1,4 @@
-"""What the ranks compare, and what not; and what is done with what differs. See cases_apart for ways to differ."""
+"""What the ranks compare and what not, and how tfdist handles differences. See cases_apart for ways to differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def loss_of(w: Any, x: tf.Tensor) -> tf.Tensor:
 
 
 def codebook(shared: bool = False, rows: int = 2) -> tuple[Step, Any]:
-    """What is not trained is set by the step, from the batch of a rank, and read by its loss."""
+    """Return a step that sets an untrained variable from a rank's batch before its loss reads it; and this variable."""
     w, code = tf.Variable(tf.eye(3)), tf.Variable(tf.ones([rows, 3]), trainable=False, name="code")
     optimizer = keras.optimizers.SGD(0.05)
 
@@ -50,7 +50,7 @@ def case_what_the_loss_reads() -> None:
 
 
 def case_inputs_that_a_script_sets() -> None:
-    """What is made of no variable, between two steps of a session, is a rank's input; what is made of one is not."""
+    """Between two steps of a session, a value made of no variable is a rank's input; one made of a variable is not."""
     for own, rows in ((True, 2), (False, 2), (False, 8)):
         graph = tf.Graph()
         with graph.as_default():
@@ -78,7 +78,7 @@ def case_inputs_that_a_script_sets() -> None:
 
 
 def case_shapes_of_tensorflow_1() -> None:
-    """Whose elements are no numbers."""
+    """Elements of TensorFlow 1's shapes are ``Dimension`` objects, not numbers."""
     v1.disable_v2_tensorshape()
     try:
         assert noticed(in_a_session) == ""
@@ -87,7 +87,7 @@ def case_shapes_of_tensorflow_1() -> None:
 
 
 def case_what_is_meant_to_differ() -> None:
-    """Statistics of batches, metrics, dropout's random numbers, and the state of a recurrent layer."""
+    """Batch statistics, metrics, dropout's random numbers, and the state of a recurrent layer."""
     model = keras.Sequential(
         [
             keras.Input([4, 3], batch_size=8),
@@ -133,7 +133,7 @@ def case_what_a_session_is_fed() -> None:
 
 
 def case_what_one_rank_assigns_in_a_session_that_trains() -> None:
-    """Rank 0's values are on all ranks after the next step, and a line says so, once."""
+    """All ranks have rank 0's values after the next step, and one line is logged."""
     with captured_log() as lines:
         for which in ([0], [LAST], range(SIZE)):
             own = {3: {"assign": 1.0}} if RANK in which else {}
@@ -144,7 +144,7 @@ def case_what_one_rank_assigns_in_a_session_that_trains() -> None:
 
 
 def case_rounding_is_told_once_and_mended() -> None:
-    """As on other processors: the last bits of an update differ."""
+    """As on different processors: the last bits of an update differ."""
 
     with captured_log() as lines:
         w = tf.Variable(tf.ones([3]), name="w")
@@ -164,7 +164,7 @@ def case_rounding_is_told_once_and_mended() -> None:
 
 
 def case_to_read_is_not_to_set() -> None:
-    """What one rank saves, or evaluates in a loop, between two steps, costs the others none of theirs."""
+    """Saving, or evaluation in a loop on one rank, between two steps loses no rank's gradients."""
     for resource in (False, True):
         with tf.Graph().as_default(), captured_log() as lines:
             x = v1.placeholder(tf.float32, [8, 3])
@@ -187,7 +187,7 @@ def case_to_read_is_not_to_set() -> None:
 
 
 def case_statistics_of_a_scripts_own() -> None:
-    """Normalisation as it was written for TensorFlow 1: by the batch in training, by moving averages else."""
+    """Normalization as written for TensorFlow 1: with batch statistics in training, moving averages otherwise."""
     for names in ("moments", "running_mean"):
         with tf.Graph().as_default():
             x, training = v1.placeholder(tf.float32, [8, 3]), v1.placeholder_with_default(True, [])
@@ -215,7 +215,7 @@ def case_statistics_of_a_scripts_own() -> None:
 
 
 def case_part_of_a_session_is_initialised() -> None:
-    """One part of a program trains, and what another would train has no value yet."""
+    """One part of a program trains while the variables of another part are not initialized."""
     with tf.Graph().as_default():
         x = v1.placeholder(tf.float32, [8, 3])
         parts = [v1.get_variable(name, [3], initializer=v1.ones_initializer()) for name in ("first", "second")]
@@ -243,7 +243,7 @@ def case_check_can_be_chosen() -> None:
 
 
 def case_an_optimizer_that_one_rank_has_collected() -> None:
-    """Ranks collect garbage at different times: what trains is the same on all of them."""
+    """Ranks collect garbage at different times, but the same optimizers train on all of them."""
     with tf.Graph().as_default(), v1.Session() as session:
         x = v1.placeholder(tf.float32, [8, 3])
         w = v1.get_variable("w", [3], initializer=v1.ones_initializer())
@@ -268,7 +268,7 @@ def case_an_update_does_not_meet_a_fetch() -> None:
         session.run(v1.global_variables_initializer())
         first, second, third = batches(3)
         session.run(train, {x: first})
-        session.run(norm, {x: second})  # on all ranks: that is well
+        session.run(norm, {x: second})  # on all ranks: allowed
         try:
             session.run(norm if RANK == 0 else train, {x: third})
         except tfdist.DisagreementError as error:
@@ -278,7 +278,7 @@ def case_an_update_does_not_meet_a_fetch() -> None:
 
 
 def case_an_epoch_ends_on_all_ranks_after_the_same_step() -> None:
-    """A callback that sets stop_training within an epoch, by its rank's own loss."""
+    """A callback of one rank sets stop_training within an epoch."""
 
     class Stops(keras.callbacks.Callback):
         steps = 0

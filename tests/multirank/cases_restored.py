@@ -1,4 +1,4 @@
-"""A checkpoint that rank 0 alone has, of a model that is built in its first step, inside an eager tape."""
+"""A checkpoint that only rank 0 has, of a model that is built in its first step, inside an eager tape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = 3
 
 
 class Module(tf.Module):
-    """Its variable is made, and attached, when it is first called."""
+    """A module that creates and attaches its variable in the first call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Module(tf.Module):
 
 
 class Whole(tf.Module):
-    """It has parts, one of which is attached when it has its variables, another in a list."""
+    """A module with two parts: one is attached after its variable exists, one is in a list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def fresh(build: Callable[[], Any], seed: int) -> tuple[Any, Any]:
 
 
 def trained(model: Any, optimizer: Any, feeds: list[Feed]) -> dict[str, np.ndarray]:
-    """Variables and slots after eager steps."""
+    """Return variables and slots after eager steps."""
     for feed in feeds:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((model(tf.constant(feed["x"])) - feed["y"]) ** 2)
@@ -69,7 +69,7 @@ def trained(model: Any, optimizer: Any, feeds: list[Feed]) -> dict[str, np.ndarr
 
 
 def case_a_model_that_is_built_in_its_first_step() -> None:
-    """Weights and slots are those of one process that has restored them."""
+    """Weights and slots equal those of one process that has restored the checkpoint."""
     feeds = data(steps=2 * STEPS)
     for build in (Module, Whole, sequential):
         with subtest(build), tempfile.TemporaryDirectory() as directory:
@@ -93,7 +93,7 @@ def case_a_model_that_is_built_in_its_first_step() -> None:
 
 
 def case_a_checkpoint_that_rank_0_reads_between_two_eager_steps() -> None:
-    """The weights, and Adam's moments and step, go back on all ranks."""
+    """The checkpoint resets the weights, and Adam's moments and step, on all ranks."""
     feeds = data(steps=2 * STEPS)
     with tempfile.TemporaryDirectory() as directory:
 
@@ -116,7 +116,7 @@ def case_a_checkpoint_that_rank_0_reads_between_two_eager_steps() -> None:
 
 
 def case_an_optimizer_that_each_rank_sets_in_its_own_way() -> None:
-    """Rank 0's learning rate and moments are taken, in functions and eagerly."""
+    """All ranks use rank 0's learning rate and moments, in functions and eagerly."""
     for wrap in (tf.function, lambda step: step):
         w = tf.Variable(np.arange(6, dtype=np.float32))
         optimizer = keras.optimizers.Adam(0.05, epsilon=1e-3)

@@ -1,4 +1,4 @@
-"""Being asked to stop: one rank asks, at some moment of a step; all know after the same step."""
+"""Requests to stop: one rank asks during a step, and all ranks read the request after the same step."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def in_a_function() -> Step:
 
 
 def steps_until_told(step: Step, signalled: int) -> int:
-    """Steps that this rank does; the last rank gets a signal before it does its step number ``signalled``."""
+    """Return this rank's number of steps until the request; a signal makes the last rank ask in step ``signalled``."""
     tfdist.ask_to_stop(False)
     before = signal.signal(signal.SIGUSR2, lambda *_: tfdist.ask_to_stop())
     try:
         for done in range(STEPS):
             if done == signalled and RANK == SIZE - 1:
                 os.kill(os.getpid(), signal.SIGUSR2)
-            tfdist.all_reduce(np.ones(2))  # which tells nobody
+            tfdist.all_reduce(np.ones(2))  # does not pass the request on
             assert not tfdist.asked_to_stop() or SIZE == 1
             step()
             if tfdist.asked_to_stop():
@@ -67,7 +67,7 @@ def case_all_ranks_know_after_the_step_in_which_one_has_asked() -> None:
     for style in (in_a_session, in_a_function, eagerly):
         step = style()
         assert everywhere(steps_until_told(step, 4)) == [5] * SIZE, style
-        assert everywhere(steps_until_told(step, 0)) == [1] * SIZE, style  # it was taken back, and is asked anew
+        assert everywhere(steps_until_told(step, 0)) == [1] * SIZE, style  # the request was withdrawn and is made anew
         assert everywhere(steps_until_told(step, STEPS)) == [STEPS] * SIZE, style
 
 

@@ -1,4 +1,4 @@
-"""An engine of one's own: what it takes to add one is this module and a line, ``extend.add_engine``."""
+"""A custom engine: adding one takes this module and one line, ``extend.add_engine``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfdist.engine.autotune import Engines
 
 @dataclasses.dataclass(frozen=True)
 class Everything:
-    """Every rank gets everybody's tensors and adds them all."""
+    """An engine where each rank gathers all ranks' tensors and adds them."""
 
     name: ClassVar[str] = "everything"
     device: ClassVar[str] = "/device:CPU:0"

@@ -15,7 +15,7 @@ from tests.named import subtest
 
 
 def ranks_values(shape: tuple[int, ...], dtype: str = "float32") -> list[np.ndarray]:
-    """What each rank brings: different everywhere."""
+    """Return the values of all ranks, which are different."""
     return [(np.arange(np.prod(shape)).reshape(shape) * 3 + 10 * r + 1).astype(dtype) for r in range(tfdist.size())]
 
 
@@ -51,7 +51,7 @@ def case_all_reduce_and_broadcast_in_a_graph() -> None:
 
 
 def case_results_keep_their_values_while_the_user_holds_them() -> None:
-    """Buffers are persistent: a result of an earlier step must not change under the user's hands."""
+    """Buffers are persistent: a later step must not change the result of an earlier one."""
     with tf.Graph().as_default(), v1.Session() as session:
         number = v1.placeholder("float32", [64])
         total = tfdist.all_reduce(number, "sum")
@@ -106,7 +106,7 @@ def case_what_cannot_be_combined_is_refused() -> None:
 
 def case_shards_are_disjoint_and_equally_long() -> None:
     rank, size = tfdist.rank(), tfdist.size()
-    everything = list(range(size * 3 + size - 1))  # all but one of a further round
+    everything = list(range(size * 3 + size - 1))  # the last round lacks one item
     own = tfdist.shard(everything)
     gathered = everywhere(own)
     assert sorted(sum(gathered, [])) == everything[: size * 3]

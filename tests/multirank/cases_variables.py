@@ -1,4 +1,4 @@
-"""Rank 0's values: every rank draws other initial values, and all must start, and go on, with rank 0's."""
+"""Rank 0's values: each rank draws its own initial values, and all ranks must start and continue with rank 0's."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def feed(number: int = 0) -> dict[str, np.ndarray]:
 
 
 def starts_alike(initialise: Callable[[v1.Session], None], **options: Any) -> None:
-    """After ``initialise`` and a step all ranks hold the same, made from rank 0's start."""
+    """Assert that all ranks hold equal values after ``initialise`` and three steps."""
     graph, step = graph_with_model(tfdist.rank(), **options)
     with v1.Session(graph=graph) as session:
         with graph.as_default():
@@ -61,7 +61,7 @@ def starts_alike(initialise: Callable[[v1.Session], None], **options: Any) -> No
 
 
 def nodes(graph: tf.Graph) -> list[str]:
-    """The communication nodes of a graph."""
+    """Return the names of the communication nodes of a graph."""
     return [op.name for op in graph.get_operations() if "PyFunc" in op.type]
 
 
@@ -150,7 +150,7 @@ def case_only_rank_0_initialises() -> None:
 
 
 def case_rank_0_restores_while_the_others_initialise() -> None:
-    """Rank 0 is before its first step while the others are inside their initialisers: they meet."""
+    """Rank 0 begins its first step while the others run their initializers: the broadcasts match."""
     directory = Path(tfdist.broadcast(tempfile.mkdtemp() if tfdist.rank() == 0 else None))
     graph, step = graph_with_model(7)
     with graph.as_default(), v1.Session() as session:
@@ -176,7 +176,7 @@ def case_rank_0_restores_while_the_others_initialise() -> None:
 
 
 def case_rank_0_restores_late() -> None:
-    """The step after it is made from rank 0's gradient alone; from the next one on all are together again."""
+    """The next step applies rank 0's gradient alone; from the step after it, all ranks are equal again."""
     directory = Path(tfdist.broadcast(tempfile.mkdtemp() if tfdist.rank() == 0 else None))
     graph, step = graph_with_model(tfdist.rank())
     with graph.as_default(), v1.Session() as session:
@@ -238,7 +238,7 @@ def case_several_sessions_and_make_callable() -> None:
 
 
 def case_monitored_session_resumes_alike() -> None:
-    """Only rank 0 sees the checkpoint; a hook that counts from the restored step must count alike."""
+    """Only rank 0 sees the checkpoint; a hook that counts from the restored step must count equally on all ranks."""
     directory = tfdist.broadcast(tempfile.mkdtemp() if tfdist.rank() == 0 else None)
     counts = []
     for _ in range(2):
@@ -258,7 +258,7 @@ def case_monitored_session_resumes_alike() -> None:
 
 
 def case_disabled_broadcast_leaves_the_ranks_their_values() -> None:
-    """Neither node nor synchronisation, but averages; and the context restores the state."""
+    """No node and no synchronization, but averages; leaving the context restores the previous setting."""
     with tfdist.disable_broadcast():
         graph, step = graph_with_model(tfdist.rank())
         with graph.as_default():
@@ -280,7 +280,7 @@ def case_disabled_broadcast_leaves_the_ranks_their_values() -> None:
     tfdist.enable_bcast()
     assert broadcasts()
 
-    with tf.Graph().as_default(), v1.Session() as session:  # the same gradient is applied to different values
+    with tf.Graph().as_default(), v1.Session() as session:  # the ranks apply equal gradients to different values
         with tfdist.disable_broadcast():
             w = v1.get_variable("w", initializer=[float(tfdist.rank())])
             loss = tf.reduce_sum(w) * float(tfdist.rank())
@@ -295,19 +295,19 @@ def case_graphs_without_an_optimizer_hold_no_communication() -> None:
         loss, variables = model()
         gradients = tf.gradients(loss, variables)
         session.run(v1.global_variables_initializer())
-        if tfdist.rank() == 0:  # and so one rank may run it alone
+        if tfdist.rank() == 0:  # one rank may run it alone
             session.run([loss, *(tf.convert_to_tensor(g) for g in gradients)], feed())
         assert nodes(graph) == []
 
 
 def case_number_of_nodes_in_a_training_graph() -> None:
     graph, _ = graph_with_model(0)
-    # One bucket for the dense gradients and one exchange of rows, each started and finished.
+    # One bucket for the dense gradients and one exchange of rows, each with a node to start and a node to finish.
     assert len(nodes(graph)) == (4 if tfdist.size() > 1 else 0)
 
 
 def case_what_is_off_adds_no_node() -> None:
-    """Of any kind: what the exchange and the broadcast add is known, and the other settings add nothing to it."""
+    """The exchange and the broadcast add known nodes; the other settings add no node of any type."""
 
     def in_a_graph() -> Counter[str]:
         with tf.Graph().as_default() as graph:
@@ -332,7 +332,7 @@ def case_what_is_off_adds_no_node() -> None:
     found = in_a_graph(), in_a_function()
     with without_tfdist():
         plain = in_a_graph(), in_a_function()
-    # Ten variables, all of which rank 0 may give a value; a bucket, the rows of the table, merged first, in order.
+    # Ten variables, which rank 0's values may replace; a bucket; the rows of the table, merged and sorted first.
     exchange = {
         **{"AssignVariableOp": 9, "Identity": 1, "NoOp": 1, "PlaceholderWithDefault": 2, "PyFunc": 5},
         **{"ReadVariableOp": 9, "Size": 1, "Unique": 1, "UnsortedSegmentSum": 1},
@@ -345,7 +345,7 @@ def case_what_is_off_adds_no_node() -> None:
 
 
 def case_a_second_optimizer_after_the_first_run() -> None:
-    """Its part of the graph has run: the average is made at apply, with a warning, and is right."""
+    """The graph has already run: ``apply_gradients`` averages, with a warning and the right result."""
     import warnings
 
     graph, _ = graph_with_model(tfdist.rank())
@@ -382,7 +382,7 @@ def case_gradients_in_variables_and_arrays() -> None:
         step = optimizer.apply_gradients([(kept, w), (np.full(2, tfdist.rank(), np.float32), u)])
         session.run(v1.global_variables_initializer())
         session.run(accumulate)
-        session.run(step)  # of what each rank has accumulated itself
+        session.run(step)  # averages what each rank has accumulated
         ranks: Any = np.arange(tfdist.size())
         np.testing.assert_allclose(session.run(w), [-np.mean(1 + ranks), -2], rtol=1e-6)
         np.testing.assert_allclose(session.run(u), -np.mean(ranks), rtol=1e-6)
@@ -390,7 +390,7 @@ def case_gradients_in_variables_and_arrays() -> None:
 
 
 def case_variables_made_from_one_tensor() -> None:
-    """Restored on rank 0 alone, each with its own value."""
+    """Rank 0 alone restores them; each variable keeps its own value."""
     with tf.Graph().as_default(), v1.Session() as session:
         zeros = tf.zeros([2])
         a, b = (v1.get_variable(name, initializer=zeros) for name in "ab")

@@ -1,4 +1,4 @@
-"""Training without an optimizer: gradients that reach variables by ``assign`` and its like, or by way of NumPy."""
+"""Training without an optimizer: ``assign`` and similar calls write gradients to variables, or NumPy does."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Update = Callable[[Any, list[Any], list[Any]], Any]
 
 
 def graph_loss() -> tuple[Any, list[Any]]:
-    """Of a layer and an embedding, in a session's graph."""
+    """Return the loss and variables of a layer and an embedding, in a session's graph."""
     p = placeholders()
     w, e = v1.get_variable("w", [5, 3]), v1.get_variable("e", [7, 3])
     return tf.reduce_mean((tf.tanh(p["x"] @ w) + tf.nn.embedding_lookup(e, p["i"]) - p["y"]) ** 2), [w, e]
 
 
 def adam_by_hand(_: Any, gradients: list[Any], variables: list[Any]) -> Any:
-    """As in teaching scripts: slots and variables are assigned to, one group a variable."""
+    """Adam as in tutorials: slots and variables are assigned, all in one group."""
     updates = []
     t = v1.get_variable("t", [], initializer=v1.zeros_initializer(), trainable=False)
     for gradient, variable in zip(gradients, variables, strict=True):
@@ -74,7 +74,7 @@ def one_at_a_time(loss: Any, _: list[Any], variables: list[Any]) -> Any:
 
 
 def accumulated(_: Any, gradients: list[Any], variables: list[Any]) -> Any:
-    """An optimizer applies what has been accumulated, every second step."""
+    """Accumulate gradients, which an optimizer applies every second step."""
     count = v1.get_variable("count", [], tf.int32, v1.zeros_initializer(), trainable=False)
     sums = [tf.Variable(tf.zeros(v.shape), trainable=False, name=v.op.name + "_sum") for v in variables]
     added = [s.assign_add(tf.convert_to_tensor(g)) for s, g in zip(sums, gradients, strict=True)]
@@ -99,7 +99,7 @@ def in_graph(update: Update, resource: bool = True) -> Callable[[], Any]:
 
 
 def case_graphs_that_assign() -> None:
-    """The variables that are trained; what an accumulator holds between two applications is each rank's own."""
+    """All variables are compared but accumulators: between two updates, each rank has its own values there."""
     feeds = data(steps=STEPS)
     for update in (adam_by_hand, clipped_sgd, raw_operations, scattered, one_at_a_time, accumulated):
         for resource in (True,) if update in (raw_operations, accumulated) else (True, False):
@@ -116,7 +116,7 @@ def _without(values: dict[str, np.ndarray], names: list[str]) -> dict[str, np.nd
 
 
 def case_one_message_for_what_is_assigned() -> None:
-    """Not one for each variable, and what is accumulated travels when it is applied."""
+    """One message for all variables; accumulated gradients travel when they are applied."""
     from tfdist.graph.graph_state import make_state
 
     for update, messages in ((adam_by_hand, 1), (one_at_a_time, 1), (accumulated, 1)):
@@ -137,7 +137,7 @@ def case_an_assignment_after_the_first_run_is_refused() -> None:
 
 
 def case_inner_steps_in_a_graph_stay_own() -> None:
-    """Meta-learning: what is differentiated again, and recorded, is not averaged; the outer gradient is."""
+    """Meta-learning: the inner gradient, which is differentiated again, is not averaged; the outer gradient is."""
 
     def build() -> Any:
         loss, (w, e) = graph_loss()
@@ -151,7 +151,7 @@ def case_inner_steps_in_a_graph_stay_own() -> None:
     feeds = data(steps=STEPS)
 
     def parts() -> dict[str, np.ndarray]:
-        """Each rank's share is a task, and one process takes the mean of their outer gradients."""
+        """Return the reference: each rank's share is a task, and one process averages their outer gradients."""
         size, values = tfdist.size(), None
         with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
             v1.set_random_seed(0)
@@ -178,7 +178,7 @@ def case_inner_steps_in_a_graph_stay_own() -> None:
 
 
 def by_function(apply: Callable[[Any, list[Any], list[Any]], None], clipped: bool = False) -> Any:
-    """A program whose function computes gradients and returns them, the loss, and their norm."""
+    """Return a program with a function that returns gradients, loss and their norm."""
 
     def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
         model = Model()
@@ -235,7 +235,7 @@ def case_eager_updates_by_hand() -> None:
 
 
 def newton(function: bool, apply: Callable[[Any, Any], None]) -> Any:
-    """A step of Newton's method, as TensorFlow's guide of advanced differentiation takes it."""
+    """Return a program with Newton's method, as in TensorFlow's guide of advanced differentiation."""
 
     def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
         w = tf.Variable(tf.random.normal([5, 3], stddev=0.3), name="w")
@@ -271,7 +271,7 @@ def case_newtons_method() -> None:
 
 
 def by_example(where: str) -> Any:
-    """Each example's gradient is clipped, as private training does."""
+    """Return a program that clips each example's gradient, as private training does."""
 
     def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
         w = tf.Variable(tf.random.normal([5, 3], stddev=0.3), name="w")
@@ -309,7 +309,7 @@ def case_gradients_of_each_example() -> None:
 
 
 def case_gradients_out_of_loops() -> None:
-    """An optimizer applies their mean; what is assigned is refused, since it may have been clipped in the loop."""
+    """An optimizer applies their mean; an assignment is refused, since the loop may have clipped them."""
 
     def program(apply: Callable[[Any, Any], None], inside: bool) -> Any:
         def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
@@ -348,7 +348,7 @@ def case_gradients_out_of_loops() -> None:
 
 
 def case_gradients_that_a_session_hands_out_are_warned_of() -> None:
-    """Once, and only where they are not averaged anyway."""
+    """There is one warning, and none if an optimizer averages these gradients."""
     for applied in ("", "others", "these"):
         with subtest(applied), tf.Graph().as_default(), v1.Session() as session:
             loss, variables = graph_loss()
@@ -370,7 +370,7 @@ def case_gradients_that_a_session_hands_out_are_warned_of() -> None:
 
 
 def case_strings_begin_with_rank_0s() -> None:
-    """Each that is made, also one that differs in nothing but its value from one before."""
+    """Each new string variable starts with rank 0's value, even if only the value differs from an earlier one."""
     trained = tf.Variable(float(tfdist.rank()))
     for _ in range(2):
         text = tf.Variable(f"rank {tfdist.rank()}")
@@ -380,7 +380,7 @@ def case_strings_begin_with_rank_0s() -> None:
 
 
 def case_values_set_between_steps() -> None:
-    """Reptile's outer loop, and a fold's new start: the values were read, or saved, before rank 0's came."""
+    """Reptile's outer loop, and a fold's new start: the values were read or saved before rank 0's arrived."""
     for function, restored in ((True, False), (False, False), (True, True)):
 
         def run(feeds: list[Feed], function: bool = function, restored: bool = restored) -> dict[str, np.ndarray]:
@@ -410,7 +410,7 @@ def case_values_set_between_steps() -> None:
 
 
 def case_a_tape_in_another_thread() -> None:
-    """What another thread does alone leaves this one's gradients averages."""
+    """A tape of another thread in ``alone`` does not stop the averaging of this thread's gradients."""
     model, ready, done = Model(), threading.Event(), threading.Event()
     other = tf.Variable(1.0)
 
@@ -453,7 +453,7 @@ def case_an_eager_gradient_travels_once() -> None:
 
 
 def case_the_same_values_in_another_order() -> None:
-    """They are compared before anything is sent: variables and gradients whose values each rank has elsewhere."""
+    """Ranks have the same values in different places: the comparison before sending finds the difference."""
     size, own = tfdist.size(), tf.one_hot(2 * tfdist.rank(), 2 * tfdist.size())
     w = tf.Variable(own, name="w")
     with tf.GradientTape():
@@ -463,7 +463,7 @@ def case_the_same_values_in_another_order() -> None:
 
 
 def case_towers_built_in_another_order() -> None:
-    """Names that differ only in a number: values are paired by name, and gradients in another order are refused."""
+    """Names that differ only in a number: values are paired by name; gradients in another order are refused."""
     names = ["tower_1", "tower_2"]
     order = names if tfdist.rank() == 0 else names[::-1]
     towers = {n: tf.Variable(tf.fill([2], float(tfdist.rank() + 10 * int(n[-1]))), name=n) for n in order}
@@ -476,7 +476,7 @@ def case_towers_built_in_another_order() -> None:
 
 
 def case_variables_of_a_loaded_model() -> None:
-    """Their class is another one: they are rank 0's before the first gradient all the same."""
+    """They have another class, but also get rank 0's values before the first gradient."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as directory:
@@ -516,7 +516,7 @@ def case_a_shape_that_depends_on_the_rank() -> None:
 
 
 def case_variables_that_only_one_rank_still_has() -> None:
-    """When a rank drops a model depends on its garbage collection, and changes nothing for what is set by hand."""
+    """Garbage collection decides when a rank drops a model, which does not affect variables set by hand."""
     from tests.multirank.cases_programs import Model as Other
 
     kept = []
@@ -525,7 +525,7 @@ def case_variables_that_only_one_rank_still_has() -> None:
         model = Model()
         variables = list(model.made.values())
         for feed in feeds:
-            other = Other()  # of the same names
+            other = Other()  # its variables have the same names
             kept.extend([other] * (tfdist.rank() == 0))
             with tf.GradientTape() as tape:
                 loss = model.loss({n: tf.constant(v) for n, v in feed.items()})
@@ -539,7 +539,7 @@ def case_variables_that_only_one_rank_still_has() -> None:
 
 
 def case_variables_are_set_alike_before_the_first_gradient() -> None:
-    """As SciPy sets them to its start: what all ranks have alike needs no values of rank 0, and the average counts."""
+    """As SciPy sets its start: values that are equal on all ranks are kept, and gradients are averaged."""
 
     def run(feeds: list[Feed], share: Callable[[Any], object]) -> dict[str, np.ndarray]:
         w = tf.Variable(tf.random.normal([5, 3], stddev=0.3), name="w")
@@ -558,7 +558,7 @@ def case_variables_are_set_alike_before_the_first_gradient() -> None:
 
 
 def case_a_function_that_is_given_what_it_sets() -> None:
-    """As SciPy is made to work: the same values on all ranks are averaged, other ones are refused."""
+    """As SciPy calls it: equal values on all ranks give averaged gradients, different values are refused."""
     w = tf.Variable(np.zeros(3, np.float32), name="w")
 
     @tf.function
@@ -578,7 +578,7 @@ def case_a_function_that_is_given_what_it_sets() -> None:
 
 
 def case_inputs_and_states_of_a_rank_stay_its_own() -> None:
-    """What is not trained may be set to other values on each rank between steps."""
+    """Untrained variables may be set to different values on each rank between steps."""
     given, w = tf.Variable(np.zeros([2, 3], np.float32)), tf.Variable(np.ones(3, np.float32))
     optimizer = tf.keras.optimizers.SGD(0.1)
 
@@ -588,7 +588,7 @@ def case_inputs_and_states_of_a_rank_stay_its_own() -> None:
             loss = tf.reduce_mean(tf.linalg.matvec(given, w) ** 2)
         optimizer.apply_gradients([(tape.gradient(loss, w), w)])
 
-    step()  # before which all variables that it uses are rank 0's
+    step()  # from now on all variables that it uses have rank 0's values
     for number in range(3):
         own = np.full([2, 3], (tfdist.rank() + 1) * (number + 1) * 0.1, np.float32)
         given.assign(own)
@@ -597,7 +597,7 @@ def case_inputs_and_states_of_a_rank_stay_its_own() -> None:
 
 
 def case_a_penalty_in_a_function_of_its_own() -> None:
-    """It is differentiated by what is around it, and stays the rank's own there."""
+    """The code around the penalty differentiates its gradient, which stays the rank's own."""
     for function in (True, False):
 
         def run(feeds: list[Feed], function: bool = function) -> dict[str, np.ndarray]:
@@ -607,7 +607,7 @@ def case_a_penalty_in_a_function_of_its_own() -> None:
                 return tf.reduce_mean((tf.tanh(x @ w) - y) ** 2)
 
             @tf.function
-            def penalty(x: Any) -> Any:  # of the first rows of the batch, which all ranks have alike
+            def penalty(x: Any) -> Any:  # of the same rows on all ranks
                 with tf.GradientTape() as tape:
                     small = tf.reduce_mean(tf.tanh(x @ w) ** 2)
                 return tf.reduce_sum(tape.gradient(small, w) ** 2)

@@ -1,4 +1,4 @@
-"""Which cases each launch runs: those that its number of ranks or layout could change, and that were asked for."""
+"""Selection of the cases of each launch: those that the launch could change and that were requested."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.multirank.launches import LAUNCHES, Launch
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test for each case of the launches that a module names."""
+    """Make a test of each case of the launches that a module names."""
     if "launch" in metafunc.fixturenames:
         full = metafunc.config.getoption("every_case")
         cases = [(LAUNCHES[name], case) for name in metafunc.module.LAUNCHES for case in LAUNCHES[name].cases(full)]
@@ -19,7 +19,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def selected(request: pytest.FixtureRequest) -> dict[Launch, list[str]]:
-    """The cases of each launch that this run wants, so that one case alone is soon through."""
+    """Return the requested cases of each launch, so that a single case runs fast."""
     found: dict[Launch, list[str]] = {}
     for item in request.session.items:
         if isinstance(item, pytest.Function) and item.originalname == "test_case":

@@ -1,6 +1,6 @@
 """Keras in a TF1 session: ``TF_USE_LEGACY_KERAS=1 mpirun -n N python -m tests.multirank.graph_keras``.
 
-A process of its own, because eager execution cannot be disabled in one that has begun with it.
+It runs in its own process: eager execution cannot be disabled in one that has begun with it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ v1.disable_eager_execution()
 
 
 def weights(model: Any, optimizer: Any) -> dict[str, np.ndarray]:
-    """Of the model and of its optimizer, which Keras has wrapped if it is TensorFlow's."""
+    """Return the weights of the model and of its optimizer, which Keras has wrapped if it is TensorFlow's."""
     kept = optimizer.optimizer.variables() if hasattr(optimizer, "optimizer") else optimizer.weights
     return {str(k): v for k, v in enumerate(tf.keras.backend.batch_get_value([*model.weights, *kept]))}
 
 
 def fresh(seed: int) -> None:
-    """Another graph and session."""
+    """Start a new graph and session, and set the seed."""
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(seed)
 
@@ -41,18 +41,18 @@ def v1_momentum() -> Any:
 
 
 def on_batches(optimizer: Callable[[], Any]) -> Train:
-    """``train_on_batch``, after rank 0 has used its model, and set weights, alone."""
+    """Return training by ``train_on_batch``, after rank 0 alone has used its model and set weights."""
 
     def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
         model = dense()
         model.compile(optimizer(), "mse")
-        first = tfdist.rank() == 0 or len(feeds[0]["x"]) == BATCH  # or the one process on the whole batch
+        first = tfdist.rank() == 0 or len(feeds[0]["x"]) == BATCH  # also the one process with the whole batch
         if first:
             model.predict(feeds[0]["x"])
             model.set_weights([0.5 * value for value in model.get_weights()])
         for feed in feeds:
             model.train_on_batch(inputs_of(model, feed), feed["y"])
-        if first:  # evaluates alone
+        if first:  # on this rank only
             model.evaluate(feeds[0]["x"], feeds[0]["y"], verbose=0)
         return weights(model, model.optimizer)
 
@@ -60,7 +60,7 @@ def on_batches(optimizer: Callable[[], Any]) -> Train:
 
 
 def from_dataset(feeds: list[Feed]) -> dict[str, np.ndarray]:
-    """``fit`` of a tf.data pipeline, which is fed as tensors."""
+    """Train with ``fit`` of a tf.data pipeline, which is fed as tensors."""
     model = dense()
     model.compile(legacy_momentum(clipnorm=0.05)(), "mse")
     rows = {n: np.concatenate([feed[n] for feed in feeds]) for n in "xy"}
@@ -69,7 +69,7 @@ def from_dataset(feeds: list[Feed]) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    """Every style, against one process."""
+    """Check every style against one process."""
     assert tf.keras.__name__.startswith("tf_keras") or "tf_keras" in tf.keras.__file__, tf.keras
     for optimizer in (legacy_adam(), legacy_momentum(), v1_momentum):
         law(fit(functional, optimizer))

@@ -1,4 +1,4 @@
-"""Horovod's names, in jobs of their own."""
+"""Horovod's names, in separate jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A case that ends its job does not take the others with it."""
+"""If a case ends its job, the cases after it run in another job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.multirank.launches import Launch, results
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
-    """The cases that each job was begun with; those with such names end it."""
+    """Return the cases of each job, in order; a case with "ends" in its name ends its job."""
     jobs: list[list[str]] = []
 
     def job(ranks: int, arguments: Sequence[str], timeout: float, settings: Any) -> Finished:

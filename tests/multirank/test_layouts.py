@@ -1,4 +1,4 @@
-"""On pretended nodes and through MPI alone: the cases that the way of the arrays could change."""
+"""Cases that the transport could change: on pretended nodes, through MPI alone, with TensorFlow's collectives."""
 
 from __future__ import annotations
 

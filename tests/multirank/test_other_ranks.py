@@ -1,4 +1,4 @@
-"""On 1, 3 and 4 ranks: the cases that their number could change."""
+"""On 1, 3 and 4 ranks: the cases that could depend on the number of ranks."""
 
 from __future__ import annotations
 

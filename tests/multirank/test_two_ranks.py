@@ -1,4 +1,4 @@
-"""Every case on 2 ranks, but for mere variations."""
+"""Every case on 2 ranks, except variations of the same mechanism."""
 
 from __future__ import annotations
 

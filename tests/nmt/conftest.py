@@ -1,5 +1,4 @@
-"""A toy language pair for the tests of training: the target is the source's words, upper-cased, in
-reverse."""
+"""A toy language pair for tests of training: the target has the source's words in reverse order and upper case."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ WORDS = list("abcdefg")
 
 @dataclasses.dataclass(frozen=True)
 class Toy:
-    """Files `<directory>/{train,dev}.{en,de}` and `vocab.{en,de}`, opened, and a small model for them."""
+    """Opened files `<directory>/{train,dev}.{en,de}` and `vocab.{en,de}`, and a small model for them."""
 
     directory: Path
     train: ParallelCorpus
@@ -30,7 +29,7 @@ class Toy:
     architecture: LSTMArchitecture
 
     def flags(self, *more: str) -> list[str]:
-        """A command line for training on these files, to which `more` is added."""
+        """Return the command line for training on these files, with the options of `more` added."""
         prefix = self.directory
         return [
             "--src=en", "--tgt=de", f"--train_prefix={prefix}/train", f"--dev_prefix={prefix}/dev",
@@ -42,21 +41,21 @@ class Toy:
 
 @pytest.fixture(autouse=True)
 def float32_again() -> Iterator[None]:
-    """Programs that run in this process compute in the format that they were asked for, and others in theirs."""
+    """Reset mixed precision and loss scale after each test, because programs run in the tests' process."""
     yield
     tfdist.configure(mixed_precision="none", loss_scale="none")
 
 
 @pytest.fixture(autouse=True)
 def no_pictures_of_attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluation draws one each time, which would take a fifth of all these tests; one of them has it drawn."""
+    """Replace the attention pictures of evaluations, a fifth of the tests' time, except in tests marked `pictures`."""
     if request.node.get_closest_marker("pictures") is None:
         monkeypatch.setattr("nmt.train.evaluation.heatmap", lambda *_: None)
 
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Toy:
-    """37 pairs to train on (an odd number: batches and slices are uneven) and 5 to evaluate."""
+    """Return 37 pairs to train on (an odd number: batches and slices are uneven) and 5 to evaluate."""
     generator = np.random.default_rng(3)
     corpora = {}
     for name, pairs in (("train", 37), ("dev", 5)):

@@ -1,4 +1,4 @@
-"""scripts/bench_nmt, as far as it goes before it measures."""
+"""scripts/bench_nmt, up to its first measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BENCH = Path(__file__).parents[2] / "scripts" / "bench_nmt"
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the script defines; no program is on PATH, and Python is in a directory of its own."""
+    """Return the script's names; no program is on PATH, and Python is in a separate directory."""
     monkeypatch.syspath_prepend(str(BENCH.parent))  # as when a script is run
     found = runpy.run_path(str(BENCH))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
@@ -44,7 +44,7 @@ def test_a_peer_that_is_not_there_is_told_before_anything_is_measured(
 
 
 def test_the_work_of_a_step_is_that_of_its_products(bench: dict[str, Any]) -> None:
-    """T by hand, a word on each side: two directions, keys; two cells and their attention; the output layer."""
+    """Size T by hand, per word: encoder with two directions, keys; two cells and attention; the output layer."""
     encoder = 2 * (256 + 256) * 1024 + 512 * 256
     decoder = (512 + 256) * 1024 + (256 + 256) * 1024 + (256 + 512) * 256
     attention = 25 * 256 + 25 * 512

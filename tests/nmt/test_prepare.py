@@ -166,7 +166,7 @@ def test_a_carriage_return_in_a_line(toy: Path) -> None:
     write(toy / "in", {"dev.de": "x\nz \ry\n"})
     with pytest.raises(InputError, match="dev.de, line 2: has a carriage return .* with tr '.*r' ' '"):
         prepare(f"{toy}/in/train", "en", "de", toy / "out", apply=[f"{toy}/in/dev"])
-    write(toy / "in", {"new.en": "x\rz\ry\r"})  # a file of one long line, if these do not end lines
+    write(toy / "in", {"new.en": "x\rz\ry\r"})  # one long line, if carriage returns end no lines
     with pytest.raises(InputError, match=r"new.en, line 1: .* with tr '\\r' '\\n'"):
         prepare(f"{toy}/in/train", "en", "de", toy / "out", apply=[f"{toy}/in/new"])
     assert not (toy / "out").exists()

@@ -1,4 +1,4 @@
-"""The command that makes shortlists, and translation with what it has made."""
+"""The command that makes shortlists, and translation with its shortlists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def command(toy: Any, *more: str) -> int:
 
 
 def test_a_language_is_learnt_and_translated_by_it(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each letter becomes its capital; a translation has no other words, and is another when the list has changed."""
+    """Each letter becomes its capital. A translation has words of the list only, and changes with the list."""
     path = toy.directory / "made" / "shortlist"
     assert command(toy, "--candidates=1", "--frequent=2") == 0
     said = f"{path}: 8 words of 10, from 37 sentence pairs; unknown are 0.00 % of {toy.train.src.path} and 0.00 % of "
@@ -64,7 +64,7 @@ def test_few_pairs_and_mistakes(toy: Any, tmp_path: Path, capsys: pytest.Capture
 
 
 def test_unknown_words_have_a_line(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """In vocabularies that mark sentences by words of their own, anywhere, too."""
+    """Vocabularies may have their own sentence marks, in any position."""
     for suffix, words in (("en", "a b c d e f"), ("de", "A B C D E F G")):
         words = f"<unk> {words} END BEGIN" if suffix == "en" else f"nobody BEGIN {words} END"
         (toy.directory / f"vocab.{suffix}").write_text(words.replace(" ", "\n") + "\n")

@@ -15,7 +15,7 @@ from nmt.tune_search import main
 def test_the_best_of_the_table_is_named(
     toy: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each line has what translating with that weight scores; mistakes are told in one message."""
+    """Each line has the score of translations with that weight; an error is reported in one message."""
     training = [
         "--precision=bfloat16",
         "--num_train_steps=30",
@@ -29,7 +29,7 @@ def test_the_best_of_the_table_is_named(
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr("nmt.tune_search.Processes.configure", lambda _, **given: asked.append(given))
     assert main(["tune_search", f"--out_dir={out}", "--weights=0,-5,5"]) == 0
-    assert asked == [{"mixed_precision": "bf16"}]  # as the run translates; not here, and not in what follows
+    assert asked == [{"mixed_precision": "bf16"}]  # the run's precision; the mock keeps this process unchanged
     said = capsys.readouterr().out
     assert f"{dev}, beam 3, nrefs:1|" in said
     table = {weight: float(bleu) for weight, bleu in re.findall(r"^ +(\S+) +([\d.]+) +[\d.]+$", said, re.MULTILINE)}

@@ -1,4 +1,4 @@
-"""Every schedule against its formula, written out in NumPy: as numbers, in a session's graph, and in Keras."""
+"""Every schedule against its formula in NumPy: as numbers, in a session's graph, and in Keras."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ every = pytest.mark.parametrize("name", TABLE)
 
 
 def expected(name: str) -> Any:
-    """By the table, within the rounding of float32, which has no values beyond 1e-38."""
+    """Return the table's rates within the rounding of float32, which has no values below 1e-38."""
     return pytest.approx([TABLE[name][1](int(t)) for t in STEPS], rel=2e-6, abs=1e-37)
 
 
@@ -93,7 +93,7 @@ def test_numbers(name: str) -> None:
 @every
 @pytest.mark.parametrize("dtype", (tf.int32, tf.int64))
 def test_a_session(name: str, dtype: tf.DType) -> None:
-    """Of the global step, which counts."""
+    """The rate follows the global step."""
     with tf.Graph().as_default(), v1.Session() as session:
         step = v1.get_variable(
             "step", [], dtype, v1.zeros_initializer(), trainable=False, collections=[v1.GraphKeys.GLOBAL_STEP]
@@ -124,7 +124,7 @@ def test_an_optimizer_of_keras(name: str) -> None:
 
 @every
 def test_a_saved_model(name: str, tmp_path: Path) -> None:
-    """Trained for two steps; what is loaded goes on."""
+    """A model is trained for two steps; after loading, its schedule continues."""
     model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(TABLE[name][0]), "mse")
     model.fit(np.ones([2, 1]), np.ones([2, 1]), batch_size=1, verbose=0)
@@ -137,7 +137,7 @@ def test_a_saved_model(name: str, tmp_path: Path) -> None:
 
 
 def test_steps_of_a_training_take_the_rates_in_turn() -> None:
-    """SGD on a loss whose gradient is 1: the weight falls by the sum of the rates."""
+    """SGD with a gradient of 1: the weight falls by the sum of the rates."""
     schedule = schedules.noam(4, 3)
     expected = [-sum(schedule(k) for k in range(t + 1)) for t in range(5)]
     found = []
@@ -158,7 +158,7 @@ def test_steps_of_a_training_take_the_rates_in_turn() -> None:
 
 
 def test_far_steps_are_told_apart() -> None:
-    """Float32 has no odd numbers beyond 2 ** 24."""
+    """Float32 has no odd numbers above 2 ** 24."""
     schedule = schedules.exponential(1.0, 2**25 + 1, 0.5, staircase=True)
     assert [float(schedule(tf.constant(2**25 + k, tf.int64))) for k in (0, 1)] == [1.0, 0.5]
 

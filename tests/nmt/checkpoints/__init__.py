@@ -1,1 +1,1 @@
-"""Checkpoints and what is kept of them."""
+"""Checkpoints, and which of them are kept."""

@@ -1,4 +1,4 @@
-"""Checkpoints: complete or absent, and read by TensorFlow's own means."""
+"""Checkpoints: complete or absent, and readable by TensorFlow alone."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_adopt_copies(tmp_path: Path) -> None:
 
 @contextmanager
 def files_of_at_most(size_bytes: int) -> Iterator[None]:
-    """What is written beyond fails, as on a full disk: TensorFlow's writing, too, which no patch reaches."""
+    """Limit the size of files: writes beyond it fail as on a full disk, also TensorFlow's, which no patch reaches."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
     try:

@@ -1,4 +1,4 @@
-"""What evaluations leave behind: averaged checkpoints, the best models, and the rank that writes nothing."""
+"""What evaluations write: averaged checkpoints and the best models; other ranks write nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ v1 = tf.compat.v1
 
 
 class Weights:
-    """A session with a weight and a step, both set by hand."""
+    """A session with a weight and a step, which the test sets."""
 
     def __init__(self) -> None:
         with tf.Graph().as_default() as graph:
@@ -42,7 +42,7 @@ def test_the_mean_of_the_newest_checkpoints(tmp_path: Path) -> None:
     for step, weight in ((10, 1.0), (20, 2.0)):
         assert weights.save(store, step, weight) == other.save(None, step), step
         assert store.average(step) is None, step
-    for step, weight, mean in ((30, 6.0, 3.0), (40, 4.0, 4.0)):  # the oldest has gone by then
+    for step, weight, mean in ((30, 6.0, 3.0), (40, 4.0, 4.0)):  # 3 checkpoints are kept: step 40 leaves out step 10
         weights.save(store, step, weight)
         path = store.average(step)
         assert path == str(tmp_path / f"avg_checkpoints/translate.ckpt-{step}"), step
@@ -50,7 +50,7 @@ def test_the_mean_of_the_newest_checkpoints(tmp_path: Path) -> None:
         np.testing.assert_allclose(reader.get_tensor("weight"), [mean, -mean], err_msg=f"step {step}")
         assert reader.get_tensor("global_step") == step, step
     assert len(list((tmp_path / "avg_checkpoints").glob("*.index"))) == 1
-    assert (tmp_path / "avg_checkpoints" / "hparams").read_text() == "{}\n"  # what tells its shape and words
+    assert (tmp_path / "avg_checkpoints" / "hparams").read_text() == "{}\n"  # hparams gives shape and words
 
 
 def test_a_step_is_saved_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""nmt.core.errors: the reason in an error, without what TensorFlow says around it."""
+"""nmt.core.errors: the reason in an error, without the text that TensorFlow adds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Original stack trace for 'save/SaveV2':
 
 
 class Failed(Exception):
-    """As TensorFlow's errors are: `str` has more than the message."""
+    """An error like TensorFlow's: `str` has more than the message."""
 
     def __init__(self, message: str) -> None:
         super().__init__("None", "None", message)

@@ -125,4 +125,4 @@ def test_whether_a_file_can_be_written(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=reason):
             check_writable(path)
     os.mkfifo(tmp_path / "pipe")
-    check_writable(tmp_path / "pipe")  # does not wait for a reader
+    check_writable(tmp_path / "pipe")  # does not wait until another process reads the pipe

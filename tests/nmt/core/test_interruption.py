@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-# Stands for TensorFlow, whose import takes long.
+# A module in place of TensorFlow that takes long to import.
 _SLOW = "import sys, time\nprint('importing', flush=True)\nfor _ in range(600): time.sleep(0.1)"
 
 

@@ -1,4 +1,4 @@
-"""nmt.core.lock: one process at a time; a dead one's lock is taken over; all ranks learn of it."""
+"""nmt.core.lock: one process at a time; another takes over a dead process's lock; all ranks learn of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lock(tmp_path: Path) -> Path:
 
 
 def holder(lock: Path) -> subprocess.Popen[str]:
-    """Another process that holds the lock."""
+    """Return another process that holds the lock."""
     process = subprocess.Popen([sys.executable, "-c", HOLDER, str(lock)], stdout=subprocess.PIPE, text=True)
     assert process.stdout and process.stdout.readline() == "held\n"
     return process
@@ -48,7 +48,7 @@ def ended(process: subprocess.Popen[str]) -> None:
 
 
 def without_flock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a file system that has no such locks."""
+    """Act as a file system that has no such locks."""
 
     def refuse(*_: Any) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -128,7 +128,7 @@ def test_an_empty_lock_is_nobodys(lock: Path) -> None:
 
 
 def test_the_lock_of_another_is_not_deleted(lock: Path) -> None:
-    """A user has deleted ours, and another run has begun."""
+    """A user has deleted this run's lock, and another run has begun."""
     with hold(lock, *WORDS):
         lock.unlink()
         lock.write_text("another's")

@@ -1,4 +1,4 @@
-"""nmt.core.partial_file: what is done stays, for the same work; the file appears when all is."""
+"""nmt.core.partial_file: finished work is kept for the same job; the file appears when all work is finished."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ with partial_file(sys.argv[1], "work") as output:
 
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
-    """The name of a file of which a process has done 3, when it was killed."""
+    """Return the path of a file that a process was writing when it was killed, with 3 done."""
     path = tmp_path / "new" / "out"
     subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False, timeout=60)
     assert sorted(os.listdir(path.parent)) == ["out.lock", "out.part", "out.part.json"]

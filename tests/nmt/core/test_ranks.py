@@ -1,4 +1,4 @@
-"""Agreement between ranks, with ranks that are threads."""
+"""Agreement between ranks, with threads as ranks."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from nmt.core.ranks import CollectiveError, Ranks
 
 
 class Thread:
-    """A rank that meets the others at a barrier."""
+    """A rank in a thread, which exchanges values at a barrier."""
 
     def __init__(self, rank: int, size: int, barrier: threading.Barrier, slots: list[Any]) -> None:
         self.rank, self.size, self._barrier, self._slots = rank, size, barrier, slots
@@ -36,10 +36,10 @@ class Thread:
         return nullcontext()
 
     def end_block(self) -> None:
-        """They train together in each step."""
+        """Do nothing: these ranks train together in each step."""
 
     def ask_to_stop(self, wanted: bool = True) -> None:
-        """Nobody trains."""
+        """Do nothing: these ranks do not train."""
 
     def asked_to_stop(self) -> bool:
         return False
@@ -49,7 +49,7 @@ class Thread:
 
 
 def outcomes(size: int, body: Callable[[Ranks], Any]) -> list[Any]:
-    """What the body returns or raises on each rank."""
+    """Return the result or the ``CollectiveError`` of the body, by rank."""
     barrier, slots = threading.Barrier(size), [None] * size
 
     def run(rank: int) -> Any:

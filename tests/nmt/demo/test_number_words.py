@@ -1,4 +1,4 @@
-"""nmt.demo.number_words: numbers in words, by hand."""
+"""nmt.demo.number_words: numbers written as words, with expected values by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nmt.phrasebook: what is held out is new, and its parts are known."""
+"""nmt.phrasebook: held-out sentences are new, and their parts are in training."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The model: families against NumPy ones, and the parts that they share."""
+"""Models: each family against a NumPy model, and the parts that families share."""

@@ -1,4 +1,4 @@
-"""What every model must fulfil: the NumPy model's figures, and gradients that are finite differences."""
+"""Checks for every model: equal to the NumPy model, and gradients equal to finite differences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.nmt.model.slopes import assert_gradients_are_slopes
 
 
 def some(variants: Iterable[str], *chosen: str) -> list[Any]:
-    """The chosen variants, and the others among the long tests."""
+    """Return the chosen variants, and the others marked as long tests."""
     seen = pytest.mark.long("each part is in another variant")
     return [one if one in chosen else pytest.param(one, marks=seen) for one in variants]
 
@@ -44,16 +44,16 @@ class Batch:
         ]
 
     def places(self) -> list[Any]:
-        """Placeholders without static sizes."""
+        """Return placeholders without static sizes."""
         return [v1.placeholder(tf.int32, [None] * a.ndim) for a in self.arrays]
 
     def feed(self, places: list[Any]) -> dict[Any, np.ndarray]:
-        """The batch in these placeholders."""
+        """Return the feed of the batch for these placeholders."""
         return dict(zip(places, self.arrays, strict=True))
 
 
 def assert_loss_is_the_oracles(translator: Translator, session: Any) -> None:
-    """The summed loss of a padded batch, to 1e-5."""
+    """Compare the summed loss of a padded batch with the NumPy model's, to 1e-5."""
     batch = Batch(extra=2)
     places = batch.places()
     loss = session.run(translator.losses(*places).words, batch.feed(places))
@@ -64,7 +64,7 @@ def assert_loss_is_the_oracles(translator: Translator, session: Any) -> None:
 
 
 def assert_steps_are_the_oracles(translator: Translator, session: Any) -> None:
-    """Logits and weights of the step that search uses, at each of three positions, to 1e-5."""
+    """Compare logits and weights of search's step with the NumPy model's, at each of three positions, to 1e-5."""
     batch = Batch()
     memory = translator.encode(tf.constant(batch.arrays[0]), tf.constant(batch.arrays[1]))
     decoder = translator.decoder(memory)
@@ -89,7 +89,7 @@ def assert_steps_are_the_oracles(translator: Translator, session: Any) -> None:
 
 
 def assert_gradients_are_finite_differences(arch: Architecture, **options: Any) -> None:
-    """Every variable, in float64, along a random direction; dropout on, its masks fixed by the seed."""
+    """Check every variable, in float64, along a random direction; dropout is on, with masks fixed by the seed."""
 
     def loss() -> tf.Tensor:
         translator = make_translator(arch, initializer("uniform", 0.5, seed=5), 0.3, tf.constant([4, 9]), **options)
@@ -99,7 +99,7 @@ def assert_gradients_are_finite_differences(arch: Architecture, **options: Any) 
 
 
 def assert_control_flows_agree(arch: Architecture) -> None:
-    """TensorFlow's first and second control flow give the same loss and gradients."""
+    """Check that TensorFlow's first and second control flow give the same loss and gradients."""
     batch, results = Batch(), []
     enabled = v1.control_flow_v2_enabled()
     try:
@@ -116,7 +116,7 @@ def assert_control_flows_agree(arch: Architecture) -> None:
 
 
 def assert_translations_step_together(arch: Architecture) -> None:
-    """As search asks: rows of a sentence one after the other, each as if it were alone."""
+    """Check adjacent rows of one sentence, as search has them: each row's result is as if it were alone."""
     batch = Batch()
     with graphs.model(arch) as (translator, session):
         decoder = translator.decoder(translator.encode(tf.constant(batch.arrays[0]), tf.constant(batch.arrays[1])))
@@ -135,7 +135,7 @@ def assert_translations_step_together(arch: Architecture) -> None:
 
 
 def assert_no_targets_make_no_gradient(arch: Architecture) -> None:
-    """What a rank without a sentence gets: zeros, and nothing that is not a number."""
+    """Check a rank without a sentence: loss and gradients are zeros, and finite."""
     batch = Batch()
     batch.arrays[4] = np.zeros(4, np.int32)
     batch.arrays[1] = np.array([5, 0, 0, 2], np.int32)
@@ -148,7 +148,7 @@ def assert_no_targets_make_no_gradient(arch: Architecture) -> None:
 
 
 def assert_padding_changes_nothing(arch: Architecture) -> None:
-    """Loss and gradients of the same sentences, seven positions longer."""
+    """Check that seven positions of padding change neither loss nor gradients."""
     found = []
     for extra in (0, 7):
         batch = Batch(extra)
@@ -162,7 +162,7 @@ def assert_padding_changes_nothing(arch: Architecture) -> None:
 
 
 def names(**changes: Any) -> dict[str, list[int]]:
-    """Names below dynamic_seq2seq of a small model's variables, and their shapes."""
+    """Return the names, below dynamic_seq2seq, and shapes of a small model's variables."""
     with tf.Graph().as_default():
         LSTMTranslator(graphs.architecture(**changes), initializer())
         found = {v.name.removesuffix(":0"): v.shape.as_list() for v in v1.trainable_variables()}
@@ -173,5 +173,5 @@ def names(**changes: Any) -> dict[str, list[int]]:
 
 
 def lstm(scope: str, rows: int) -> dict[str, list[int]]:
-    """The two variables of an LSTM cell of 6 units."""
+    """Return names and shapes of the two variables of an LSTM cell of 6 units."""
     return {f"{scope}/basic_lstm_cell/kernel": [rows, 24], f"{scope}/basic_lstm_cell/bias": [24]}

@@ -1,4 +1,4 @@
-"""Small models in graphs of their own, with random weights large enough for differences to show."""
+"""Small models in separate graphs, with random weights large enough for differences to show."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ ORACLES: dict[type, Any] = {
 
 
 def architecture(family: Any = "lstm", **changes: Any) -> Any:
-    """A small one with these values."""
+    """Return a small architecture with these values."""
     return dataclasses.replace(DUMMIES[family], **changes)
 
 
 @contextmanager
 def model(arch: Architecture, weight: float = 0.8, **options: Any) -> Iterator[tuple[Translator, Any]]:
-    """A translator in a graph of its own, and its session."""
+    """Yield a translator in its own graph, and a session."""
     with tf.Graph().as_default():
         translator = make_translator(arch, initializer("uniform", weight, seed=5), **options)
         variables = v1.global_variables()
@@ -51,7 +51,7 @@ def model(arch: Architecture, weight: float = 0.8, **options: Any) -> Iterator[t
         fill = [v1.assign(v, value) for v, value in zip(variables, values, strict=True)]
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
-            # The variables that start at constants would hide mistakes, and so would a family's own small starts.
+            # Constant initial values would hide mistakes, and so would the small initial values of some families.
             rng, draws = np.random.default_rng(8), isinstance(arch, LSTMArchitecture)
             starts = session.run(variables)
             session.run(
@@ -65,7 +65,7 @@ def model(arch: Architecture, weight: float = 0.8, **options: Any) -> Iterator[t
 
 
 def oracle(arch: Architecture, session: Any) -> Any:
-    """The NumPy model with the same weights."""
+    """Return the NumPy model with the same weights."""
     weights: dict[str, np.ndarray] = {}
     variables = v1.global_variables()
     for variable, value in zip(variables, session.run(variables), strict=True):
@@ -75,12 +75,12 @@ def oracle(arch: Architecture, session: Any) -> Any:
 
 
 def sentences(lengths: list[int], vocabulary: int, seed: int = 0) -> list[list[int]]:
-    """Random words, no special ones among them."""
+    """Return sentences of random words without special ones."""
     rng = np.random.default_rng(seed)
     return [rng.integers(3, vocabulary, n).tolist() for n in lengths]
 
 
 def time_major(rows: list[list[int]], padding: int, extra: int = 0) -> np.ndarray:
-    """int32 [time, batch], `extra` times longer than the longest."""
+    """Return rows as int32 [time, batch], with `extra` steps more than the longest row."""
     time = max(map(len, rows)) + extra
     return np.array([row + [padding] * (time - len(row)) for row in rows], np.int32).T

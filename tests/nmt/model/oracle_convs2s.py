@@ -1,4 +1,4 @@
-"""The convolutional model again, in NumPy and float64: one sentence at a time, no batch, nothing kept of steps.
+"""The convolutional model in NumPy and float64: one sentence at a time, no batch, no state between steps.
 
 Written from Gehring et al. 2017 (section 3) and Salimans, Kingma 2016 (equation 2), sharing no code with `nmt.model`.
 """
@@ -32,7 +32,7 @@ class OracleConvS2S(PrefixOracle):
         return x @ self.kernel(scope) + self.weight(f"{scope}/bias")
 
     def convolution(self, scope: str, x: Array, before: int) -> Array:
-        """Gated; word t reads those from t - before on."""
+        """Return the gated convolution; position t reads positions from t - before on."""
         width, units = self.architecture.kernel_width, self.architecture.num_units
         kernel, bias, rows = self.kernel(scope).reshape(width, units, 2 * units), self.weight(f"{scope}/bias"), []
         for t in range(len(x)):
@@ -45,7 +45,7 @@ class OracleConvS2S(PrefixOracle):
         return np.array(rows)
 
     def encode(self, source: Sequence[int]) -> tuple[Array, Array]:
-        """Keys and values."""
+        """Return keys and values."""
         words = np.array(source_vectors(self.architecture, self.weights, source))
         embedded = words + self.weight("encoder/positions")[: len(words)]
         x = self.dense("encoder/input", embedded)
@@ -56,7 +56,7 @@ class OracleConvS2S(PrefixOracle):
         return keys, (keys + embedded) / np.sqrt(2)
 
     def decode(self, memory: tuple[Array, Array] | None, words: Sequence[int]) -> tuple[Array, Array | None]:
-        """Outputs [words, units], and where the last word looked, over the layers on average."""
+        """Return outputs [words, units] and the last word's attention, averaged over the layers."""
         vectors = np.array([target_vector(self.architecture, self.weights, word) for word in words])
         embedded = vectors + self.weight("decoder/positions")[: len(words)]
         x, looked = self.dense("decoder/input", embedded), []

@@ -14,13 +14,13 @@ Weights = Mapping[str, Array]
 
 
 def table(weights: Weights, name: str) -> Array:
-    """All rows of an embedding, the given ones below those that are trained."""
+    """Return all rows of an embedding: the pretrained rows come after the trained ones."""
     parts = [weights[key] for key in (name, f"{name}_pretrained") if key in weights]
     return np.concatenate(parts).astype(np.float64)
 
 
 def source_vectors(architecture: Architecture, weights: Weights, source: Sequence[Any]) -> list[Array]:
-    """A vector for each word of a sentence."""
+    """Return a vector for each word of a sentence."""
     if architecture.character_source:
         return [character_vector(weights, word) for word in source]
     share = architecture.share_embedding
@@ -30,13 +30,13 @@ def source_vectors(architecture: Architecture, weights: Weights, source: Sequenc
 
 
 def target_vector(architecture: Architecture, weights: Weights, word: int) -> Array:
-    """The vector of a target word."""
+    """Return the vector of a target word."""
     share = architecture.share_embedding
     return table(weights, "embeddings/embedding_share" if share else "embeddings/decoder/embedding_decoder")[word]
 
 
 def character_vector(weights: Weights, word: Sequence[int]) -> Array:
-    """The vector of a word of 50 characters: all windows of 5 that begin before the padding (261)."""
+    """Return the vector of a word of 50 characters: all windows of 5 that begin before the padding (261)."""
     scope = "embeddings/encoder"
     characters = weights[f"{scope}/embedding_encoder"][np.asarray(word)].astype(np.float64)
     kernel = weights[f"{scope}/convolution/kernel"].astype(np.float64)

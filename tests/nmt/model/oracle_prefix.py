@@ -1,4 +1,4 @@
-"""What the NumPy models without a recurrence share: each step computes the whole target again, and nothing is kept."""
+"""Base of the NumPy models without recurrence: each step computes the whole target again, without state."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class PrefixOracle(ABC):
 
     @abstractmethod
     def encode(self, source: Sequence[int]) -> Any:
-        """The memory of a sentence."""
+        """Return the memory of a sentence."""
 
     @abstractmethod
     def decode(self, memory: Any, words: Sequence[int]) -> tuple[Array, Array | None]:
-        """Outputs [words, units], and where the last word looked; without a memory, of a language model."""
+        """Return outputs [words, units] and the last word's attention; a language model has no memory."""
 
     def weight(self, name: str) -> Array:
-        """The variable below `dynamic_seq2seq`."""
+        """Return the variable of this name below `dynamic_seq2seq`."""
         return np.asarray(self.weights[f"dynamic_seq2seq/{name}"], np.float64)
 
     def output_layer(self) -> Array:
-        """Its kernel [units, words]."""
+        """Return the kernel of the output layer, [units, words]."""
         if self.architecture.tie_embeddings == "none":
             return self.weight("decoder/output_projection/kernel")
         table = self.weights[self.architecture.target_embedding].astype(np.float64).T
@@ -42,18 +42,18 @@ class PrefixOracle(ABC):
         return self.weight("decoder/output_projection/kernel") @ table if narrowed else table
 
     def start(self, source: Sequence[int]) -> Prefix:
-        """A decoder that has written nothing yet."""
+        """Return a decoder that has written nothing yet."""
         return Prefix(self, None if self.architecture.language_model else self.encode(source), [])
 
     def loss(self, source: Sequence[int], target_in: Sequence[int], target_out: Sequence[int]) -> float:
-        """Cross-entropy of one sentence, in nats."""
+        """Return the cross-entropy of one sentence, in nats."""
         logits = self.decode(self.start(source).memory, target_in)[0] @ self.output_layer()
         return -float(sum(log_softmax(row)[wanted] for row, wanted in zip(logits, target_out, strict=True)))
 
 
 @dataclass
 class Prefix:
-    """A decoder between two words; `step` makes a new one and leaves this one as it is."""
+    """A decoder between two words; `step` returns a new one and does not change this one."""
 
     model: PrefixOracle
     memory: Any
@@ -61,7 +61,7 @@ class Prefix:
     weights: Array | None = None
 
     def step(self, word: int) -> tuple[Array, Prefix]:
-        """Logits of the next word after this one."""
+        """Return the logits of the word after ``word``, and the next decoder."""
         words = [*self.words, word]
         outputs, looked = self.model.decode(self.memory, words)
         return outputs[-1] @ self.model.output_layer(), Prefix(self.model, self.memory, words, looked)

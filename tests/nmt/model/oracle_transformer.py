@@ -1,6 +1,6 @@
-"""The Transformer again, in NumPy and float64: one sentence at a time, no batch, no padding, nothing kept of steps.
+"""The Transformer in NumPy and float64: one sentence at a time, without batches, padding or a cache.
 
-Written from Vaswani et al. 2017 (sections 3.1 to 3.5) and Xiong et al. 2020 (figure 1), sharing no code with
+Written from Vaswani et al. 2017 (sections 3.1 to 3.5) and Xiong et al. 2020 (figure 1); shares no code with
 `nmt.model`. Each step computes the whole target again.
 """
 
@@ -19,7 +19,7 @@ Array = np.ndarray
 
 
 class OracleTransformer(PrefixOracle):
-    """A model with given weights, by their full names."""
+    """A model with given weights, by full name."""
 
     architecture: TransformerArchitecture
 
@@ -36,7 +36,7 @@ class OracleTransformer(PrefixOracle):
         return self.norm(f"{scope}/norm", x + part(x))
 
     def attend(self, scope: str, x: Array, read: Array, causal: bool = False) -> tuple[Array, Array]:
-        """The result [words, width], and the weights [heads, words, words read]."""
+        """Return the result [words, width] and the attention weights [heads, words, words read]."""
         size = self.architecture.num_units // self.architecture.num_heads
         queries = self.dense(f"{scope}/query", x)
         keys, values = np.split(self.dense(f"{scope}/key_value", read), 2, axis=1)
@@ -80,7 +80,7 @@ class OracleTransformer(PrefixOracle):
         return self.end("encoder", x)
 
     def decode(self, memory: Array | None, words: Sequence[int]) -> tuple[Array, Array | None]:
-        """Outputs [words, width], and where the last word's top layer looked, over its heads on average."""
+        """Return outputs [words, width], and the last word's attention in the top layer, averaged over the heads."""
         embedded = [target_vector(self.architecture, self.weights, word) for word in words]
         x, looked = self.placed("decoder", np.array(embedded)), None
         for number in range(self.architecture.num_decoder_layers):

@@ -1,4 +1,4 @@
-"""Gradients against finite differences, in float64."""
+"""Check of gradients against finite differences, in float64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ v1 = tf.compat.v1
 
 
 def assert_gradients_are_slopes(build: Callable[[], tf.Tensor], step: float = 1e-5) -> None:
-    """Of the scalar that `build` adds to a graph by each of its trainable variables, along a random direction."""
+    """Check the scalar that `build` adds to a graph: its gradient by each variable, along a random direction."""
     with tf.Graph().as_default(), v1.variable_scope(v1.get_variable_scope(), dtype=tf.float64):
         loss = build()
         variables = v1.trainable_variables()

@@ -52,7 +52,7 @@ def test_batches_of_words_as_characters(toy: Any) -> None:
 
 
 def arrays() -> list[np.ndarray]:
-    """A batch: the sentences above, and targets."""
+    """Return a batch of the sentences above with random targets."""
     target = graphs.sentences([2, 4, 1], 13, seed=1)
     return [
         *source_batch(SENTENCES, CHARACTERS, None),
@@ -99,7 +99,7 @@ def test_names() -> None:
 
 
 def test_a_vector_does_not_depend_on_the_neighbours() -> None:
-    """Words of all lengths, each alone and all together with a long one."""
+    """Words of all lengths have equal vectors alone and together with long words."""
     words = CHARACTERS.encode(["b" * n for n in range(1, 53)])
     with tf.Graph().as_default(), v1.variable_scope("", custom_getter=initializer("uniform", 0.8, seed=2).getter):
         ids = v1.placeholder(tf.int32, [None, None, WORD_LENGTH])
@@ -116,7 +116,7 @@ def test_a_vector_does_not_depend_on_the_neighbours() -> None:
 
 
 def test_train_score_and_translate(toy: Any, tmp_path: Path) -> None:
-    """The same source vocabulary serves all three, and every word has a number."""
+    """The same source vocabulary serves training, scoring and translation; each word has a vector."""
     shape = architecture(**KIND, tgt_vocab_size=toy.tgt_vocab.size, attention="luong")
     batch = make_batch(range(6), toy.train, CHARACTERS, toy.tgt_vocab, None, None, 6, 1)
     with tf.Graph().as_default(), v1.Session() as session:

@@ -41,14 +41,14 @@ def architecture(**changes: Any) -> Any:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_loss_is_that_of_the_numpy_model(variant: str) -> None:
-    """Of a padded batch, to 1e-5."""
+    """The loss of a padded batch, to 1e-5."""
     with graphs.model(architecture(**VARIANTS[variant])) as (translator, session):
         assert_loss_is_the_oracles(translator, session)
 
 
 @pytest.mark.parametrize("variant", some(VARIANTS, "plain", "tied", "language model"))
 def test_steps_for_search_are_those_of_the_numpy_model(variant: str) -> None:
-    """Logits and weights of each step, which keeps what convolutions read, to 1e-5."""
+    """Logits and weights of each step, which keeps the inputs of convolutions, to 1e-5."""
     with graphs.model(architecture(**VARIANTS[variant])) as (translator, session):
         assert_steps_are_the_oracles(translator, session)
 
@@ -61,7 +61,7 @@ def test_gradients_are_finite_differences(variant: str) -> None:
 
 
 def test_the_encoders_gradient_is_divided_by_the_number_of_attentions() -> None:
-    """That of its layers, not of the words' vectors (section 3.4): the values stay."""
+    """Gradients of its layers are divided, not those of the word vectors (section 3.4); outputs stay the same."""
     found = []
     for layers in (1, 2):
         arch = architecture(num_decoder_layers=layers)
@@ -75,14 +75,14 @@ def test_the_encoders_gradient_is_divided_by_the_number_of_attentions() -> None:
 
 
 def test_neighbours_and_padding_change_nothing() -> None:
-    """Several translations of a sentence, sentences that do not count, seven positions more."""
+    """Several translations of a sentence, sentences that do not count, seven more positions."""
     assert_translations_step_together(architecture(num_decoder_layers=2))
     assert_no_targets_make_no_gradient(architecture())
     assert_padding_changes_nothing(architecture(kernel_width=5, num_encoder_layers=2))
 
 
 def test_starts() -> None:
-    """The variances of section 3.5: kernels' with what dropout keeps, gates' four times as much; biases 0."""
+    """Variances of section 3.5: kernels' depend on dropout, gates' are four times as large; biases are 0."""
     with tf.Graph().as_default(), v1.Session() as session:
         arch = ConvS2SArchitecture(500, 500, 64, 2, 2, src_embedding_size=32, tgt_embedding_size=32)
         make_translator(arch, initializer("uniform", 9.0, seed=3), 0.2, tf.constant([1, 2]))
@@ -97,7 +97,7 @@ def test_starts() -> None:
             assert value.std() == pytest.approx(0.1, rel=0.05), name
         elif name.endswith("direction"):
             gated = value.shape == (3 * 64, 2 * 64)
-            keep = 0.8 if gated or "/input/" in name else 1.0  # of what reads values that are dropped
+            keep = 0.8 if gated or "/input/" in name else 1.0  # of layers with dropped inputs
             wanted = np.sqrt((4 if gated else 1) * keep / len(value))
             assert value.std() == pytest.approx(wanted, rel=0.05), name
             lengths = values[name.replace("direction", "length")]

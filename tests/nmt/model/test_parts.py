@@ -49,7 +49,7 @@ def test_architecture_refuses(changes: dict[str, object], message: str) -> None:
 
 
 def initial_values(seed: int | None, **changes: object) -> dict[str, np.ndarray]:
-    """What a fresh model starts from."""
+    """Return the initial values of a new model."""
     with tf.Graph().as_default(), v1.Session() as session:
         LSTMTranslator(architecture(**changes), initializer("uniform", 0.1, seed))
         session.run(v1.global_variables_initializer())
@@ -57,8 +57,7 @@ def initial_values(seed: int | None, **changes: object) -> dict[str, np.ndarray]
 
 
 def test_initial_values_follow_seed_and_name() -> None:
-    """Equal-shaped variables differ, a second model is equal, and a deeper one does not disturb the lower
-    layers."""
+    """Equal-shaped variables differ, a second model is equal, and attention does not change the other variables."""
     kind = dict(encoder_type="bi", num_encoder_layers=2, num_decoder_layers=2)
     first, again, other = initial_values(3, **kind), initial_values(3, **kind), initial_values(4, **kind)
     for name, value in first.items():
@@ -73,7 +72,7 @@ def test_initial_values_follow_seed_and_name() -> None:
 
 
 def test_initial_values_without_a_seed_are_new_each_time() -> None:
-    """Two sessions, two models."""
+    """Two sessions have different values."""
     first, second = initial_values(None), initial_values(None)
     assert not np.array_equal(
         first["embeddings/encoder/embedding_encoder:0"], second["embeddings/encoder/embedding_encoder:0"]
@@ -99,13 +98,13 @@ def test_initial_ranges(op: str, limit: float | None) -> None:
 
 @pytest.mark.parametrize("settings", [("unifrom", 0.1), ("uniform", 0.0)])
 def test_initializer_refuses(settings: tuple[str, float]) -> None:
-    """A typing error; a range of no width."""
+    """A misspelled ``init_op``, and a range of width 0."""
     with pytest.raises(ValueError, match="init_op"):
         initializer(*settings)
 
 
 def test_dropout_masks() -> None:
-    """Kept share and scale; two places differ; no rate, no operation."""
+    """Masks keep and scale the right share; two places differ; rate 0 adds no operation."""
     with tf.Graph().as_default() as graph, v1.Session() as session:
         ones = tf.ones([100, 100])
         before = len(graph.get_operations())
@@ -136,7 +135,7 @@ def test_dropout_masks() -> None:
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("positions", [0, 1, 3, 10])
 def test_cross_entropy_is_tensorflows(positions: int, smoothing: float) -> None:
-    """Value and gradients, also when there are fewer positions than slices."""
+    """Value and gradients equal TensorFlow's, also with fewer positions than slices."""
     rng = np.random.default_rng(2)
     with tf.Graph().as_default(), v1.Session() as session:
         rows = tf.constant(rng.standard_normal((positions, 4)))
@@ -157,7 +156,7 @@ def test_cross_entropy_is_tensorflows(positions: int, smoothing: float) -> None:
 
 @pytest.mark.parametrize(("positions", "smoothing"), [(0, 0.1), (3, 0.0), (10, 0.1)])
 def test_r_drop_is_the_papers(positions: int, smoothing: float) -> None:
-    """Half of equation 4 in NumPy, and TensorFlow's gradients of the same; words are the passes' mean."""
+    """The loss is half of equation 4, its gradients are TensorFlow's, and ``words`` is the mean of both passes."""
     rng = np.random.default_rng(2)
     alpha, labels = 3.0, rng.integers(0, 7, positions)
     values = [rng.standard_normal(shape) for shape in ((positions, 4), (positions, 4), (4, 7))]
@@ -180,7 +179,7 @@ def test_r_drop_is_the_papers(positions: int, smoothing: float) -> None:
 
 
 def test_cross_entropy_of_the_impossible_is_finite() -> None:
-    """A probability that underflows: 87 nats, and the exact gradient."""
+    """A probability that underflows has 87 nats and the exact gradient."""
     with tf.Graph().as_default(), v1.Session() as session:
         rows, kernel = tf.constant([[1.0]]), tf.constant([[0.0, 200.0]])
         loss = cross_entropy_sum(rows, kernel, tf.constant([0])).trained
@@ -190,7 +189,7 @@ def test_cross_entropy_of_the_impossible_is_finite() -> None:
 
 
 def test_more_logits_than_an_index_reaches_are_refused() -> None:
-    """Before their places are counted in 32 bits, where they would wrap to others."""
+    """The error comes before flat indices wrap around in 32 bits."""
     with tf.Graph().as_default(), v1.Session() as session:
         places, shape = tf.constant([[3, 7]]), v1.placeholder(tf.int32, [2])
         flat = flat_places(places, shape)
@@ -200,7 +199,7 @@ def test_more_logits_than_an_index_reaches_are_refused() -> None:
 
 
 def test_perplexity() -> None:
-    """Uniform over 8 words is 8; it may overflow; no words, no figure."""
+    """Uniform over 8 words is 8; an overflow is infinite; without words the perplexity is NaN."""
     assert perplexity(10 * math.log(8), 10) == pytest.approx(8.0)
     assert perplexity(1e6, 10) == math.inf
     assert math.isnan(perplexity(math.nan, 10))
@@ -208,7 +207,7 @@ def test_perplexity() -> None:
 
 
 def test_loss_normalized_adds_up_over_ranks() -> None:
-    """Slices of 3 and 2 sentences: the mean over the ranks is the loss of the whole."""
+    """Slices of 3 and 2 sentences: the mean over the ranks is the loss of the whole batch."""
     with tf.Graph().as_default(), v1.Session() as session:
         ranks = session.run([normalized(tf.constant(loss), tf.constant(5 / 2)) for loss in (6.0, 9.0)])
     assert sum(ranks) / 2 == pytest.approx(15.0 / 5)

@@ -17,11 +17,11 @@ LENGTHS = [3, 0, 5, 1]
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_padding_is_as_if_it_were_not_there(kind: str, backwards: bool) -> None:
-    """Outputs, last states and gradients of sentences together are those of each alone, whatever the padding holds."""
+    """A batch's outputs, last states and gradients are those of each sentence alone, whatever the padding holds."""
     rng = np.random.default_rng(4)
     time, batch, size, units = max(LENGTHS), len(LENGTHS), 2, 3
     values = 3 * rng.standard_normal((time, batch, size))
-    wanted = rng.standard_normal((time, batch, units))  # of which output, in a loss
+    wanted = rng.standard_normal((time, batch, units))  # weights of the outputs in the loss
     of_state = rng.standard_normal((batch, units))
     with tf.Graph().as_default(), v1.Session() as session:
         with v1.variable_scope("", dtype=tf.float64, initializer=v1.random_uniform_initializer(-1, 1, seed=3)):
@@ -41,7 +41,7 @@ def test_padding_is_as_if_it_were_not_there(kind: str, backwards: bool) -> None:
             alone += tf.reduce_sum(of_one * wanted[:length, number : number + 1])
             alone += tf.reduce_sum(read[-1] * of_state[number])
             each.append((number, length, of_one, read[-1]))
-        if isinstance(last, LSTMState):  # `run_layer` does not tell the memory cell
+        if isinstance(last, LSTMState):  # `run_layer` does not return the memory cell
             loss -= tf.reduce_sum(last.c * of_state)
         weights = [inputs, *v1.trainable_variables()]
         gradients = [tf.gradients(one, weights) for one in (loss, alone)]

@@ -1,4 +1,4 @@
-"""nmt.model.parts.sampled_softmax: the sample, the loss over it, and a training that uses it."""
+"""nmt.model.parts.sampled_softmax: the sample, the loss over the sample, and training with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.nmt.model.slopes import assert_gradients_are_slopes
 
 
 def probabilities(vocabulary: int) -> np.ndarray:
-    """P(k) in NumPy."""
+    """Return P(k) of all words, in NumPy."""
     k = np.arange(vocabulary)
     return (np.log(k + 2) - np.log(k + 1)) / np.log(vocabulary + 1)
 
@@ -39,7 +39,7 @@ def test_probabilities() -> None:
 
 
 def test_a_sample_is_what_drawing_until_there_are_enough_gives() -> None:
-    """How often each ordered sample comes, and how many draws that took, against their exact values."""
+    """Frequency of each ordered sample, and mean number of draws, against the exact values."""
     vocabulary, n, times = 5, 3, 4000
     p = probabilities(vocabulary)
     with tf.Graph().as_default(), v1.Session() as session:
@@ -65,7 +65,7 @@ def test_a_sample_is_what_drawing_until_there_are_enough_gives() -> None:
 
 @pytest.mark.parametrize(("vocabulary", "n", "positions"), [(20, 6, 9), (20, 20, 4), (7, 1, 3), (7, 3, 0)])
 def test_loss_is_tensorflows_and_numpys(vocabulary: int, n: int, positions: int) -> None:
-    """With the same sample; gradients, too."""
+    """With the same sample, the loss and its gradients are equal."""
     rng = np.random.default_rng(2)
     rows, kernel = rng.standard_normal((positions, 4)), rng.standard_normal((4, vocabulary))
     labels = rng.integers(0, vocabulary, positions).astype(np.int32)
@@ -115,7 +115,7 @@ def test_the_mean_over_samples_approaches_the_full_loss() -> None:
 
 
 def batch() -> list[np.ndarray]:
-    """Sources and targets of three sentences."""
+    """Return sources and targets of three sentences."""
     target = graphs.sentences([2, 4, 1], 13, seed=1)
     return [
         graphs.time_major(graphs.sentences([3, 1, 2], 11), EOS),
@@ -127,7 +127,7 @@ def batch() -> list[np.ndarray]:
 
 
 def loss_of_batch(translator: LSTMTranslator, num_sampled: int) -> tf.Tensor:
-    """Its loss over a sample."""
+    """Return the batch's loss over a sample."""
     source, source_lengths, target_in, target_out, target_lengths = map(tf.constant, batch())
     return translator.losses(
         source, source_lengths, target_in, target_out, target_lengths, num_sampled=num_sampled
@@ -151,7 +151,7 @@ def test_what_a_translator_refuses() -> None:
 
 
 def test_training_follows_the_steps_seed(toy: Any) -> None:
-    """Equal seeds give equal losses, others others; evaluation does not sample."""
+    """Equal seeds give equal losses, and other seeds give other losses."""
     sentences = make_batch(range(6), toy.train, toy.src_vocab, toy.tgt_vocab, None, None, 6, 1)
     with tf.Graph().as_default(), v1.Session() as session:
         optimization = Optimization("sgd", Schedule(1e-9, num_train_steps=9), 5.0, num_sampled_softmax=3)
@@ -164,7 +164,7 @@ def test_training_follows_the_steps_seed(toy: Any) -> None:
 
 
 def test_the_tutorials_figure_is_within_reach() -> None:
-    """Logits near zero, 11 words of a vocabulary of 5, 3 of them drawn: its test has 5.84 a sentence."""
+    """The tutorial's test has 5.84 per sentence: logits near zero, 11 positions, 3 samples of 5 words."""
     labels = [2, 3, 4, 3, 4, 1, 2, 3, 4, 3, 1]  # a b c b c </s>, a b c b </s>
     with tf.Graph().as_default(), v1.Session() as session:
         seed = v1.placeholder(tf.int32, [2])

@@ -22,11 +22,11 @@ from nmt.nmt import main
 
 @dataclass(frozen=True)
 class BagArchitecture(Architecture):
-    """No more than every family has."""
+    """The options that every family has, and no others."""
 
 
 class BagTranslator(Translator):
-    """The next word from the last one and the mean of the source's: tanh([y_t; mean of x] W)."""
+    """The next word from the last word and the source's mean: tanh([y_t; mean of x] W)."""
 
     def _build(self, architecture: BagArchitecture, dropout: Dropout, placement: Placement) -> None:
         size = architecture.source_size + architecture.target_size
@@ -57,7 +57,7 @@ class BagDecoding(Decoding):
 
 @pytest.fixture(autouse=True)
 def bag(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FAMILIES, "bag", Family(BagArchitecture, BagTranslator))  # the one line
+    monkeypatch.setitem(FAMILIES, "bag", Family(BagArchitecture, BagTranslator))  # the line in the registry
 
 
 def flags(toy: Any, *more: str) -> list[str]:

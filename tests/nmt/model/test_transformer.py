@@ -1,4 +1,4 @@
-"""The Transformer against the NumPy one; gradients; what padding, batches and ranks' dummies must not change."""
+"""The Transformer against NumPy; gradients; independence of padding, batches and the ranks' dummies."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ def architecture(**changes: Any) -> Any:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_loss_is_that_of_the_numpy_model(variant: str) -> None:
-    """Of a padded batch, to 1e-5."""
+    """For a padded batch, within 1e-5."""
     with graphs.model(architecture(**VARIANTS[variant])) as (translator, session):
         assert_loss_is_the_oracles(translator, session)
 
 
 @pytest.mark.parametrize("variant", some(VARIANTS, "post", "deep", "all tied", "language model"))
 def test_steps_for_search_are_those_of_the_numpy_model(variant: str) -> None:
-    """Logits and weights of each step, whose keys and values are kept, to 1e-5."""
+    """Logits and attention weights of each step, with cached keys and values, within 1e-5."""
     with graphs.model(architecture(**VARIANTS[variant])) as (translator, session):
         assert_steps_are_the_oracles(translator, session)
 
 
 @pytest.mark.parametrize("variant", ["deep", "all tied"])
 def test_gradients_are_finite_differences(variant: str) -> None:
-    """Every variable, in float64, along a random direction; all dropouts on, their masks fixed by the seed."""
+    """Each variable, in float64, along a random direction; all dropouts are on, with masks fixed by the seed."""
     drops = OtherDropout(0.1, 0.1, 0.1, attention=0.2, activations=0.2)
     assert_gradients_are_finite_differences(architecture(**VARIANTS[variant]), other_dropout=drops)
 
 
 def test_neighbours_and_padding_change_nothing() -> None:
-    """Several translations of a sentence, sentences that do not count, seven positions more."""
+    """Several translations of a sentence, sentences that do not count, and seven more positions."""
     assert_translations_step_together(architecture(norm="pre", num_decoder_layers=2))
     assert_no_targets_make_no_gradient(architecture())
     assert_padding_changes_nothing(architecture())
@@ -70,7 +70,7 @@ def test_neighbours_and_padding_change_nothing() -> None:
 
 @pytest.mark.parametrize("place", ["attention", "activations"])
 def test_inner_dropouts_follow_the_seed(place: str) -> None:
-    """Equal seeds give equal losses, other seeds other ones; without them nothing is drawn."""
+    """Equal seeds give equal losses, other seeds other losses; without dropout there is no random operation."""
     tensors = Batch().arrays
     with tf.Graph().as_default() as graph, v1.Session() as session:
         seed = v1.placeholder(tf.int32, [2])
@@ -85,8 +85,8 @@ def test_inner_dropouts_follow_the_seed(place: str) -> None:
 
 
 def test_sentences_beyond_the_positions_are_told() -> None:
-    """Source or target, with the remedy; the longest that fit are read."""
-    batch = Batch()  # sources of up to 5 words; targets of up to 4, and their ends
+    """The error for a longer sentence names the remedy; the longest sentences that fit are read."""
+    batch = Batch()  # sources of up to 5 words; targets of up to 4 words and eos
     with graphs.model(architecture(positions="learned", max_positions=5)) as (translator, session):
         places = batch.places()
         loss = translator.losses(*places).words
@@ -97,7 +97,7 @@ def test_sentences_beyond_the_positions_are_told() -> None:
 
 
 def test_starts() -> None:
-    """Words' vectors with the width's root; gains 1, biases 0; equal shapes start apart."""
+    """Word vectors have a deviation of 1 / sqrt(width), gains 1, biases 0; equal shapes have different values."""
     with tf.Graph().as_default(), v1.Session() as session:
         make_translator(TransformerArchitecture(500, 500, 64, 2, 2), initializer("uniform", 9.0, seed=3))
         session.run(v1.global_variables_initializer())

@@ -1,4 +1,4 @@
-"""The model against the NumPy one; names; gradients; what padding and dropout must not do."""
+"""The model: equal to the NumPy model; names; gradients; what padding and dropout must not do."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_embedding_gradients_stay_sparse() -> None:
 
 @pytest.mark.parametrize("attention", ["", "scaled_luong"])
 def test_a_batch_without_targets_has_no_loss_and_no_gradient(attention: str) -> None:
-    """What a rank without a sentence gets: zeros, and nothing that is not a number."""
+    """A rank without a sentence gets zeros, and only finite numbers."""
     batch = Batch()
     batch.arrays[4] = np.zeros(4, np.int32)
     with graphs.model(architecture(attention=attention)) as (translator, session):
@@ -131,7 +131,7 @@ def test_both_control_flows_give_the_same() -> None:
 
 
 def test_dropout_follows_its_seed() -> None:
-    """Equal seeds give equal losses, other seeds other ones; the mean loss stays near the undropped one."""
+    """Equal seeds give equal losses, other seeds others; the mean loss stays near the loss without dropout."""
     batch = Batch()
     arch = architecture(**SHAPES["bi2"], attention="luong")
     with tf.Graph().as_default():
@@ -149,7 +149,7 @@ def test_dropout_follows_its_seed() -> None:
 
 @pytest.mark.parametrize("edge", ["source_words", "target_words", "outputs"])
 def test_dropped_words_and_outputs(edge: str) -> None:
-    """Each by masks of its own, which follow the seed; nothing of it is in a graph without."""
+    """Each kind has its own masks, which follow the seed; a graph without dropout has no operations for them."""
     arch = architecture(**SHAPES["bi2"], attention="luong")
     with tf.Graph().as_default() as graph, v1.Session() as session:
         seed = v1.placeholder(tf.int32, [2])
@@ -157,7 +157,7 @@ def test_dropped_words_and_outputs(edge: str) -> None:
         tensors = [tf.constant(a) for a in Batch().arrays]
         losses = [plain.losses(*tensors).words]
         source, lengths, given, wanted, target_lengths = tensors
-        alone = plain.losses(source, lengths, given, wanted, target_lengths, r_drop=5.0)  # two passes that are the same
+        alone = plain.losses(source, lengths, given, wanted, target_lengths, r_drop=5.0)  # two equal passes
         assert not [op for op in graph.get_operations() if "StatelessRandom" in op.type]
         for rate in (0.5, 0.5, 0.999):
             dropping = LSTMTranslator(arch, initializer(), 0.0, seed, other_dropout=OtherDropout(**{edge: rate}))
@@ -167,7 +167,7 @@ def test_dropped_words_and_outputs(edge: str) -> None:
         found = [session.run(losses, {seed: [1, k]}) for k in range(8)]
         assert all(one[0] == found[0][0] and one[1] == one[2] for one in found)
         assert len({one[1] for one in found}) > 4 and found[0][0] not in {one[1] for one in found}
-        # Without a side's words, other words there are none: dropped to zero.
+        # If all words of a side are dropped to zero, other words on this side give the same loss.
         side = {"source_words": 0, "target_words": 2}.get(edge)
         if side is not None:
             ids = [tf.reverse(one, [0]) if place == side else one for place, one in enumerate(tensors)]
@@ -175,13 +175,13 @@ def test_dropped_words_and_outputs(edge: str) -> None:
             either = [none.losses(*ids).words, none.losses(*tensors).words, plain.losses(*ids).words]
             changed, dropped, seen = session.run(either, {seed: [1, 0]})
             assert changed == pytest.approx(dropped, rel=1e-6) and seen != pytest.approx(found[0][0], rel=1e-4)
-        if edge == "outputs":  # without them all words are alike
+        if edge == "outputs":  # without outputs all words are equally probable
             words = int(Batch().arrays[4].sum())
             assert found[0][3] == pytest.approx(words * np.log(arch.tgt_vocab_size), rel=1e-4)
 
 
 def test_names_without_attention() -> None:
-    """Single layers have no number; stacks do."""
+    """Names of single layers have no number, names of stacked layers do."""
     assert names() == lstm("encoder/rnn", 12) | lstm("decoder", 12)
     s = "multi_rnn_cell/cell_"
     assert names(num_encoder_layers=2, num_decoder_layers=2) == (
@@ -222,7 +222,7 @@ def test_names_without_attention() -> None:
     ],
 )
 def test_names_with_attention(attention: str, score: dict[str, list[int]]) -> None:
-    """A bidirectional encoder below each attention; the bottom cell reads embedding, attention and its
+    """With a bidirectional encoder; the decoder's bottom cell reads embedding, attention and its own
     state."""
     found = names(attention=attention, encoder_type="bi", num_encoder_layers=2, num_decoder_layers=2)
     wanted = {f"decoder/attention/{name}": shape for name, shape in score.items()}
@@ -236,7 +236,7 @@ def test_names_with_attention(attention: str, score: dict[str, list[int]]) -> No
 
 
 def test_fixed_starts() -> None:
-    """Biases 0, the scale of luong 1, that of bahdanau sqrt(1 / units)."""
+    """Biases start at 0, luong's scale at 1, bahdanau's scale at sqrt(1 / units)."""
     for attention, scope, start in (("scaled_luong", "luong", 1.0), ("normed_bahdanau", "bahdanau", 6**-0.5)):
         with tf.Graph().as_default(), v1.Session() as session:
             LSTMTranslator(architecture(attention=attention), initializer())

@@ -1,1 +1,1 @@
-"""The command line, and where each option goes."""
+"""The command line, and the part that each option sets."""

@@ -1,4 +1,4 @@
-"""The command line, the saved configuration, and what they may not say."""
+"""The command line and the saved configuration, and what they refuse."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_standard_files(path: Path) -> None:
 
 @pytest.mark.parametrize("name", PRESETS[1:])
 def test_presets(name: str) -> None:
-    """Each is complete, and nothing in it is without effect; the log says what it has set."""
+    """Each is complete, and all of its options have an effect; the log lists what it has set."""
     values = preset(name)
     config = resolve(NEEDED | {"preset": name, "random_seed": 1})
     assert config == dataclasses.replace(resolve(NEEDED | values | {"random_seed": 1}), preset=name)
@@ -338,7 +338,7 @@ def test_a_plateau_compares_one_figure() -> None:
     assert resolve(again, saved | {"plateau_metric": "perplexity"}).metric_names == ("bleu",)
     translating = {"inference_input_file": "i", "inference_output_file": "o"}
     assert resolve(again | translating, saved).metric_names == ("bleu",)
-    never = {"evaluate_epochs": False, "num_train_steps": 9}  # which a model of an older run may have
+    never = {"evaluate_epochs": False, "num_train_steps": 9}  # options that an older run's model may have
     assert resolve(again | translating, saved | never).decay_scheme == "plateau"
     with pytest.raises(InputError, match="--decay_scheme=plateau contradicts --decay_scheme= of the run that is"):
         resolve({"out_dir": "o", "decay_scheme": "plateau"}, json.loads(resolve(NEEDED).to_json()))

@@ -1,4 +1,4 @@
-"""From options to the parts that they are for."""
+"""Settings of the program's parts, from options."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.nmt.train.test_schedule import rates
         ("none", "linear", 4, 2, [0, 1, 2, 2]),
         ("linear", None, 4, 1, [2, 5, 8, 8]),
         ("sqrt", "linear", 4, 1, [2, 3, 4, 4]),
-        ("sqrt", "linear", 2, 2, [2, 3, 4, 4]),  # so many sentences make a step
-        ("linear", None, 1, 1, [0, 1, 2, 2]),  # alone: nothing to scale, and yet a warm-up
+        ("sqrt", "linear", 2, 2, [2, 3, 4, 4]),  # the same number of sentences in a step
+        ("linear", None, 1, 1, [0, 1, 2, 2]),  # one rank: no scaling, but a warm-up
     ],
 )
 def test_scaled_rates_and_their_warmup(
@@ -42,7 +42,7 @@ def test_scaled_rates_and_their_warmup(
 
 
 def test_noam_takes_the_model_and_the_ranks() -> None:
-    """sqrt(4) * 3 * 16 ** -0.5 * s / 4 ** 1.5, and 1 / sqrt(s) of that after step 4."""
+    """The rate at step s is sqrt(4) * 3 * 16 ** -0.5 * s / 4 ** 1.5; after step 4 it falls as 1 / sqrt(s)."""
     given = {"decay_scheme": "noam", "learning_rate": 3.0, "num_units": 16, "warmup_steps": 4}
     config = resolve(NEEDED | given | {"learning_rate_scaling": "sqrt"})
     schedule = derived_settings.optimization(config, 4).schedule

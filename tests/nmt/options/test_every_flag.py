@@ -1,4 +1,4 @@
-"""Each of the program's options: what shows its effect, or that it is passed on to the part whose tests do."""
+"""For each option: a test of its effect, or a check that it reaches the part that has such tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nmt.translate.translation_model import SearchSettings
 from tests.nmt.options.test_configuration import NEEDED
 from tests.nmt.options.test_flags import WITHOUT_EFFECT
 
-# Of the whole program: the test that would fail if the option did nothing.
+# Options of the whole program, with the test that would fail if the option did nothing.
 SHOWN = {
     "src": "test_train_continue_and_translate",
     "tgt": "test_train_continue_and_translate",
@@ -103,7 +103,7 @@ TRANSFORMER = {"model_family": "transformer", "num_units": 32}
 CONVS2S = {"model_family": "convs2s"}
 CODES = {"bpe_codes": "c", "subword_option": "bpe", "src_bpe_dropout": 0.5, "tgt_bpe_dropout": 0.5}
 BMUF = {"sync": "bmuf", "block_steps": 5}
-# (maker, its attribute, the option's value, what the attribute then is, other options needed)
+# (maker, its attribute, the option's value, the attribute's value then, other options needed)
 PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "subword_option": (search, "subword_option", "spm", "spm", {}),
     "src_max_len": (feed, "src_max_len", 7, 7, {}),
@@ -198,7 +198,7 @@ ELSEWHERE = {
 
 @pytest.fixture(autouse=True)
 def vocabularies(tmp_path: Path) -> None:
-    """For the makers above."""
+    """Write the vocabularies that the functions above read."""
     global _vocabularies
     words = [f"w{n}" for n in range(20)]
     _vocabularies = (write_vocabulary(tmp_path / "v.en", words), write_vocabulary(tmp_path / "v.de", words))

@@ -1,4 +1,4 @@
-"""Flags that no other test of the whole program shows: what each changes, or why it changes nothing."""
+"""Flags that no other test of the whole program covers: what each changes, or why it has no effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.nmt.conftest import WORDS
 from tests.nmt.options.test_configuration import NEEDED
 from tests.nmt.runs.test_program import refused, values
 
-# Kept so that command lines and files of the original are taken; the help text says so of each.
+# Accepted because command lines and files of the original have them; each help text says "no effect".
 WITHOUT_EFFECT = {
     "max_train": "the original stores it and never reads it",
     "scope": "the original parses it and never passes it on",
@@ -37,7 +37,7 @@ def test_flags_without_effect_say_so() -> None:
 
 
 def trained(toy: Any, *flags: str, name: str = "out") -> dict[str, np.ndarray]:
-    """The weights after two steps, in a directory of that name."""
+    """Return the weights after two steps with the output directory ``name``."""
     out = toy.directory / name
     assert main(toy.flags("--num_train_steps=2", "--noevaluate_epochs", f"--out_dir={out}", *flags)) == 0
     return values(str(latest(out)))
@@ -52,14 +52,14 @@ def test_flags_without_effect_have_none(toy: Any) -> None:
 
 
 def test_share_vocab_has_one_embedding(toy: Any) -> None:
-    write_vocabulary(toy.directory / "vocab.en", [*WORDS, *(word.upper() for word in WORDS)])  # that of de is a part
+    write_vocabulary(toy.directory / "vocab.en", [*WORDS, *(word.upper() for word in WORDS)])  # contains vocab.de
     names = trained(toy, "--share_vocab").keys()
     assert "embeddings/embedding_share" in names and not any("embedding_decoder" in name for name in names)
 
 
 @pytest.mark.long("test_every_flag.py has its flags")
 def test_the_command_of_the_ddl_article(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """But for paths, sizes and the number of steps."""
+    """The command of the article, except paths, sizes and the number of steps."""
     prefix = toy.directory
     flags = [
         "--src=en", "--tgt=de", f"--vocab_prefix={prefix}/vocab", f"--train_prefix={prefix}/train",
@@ -80,7 +80,7 @@ def test_language_model(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "eval dev: perplexity" in said
     assert main(toy.flags("--num_train_steps=3", "--noevaluate_epochs", "--language_model", "--src=none")) == 0
-    assert "continuing after step 2" in capsys.readouterr().out  # what it makes of --attention is no contradiction
+    assert "continuing after step 2" in capsys.readouterr().out  # its other --attention is no contradiction
     text, output = toy.directory / "dev.de", toy.directory / "written"
     draws = [
         "--infer_mode=sample",
@@ -127,9 +127,9 @@ def test_options_that_would_do_nothing_are_refused(toy: Any, capsys: pytest.Capt
 
 
 def test_characters(toy: Any) -> None:
-    (toy.directory / "vocab.en").unlink()  # it is not read
+    (toy.directory / "vocab.en").unlink()  # is not read
     weights = trained(toy, "--use_char_encode")
-    assert weights["embeddings/encoder/embedding_encoder"].shape[0] == 262  # bytes, and what is between them
+    assert weights["embeddings/encoder/embedding_encoder"].shape[0] == 262  # bytes, and marks of words and sentences
 
 
 def test_pretrained_embeddings(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +138,7 @@ def test_pretrained_embeddings(toy: Any, capsys: pytest.CaptureFixture[str]) -> 
     weights = trained(toy, f"--embed_prefix={toy.directory}/vectors")
     given = weights["embeddings/encoder/embedding_encoder_pretrained"]
     np.testing.assert_array_equal(given, [[n, 0.5, -1] for n in range(len(words))])
-    (toy.directory / "vectors.en").unlink()  # a trained model needs it no more
+    (toy.directory / "vectors.en").unlink()  # a trained model does not need it
     infer = [f"--inference_input_file={toy.directory}/dev.en", f"--inference_output_file={toy.directory}/x"]
     assert main([f"--out_dir={toy.directory}/out", *infer]) == 0
     assert "neither" in refused(toy.flags(f"--embed_prefix={toy.directory}/none"), capsys)
@@ -222,7 +222,7 @@ def test_a_list_of_lines_with_scores_and_pictures(toy: Any, capsys: pytest.Captu
     short.write_text("A\n")
     output.unlink()
     assert "dev.en has 5 lines and its reference" in refused([*infer, f"--inference_ref_file={short}"], capsys)
-    assert not output.exists()  # told before the work
+    assert not output.exists()  # refused before the work
     assert main([*infer, "--beam_width=2", "--num_translations_per_input=2"]) == 0
     assert len(output.read_text().splitlines()) == 10
 

@@ -1,1 +1,1 @@
-"""What a run tells."""
+"""What a run reports."""

@@ -1,4 +1,4 @@
-"""The history, which outlives a run, and the picture."""
+"""The history, which later runs continue, and its picture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_run_that_continues_has_one_curve(tmp_path: Path) -> None:
         first.record(step, {"train_ppl": 100.0 / step})
     first.record(20, {"dev_bleu": 5.0})
     with open(path, "a") as file:
-        file.write('{"step": 30, "dev_')  # killed while it wrote
+        file.write('{"step": 30, "dev_')  # as if the process was killed while writing
     second = History(path, 20)
     second.record(30, {"train_ppl": 1.0})
     assert second.points("train_ppl") == [(10, 10.0), (20, 5.0), (30, 1.0)]

@@ -15,7 +15,7 @@ ODD = ["$x^2$", "\\frac{", "$", "漢字", "العربية", "👍", "\t", "\x00"
 
 
 def drawn(source: list[str], target: list[str]) -> bytes:
-    """A picture of random weights."""
+    """Return a picture of random weights."""
     pytest.importorskip("matplotlib")
     weights = np.random.default_rng(1).dirichlet(np.ones(len(source)), len(target))
     png = heatmap(source, target, weights.astype(np.float32))
@@ -24,7 +24,7 @@ def drawn(source: list[str], target: list[str]) -> bytes:
 
 
 def is_cut_off(png: bytes) -> bool:
-    """Whether anything reaches the picture's edge."""
+    """Return whether anything reaches the picture's edge."""
     from matplotlib.image import imread
 
     pixels = imread(io.BytesIO(png))[:, :, :3]

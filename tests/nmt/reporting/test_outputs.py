@@ -1,4 +1,4 @@
-"""What a run leaves in out_dir and on the screen."""
+"""The output of a run: files in out_dir and lines on the screen."""
 
 from __future__ import annotations
 

@@ -18,13 +18,13 @@ from tests.nmt.runs.test_program import values
 
 @pytest.fixture(autouse=True)
 def configured() -> Iterator[None]:
-    """This process trains otherwise afterwards."""
+    """Reset the number of accumulated steps after each test."""
     yield
     tfdist.configure(accumulate_steps=1)
 
 
 def test_a_step_of_two_batches_is_that_of_one(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Weights, how many steps there are and how long an epoch is."""
+    """Weights, number of steps and length of an epoch are the same."""
     said = {}
     for name, flags in (("whole", ["--batch_size=8"]), ("halves", ["--batch_size=4", "--accumulate_steps=2"])):
         out = f"--out_dir={toy.directory}/{name}"

@@ -18,7 +18,7 @@ README = Path(__file__).parents[3] / "nmt/docs/training.md"
 
 
 def commands() -> list[list[str]]:
-    """The arguments of both."""
+    """Return the arguments of both commands."""
     section = README.read_text().split("\n### Distillation\n")[1].split("\n## ")[0]
     found = re.findall(r"nmt\.nmt (.+?)\n(?:\n|```)", section.replace("\\\n", " "))
     assert len(found) == 2, found
@@ -44,6 +44,6 @@ def test_a_student_learns_from_two_teachers(toy: Any, monkeypatch: pytest.Monkey
     lines = Path("data/distilled.de").read_text().splitlines()
     assert len(lines) == len(Path("data/train.en").read_text().splitlines())
     assert all(token in words for line in lines for token in line.split()), "in subwords"
-    Path("data/distilled.de").write_text("".join(f"{line or 'aaa'}\n" for line in lines))  # (these know little)
+    Path("data/distilled.de").write_text("".join(f"{line or 'aaa'}\n" for line in lines))  # may write empty lines
     assert main([*train, *small]) == 0
     assert latest("student")

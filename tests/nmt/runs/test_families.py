@@ -23,7 +23,7 @@ def flags(toy: Any, family: str, *more: str) -> list[str]:
 
 
 def told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The message of a refusal."""
+    """Return the message of a refusal."""
     capsys.readouterr()
     assert main(arguments) == 1
     (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("nmt: ")]
@@ -50,7 +50,7 @@ def test_a_family_trains_and_translates(toy: Any, family: str, capsys: pytest.Ca
         assert main(arguments) == 0, name
         assert len(written.read_text().splitlines()) == 5 and written.read_text().split(), name
     assert (toy.directory / "alone").read_text() == (toy.directory / "together").read_text()
-    # Any text: the longest that the model's positions allow, and one more.
+    # A line as long as the model's positions allow, and a line with one more word.
     long = toy.directory / "long.en"
     for words, code in ((60, 0), (61, 1)):
         long.write_text("a " * words + "\n")

@@ -1,4 +1,4 @@
-"""``--precision`` and ``--loss_scale``: products in half precision, and updates that overflow are left out."""
+"""``--precision`` and ``--loss_scale``: products in half precision; updates that overflow are skipped."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_half_precision_trains_nearly_alike(toy: Any, flags: list[str]) -> None:
 
 
 def test_updates_that_overflow_are_left_out(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first few, until the scale is small enough; the steps are counted, and a run goes on where it was."""
+    """Skipped updates change no weight but count as steps; a run with a smaller scale continues after them."""
     flags = "--steps_per_stats=1", "--loss_scale=1e39", "--num_train_steps=4"
     found = trained(toy, "all", *flags)
     assert "ppl nan" in capsys.readouterr().out
-    assert found["global_step"] == 0 and found["loss_scale_state"][3] == 4  # of 1e39, which float32 does not have
+    assert found["global_step"] == 0 and found["loss_scale_state"][3] == 4  # float32 cannot hold 1e39
     start = values(f"{toy.directory}/all/translate.ckpt-0")
     assert all(np.array_equal(start[name], value) for name, value in found.items() if "loss_scale" not in name)
     tfdist.configure(loss_scale="none")

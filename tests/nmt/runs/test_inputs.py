@@ -1,4 +1,4 @@
-"""What ranks, and starts, compare of the texts they read."""
+"""How ranks, and starts of a run, compare the texts that they read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.nmt.options.test_configuration import NEEDED
 
 
 def corpus(directory: Path, target: str = "A B\nC\n") -> ParallelCorpus:
-    """Of the same lengths whatever the target is."""
+    """Return a corpus; its lengths do not depend on ``target``."""
     directory.mkdir(exist_ok=True)
     (directory / "x.en").write_text("a b\nc\n")
     (directory / "x.de").write_text(target)
@@ -43,7 +43,7 @@ def test_a_start_compares_with_what_was_recorded(tmp_path: Path) -> None:
     record = text_record({"dev": corpus(tmp_path)})
     assert changed_texts({"dev": corpus(tmp_path)}, record) == []
     assert changed_texts({"dev": corpus(tmp_path, "A C\nC\n")}, record) == [f"{tmp_path}/x.de"]
-    assert changed_texts({"test": corpus(tmp_path)}, record) == []  # not recorded then
+    assert changed_texts({"test": corpus(tmp_path)}, record) == []  # the record has no such text
 
 
 def test_texts_must_fit_their_vocabularies(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_texts_must_fit_their_vocabularies(tmp_path: Path) -> None:
             unknown_words(config, {name: text}, (source, target))
         with pytest.raises(InputError, match="nmt.prepare --share_vocab"):
             unknown_words(resolve(NEEDED | {"share_vocab": True}), {name: text}, (source, target))
-    assert len(unknown_words(config, {"test": text}, (source, target))) == 2  # of another domain, perhaps
+    assert len(unknown_words(config, {"test": text}, (source, target))) == 2  # a test text may be of another domain
     characters = unknown_words(
         resolve(NEEDED | {"max_unknown_share": 1}), {"dev": text}, (CharacterVocabulary(), target)
     )
@@ -91,7 +91,7 @@ def test_subwords_must_be_joined_as_they_were_made(tmp_path: Path) -> None:
 
 
 def test_a_joint_vocabulary_must_be_one(tmp_path: Path) -> None:
-    """The other file may be there: as prepare --share_vocab writes it, or the part of it that is one side's."""
+    """The other file may exist, as prepare --share_vocab writes it, or with the words of one side."""
     config = resolve(NEEDED | {"share_vocab": True, "vocab_prefix": f"{tmp_path}/vocab"})
     for preset, told in (("", "--share_vocab reads"), ("small", r"--share_vocab \(which --preset=small sets\) reads")):
         of_preset = resolve(NEEDED | {"preset": preset, "share_vocab": True, "vocab_prefix": f"{tmp_path}/vocab"})

@@ -23,18 +23,18 @@ ROOT = Path(__file__).parents[3]
 
 
 def tree(directory: Path) -> dict[str, bytes]:
-    """All files below a directory, with their contents."""
+    """Return the contents of all files below a directory, by path."""
     return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def values(path: str) -> dict[str, np.ndarray]:
-    """The variables of a checkpoint."""
+    """Return the variables of a checkpoint, by name."""
     reader = tf.train.load_checkpoint(path)
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one message of a run that ends with an error."""
+    """Return the single message of a run that ends with an error."""
     capsys.readouterr()
     assert main(arguments) == 1
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("nmt: ")]
@@ -69,7 +69,7 @@ def test_train_continue_and_translate(toy: Any, capsys: pytest.CaptureFixture[st
     assert (saved["num_units"], saved["src_vocab_size"], saved["optimizer"]) == (8, 10, "adam")
     assert len((out / "output_dev").read_text().splitlines()) == 5
 
-    # Nothing but the directory and the new end need be given to continue.
+    # To continue, only the directory and the new end are needed.
     assert main([f"--out_dir={out}", "--num_train_steps=9"]) == 0
     assert "continuing after step 6" in capsys.readouterr().out
     straight = toy.directory / "straight"
@@ -80,7 +80,7 @@ def test_train_continue_and_translate(toy: Any, capsys: pytest.CaptureFixture[st
     for name, value in whole.items():
         np.testing.assert_allclose(continued[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
     history = map(json.loads, (out / "history.jsonl").read_text().splitlines())
-    steps = [line["step"] for line in history if "train_ppl" in line]  # the end evaluates the best model once more
+    steps = [line["step"] for line in history if "train_ppl" in line]  # the end also evaluates the best model
     assert steps == [2, 4, 6, 8]
 
     (toy.directory / "input").write_text("a b c\n\ng\n")
@@ -104,7 +104,7 @@ def test_train_continue_and_translate(toy: Any, capsys: pytest.CaptureFixture[st
         shutil.copy(file, toy.directory / "bare")
     told = refused([f"{several},{toy.directory}/bare/translate.ckpt-9", *infer], capsys)
     assert "there is no hparams in the directory of" in told and "Copy the file from the out_dir" in told
-    # How each was trained is no matter.
+    # An ensemble may mix methods of training.
     (out / "hparams").write_text((out / "hparams").read_text().replace('"sync": "gradients"', '"sync": "bmuf"'))
     assert main([f"--ckpt={latest(straight)},{latest(out)}", *infer]) == 0
     assert "names nothing between two commas" in refused([f"--ckpt={latest(straight)},", *infer], capsys)
@@ -150,7 +150,7 @@ def test_diverged_training_saves_nothing(toy: Any, capsys: pytest.CaptureFixture
 def test_a_run_that_diverges_goes_back(
     toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """To where the same run with half the rate would be, bit for bit, also if it is stopped afterwards."""
+    """The run rewinds, then equals a run with half the rate, bit for bit, also when it is stopped and continued."""
     found = ["it rises"]
     monkeypatch.setattr("nmt.train.divergence.Rise.see", lambda self, step, loss: found.pop() if found else "")
     monkeypatch.setenv("TFDIST_DIVERGENCE", "rewind")
@@ -158,7 +158,7 @@ def test_a_run_that_diverges_goes_back(
     text = capsys.readouterr().out
     assert "# training diverged: it rises; gradient norm " in text
     assert "Going back to step 0 with 1/2 of the learning rate" in text and "learning rate 0.5 (" in text
-    assert text.count("earning curve: ") == 2  # each attempt has closed what it wrote to
+    assert text.count("earning curve: ") == 2  # each attempt has closed its outputs
     monkeypatch.delenv("TFDIST_DIVERGENCE")
     out, other = toy.directory / "out", toy.directory / "other"
     assert main(toy.flags("--learning_rate=0.5", f"--out_dir={other}")) == 0
@@ -175,7 +175,7 @@ def test_a_run_that_diverges_goes_back(
 def test_a_half_that_works_after_a_divergence_in_the_beginning_is_quartered(
     toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The run ends where one with that rate would, bit for bit; also where step 0's checkpoint is not left."""
+    """The run equals one with 1/8 of the rate, bit for bit. Without step 0's checkpoint, it goes back to step 2."""
     monkeypatch.setattr("nmt.train.divergence.WINDOW_STEPS", 2)
     monkeypatch.setattr("nmt.train.divergence._TRIAL_STEPS", 3)
     flags = ["--num_train_steps=8", "--steps_per_external_eval=2", "--divergence=rewind"]
@@ -286,7 +286,7 @@ def test_a_text_that_does_not_fit_the_model_is_told(
     told = refused([*infer, "--override_loaded_hparams"], capsys)
     assert "--override_loaded_hparams ignores the options" in told
 
-    hparams = toy.directory / "out" / "hparams"  # as if it had been trained with a path from there
+    hparams = toy.directory / "out" / "hparams"  # as if training had used a relative path
     hparams.write_text(hparams.read_text().replace(f"{toy.directory}/vocab", "vocab"))
     assert "relative to the directory where its training was started" in refused(infer, capsys)
     monkeypatch.chdir(toy.directory)
@@ -385,7 +385,7 @@ def test_two_runs_in_one_directory(toy: Any, capsys: pytest.CaptureFixture[str])
 
 def test_what_a_run_began_with_is_compared(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(toy.flags("--num_train_steps=1")) == 0
-    for name in ("train.en", "dev.de"):  # of the same lengths
+    for name in ("train.en", "dev.de"):  # the sizes stay equal
         path = toy.directory / name
         path.write_text(path.read_text()[:-2] + {"train.en": "x\n", "dev.de": "X\n"}[name])
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""What a run asks of tfdist: a rank's share of the cores."""
+"""How the cores of a machine are divided among its ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOUR = set(range(4))
         (FOUR, 1, [FOUR]),
         (FOUR, 2, [{0, 1}, {2, 3}]),
         (FOUR, 4, [{0}, {1}, {2}, {3}]),
-        ({1, 3}, 2, [{1, 3}, {1, 3}]),  # somebody has chosen them
+        ({1, 3}, 2, [{1, 3}, {1, 3}]),  # cores that were chosen from outside
         (FOUR, 3, [FOUR] * 3),
         (FOUR, 8, [FOUR] * 8),
     ],

@@ -1,4 +1,4 @@
-"""nmt.scoring.metrics: golden scores that can be worked out by hand, and what must hold for any text."""
+"""nmt.scoring.metrics: scores that can be worked out by hand, and properties for any text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nmt.scoring.metrics import METRICS, accuracy, bleu, check_metrics, common_s
 
 
 def texts(seed: int, lines: int = 40, longest: int = 12) -> list[str]:
-    """Random lines of few words, some of them blank."""
+    """Return random lines of few words, some of them blank."""
     random = np.random.default_rng(seed)
     return [" ".join(random.choice(list("abcdef"), random.integers(longest))) for _ in range(lines)]
 
@@ -28,7 +28,7 @@ def test_precisions_by_hand() -> None:
 
 
 def test_brevity_by_hand() -> None:
-    # All n-grams match; 4 tokens stand for 6.
+    # All n-grams match; there are 4 tokens instead of 6.
     assert bleu(["a b c d"], ["a b c d e f"]) == pytest.approx(100 * math.exp(1 - 6 / 4))
 
 
@@ -51,7 +51,7 @@ def test_no_match_of_some_order_scores_0() -> None:
 
 
 def test_an_empty_line_is_one_empty_token() -> None:
-    # 5 tokens for 5; 4-grams and the rest of the second line match: only the 1-grams miss one.
+    # 5 tokens each; one of the 1-grams does not match, all longer n-grams do.
     assert bleu(["", "a b c d"], ["x", "a b c d"]) == pytest.approx(100 * (4 / 5) ** 0.25)
 
 
@@ -63,7 +63,7 @@ def test_rouge_by_hand() -> None:
     # "a c d" is common: R = 3/5, P = 3/4, b = 5/4.
     expected = (1 + 25 / 16) * 3 / 5 * 3 / 4 / (3 / 5 + 25 / 16 * 3 / 4)
     assert rouge(["a b c d"], ["a c d e f"]) == pytest.approx(100 * expected)
-    # The mean of that, of a sentence without a common word, and of two equal ones.
+    # The mean of this score, of 0 (no common word), and of two equal sentences.
     assert rouge(["a b c d", "x", "", "y z"], ["a c d e f", "y", "", "y z"]) == pytest.approx(25 * (expected + 2))
 
 
@@ -83,7 +83,7 @@ def test_word_accuracy_by_hand() -> None:
 
 
 def plain_common(first: Sequence[str], second: Sequence[str]) -> int:
-    """The textbook's table."""
+    """Return the length of the longest common subsequence, by the textbook's table."""
     row = [0] * (len(second) + 1)
     for a in first:
         before = row
@@ -103,7 +103,7 @@ def test_common_subsequence_is_the_plain_one() -> None:
 
 
 def test_long_files() -> None:
-    """A thousand lines of a hundred words, and two lines of many thousands, which a table would take minutes for."""
+    """A thousand lines of a hundred words; two lines of many thousands, for which a table would take minutes."""
     first, second = (texts(seed, lines=1000, longest=200) for seed in (1, 2))
     assert 0 < rouge(first, second) < 100
     word = list("abcdefgh") * 2500
@@ -112,7 +112,7 @@ def test_long_files() -> None:
 
 @pytest.mark.parametrize("name", METRICS)
 def test_any_metric(name: str) -> None:
-    """100 for the references, 0 for nothing in common, between them elsewhere; no order of lines."""
+    """100 for the references, 0 for nothing in common, values between otherwise; the order of lines is no matter."""
     metric = METRICS[name]
     found, wanted = texts(1), texts(2)
     assert metric(wanted, wanted) == pytest.approx(100)

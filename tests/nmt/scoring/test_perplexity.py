@@ -1,4 +1,4 @@
-"""Perplexity of a text, whoever shares the work."""
+"""Perplexity of a text, for any number of ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.nmt.core.thread_ranks import outcomes
 
 
 def test_ranks_add_up(toy: Any) -> None:
-    """More ranks than batches, too."""
+    """The ranks' sums add up, also with more ranks than batches."""
     weights = TrainedWeights(toy.architecture)
     model = LikelihoodModel(weights, toy.src_vocab, toy.tgt_vocab, LikelihoodSettings(batch_size=8))
     with model.session.graph.as_default():

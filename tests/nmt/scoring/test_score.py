@@ -21,7 +21,7 @@ def test_sacrebleu_agrees_where_every_order_matches() -> None:
 
 
 def test_chrf_by_hand() -> None:
-    # Of 1, 2 and 3 characters 2/3, 1/2 and 0/1 match, the same share of both sides.
+    # 2/3, 1/2 and 0/1 of the n-grams of 1, 2 and 3 characters match, on both sides.
     found, signature = chrf(["abc"], ["abd"])
     assert found == pytest.approx(100 * (2 / 3 + 1 / 2) / 3)
     assert "nc:6|nw:0" in signature
@@ -51,7 +51,7 @@ def test_all_scores_of_texts() -> None:
 
 
 def write(directory: Path, found: str, wanted: str) -> tuple[Path, Path]:
-    """Both files."""
+    """Write both files and return their paths."""
     (directory / "out").write_text(found)
     (directory / "ref").write_text(wanted)
     return directory / "out", directory / "ref"

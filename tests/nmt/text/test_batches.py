@@ -39,7 +39,7 @@ def test_a_batch(corpus: ParallelCorpus) -> None:
 
 
 def test_the_first_case_of_the_tutorials_iterator(tmp_path: Path) -> None:
-    """Its numbers, but for unknown words, which are -1 there and the first word's number here."""
+    """The tutorial's numbers, except for unknown words: -1 there, the number of the first word here."""
     (tmp_path / "t.en").write_text("f e a g\nc c a\nd\nc a\n")
     (tmp_path / "t.de").write_text("c c\na b\n\nb c\n")
     corpus = open_parallel(tmp_path / "t.en", tmp_path / "t.de")
@@ -83,7 +83,7 @@ def test_the_ranks_of_a_step_hold_the_global_batch(corpus: ParallelCorpus, ranks
         make_batch(rank_slice(ids, rank, ranks), corpus, VOCAB, VOCAB, 3, 3, len(ids), ranks) for rank in range(ranks)
     ]
     assert sum(int(batch.target_lengths.sum()) for batch in batches) == 3 + 3 + 4
-    # The mean over ranks of sum / sentences_per_rank is the sum over all, by the sentences of the step.
+    # The mean over ranks of sum / sentences_per_rank equals the sum of all ranks / the step's sentences.
     assert {batch.sentences_per_rank * ranks for batch in batches} == {3.0}
 
 

@@ -1,4 +1,4 @@
-"""nmt.text.epoch_plan: every pair once an epoch, from one bucket a batch, whatever the number of ranks."""
+"""nmt.text.epoch_plan: each pair once per epoch, one bucket per batch, for any number of ranks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_batch_comes_from_one_bucket_and_all_but_a_bucket_s_last_are_full() ->
 
 
 def test_the_tutorials_bucket_edges() -> None:
-    # width 10: a target of 9 words counts 10 with its end mark; everything from 50 on shares the last bucket.
+    # Width 10: a target of 9 words counts 10 with its end mark; lengths from 50 on share the last bucket.
     src = np.array([9, 9, 10, 50, 90])
     tgt = np.array([8, 9, 3, 2, 2])
     plan = epoch_plan(src, tgt, Cut(9, 5, 0, None), seed=0, epoch=0)
@@ -134,7 +134,7 @@ def test_the_widest_batch_bounds_those_of_all_epochs(limit: int, more: dict[str,
 
 
 def filled(src: np.ndarray, tgt: np.ndarray, plan: list[np.ndarray]) -> float:
-    """The part of all positions that is no padding."""
+    """Return the share of positions that is not padding."""
     longest = sum(len(batch) * int(src[batch].max() + tgt[batch].max() + 1) for batch in plan)
     return float((src + tgt + 1).sum()) / longest
 
@@ -177,7 +177,7 @@ def test_batches_of_so_many_tokens(tokens: int) -> None:
 
 
 def kept_company(plans: list[list[np.ndarray]]) -> float:
-    """The part of a sentence's companions that it meets again in the next epoch."""
+    """Return the share of a sentence's companions in a batch that it meets again in the next epoch."""
     first, second = plans
     batch_of = np.empty(sum(map(len, first)), int)
     for number, batch in enumerate(first):
@@ -188,7 +188,7 @@ def kept_company(plans: list[list[np.ndarray]]) -> float:
 
 @pytest.mark.parametrize(("pairs", "most"), [(2_001, 0.3), (10_001, 0.3), (29_000, 0.2)])
 def test_pools_of_a_small_text_are_as_random(pairs: int, most: float) -> None:
-    """There are several in an epoch, and what is left over is of all lengths, and of others each time."""
+    """An epoch has several pools; the incomplete batch has other sentences each time, of all lengths."""
     src, tgt = sentences_like_captions(pairs)
     cut = replace(SHAPE, global_batch_size=64, num_buckets=1, pool_batches=100)
     plans = [epoch_plan(src, tgt, cut, seed=1, epoch=epoch) for epoch in range(2)]
@@ -196,7 +196,7 @@ def test_pools_of_a_small_text_are_as_random(pairs: int, most: float) -> None:
     left = [next(batch for batch in plan if len(batch) < 64) for plan in plans]
     assert not set(left[0]) & set(left[1])
     assert {len(plan) for plan in plans} == {steps_per_epoch(src, tgt, cut)}
-    assert tgt[np.concatenate(left)].mean() < tgt.mean() + 4  # not the longest
+    assert tgt[np.concatenate(left)].mean() < tgt.mean() + 4  # not only the longest
 
 
 @pytest.mark.parametrize("tokens", [700, 1_600, 4_096])

@@ -32,7 +32,7 @@ def write(path: Path, content: str | bytes) -> Path:
         ("a\u2028b\x0bc\rd\n", ["a\u2028b\x0bc\rd"]),
         ("grün 東京\n", ["grün 東京"]),
         ("a \r", ["a "]),
-        ("\ufeffa b\n\ufeffc\n", ["a b", "\ufeffc"]),  # at the beginning of a file alone it is no text
+        ("\ufeffa b\n\ufeffc\n", ["a b", "\ufeffc"]),  # a byte order mark counts as text, except at a file's beginning
         ("\ufeff\na\n", ["", "a"]),
         ("\ufeff a", [" a"]),
     ],
@@ -130,7 +130,7 @@ def test_unequal_parallel_files_name_both_counts(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_no_text_file(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer, who never comes
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer, which never comes
     with pytest.raises(InputError, match="pipe: is not a regular file"):
         TextFile(tmp_path / "pipe")
 

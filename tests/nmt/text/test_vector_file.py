@@ -26,7 +26,7 @@ def write(path: Path, *lines: str) -> Path:
     [
         LINES,
         ["5 2", *LINES],
-        [line + " " for line in LINES],  # as fastText ends them
+        [line + " " for line in LINES],  # as fastText ends lines
         [line.replace(" ", "  ") + "\r" for line in LINES],
     ],
 )

@@ -93,9 +93,9 @@ def test_missing_special_words_are_put_first_in_a_copy(tmp_path: Path) -> None:
     assert path.read_text() == "a\nb\nc\n"
     assert (vocabulary.size, vocabulary.path) == (6, str(copy))
     assert read_vocabulary(copy) == vocabulary
-    # Processes that do not write have the same words.
+    # Processes that do not write the copy have the same words.
     assert complete_vocabulary(path, None).words == vocabulary.words
-    # What is complete is used as it is; a run that goes on makes the same copy.
+    # A complete vocabulary is used unchanged; a run that continues makes the same copy.
     assert complete_vocabulary(copy, tmp_path / "unused") == vocabulary
     assert not (tmp_path / "unused").exists()
     assert complete_vocabulary(path, tmp_path / "new" / "out") == vocabulary
@@ -134,7 +134,7 @@ def test_a_copy_does_not_replace_its_original(tmp_path: Path) -> None:
 
 
 def test_carriage_returns_and_line_separators(tmp_path: Path) -> None:
-    """A line ends where text files end theirs, so that a word of a text is found."""
+    """Lines end where those of other text files end, so that each word of a text is found."""
     (tmp_path / "vocab").write_bytes("a\r\nb\u2028c\r\n\u00a0\r\n".encode())
     assert complete_vocabulary(tmp_path / "vocab", tmp_path / "out").words[3:] == ("a", "b\u2028c", "\u00a0")
     assert read_vocabulary(tmp_path / "out" / "vocab").encode(["b\u2028c", "a", "b"]).tolist() == [4, 3, 0]

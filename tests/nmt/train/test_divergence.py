@@ -1,4 +1,4 @@
-"""When a loss that rises is taken for divergence."""
+"""When a rising loss counts as divergence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_loss_that_falls_with_noise_is_none() -> None:
     random = np.random.RandomState(1)
     losses = [2 + 7 * math.exp(-step / 30) + random.normal(0, 0.1) for step in range(300)]
     assert not any(seen(losses)[0])
-    assert not any(seen([value - 5 for value in losses])[0])  # whatever its unit
+    assert not any(seen([value - 5 for value in losses])[0])  # also if it is negative
 
 
 def test_a_loss_that_stays_is_none() -> None:
@@ -51,7 +51,7 @@ def test_a_loss_that_is_not_finite(loss: float) -> None:
 
 
 class Two(OneProcess):
-    """Another rank has twice the loss in as many words."""
+    """Two ranks: the other one has twice the loss for as many words."""
 
     size = 2
 
@@ -91,7 +91,7 @@ def test_a_rate_that_never_worked_is_on_trial(step: int, back_to: list[int], tri
 
 @pytest.mark.parametrize(("trial", "first_step", "end"), [(100, 0, 101), (45, 0, 61), (100, 50, 111), (100, 101, 102)])
 def test_a_trial_ends_with_a_quarter_of_the_rate(trial: int, first_step: int, end: int) -> None:
-    """Also of a run that was stopped in it, or just after it."""
+    """Also if the run was stopped during the trial, or right after it."""
     guard = LossGuard(OneProcess(), first_step, trial=trial)
     with pytest.raises(
         RateTooHighError, match=f"with learning rate 0.5 training does not .* up to step {end},"

@@ -1,4 +1,4 @@
-"""Milestones: what is written and said, and which model is kept as the best."""
+"""Milestones: files and lines that they write, and the choice of the best model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ v1 = tf.compat.v1
 
 
 class Scalar:
-    """A model of one variable, that predicts with perplexity 2 and translates as it is told."""
+    """A model of one variable with perplexity 2 and the translations of ``answers``."""
 
     def __init__(self) -> None:
         with tf.Graph().as_default() as graph:
@@ -40,7 +40,7 @@ class Scalar:
 
 
 class Lines(NoOutputs):
-    """Keeps what is said, without times."""
+    """Outputs that keep all lines and figures, without times."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -76,11 +76,11 @@ def test_the_best_model_is_kept(toy: Any) -> None:
     best = toy.directory / "out" / "best_bleu"
     evaluation.milestone(model.session, 1, perplexities=False, scores=True)
     assert evaluation.best == "bleu 0.00, accuracy 0.00"
-    assert not list(best.iterdir())  # 0 is not better than nothing
+    assert not list(best.iterdir())  # 0 is not better than no score
     model.answers = {toy.dev.src.line(i): toy.dev.tgt.line(i) for i in range(len(toy.dev))}
     evaluation.milestone(model.session, 2, perplexities=True, scores=True)
     assert evaluation.best == "bleu 100.00, accuracy 100.00" and evaluation.best_step() == 2
-    evaluation.milestone(model.session, 3, perplexities=False, scores=True)  # as good: not better
+    evaluation.milestone(model.session, 3, perplexities=False, scores=True)  # an equal score is not better
     kept = {
         "hparams",
         "checkpoint",
@@ -93,7 +93,7 @@ def test_the_best_model_is_kept(toy: Any) -> None:
         "bleu": pytest.approx(100.0),
         "checkpoint": "translate.ckpt-2",
     }
-    assert evaluator(toy, model, outputs).best_step() == 2  # a run that continues knows
+    assert evaluator(toy, model, outputs).best_step() == 2  # a run that continues reads it
     assert (toy.directory / "out" / "output_dev").read_text() == (toy.directory / "dev.de").read_text()
     assert (2, {"dev_ppl": pytest.approx(2.0), "test_ppl": pytest.approx(2.0)}) in outputs.figures
     assert "  bleu dev: 100.0" in outputs.lines

@@ -20,7 +20,7 @@ def feed(toy: Any, rank: int = 0, size: int = 1, batch_size: int = 8, seed: int 
 
 
 def sentences(batch: Batch) -> list[tuple[int, ...]]:
-    """The real sources of a batch."""
+    """Return the real source sentences of a batch."""
     columns = zip(batch.source.T, batch.source_lengths, batch.target_lengths, strict=True)
     return [tuple(column[:length]) for column, length, counts in columns if counts]
 
@@ -49,7 +49,7 @@ def test_parts_of_a_step_are_those_of_other_ranks(toy: Any) -> None:
 
 
 def test_losses_are_divided_by_words(toy: Any) -> None:
-    """Those of all ranks and parts, end marks and what is cut off considered."""
+    """The divisor counts the words of all ranks and parts, with end marks and after cuts."""
     settings = FeedSettings(2, 5, 50, 3, 1, accumulate_steps=2, loss_normalization="words")
     ranks = [Feed(toy.train, toy.src_vocab, toy.tgt_vocab, settings, rank, 2) for rank in range(2)]
     for step in range(ranks[0].steps_per_epoch):
@@ -61,7 +61,7 @@ def test_losses_are_divided_by_words(toy: Any) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_share_batches_of_tokens(toy: Any, size: int) -> None:
-    """As one process has so many times more; its losses are divided by words."""
+    """Equal to one process with ``size`` times as many tokens; losses are divided by words."""
     alone = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, FeedSettings(8, 5, 50, 50, 1, batch_tokens=12 * size))
     settings = FeedSettings(8, 5, 50, 50, 1, batch_tokens=12)
     ranks = [Feed(toy.train, toy.src_vocab, toy.tgt_vocab, settings, rank, size) for rank in range(size)]
@@ -73,7 +73,7 @@ def test_ranks_share_batches_of_tokens(toy: Any, size: int) -> None:
 
 
 def test_batches_of_tokens_go_on_with_other_ranks(toy: Any) -> None:
-    """The size of batches of sentences is no matter to them."""
+    """Batches of tokens do not depend on the number of sentences in a batch."""
     two = FeedSettings(8, 5, 50, 50, 1, batch_tokens=24)
     four = FeedSettings(3, 2, 50, 50, 1, batch_tokens=12)
     record = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, two, 0, 2).record()
@@ -144,13 +144,13 @@ def test_another_global_batch_goes_on_with_the_next_epoch(toy: Any) -> None:
     third = [s for i in range(other.steps_per_epoch) for s in sentences(other.batch(step + i))]
     expected = [s for i in range(other.steps_per_epoch) for s in sentences(feed(toy, batch_size=4).batch(i))]
     assert sorted(third) == sorted(expected)  # each sentence once
-    again = feed(toy, batch_size=4)  # and a further continuation keeps the place
+    again = feed(toy, batch_size=4)  # another continuation keeps the position
     assert again.continue_after(step + 3, other.record()) == ""
     assert sentences(again.batch(step + 3)) == sentences(other.batch(step + 3))
 
 
 def test_another_text_is_noticed_by_its_contents(toy: Any) -> None:
-    """As many lines, and as many words in each."""
+    """The new text has as many lines, with as many words in each."""
     record = feed(toy).record()
     path = toy.directory / "train.de"
     path.write_text(path.read_text().replace("A", "B"))
@@ -161,14 +161,14 @@ def test_another_text_is_noticed_by_its_contents(toy: Any) -> None:
 
 
 def test_a_checkpoint_from_before_the_change_of_plan(toy: Any) -> None:
-    """The newer ones were damaged and have been deleted."""
+    """The newer checkpoints were damaged and have been deleted."""
     other = feed(toy, batch_size=4)
     other.continue_after(12, feed(toy).record())
     again = feed(toy, batch_size=4)
     told = again.continue_after(9, other.record())
     epoch = again.record()["first_epoch"] + 1
     assert told == f"batches were cut differently until step 9: training continues with epoch {epoch}"
-    assert not again.epoch_ended(9)  # it was broken off
+    assert not again.epoch_ended(9)  # the epoch was interrupted
     assert sentences(again.batch(9)) == sentences(other.batch(12))
 
 
@@ -181,7 +181,7 @@ def test_a_damaged_record_counts_as_none(toy: Any, damaged: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_long_line_is_told_before_it_takes_all_memory(toy: Any, size: int) -> None:
-    """With the step in which its turn comes, and what would help."""
+    """The message has the step that reads the line, and the options that help."""
     for side in ("en", "de"):
         lines = (toy.directory / f"train.{side}").read_text().splitlines()
         lines[20] = " ".join(["a"] * (3000 if side == "en" else 10))
@@ -206,7 +206,7 @@ def test_a_long_line_is_told_before_it_takes_all_memory(toy: Any, size: int) -> 
         assert "8 sentences a rank" in told and f"3000 tokens (line 21 of {toy.directory}/train.en" in told
         assert "24000 tokens with padding, more than 1608" in told and "--max_batch_tokens" in told
     of(src_max_len=50, tgt_max_len=50).check_tokens(0)
-    of(src_max_len=300, tgt_max_len=50).check_tokens(0)  # asked for
+    of(src_max_len=300, tgt_max_len=50).check_tokens(0)  # the limits are explicit
     of(max_batch_tokens=24000).check_tokens(0)
     with pytest.raises(InputError, match="more than 23999"):
         of(max_batch_tokens=23999).check_tokens(0)

@@ -1,4 +1,4 @@
-"""When a learning rate is lowered because evaluations find nothing better, and that a run which goes on knows."""
+"""Lowering the learning rate when evaluations do not improve, also in a run that continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ v1 = tf.compat.v1
 
 
 class Told(NullEvaluation):
-    """Found what it is told."""
+    """An evaluation with a given figure."""
 
     def __init__(self, figure: float, metric: str) -> None:
         self._figure, self._metric = figure, metric
@@ -31,7 +31,7 @@ class Told(NullEvaluation):
     [("bleu", [1.0, 3.0, 2.0, 3.0, 2.5, 2.9, 3.1, 0.0]), (PERPLEXITY, [9.0, 5.0, 7.0, 5.0, 6.0, 5.5, 4.0, 8.0])],
 )
 def test_two_ranks_lower_the_rate_after_two_looks_in_vain(metric: str, figures: list[float]) -> None:
-    """Also if they start again at any look, with the state from before it on rank 0 alone."""
+    """The ranks restart before each evaluation, and only rank 0 has the saved state."""
     expected = [1.0, 1.0, 1.0, 0.1, 0.1, 0.01, 0.01, 0.01]
     looked = {"perplexities": metric == PERPLEXITY, "scores": metric == "bleu"}
     other = {"perplexities": not looked["perplexities"], "scores": not looked["scores"]}
@@ -50,7 +50,7 @@ def test_two_ranks_lower_the_rate_after_two_looks_in_vain(metric: str, figures: 
             if kept is not None and ranks.rank == 0:
                 session.run(state.initializer, {state.initializer.inputs[1]: kept})
             evaluation = NullEvaluation() if ranks.rank else Told(figure, metric)
-            plateau.look(session, evaluation, ranks, said.append, **other)  # an evaluation of something else
+            plateau.look(session, evaluation, ranks, said.append, **other)  # an evaluation of another kind
             plateau.look(session, evaluation, ranks, said.append, **looked)
             kept = session.run(state)
             rates.append(float(session.run(rate)))

@@ -14,7 +14,7 @@ from nmt.train.prefetch import Prefetcher
 
 
 class Recorded:
-    """Batches that are the step and part they are for; some steps cannot be had."""
+    """A feed; a batch is its (step, part), and some steps raise an error."""
 
     parts = 2
 
@@ -50,7 +50,7 @@ def test_batches_may_be_asked_for_in_any_order() -> None:
 
 def test_what_goes_wrong_is_raised_at_the_step_that_wants_the_batch() -> None:
     with contextlib.closing(Prefetcher(Recorded(bad=(1,)), 3)) as ahead:
-        assert ahead.batch(0, 1) == (0, 1)  # the next one has failed by now, or will
+        assert ahead.batch(0, 1) == (0, 1)  # the next batch fails in the thread, now or later
         with pytest.raises(OSError, match="step 1"):
             ahead.batch(1)
 

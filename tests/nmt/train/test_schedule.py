@@ -1,4 +1,4 @@
-"""The learning rate at chosen steps, by hand."""
+"""The learning rate at chosen steps, against values by hand."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ def rates(schedule: Schedule, steps: list[int]) -> list[float]:
     ],
 )
 def test_decay(scheme: str, steps: list[int], halvings: list[int]) -> None:
-    """Halvings of 12,000 steps."""
+    """Number of halvings in a training of 12,000 steps."""
     schedule = Schedule(0.8, 12000, decay_scheme=scheme)
     assert rates(schedule, steps) == pytest.approx([0.8 * 0.5**n for n in halvings])
 
 
 def test_decay_of_a_tiny_training() -> None:
-    """Fewer steps than halvings: once a step, and never to zero at once."""
+    """With fewer steps than halvings, the rate halves once per step and never falls to zero at once."""
     assert rates(Schedule(1.0, 4, decay_scheme="luong10"), [1, 2, 3, 4]) == [1.0, 1.0, 0.5, 0.25]
 
 
 def test_warmup_t2t() -> None:
-    """From a hundredth, by equal factors."""
+    """From a hundredth of the rate, by equal factors."""
     schedule = Schedule(2.0, 100, warmup_steps=4)
     assert rates(schedule, [0, 2, 3, 4, 99]) == pytest.approx([0.02, 0.2, 2 * 0.01**0.25, 2.0, 2.0])
 
 
 def test_warmup_linear() -> None:
-    """From the start given, by equal steps."""
+    """From ``warmup_start``, by equal steps."""
     schedule = Schedule(4.0, 100, warmup_steps=4, warmup_scheme="linear", warmup_start=1.0)
     assert rates(schedule, [0, 1, 2, 4, 5]) == pytest.approx([1.0, 1.75, 2.5, 4.0, 4.0])
 
 
 def test_noam() -> None:
-    """Up to 1 / sqrt(16 * 4) by equal steps, then by the root; the same as anybody's schedule of this name."""
+    """Equal steps up to 2 / sqrt(16 * 4), then the inverse root; equal to ``tfdist.schedules.noam``."""
     schedule = Schedule(2.0, 100, warmup_steps=4, decay_scheme="noam", num_units=16)
     steps = [0, 1, 3, 15, 99]
     assert rates(schedule, steps) == pytest.approx([0.0625, 0.125, 0.25, 0.125, 0.05])
@@ -61,9 +61,9 @@ def test_noam() -> None:
 
 
 def test_inverse_sqrt() -> None:
-    """From the start to the rate by equal steps, of which the first is done before the first update; then by the root.
+    """Equal steps from the start to the rate, the first one before the first update; then the inverse root.
 
-    Without a start it is noam with another unit of its rate.
+    Without a start, the schedule is noam in another unit of the rate.
     """
     schedule = Schedule(2.0, 100, warmup_steps=4, warmup_start=1.0, decay_scheme="inverse_sqrt")
     assert rates(schedule, [0, 1, 3, 15, 99]) == pytest.approx([1.25, 1.5, 2.0, 1.0, 0.4])

@@ -25,7 +25,7 @@ SEED = np.array([1, 2], np.int32)
 
 
 class Training:
-    """A step in a session, initialised from seed 5."""
+    """A training step in a session, initialized from seed 5."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Training:
         self._start = self.session.run(self._variables)
 
     def restart(self) -> None:
-        """Gives all variables their first values again: graphs and sessions are dear."""
+        """Reset all variables to their first values: building graphs and sessions takes long."""
         initialisers = [variable.initializer for variable in self._variables]
         values = zip(initialisers, self._start, strict=True)
         self.session.run(initialisers, {initialiser.inputs[1]: value for initialiser, value in values})
@@ -61,7 +61,7 @@ class Training:
         return {variable.op.name: value for variable, value in zip(self._weights, values, strict=True)}
 
     def update(self, batch: Batch) -> dict[str, np.ndarray]:
-        """What one step from the start adds to the weights."""
+        """Return the changes of the weights by one step from the start."""
         self.restart()
         before = self.weights()
         self.step.run(self.session, batch, SEED)
@@ -69,14 +69,14 @@ class Training:
 
 
 def cut(toy: Any, sentences: np.ndarray, rank: int = 0, size: int = 1) -> Batch:
-    """A rank's part of a global batch."""
+    """Return a rank's part of a global batch."""
     part = rank_slice(sentences, rank, size)
     return make_batch(part, toy.train, toy.src_vocab, toy.tgt_vocab, None, None, len(sentences), size)
 
 
 @pytest.mark.parametrize("size", [2, 3, 9])
 def test_the_mean_of_the_ranks_updates_is_that_of_one_process(toy: Any, size: int) -> None:
-    sentences = np.arange(7)  # uneven for all sizes; on nine ranks, two have nothing
+    sentences = np.arange(7)  # uneven for all sizes; two of nine ranks have no sentence
 
     # Near zero, attention has hardly a gradient; and an update must exceed the rounding of the weight it is
     # added to.
@@ -139,7 +139,7 @@ def test_adam_moves_each_weight_by_the_rate(toy: Any) -> None:
     ids=lambda more: list(more)[-1],
 )
 def test_each_setting_changes_the_update(toy: Any, more: dict[str, Any]) -> None:
-    """What each does is tested with its module; here, that the training graph has it."""
+    """The modules' tests check what each setting does; this test checks that the training graph has it."""
     batch, dropout = cut(toy, np.arange(8)), more.get("dropout", 0.0)
     plain = Training(toy.architecture, init_weight=0.5, dropout=dropout).update(batch)
     other = Training(toy.architecture, init_weight=0.5, **more).update(batch)
@@ -191,9 +191,9 @@ def test_unknown_optimizer() -> None:
 
 
 def test_adam_and_weight_decay_are_the_papers() -> None:
-    """Loshchilov & Hutter 2019, algorithm 2, by hand: rows without a gradient shrink, too, and the bias does not.
+    """Loshchilov & Hutter 2019, algorithm 2, in NumPy: rows without a gradient shrink too, the bias does not.
 
-    Of a normalised kernel the length shrinks, and the direction, which has none, does not.
+    The length of a normalised kernel shrinks; its direction does not.
     """
     rate, beta1, beta2, epsilon, decay = 0.1, 0.8, 0.9, 1e-3, 0.5
     schedule = Schedule(rate, num_train_steps=9)
@@ -232,7 +232,7 @@ def test_adam_and_weight_decay_are_the_papers() -> None:
 def test_the_forms_made_for_speed_lose_what_the_plain_ones_do(
     toy: Any, monkeypatch: pytest.MonkeyPatch, onednn: bool
 ) -> None:
-    """Fifty updates, against steps laid side by side that multiply as they are written down."""
+    """Fifty updates, against the decoder's steps one after another with plain products."""
     batch = cut(toy, np.arange(6))
     shape = dataclasses.replace(toy.architecture, encoder_type="bi", num_encoder_layers=2, num_decoder_layers=2)
 

@@ -1,4 +1,4 @@
-"""SIGTERM, and that all ranks agree on it."""
+"""SIGTERM: all ranks agree to stop."""
 
 from __future__ import annotations
 

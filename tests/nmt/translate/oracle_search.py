@@ -11,7 +11,7 @@ from tests.nmt.model.oracle_model import OracleDecoding, OracleModel, log_softma
 
 
 def greedy(model: OracleModel, source: Sequence[int], limit: int, sos: int, eos: int) -> list[int]:
-    """The best word each time, up to and including eos."""
+    """Return the best word of each step, up to and including eos."""
     decoding, words = model.start(source), [sos]
     while len(words) <= limit and (len(words) == 1 or words[-1] != eos):
         logits, decoding = decoding.step(words[-1])
@@ -22,7 +22,7 @@ def greedy(model: OracleModel, source: Sequence[int], limit: int, sos: int, eos:
 def sample(
     model: OracleModel, source: Sequence[int], draws: Sequence[float], sos: int, eos: int, temperature: float
 ) -> list[int]:
-    """A word for each draw: the first whose cumulative probability exceeds it."""
+    """Return a word for each draw: the first word with a cumulative probability above the draw."""
     decoding, words = model.start(source), [sos]
     for draw in draws:
         logits, decoding = decoding.step(words[-1])
@@ -34,7 +34,7 @@ def sample(
 
 
 def attention(model: OracleModel, source: Sequence[int], target: Sequence[int], sos: int) -> list[np.ndarray]:
-    """The weights with which each target word is written."""
+    """Return the attention weights of each target word."""
     decoding, found = model.start(source), []
     for word in [sos, *target][:-1]:
         _, decoding = decoding.step(word)
@@ -45,7 +45,7 @@ def attention(model: OracleModel, source: Sequence[int], target: Sequence[int], 
 
 @dataclass
 class Beam:
-    """One partial translation; `length` counts the eos, `attended` sums the attention's weights."""
+    """A partial translation; `length` counts the eos, `attended` is the sum of attention weights."""
 
     words: list[int]
     log_prob: float
@@ -68,7 +68,7 @@ def beam(
     min_length: int = 0,
     unk: int | None = None,
 ) -> list[Beam]:
-    """The best beams, best first, each with the words up to and including eos; those that are allowed."""
+    """Return the best allowed beams, best first, each with its words up to and including eos."""
     beams = [Beam([sos], 0.0, model.start(source))]
     for _ in range(limit):
         if all(b.finished for b in beams):

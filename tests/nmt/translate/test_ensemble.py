@@ -1,4 +1,4 @@
-"""Ensembles against plain means over NumPy models, and their checkpoints."""
+"""Ensembles, against means over NumPy models; and checkpoints of ensembles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.nmt.translate.test_translation_model import LINES, model_of
 
 
 class Mean:
-    """Several NumPy models, or their decodings."""
+    """The mean of several NumPy models, or of their decodings."""
 
     def __init__(self, members: list[Any]) -> None:
         self._members = members
@@ -46,7 +46,7 @@ class Mean:
 
 
 def test_search_is_that_of_the_mean() -> None:
-    """Two models that differ; each by itself would write something else."""
+    """Two different models; alone they write other translations."""
     lengths = [4, 1, 7, 2, 5, 3]
     rows, shape = graphs.sentences(lengths, 11), graphs.architecture(**MODELS["attention"])
     with tf.Graph().as_default(), v1.Session() as session:
@@ -83,7 +83,7 @@ def test_search_is_that_of_the_mean() -> None:
 
 
 def test_the_same_weights_twice_are_one_model(toy: Any, tmp_path: Path) -> None:
-    """From a checkpoint, whose names have no scope; and one of another shape is refused."""
+    """Both are read from one checkpoint without scopes; a checkpoint of another shape is refused."""
     partitioned = dataclasses.replace(toy.architecture, num_embeddings_partitions=2)
     one, settings = model_of(toy, beam_width=3), SearchSettings(beam_width=3)
     path = str(tmp_path / "translate.ckpt-1")

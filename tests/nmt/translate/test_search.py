@@ -1,4 +1,4 @@
-"""Greedy and beam search, sampling and attention against plain Python ones over the NumPy model."""
+"""Greedy search, beam search, sampling and attention, against plain Python over the NumPy model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.nmt.model.graphs import SOS, architecture, v1
 from tests.nmt.translate.oracle_search import attention, beam, greedy, sample
 
 LENGTHS = [4, 1, 7, 2, 5, 3]
-# Random models do not know what an end is; with these words as eos, sentences end at different times.
+# Random models have not learned an end. With these words as eos, sentences end at different times.
 ENDS = {"plain": 12, "attention": 10, "gru": 8, "gnmt": 10, "transformer": 9, "convs2s": 3}
 EOS = ENDS["attention"]
 RECURRENT: dict[str, dict[str, Any]] = {
@@ -48,18 +48,18 @@ ATTENTIVE = ["attention", "transformer", "convs2s"]
 
 
 def source(rows: list[list[int]], extra: int = 0) -> tuple[tf.Tensor, tf.Tensor]:
-    """Padded ids and lengths."""
+    """Return padded ids, int32 [time, batch], and lengths, int32 [batch]."""
     return tf.constant(graphs.time_major(rows, EOS, extra)), tf.constant([len(row) for row in rows])
 
 
 def padded(words: list[int], time: int, eos: int) -> list[int]:
-    """Filled up with eos."""
+    """Return the words with eos appended up to length `time`."""
     return words + [eos] * (time - len(words))
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_greedy_is_the_plain_one(kind: str) -> None:
-    """Same words, eos after the end."""
+    """The words are equal, with eos after the end."""
     rows, eos = graphs.sentences(LENGTHS, 11), ENDS[kind]
     with graphs.model(architecture(**MODELS[kind]), weight=2.0) as (translator, session):
         ids = session.run(greedy_search(translator, *source(rows, 2), tf.constant(12), SOS, eos))
@@ -83,7 +83,7 @@ def test_greedy_is_the_plain_one(kind: str) -> None:
     ],
 )
 def test_beam_is_the_plain_one(kind: str, width: int, weight: float) -> None:
-    """Same words and scores of every beam, best first."""
+    """The words and scores of all beams are equal, best first."""
     rows, eos = graphs.sentences(LENGTHS, 11), ENDS[kind]
     with graphs.model(architecture(**MODELS[kind]), weight=2.0) as (translator, session):
         found = beam_search(translator, *source(rows), tf.constant(9), SOS, eos, width, weight)
@@ -104,7 +104,7 @@ def test_beam_is_the_plain_one(kind: str, width: int, weight: float) -> None:
     ],
 )
 def test_beam_with_coverage_is_the_plain_one(coverage: float, weight: float) -> None:
-    """And coverage changes what wins: the scores differ from those without it."""
+    """Coverage changes the words of the beams."""
     rows = graphs.sentences(LENGTHS, 11)
     with graphs.model(architecture(**MODELS["attention"]), weight=2.0) as (translator, session):
         arguments = (translator, *source(rows, 2), tf.constant(9), SOS, EOS, 4, weight)
@@ -118,7 +118,7 @@ def test_beam_with_coverage_is_the_plain_one(coverage: float, weight: float) -> 
 
 
 def test_beam_writes_what_is_allowed() -> None:
-    """As the plain one does; without the limits, words that are forbidden would be written."""
+    """Equal to the plain search; without the limits, forbidden words appear."""
     rows, unk = graphs.sentences(LENGTHS, 11), 7
     with graphs.model(architecture(**MODELS["attention"]), weight=2.0) as (translator, session):
         arguments = (translator, *source(rows), tf.constant(9), SOS, EOS, 4, 1.0)
@@ -134,7 +134,7 @@ def test_beam_writes_what_is_allowed() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_other_searches_write_what_is_allowed(temperature: float) -> None:
-    """Greedy search writes what it would until the forbidden word comes; limits of length come first."""
+    """Greedy search keeps its words up to a forbidden eos; the maximum length beats the minimum length."""
     rows = graphs.sentences(LENGTHS, 11)
     with graphs.model(architecture(**MODELS["attention"]), weight=1.0 if temperature else 2.0) as (translator, session):
         draws = tf.constant(np.random.default_rng(1).random((len(rows), 1, 9)))
@@ -183,7 +183,7 @@ def test_sampling_is_the_plain_one(kind: str, temperature: float) -> None:
 
 
 def test_words_are_drawn_as_often_as_they_are_probable() -> None:
-    """The first words of 20,000 translations, against softmax(logits / temperature), by their standard errors."""
+    """First words of 20,000 translations against softmax(logits / temperature), within 4 standard errors."""
     count, temperature = 20000, 1.5
     with graphs.model(architecture(), weight=1.0) as (translator, session):
         draws = uniform_draws(1, 0, 0, count).reshape(1, count, 1)
@@ -207,7 +207,7 @@ def test_a_low_temperature_is_greedy() -> None:
 
 
 def test_draws_are_streams() -> None:
-    """Each of its own, and fewer steps give the beginning."""
+    """Each translation has its own stream; fewer steps give the beginning of the stream."""
     first = uniform_draws(1, 2, 3, 50)
     assert first.tolist()[:20] == uniform_draws(1, 2, 3, 20).tolist()
     assert first.min() >= 0 and first.max() < 1
@@ -225,7 +225,7 @@ def test_draws_are_streams() -> None:
     ],
 )
 def test_attention_is_the_plain_one(kind: str, changes: dict[str, Any]) -> None:
-    """Of the words that greedy search writes; 0 past the source's end, 1 in sum."""
+    """Weights for the words of greedy search; 0 past the source's end, with the sum 1."""
     rows = graphs.sentences(LENGTHS, 11)
     shape = architecture(**{**MODELS[kind], **changes})
     with graphs.model(shape, weight=2.0) as (translator, session):
@@ -272,7 +272,7 @@ def test_a_wider_beam_than_the_vocabulary() -> None:
 )
 @pytest.mark.parametrize("kind", ATTENTIVE)
 def test_a_sentence_does_not_depend_on_its_batch(kind: str, weights: tuple[float, float]) -> None:
-    """Alone, padded or among others, each with a limit of its own."""
+    """A sentence alone, padded or with others has the same result, each with its own limit."""
     rows = graphs.sentences(LENGTHS, 11)
     with graphs.model(architecture(**MODELS[kind]), weight=2.0) as (translator, session):
         ids = v1.placeholder(tf.int32, [None, None])
@@ -297,7 +297,7 @@ def test_a_sentence_does_not_depend_on_its_batch(kind: str, weights: tuple[float
 
 
 def test_top_words_are_the_greatest() -> None:
-    """By blocks as by a sort, the first of equal ones, and where the last block is not full."""
+    """Blocks give the order of a sort, with the first of equal words first, also if the last block is incomplete."""
     rng = np.random.default_rng(4)
     logits = rng.integers(0, 40, [7, 301]).astype(np.float32)  # many are equal
     never = np.where(rng.random(301) < 0.2, -np.inf, 0).astype(np.float32)
@@ -319,7 +319,7 @@ def test_top_words_are_the_greatest() -> None:
 
 
 def test_no_steps_allowed() -> None:
-    """Nothing is written, and nothing fails."""
+    """The searches return no words and do not fail."""
     rows = graphs.sentences([3, 2], 11)
     with graphs.model(architecture(**MODELS["plain"])) as (translator, session):
         ids = session.run(greedy_search(translator, *source(rows), tf.constant(0), SOS, EOS))

@@ -1,4 +1,4 @@
-"""Shortlists against searches whose other words have no probability, and against none."""
+"""Shortlists, against searches in which other words have no probability, and against searches without a list."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.nmt.translate.test_search import LENGTHS, MODELS, padded
 from tests.nmt.translate.test_translation_model import LINES, model_of
 from tests.nmt.translate.test_translation_model import MODES as SEARCHES
 
-# Of 13 words of the target; what a source's word 5 may become is not told.
+# Candidates among 13 target words, by source word; source word 5 has none.
 CANDIDATES = {3: [8, 4], 4: [12], 6: [9, 10, 3], 7: [5], 8: [6, 7], 9: [11, 4], 10: [3, 12]}
 TO_ALL = [7, 10]
 TIED: dict[str, dict[str, Any]] = {"tied": dict(tie_embeddings="decoder", tgt_embedding_size=4)}
 
 
 class Narrow:
-    """The NumPy model, with the words of one source alone."""
+    """The decoding of the NumPy model, limited to the words of one source."""
 
     def __init__(self, decoding: Any, allowed: set[int]) -> None:
         self._decoding, self._allowed = decoding, allowed
@@ -48,7 +48,7 @@ class Narrow:
 
 
 class NarrowModel:
-    """Likewise, of any source."""
+    """The NumPy model, limited to the words of each source."""
 
     def __init__(self, model: OracleModel) -> None:
         self._model = model
@@ -67,7 +67,7 @@ def shortlist() -> Shortlist:
     ["attention", "tied", *(pytest.param(k, marks=pytest.mark.long("attention's")) for k in ("plain", "gnmt"))],
 )
 def test_search_is_that_over_the_words_of_each_sentence(kind: str) -> None:
-    """Words and scores are those of a model in which a sentence's other words have no probability at all."""
+    """Words and scores are those of a model in which a sentence's other words have no probability."""
     rows = graphs.sentences(LENGTHS, 11)
     source = graphs.time_major(rows, EOS, 2)
     words, closed = shortlist().of(source, 5)
@@ -90,7 +90,7 @@ def test_search_is_that_over_the_words_of_each_sentence(kind: str) -> None:
 
 @pytest.mark.long("test_ensemble.py, and the search above")
 def test_an_ensemble_is_the_mean_over_the_words_of_each_sentence() -> None:
-    """Whatever the others of the batch may have: the members' probabilities are of the sentence's own words."""
+    """Members' probabilities are over the sentence's own words, whatever other sentences the batch has."""
     rows, shape = graphs.sentences(LENGTHS, 11), graphs.architecture(**MODELS["attention"])
     source, own = graphs.time_major(rows, EOS), shortlist()
     with tf.Graph().as_default(), v1.Session() as session:
@@ -117,7 +117,7 @@ def test_an_ensemble_is_the_mean_over_the_words_of_each_sentence() -> None:
 
 @pytest.mark.parametrize("specials", [(0, 7, 4), (0, 5, 5), (0, 0, 4)])
 def test_special_words_anywhere(specials: tuple[int, int, int]) -> None:
-    """Also where two of them are one word: a list of all words changes nothing."""
+    """Two of them may be the same word; a list of all words changes nothing."""
     rows, (_, sos, eos) = graphs.sentences(LENGTHS, 11), specials
     source = graphs.time_major(rows, EOS)
     every = Shortlist(specials, np.arange(13), {})
@@ -137,7 +137,7 @@ def test_special_words_anywhere(specials: tuple[int, int, int]) -> None:
 
 
 def test_words_of_a_batch() -> None:
-    """Special words, then those of all sentences in order; some are closed to some sentences."""
+    """Special words, then the words of all sentences in order; some are excluded for some sentences."""
     words, closed = shortlist().of(np.array([[3, 5], [EOS, 9]]), 2)
     assert words.tolist() == [0, SOS, EOS, 4, 7, 8, 10, 11]
     assert words.dtype == np.int32
@@ -149,7 +149,7 @@ def test_words_of_a_batch() -> None:
 
 @pytest.mark.parametrize("mode", SEARCHES)
 def test_a_list_of_all_words_changes_nothing(toy: Any, mode: str) -> None:
-    """In any batch, whatever the lines are; and one of few words does, where no line's depend on the others."""
+    """With any other lines in the batch. A list of few words does change lines, but none depends on the others."""
     letters = ["a", "b", "c", "d", "e", "f", "g"]
     path = toy.directory / "shortlist"
     path.write_text("</s> A B C\n" + "".join(f"{one} A B C D E F G\n" for one in letters) + "<unk> D E F G\n")

@@ -1,4 +1,4 @@
-"""Translation of files, of lines on a list, and their pictures."""
+"""Translation of files and of listed lines, and pictures of attention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.nmt.translate.test_translation_model import LINES, model_of
 
 @pytest.fixture
 def paths(tmp_path: Path) -> tuple[str, str]:
-    """An input of five lines, and an output that is not there yet."""
+    """Return the paths of an input of five lines and of an output that does not exist yet."""
     (tmp_path / "in").write_text("\n".join(LINES[:5]))
     return str(tmp_path / "in"), str(tmp_path / "out")
 
@@ -49,7 +49,7 @@ def test_lines_end_at_newlines_only(toy: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [{}, {"sampling_temperature": 1.0}])
 def test_lines_on_a_list(toy: Any, paths: tuple[str, str], mode: dict[str, float]) -> None:
-    """In the order of the list, as they are in the whole file, draws and all."""
+    """Lines are in the order of the list and equal those of the whole file, also with random draws."""
     model = model_of(toy, **mode)
     translate_file(model, *paths)
     everything = Path(paths[1]).read_text().split("\n")
@@ -63,7 +63,7 @@ def test_a_missing_directory_is_made(toy: Any, paths: tuple[str, str], tmp_path:
 
 
 class Counting:
-    """A model that remembers what it was asked for, and is killed after so many calls."""
+    """A model that records the lines of its calls, and is killed after ``calls`` calls."""
 
     def __init__(self, model: Any, calls: int = 99) -> None:
         self.lines: list[str] = []
@@ -98,7 +98,7 @@ def test_a_translation_that_was_killed_goes_on(
     killed: Any = Counting(model, 3)
     with pytest.raises(KeyboardInterrupt):
         translate_file(killed, *paths, work="model and options", **more)
-    assert len(killed.lines) == 3  # a piece at a time is in memory
+    assert len(killed.lines) == 3  # only one piece at a time is in memory
     assert not Path(paths[1]).exists()
     again: Any = Counting(model)
     capsys.readouterr()

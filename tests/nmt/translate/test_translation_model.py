@@ -1,4 +1,4 @@
-"""Translation of lines: every way of searching, whatever the lines are and whoever shares the work."""
+"""Translation of lines: every mode of search, for any lines and any number of ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def model_of(toy: Any, **settings: Any) -> TranslationModel:
-    """A model of random weights, the same ones in every call, that ends its sentences at different times."""
+    """Return a model with the same random weights in each call; its translations have different lengths."""
     made = TranslationModel(TrainedWeights(toy.architecture), toy.src_vocab, toy.tgt_vocab, SearchSettings(**settings))
     random = np.random.default_rng(2)
     variables = made.session.graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
@@ -35,7 +35,7 @@ def model_of(toy: Any, **settings: Any) -> TranslationModel:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_translation_is_that_of_the_line_alone(toy: Any, mode: str) -> None:
-    """In batches of 1, 7 and 32, in any company, and shared by any number of ranks."""
+    """In batches of 1, 7 and 32, with any other lines, and shared by any number of ranks."""
     one, seven, many = (model_of(toy, batch_size=size, **MODES[mode]) for size in (1, 7, 32))
     expected = one.translate(LINES)
     assert seven.translate(LINES) == many.translate(LINES) == expected
@@ -62,7 +62,7 @@ def test_samples_follow_seed_number_and_place(toy: Any) -> None:
 
 
 def test_the_best_come_first(toy: Any) -> None:
-    """As many as asked for, at most as many as there are hypotheses."""
+    """As many translations as requested, but not more than there are hypotheses."""
     best = model_of(toy, beam_width=3).translate(LINES)
     three = model_of(toy, beam_width=3, translations_per_input=5).translate(LINES)
     assert [translations[:1] for translations in three] == best
@@ -76,7 +76,7 @@ def test_a_beam_of_one_is_greedy(toy: Any) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_any_line(toy: Any, mode: str) -> None:
-    """Very long, or of characters that no vocabulary knows; unknown words are all the same one."""
+    """Long lines, and characters that no vocabulary has; all unknown words give the same translation."""
     model = model_of(toy, tgt_max_len=9, **MODES[mode])
     odd = ["a \u2028 b", "a \t b", "a \x00 b", "a 漢字 b", "a " + "x" * 10_000 + " b", "a \U0001f600 b", "a \r b"]
     found = model.translate([*odd, "a b " * 700], [3] * 7 + [4])
@@ -87,7 +87,7 @@ def test_any_line(toy: Any, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_tokens_of_a_translation_are_at_least(toy: Any, mode: str) -> None:
-    """As many as asked for, even where twice the source and ten are fewer; and no unknown word."""
+    """At least min_length tokens, even if twice the source plus ten is less; and no unknown word."""
     model = model_of(toy, min_length=14, ban_unk_token=True, **MODES[mode])
     for translations in model.translate(["a", "a b c d e f g"]):
         assert all(len(text.split()) >= 14 and "<unk>" not in text for text in translations)
@@ -100,7 +100,7 @@ def test_tokens_of_a_source_are_limited(toy: Any) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_alignment(toy: Any, mode: str) -> None:
-    """Has the words of the best translation, and weights of sum 1 for each."""
+    """It has the words of the best translation, and weights with a sum of 1 for each word."""
     model = model_of(toy, **MODES[mode])
     for number, line in enumerate(LINES):
         alignment = model.align(line, number)
@@ -133,10 +133,10 @@ def test_settings() -> None:
 
 
 class Echo:
-    """Translates a line into itself and its number, and keeps what it was given."""
+    """Translates a line into itself and its number, and counts the words that it was given."""
 
     def __init__(self) -> None:
-        self.shares: dict[int, int] = {}  # words by number of lines
+        self.shares: dict[int, int] = {}  # number of words, by number of lines
 
     def translate(self, lines: Sequence[str], numbers: Sequence[int]) -> list[list[str]]:
         self.shares[len(lines)] = sum(len(line.split()) for line in lines)

@@ -1,4 +1,4 @@
-"""Float32 as int8: what a message is, and that nothing is lost for ever."""
+"""Float32 as int8: the message, and the rounding errors, which later messages repair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a program is."""
+"""``program_line``: the line of the script that a thread is in."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_line_of_the_script_and_not_of_what_it_calls() -> None:
 
     def slow() -> None:
         functools.reduce(lambda a, b: a, [1, 2])
-        np.apply_over_axes(compare, np.ones(1), [0])  # in a function of a package's
+        np.apply_over_axes(compare, np.ones(1), [0])  # inside a function of a package
 
     slow()
     assert told == [f"compare (test_program_line.py:{compare.__code__.co_firstlineno + 1})"]

@@ -1,4 +1,4 @@
-"""Adding arrays element by element: block by block, in place, in wider numbers, a slice a rank."""
+"""Element-wise reduction of arrays: in blocks, in place, in a wider dtype, one slice for each rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings from the environment and from calls, and what launchers say."""
+"""Settings from the environment and from calls, and the variables of launchers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TestValues:
             Settings.from_environment({variable: value})
 
     def test_what_is_another_program_s(self) -> None:
-        """Module systems set variables for each package; those are told, but refuse no job."""
+        """Module systems set variables for each package; tfdist lists them but raises no error."""
         words = "ROOT HOME DIR LIB LIBRARY INCLUDE BIN PREFIX PATH BASE VERSION CONFIG SHARE NODES JOB_ID LAUNCHER"
         theirs = [f"TFDIST_{word}" for word in sorted(words.split())]
         others = {"ENGINE": "x", "JOB": "7", "_TFDIST_RANK": "1 2 ", "TF_ENGINE": "x"}
@@ -109,7 +109,7 @@ class TestParts:
         settings = Settings.from_environment(variables | {"TFDIST_OPTIONS": "block_steps=2 block_warmup=1"})
         assert (settings.sync, settings.block_steps, settings.block_momentum) == ("bmuf", 8, "0.9")
         assert (settings.block_warmup, settings.origins["block_steps"]) == (1, "TFDIST_SYNC")
-        options = {"TFDIST_OPTIONS": "sync=average block_steps=2"}  # a variable comes first, whatever its place
+        options = {"TFDIST_OPTIONS": "sync=average block_steps=2"}  # a variable of its own beats TFDIST_OPTIONS
         assert Settings.from_environment(options | {"TFDIST_SYNC": "bmuf:steps=16"}).block_steps == 16
         assert Settings().configured(sync="bmuf:steps=4") == Settings().configured(sync="bmuf", block_steps=4)
 

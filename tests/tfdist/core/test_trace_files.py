@@ -1,4 +1,4 @@
-"""What failed jobs have left behind goes after a week, and nothing else goes."""
+"""Cleanup removes the files of failed jobs after a week, and no other files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DAY = 86_400.0
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The machine's temporary folder."""
+    """Return an empty folder in place of the machine's temporary folder."""
     made = tmp_path / "temporary"
     made.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(made))
@@ -32,7 +32,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ended() -> int:
-    """A process that is no more."""
+    """Return the id of a process that has ended."""
     process = subprocess.Popen(["true"])
     process.wait()
     return process.pid
@@ -44,7 +44,7 @@ def age(path: Path, days: float) -> None:
 
 
 def left(place: Path, number: int, days: float = 8, **head: Any) -> Path:
-    """The folder of a job of two ranks that failed so many days ago."""
+    """Return the folder of a job of two ranks that failed ``days`` days ago."""
     folder = place / f"tfdist-{number:08x}"
     folder.mkdir(mode=0o700)
     for rank in range(2):
@@ -58,7 +58,7 @@ def left(place: Path, number: int, days: float = 8, **head: Any) -> Path:
 
 
 def begin(settings: Settings | None = None) -> Path:
-    """What a job does at its start."""
+    """Create and return a job's folder, as at the start of a job."""
     folder = new_folder(settings or Settings(), job_name())
     assert os.path.isdir(folder)
     return Path(folder)
@@ -130,7 +130,7 @@ def test_what_is_not_ours_stays(place: Path, what: str) -> None:
 
 
 def test_other_names_and_links_are_left_alone(tmp_path: Path, place: Path) -> None:
-    """Everybody may plant names in /tmp."""
+    """All users may create names in /tmp."""
     outside = left(tmp_path, 1)
     (place / outside.name).symlink_to(outside)
     others = [place / name for name in ("tfdist-mine", "tfdist-000000001", "tfdist-0000000A", "xtfdist-00000001")]
@@ -158,7 +158,7 @@ def test_many_jobs_begin_at_once(place: Path) -> None:
 
 
 def test_a_full_temporary_folder_costs_little(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a thousand entries with other names none is looked at, of those of recent jobs none but the folder."""
+    """None of a thousand entries with other names is opened; of recent jobs, only the folder is opened."""
     for number in range(1000):
         (place / f"tmp{number}").touch()
     recent = [left(place, number, days=2) for number in range(3)]
@@ -182,7 +182,7 @@ def test_it_ends_after_a_while(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_notes_of_a_job_whose_folder_is_removed_are_lost_alone(place: Path) -> None:
-    """A rank that was stopped for a week, on another machine."""
+    """As of a rank that was stopped for a week, on another machine."""
     folder = left(place, 1)
     (folder / "rank-0").unlink()
     recorder = FlightRecorder(str(folder / "rank-0"), str(folder), {"machine": "another"})

@@ -1,4 +1,4 @@
-"""What is chosen from measured times."""
+"""Choices from measured times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buckets: what shares one, the memory it lies in, and the pieces it is cut into."""
+"""Buckets: which tensors share one, its memory, and the pieces into which it is cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What channels need of a machine for what goes through them."""
+"""Memory on the node that engines need from a channel."""
 
 from __future__ import annotations
 

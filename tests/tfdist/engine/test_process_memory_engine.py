@@ -1,4 +1,4 @@
-"""How much memory contributions of others take."""
+"""How much memory the other ranks' contributions take."""
 
 from __future__ import annotations
 

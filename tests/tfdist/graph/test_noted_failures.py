@@ -1,4 +1,4 @@
-"""What goes wrong inside a collective is raised as it was, by the run that it has ended and by no other."""
+"""The run that a failure of a collective has ended raises this failure unchanged; no other run raises it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfdist.transport.interfaces import PeerError
 
 
 def raised_by(error: BaseException) -> BaseException:
-    """What TensorFlow makes of an error in a function."""
+    """Return the error that TensorFlow makes of an error in a function."""
 
     def fail() -> None:
         raise error

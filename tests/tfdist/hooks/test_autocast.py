@@ -1,4 +1,4 @@
-"""Products in half precision, in the graph: what is converted, and where. Their values are multi-rank cases."""
+"""Half-precision products in the graph: what is converted, and where. Multi-rank cases check the values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 4
 
 @pytest.fixture(autouse=True)
 def configured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on a processor that computes such products; this process computes otherwise afterwards."""
+    """Configure bfloat16 as on a processor that computes with it; switch it off after the test."""
     monkeypatch.setattr(autocast, "_computes", lambda _: True)
     tfdist.configure(mixed_precision="bf16")
     yield
@@ -29,13 +29,13 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def powers(kernel: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
-    """``start`` times so many kernels, in a loop."""
+    """Return ``start`` times STEPS kernels, in a loop."""
     wanted = lambda count, _: count < STEPS  # noqa: E731
     return tf.while_loop(wanted, lambda count, x: (count + 1, x @ kernel), [tf.constant(0), start])[1]
 
 
 def conversions_in_loops(graph: Any, source: tf.Tensor) -> int:
-    """Conversions of a tensor that stand inside a loop, in each turn of which they are done."""
+    """Return the number of conversions of a tensor inside loops, where every turn repeats them."""
     bodies = [graph, *(function.graph for function in graph._functions.values() if hasattr(function, "graph"))]
     casts = [op for body in bodies for op in body.get_operations() if op.type == "Cast"]
     inside = [op for op in casts if op.graph is not graph or op._get_control_flow_context() is not None]
@@ -57,7 +57,7 @@ def test_without_onednn_products_are_float32s_and_that_is_told() -> None:
 
 
 def test_what_is_made_inside_a_loop_is_converted_there() -> None:
-    """In the loop of its derivative, too, whose graph does not stand inside that of the loop."""
+    """Also in the loop of its derivative, a graph that is not inside the loop's graph."""
 
     def body(count: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         kernel = tf.stop_gradient(tf.eye(7) * tf.cast(count + 1, tf.float32))
@@ -80,7 +80,7 @@ def test_what_is_made_inside_a_loop_is_converted_there() -> None:
 
 @pytest.mark.parametrize("second_version", (False, True))
 def test_a_loop_converts_once_what_it_has_no_gradient_of(second_version: bool) -> None:
-    """With a gradient, sums over the turns are float32's: then each turn converts."""
+    """With a gradient, the sums over the turns are float32, so that each turn converts."""
     values = np.random.RandomState(1).randn(7, 7).astype(np.float32)
     switch = v1.enable_control_flow_v2 if second_version else v1.disable_control_flow_v2
     before = v1.control_flow_v2_enabled()

@@ -1,4 +1,4 @@
-"""Keras in a TF1 session, with ``tf.keras`` as the Keras 2 that ``TF_USE_LEGACY_KERAS`` asks for."""
+"""Keras in a TF1 session, with the Keras 2 that ``TF_USE_LEGACY_KERAS`` selects as ``tf.keras``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks take whatever the original takes, by position or by name; and everything is set back."""
+"""Hooks accept the original's arguments, by position or by name, and are undone completely."""
 
 from __future__ import annotations
 

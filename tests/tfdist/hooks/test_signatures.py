@@ -1,4 +1,4 @@
-"""Every hook hands on what it was given: by position, by name, in any order, as the original would have had it."""
+"""Every hook passes its arguments on as the original would get them: by position, by name, in any order."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Parameter = inspect.Parameter
 NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
-# One of them is there, before Keras 3.16 the first.
+# Only one of the two modules exists; before Keras 3.16 it is the first.
 MOVED = {"keras.src.backend.tensorflow.nn", "keras.src.backend.tensorflow.ops.nn"}
 
 
 class Recorded(Patches):
-    """What would be replaced: nothing is."""
+    """Patches that are recorded and not made."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Recorded(Patches):
 
 
 class Functions:
-    """Does nothing, and hands on."""
+    """Functions that do nothing but call the original."""
 
     def call(self, function: Any, inputs: Any, call: Callable[[], Any]) -> Any:
         return call()
@@ -76,7 +76,7 @@ class Functions:
 
 
 class Argument(list[Any]):
-    """Whatever a wrapper may look at."""
+    """An argument with all attributes that wrappers read."""
 
     fetch = target = ()
     built, jit_compile, synchronized, name = True, False, False, "an argument"
@@ -88,7 +88,7 @@ class Argument(list[Any]):
 
 
 class Parts:
-    """Something with these attributes."""
+    """An object with these attributes."""
 
     def __init__(self, **parts: Any) -> None:
         vars(self).update(parts)
@@ -127,13 +127,13 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
             replicas=functions,
         )
         recorded = Recorded()
-        for point in install._TABLE[:-2]:  # the last are Python's: uncaught exceptions, and exit codes
+        for point in install._TABLE[:-2]:  # the last two patch Python: uncaught exceptions, and exit codes
             point.hook(recorded, job, steps)
         yield recorded.replaced
 
 
 def arguments_of(signature: inspect.Signature, by_name: tuple[str, ...]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """Ways to call it: so many by position, the others by name in any order, and without what may be left out."""
+    """Yield arguments: some by position, the others by name in two orders, with and without optional ones."""
     parameters = list(signature.parameters.values())
     named = [p.name for p in parameters if p.kind in NAMED]
     positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
@@ -159,9 +159,9 @@ def arguments_of(signature: inspect.Signature, by_name: tuple[str, ...]) -> Iter
 
 
 def plain(bound: inspect.BoundArguments) -> dict[str, Any]:
-    """A wrapper may make a list of what it was given."""
+    """Return arguments by name, with sequences as lists, because a wrapper may make a list of a sequence."""
     bound.apply_defaults()
-    given = {n: inspect.unwrap(v) for n, v in bound.arguments.items()}  # or put something around it
+    given = {n: inspect.unwrap(v) for n, v in bound.arguments.items()}  # a wrapper may also wrap an argument
     return {n: list(v) if isinstance(v, list | tuple) else v for n, v in given.items()}
 
 
@@ -187,7 +187,7 @@ def test_every_hook_hands_on_what_it_was_given(replaced: dict[str, tuple[Any, ..
         for args, kwargs in arguments_of(signature, by_name):
             with subtest(key, len(args), list(kwargs)):
                 expected = plain(signature.bind(*args, **kwargs))
-                if variadic:  # it hands on: what is given by name may come by position
+                if variadic:  # a wrapper may pass arguments by position that were given by name
                     expected, kept = {}, (*args, *kwargs.values())
                 received.clear()
                 getattr(owner, name)(*args, **kwargs)

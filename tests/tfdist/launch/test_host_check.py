@@ -1,4 +1,4 @@
-"""What is asked of hosts, and what is said of their answers. On hosts: ``tests/cluster/test_hosts_differ.py``."""
+"""Questions to hosts, and messages about their answers. On hosts: ``tests/cluster/test_hosts_differ.py``."""
 
 from __future__ import annotations
 

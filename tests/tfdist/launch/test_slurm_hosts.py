@@ -1,4 +1,4 @@
-"""What ``tfdist-run`` takes from a job of Slurm's; ``tests/cluster/test_slurm.py`` has a real one."""
+"""What ``tfdist-run`` reads from a Slurm job; ``tests/cluster/test_slurm.py`` runs in a real one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfdist.launch.launchers import Launcher
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The variables of a job on two hosts, and a ``scontrol`` that knows them."""
+    """Return the variables of a job on two hosts, and install a ``scontrol`` that lists these hosts."""
     scontrol = tmp_path / "scontrol"
     scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostnames big[1,7]" ] && printf "big1\\nbig7\\n"\n')
     scontrol.chmod(0o755)
@@ -47,7 +47,7 @@ def test_hosts_that_are_not_told(job: dict[str, str], monkeypatch: pytest.Monkey
 def test_the_command_line(
     job: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Hosts that Slurm has given are not asked through ssh, and mpirun's srun is not given ssh's arguments."""
+    """Slurm's hosts are not tested through ssh, and mpirun's srun gets no arguments of ssh."""
     for name, value in {**job, "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "2,1"}.items():
         monkeypatch.setenv(name, value)
     assert main(["--dry-run", "--no-prefix", "python", "x.py"]) == 0

@@ -1,4 +1,4 @@
-"""Which channels are used again."""
+"""Which channels are reused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfdist.transport.one_process import OneProcess
 
 
 class TwoRanks(OneProcess):
-    """The other rank is done with these channels."""
+    """Two ranks; the other rank has released the channels in ``others``."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Questions to other machines: one that does not return holds nobody up."""
+"""Questions to other machines: a question without an answer blocks no rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfdist.transport.state_line import RankState
 
 
 class Machine:
-    """Its library returns when it is let go."""
+    """A machine whose library call returns when the test sets ``returns``."""
 
     def __init__(self) -> None:
         self.returns, self.asked = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Shared memory, between threads that stand for ranks."""
+"""Shared memory, with threads as ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MPI is told before it starts: a network under Slurm's pmi2 (``tests/cluster/test_slurm.py``); shared memory."""
+"""Settings of MPI before it starts: the network under Slurm's pmi2 (``tests/cluster/test_slurm.py``); shared memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "PMI_FD": "11", "PMI_RANK": 
 
 def test_whose_pmi_it_is() -> None:
     assert started_by_slurm_pmi({**SLURM, "PMI_JOBID": "7.0"})
-    assert not started_by_slurm_pmi({**SLURM, "MPI_LOCALRANKID": "0"})  # Hydra's, which srun has started
+    assert not started_by_slurm_pmi({**SLURM, "MPI_LOCALRANKID": "0"})  # from Hydra, which srun has started
     assert not started_by_slurm_pmi({**SLURM, "MPI_LOCALRANKID": "0", "PMI_JOBID": "7.0"})  # where pmi2 is the default
     assert not started_by_slurm_pmi({"PMI_FD": "5", "PMI_RANK": "0", "MPI_LOCALRANKID": "0"})
     assert not started_by_slurm_pmi({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "PMIX_RANK": "0"})
@@ -39,7 +39,7 @@ def test_modules(version: str, module: str | None) -> None:
 
 def test_a_launcher_of_another_mpi() -> None:
     assert environment.started_by_pmix({"PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1"})
-    assert not environment.started_by_pmix({"PMIX_RANK": "1", "PMI_FD": "5"})  # an mpirun of MPICH inside one
+    assert not environment.started_by_pmix({"PMIX_RANK": "1", "PMI_FD": "5"})  # MPICH's mpirun inside a job with PMIx
     mpich = "MPICH Version:      5.0.2\nMPICH Device:       ch4:ucx ofi\nMPICH configure: {}\n"
     with pytest.raises(SetupError, match=r"Open MPI's mpirun .*\(MPICH Version:      5.0.2\) does not.*tfdist-run"):
         _start.check_pmix(mpich.format("--with-device=ch4"))
@@ -51,7 +51,7 @@ KB, MB = 1 << 10, 1 << 20
 
 
 class TestSharedMemory:
-    """/dev/shm of any size: MPI is told to take as much as there is, or the job is refused."""
+    """/dev/shm of any size: MPI is limited to the free memory, or the job is refused."""
 
     @pytest.fixture
     def told(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
@@ -80,7 +80,7 @@ class TestSharedMemory:
             assert int(told[_start.CELLS]) * int(told[_start.CELL_BYTES]) * 2 < size
 
     def test_all_ranks_come_to_the_same(self, told: dict[str, str]) -> None:
-        """The first has taken its part by the time the others look."""
+        """The first rank has already taken its part when the other ranks read the free memory."""
         found = []
         for rank, free in enumerate((MB, 300 * KB)):
             told.clear()
@@ -92,7 +92,7 @@ class TestSharedMemory:
     def test_no_room(self, told: dict[str, str], size: int, free: int) -> None:
         with pytest.raises(SetupError, match="/dev/shm has .* MiB free, and MPI needs .* for 4 ranks"):
             _start.fit_into_shared_memory(Launch(4, 0, 0, 4), size, free)
-        _start.fit_into_shared_memory(Launch(4, 1, 1, 4), size, free)  # one says it
+        _start.fit_into_shared_memory(Launch(4, 1, 1, 4), size, free)  # only one rank raises the error
 
     def test_what_the_user_has_set_stays(self, told: dict[str, str]) -> None:
         told[_start.CELLS] = "64"

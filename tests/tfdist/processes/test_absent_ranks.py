@@ -1,4 +1,4 @@
-"""A rank that ends before MPI has begun ends the job, and no job that is well is taken for such a one."""
+"""A rank that ends before MPI has begun ends the job; other jobs run undisturbed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfdist.processes import absent_ranks
 
 @pytest.fixture(autouse=True, scope="module")
 def with_mpich() -> None:
-    """Open MPI's launcher ends a job by itself when a rank ends with an error."""
+    """Skip without MPICH, because Open MPI's launcher ends the job when a rank ends with an error."""
     if "MPICH" not in host_check.facts_here(sys.executable)["mpi"]:
         pytest.skip("MPICH's launcher does not end a job one of whose ranks has not begun MPI")
 
@@ -78,7 +78,7 @@ def test_ranks_that_end_or_come_at_different_times_are_well(tmp_path: Path, text
     assert finished.code == 0 and "before MPI began" not in finished.errors and finished.seconds > 6, finished
 
 
-# A way to another machine that ends up on this one.
+# In place of ssh: it runs the command on this machine.
 SSH = """#!/bin/sh
 while [ "$1" = -o ] || [ "$1" = -x ]; do [ "$1" = -x ] || shift; shift; done
 shift

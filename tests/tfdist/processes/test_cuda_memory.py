@@ -1,4 +1,4 @@
-"""Memory that a GPU reads by itself, with a driver that only writes down what it is asked."""
+"""Page-locked memory, which a GPU reads directly, with a fake driver that records its calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfdist.processes import cuda_memory
 
 
 class Driver:
-    """CUDA's, with some devices of which some are in use."""
+    """A fake CUDA driver with devices, of which some are in use."""
 
     def __init__(self, active: tuple[bool, ...], refuses: bool = False) -> None:
         self.active, self.refuses = active, refuses
@@ -59,7 +59,7 @@ class Driver:
 
     def cuMemHostUnregister(self, start: Any) -> int:  # noqa: N802
         assert self.contexts == [101]
-        ctypes.string_at(start.value, self.registered[start.value])  # the memory is there still
+        ctypes.string_at(start.value, self.registered[start.value])  # the memory still exists
         del self.registered[start.value]
         return 0
 

@@ -1,4 +1,4 @@
-"""A rank's share of its machine."""
+"""A rank's share of its machine: GPUs and threads."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class TestShareOfTheMachine:
             (1, 2, None, 4, "1"),
             (1, 2, "4,6", 8, "6"),
             (1, 2, "3", 8, None),  # the user's choice for each rank
-            (3, 4, None, 2, "1"),  # shared
+            (3, 4, None, 2, "1"),  # two ranks on each GPU
             (2, 4, "4,6", 8, "4"),
-            (0, 1, None, 8, None),  # alone: all of them
+            (0, 1, None, 8, None),  # one rank: all GPUs
             (1, 2, "", 8, None),  # no GPU, by choice
         ],
     )

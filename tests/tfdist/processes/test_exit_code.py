@@ -1,4 +1,4 @@
-"""Ends of a process: what is done last of all, and what it ends with."""
+"""The end of a process: the function that runs last, and the exit code."""
 
 from __future__ import annotations
 

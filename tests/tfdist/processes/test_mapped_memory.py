@@ -1,4 +1,4 @@
-"""Memory that other processes map: it is the same memory, it needs no file afterwards, and it goes with its views."""
+"""Memory that other processes map: its contents are shared, it needs no file later, and it is freed with its views."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_staging_grows_and_is_mapped_once() -> None:
     ours.publish(0, first)
     seen = theirs.staged(0, 0)
     ours.withdraw()
-    assert theirs.staged(0, 0) is seen  # its file is closed
+    assert theirs.staged(0, 0) is seen  # although the file is closed
     first.array[9] = 9
     assert seen[9] == 9
     larger = ours.staging(8192)
@@ -80,7 +80,7 @@ def test_what_is_not_there_is_said() -> None:
 
 
 class _Everyone:
-    """A channel of two ranks, of which the other is the same process."""
+    """A channel of two ranks, where the other rank is the same process."""
 
     def __init__(self, *theirs: Any) -> None:
         self._theirs = list(theirs)
@@ -102,7 +102,7 @@ def test_the_ranks_try_it_before_they_use_it() -> None:
 
 
 def test_another_processes_file_is_not_mapped(tmp_path: Path) -> None:
-    """It may be empty: who reads it ends by SIGBUS."""
+    """The file may be empty, and then a read ends the process by SIGBUS."""
     with (tmp_path / "empty").open("w+") as file:
         other = os.getpid(), file.fileno(), b"1234567890123456"
         assert "belongs to another process" in mapped_memory.obstacle(_Everyone(other, ""), (0, 1), 0)

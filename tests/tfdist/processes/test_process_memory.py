@@ -13,7 +13,7 @@ from tfdist.processes.process_memory import ProcessMemory, address
 
 
 class TestPeers:
-    """A process may read its own memory in the same way."""
+    """A process may read its own memory with the same calls."""
 
     def test_many_parts(self) -> None:
         table = np.zeros(2, np.int64)

@@ -1,4 +1,4 @@
-"""What Linux tells of another process."""
+"""The state of another process, as Linux reports it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_another() -> None:
     child.send_signal(signal.SIGCONT)
     _until(one, RUNS)
     child.kill()
-    _until(one, GONE)  # though nobody has waited for it
+    _until(one, GONE)  # although no process has waited for it
     child.wait()
     assert one.state() == GONE
 

@@ -1,4 +1,4 @@
-"""What watches over a rank: what it says of its end, to whom, and whom it ends."""
+"""The watchdog of a rank: what it reports of the rank's end, to whom, and which processes it ends."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ import pytest
 
 from tfdist.processes import watchdog_process
 
-SLEEPS = ["env", "--default-signal", "sleep", "60"]  # whoever runs the tests may ignore SIGINT
+SLEEPS = ["env", "--default-signal", "sleep", "60"]  # the tests' parent may ignore SIGINT
 
 
 class Watched:
-    """A process under watch.
+    """A process with a watchdog.
 
     Args:
-      command: of it.
-      tmp_path: for what the watch says.
+      command: command line of the process.
+      tmp_path: folder for the watchdog's messages.
     """
 
     def __init__(self, command: list[str], tmp_path: Path) -> None:
         self.launcher, connection = socket.socketpair()
         self.process: Any = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._said = tmp_path / "said"
-        # (It watches over what its own output and error lead to: as the rank's, which start it.)
+        # (It kills other writers to its output pipes, which it inherits from the rank in a job; here it has none.)
         program = [sys.executable, "-I", "-S", str(watchdog_process.__file__), "1", "2"]
         with self._said.open("w") as said:
             self.watchdog: Any = subprocess.Popen(
@@ -48,7 +48,7 @@ class Watched:
         self.launcher.settimeout(30)
 
     def told(self) -> str:
-        """What the launcher hears until the connection is closed."""
+        """Return what the launcher receives until the connection closes."""
         found = b""
         while part := self.launcher.recv(1000):
             found += part
@@ -96,7 +96,7 @@ def test_one_that_ends_as_it_should(watched: Callable[[list[str]], Watched]) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_one_that_is_asked_to_end(watched: Callable[[list[str]], Watched], number: signal.Signals) -> None:
-    """The launcher says that by itself."""
+    """The launcher reports this end."""
     one = watched(SLEEPS)
     one.process.send_signal(number)
     assert one.told() == "" and one.said == ""

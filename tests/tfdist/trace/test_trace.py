@@ -1,4 +1,4 @@
-"""Ranks side by side: where they first differ, who is slow, and the Chrome trace."""
+"""Comparison of ranks: the first difference, the slow ranks, and the Chrome trace."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class TestTimeline:
         assert [p.name for p in tmp_path.iterdir()] == ["trace.json"]
         lines = table([one.spans for one in ranks]).splitlines()
         assert lines[1].split() == ["0", "3", "1000.00", "900.00", "200.00", "50%", "0"]
-        assert lines[2].split()[-1] == "3"  # always the last
+        assert lines[2].split()[-1] == "3"  # rank 1 is late in all 3 steps
 
     def test_what_is_not_over_lasts_to_the_end(self, tmp_path: Path) -> None:
         chrome.write(str(tmp_path / "trace.json"), [rank(0, [operation(1, 1.0, 0.0), operation(2, 3.0, 4.0)])])

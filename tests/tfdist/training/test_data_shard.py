@@ -116,7 +116,7 @@ class TestShard:
             shard(data, 0, 2)
             told = capsys.readouterr().err
             assert f"the last of {len(data)} elements is left out, so that all 2 ranks have as many" in told
-            shard(data, 0, 2)  # once: a script may share each batch
+            shard(data, 0, 2)  # reported once: a script may shard each batch
             assert not capsys.readouterr().err
         shard(range(1001), 0, 2)
         shard(list("abcde"), 0, 2, "pad")

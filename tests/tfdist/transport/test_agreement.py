@@ -1,4 +1,4 @@
-"""Plans of ranks are compared before anything is sent."""
+"""Agreement: ranks compare their plans before they send data."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TestNames:
 
 class TestPairs:
     def paired(self, *ranks: list[str]) -> list[list[int] | Exception]:
-        """Shorter names are without digits."""
+        """Pair full names; the short names are without digits at the end."""
         names = [[(full, full.rstrip("0123456789")) for full in rank] for rank in ranks]
         return on_ranks(len(ranks), lambda channel: agreement.paired(channel, names[channel.rank], "here"))
 

@@ -1,4 +1,4 @@
-"""What a rank that saves reads of the others, whose news do not come together."""
+"""What a rank that saves reads of the other ranks' states, which do not arrive at the same time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENDS, LAST = Call(1, 1, (0, 2)), Call(2, 1, (1, 2))
 
 
 class States:
-    """Rank 0 on this machine waits for rank 2 on another one, and that waits for rank 1, which saves."""
+    """Rank 0, on this machine, waits for rank 2 on another one; rank 2 waits for rank 1, which saves."""
 
     rank, size = 1, 3
 

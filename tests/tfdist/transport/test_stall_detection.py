@@ -1,4 +1,4 @@
-"""Waiting: deadlines, and who is said to be missing."""
+"""Waiting: deadlines, and reports of the missing ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfdist.transport.state_line import RankState
 
 
 class Pretended:
-    """States of ranks that are not there."""
+    """The states of other ranks, which the test sets."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -49,7 +49,7 @@ class Pretended:
 
 
 class After:
-    """A request that is complete after so many seconds."""
+    """A request that is complete after ``seconds``."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
@@ -129,7 +129,7 @@ def test_an_ended_rank_ends_the_wait() -> None:
 
 
 def test_the_end_of_a_rank_is_news_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for them may not be able to look for long, where other programs have the processor."""
+    """A waiting rank may read states rarely, where other programs use the processor."""
     monkeypatch.setattr(_long_wait, "_LAST_LOOK_SECONDS", 0.01)
     ranks, states = rank_0(abort=99)
     states.others[1] = RankState("ended", "")
@@ -165,10 +165,10 @@ def test_ranks_that_wait_for_each_other_are_an_error_before_the_deadline() -> No
 @pytest.mark.parametrize(
     "other",
     [
-        waits_there({11: 5, 22: 7}),  # was here, and has been stopped before it could say so
-        waits_there({22: 7}, complete=False),  # its table has no room for this line
-        waits_there({11: 4, 22: 7}, ranks=(1, 2)),  # for a third one, which may come
-        RankState("waiting", "bucket 2", calls=Report(None, {11: 4, 22: 7}, True)),  # another thread of its may come
+        waits_there({11: 5, 22: 7}),  # was here, but was stopped before it could report
+        waits_there({22: 7}, complete=False),  # its table has no room for the line of HERE
+        waits_there({11: 4, 22: 7}, ranks=(1, 2)),  # waits for a third rank, which may come
+        RankState("waiting", "bucket 2", calls=Report(None, {11: 4, 22: 7}, True)),  # another of its threads may come
         RankState("running", "", calls=Report((), {11: 4}, True)),
     ],
 )
@@ -291,7 +291,7 @@ def test_an_interrupted_wait_is_given_up_too() -> None:
 
 
 def test_a_machine_that_does_not_answer_is_named() -> None:
-    """Whatever its ranks said last: that they wait here, or work alone without a deadline."""
+    """The last states of its ranks do not matter: waiting here, or working alone without a deadline."""
     ranks, states = rank_0(size=4)
     states.others[1] = RankState("waiting", "step 1", host="node1")
     states.others[2] = RankState("waiting", "step 1", host="node2", answers=False)
@@ -357,7 +357,7 @@ def test_a_blocking_call_that_returns_is_nothing() -> None:
 def test_who_is_lost() -> None:
     ranks, states = rank_0(size=4)
     assert ranks.lost() == ""
-    states.others[1] = RankState("running", "", looked=time.time() - 30, process=RUNS)  # in a call that holds Python
+    states.others[1] = RankState("running", "", looked=time.time() - 30, process=RUNS)  # in a call that holds the GIL
     assert ranks.lost() == ""
     states.others[1] = RankState("running", "", looked=time.time() - 30)
     states.others[2] = RankState("ended", "", looked=time.time() - 30)

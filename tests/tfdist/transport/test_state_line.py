@@ -1,4 +1,4 @@
-"""What a rank says of itself in shared memory."""
+"""The state that a rank writes to shared memory."""
 
 from __future__ import annotations
 
@@ -81,6 +81,6 @@ def test_a_number_that_is_being_written_is_not_read() -> None:
     memory, rank = line()
     rank.enter(7, 1)
     table = memory.view(np.int64)
-    table[np.flatnonzero(table == 7)[0] + 1] = 2  # and not yet what stands for both
+    table[np.flatnonzero(table == 7)[0] + 1] = 2  # their exclusive or is not written yet
     state = rank.read()
     assert state is not None and state.calls.entered == {} and not state.calls.complete

@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process: what is collective can be tried without MPI."""
+"""Ranks as threads of one process, for tests of collective code without MPI."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPS: dict[str, Callable[[list[np.ndarray]], Any]] = {"min": np.minimum.reduce, 
 
 
 class ThreadChannel(OneProcess):
-    """What some of ``interfaces.Channel`` does, between threads."""
+    """Some operations of ``interfaces.Channel``, between threads."""
 
     def __init__(self, rank: int, board: list[Any], barrier: threading.Barrier) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class ThreadChannel(OneProcess):
 
 
 def on_ranks(size: int, function: Callable[[ThreadChannel], Value]) -> list[Value | Exception]:
-    """What each rank's call returns, or raises; a rank that waits for one that does not come fails after 10 s."""
+    """Return the result or exception of each rank; a rank that waits for a missing rank fails after 10 s."""
     board: list[Any] = [None] * size
     barrier = threading.Barrier(size, timeout=10)
 

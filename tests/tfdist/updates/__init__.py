@@ -1,1 +1,1 @@
-"""What becomes of gradients between a training step and its next."""
+"""What happens to gradients between the training steps."""

@@ -1,4 +1,4 @@
-"""tfdist.updates.accumulation: what steps bring to one collective, and when it is due."""
+"""tfdist.updates.accumulation: gradients of several steps in one collective, and the steps that run it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ F4 = np.dtype(np.float32)
 
 
 def sums(steps: int, *dtypes: Any) -> GradientAccumulator:
-    """For an exchange of one tensor of each dtype."""
+    """Return an accumulator with an exchange of one tensor for each dtype."""
     exchanges = [inside.all_reduce(f"bucket {n}", "mean", dtype, (2,)) for n, dtype in enumerate(dtypes)]
     return GradientAccumulator("a test", exchanges, steps, inside.job())
 
 
 def step(one: GradientAccumulator, *values: Sequence[float]) -> list[np.ndarray] | None:
-    """What is exchanged in a step that brings these, one array to each exchange; None: nothing is."""
+    """Add one array to each exchange; return the arrays that this step exchanges, or None if there are none."""
     brought = [one.bring(number, [np.array(value, F4)]) for number, value in enumerate(values)]
     assert all((one.nothing(number) is None) == one.due for number in range(len(values)))
     return [arrays[0] for arrays in brought if arrays is not None] or None
@@ -57,9 +57,9 @@ def test_the_last_steps_of_an_epoch_are_weighted_by_what_they_hold() -> None:
 
 
 def test_narrow_gradients_are_added_in_float32_and_rounded_once() -> None:
-    one = sums(256, ml_dtypes.bfloat16)
+    one = sums(512, ml_dtypes.bfloat16)
     found = None
-    for _ in range(256):  # in bfloat16 256 ones and a half would be 256, and so would 255 ones more
+    for _ in range(512):  # sums in bfloat16 would stop at 256
         found = step(one, [1.0, 1.0 + 2.0**-7])
     assert found is not None and found[0].dtype == ml_dtypes.bfloat16
     np.testing.assert_array_equal(found[0].astype(F4), [1.0, 1.0 + 2.0**-7])

@@ -1,4 +1,4 @@
-"""When norms that grow are taken for divergence."""
+"""When growing norms count as divergence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def said(norms: list[float]) -> dict[int, str]:
 def test_norms_of_a_training_are_none() -> None:
     random = np.random.RandomState(1)
     assert not said(list(np.exp(random.normal(0, 1, 2000))))
-    assert not said(list(np.linspace(0.1, 50, 4000)))  # that grow slowly
+    assert not said(list(np.linspace(0.1, 50, 4000)))  # slow growth
 
 
 def test_one_bad_window_is_none() -> None:
@@ -46,7 +46,7 @@ def test_norms_that_are_not_finite(norm: float) -> None:
 def test_each_update_that_is_not_finite_ends_training_and_some_are_told(
     action: str, ended: list[int], told: int
 ) -> None:
-    """A script that catches the error and goes on gets it again; warnings come at the first, second, fourth …"""
+    """A script that continues after the error gets it again; warnings come at update 1, 2, 4 …"""
     job: Any = SimpleNamespace(
         switches=SimpleNamespace(settings=dataclasses.replace(Settings(), divergence=action), rewrites=True)
     )

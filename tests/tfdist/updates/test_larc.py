@@ -1,4 +1,4 @@
-"""LARC in one process; on ranks: multirank/cases_larc.py."""
+"""LARC in one process. On several ranks: multirank/cases_larc.py."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_nothing_to_go_by() -> None:
 
 
 def test_rows_that_occur_twice_count_once() -> None:
-    """(3, 0) and (3, 8) for row 1 are (6, 8), whose norm is 10."""
+    """(3, 0) and (3, 8), both for row 1, add up to (6, 8) with the norm 10."""
     rows = tf.IndexedSlices(tf.constant([[3.0, 0.0], [3.0, 8.0]]), tf.constant([1, 1]), tf.constant([3, 2]))
     (found,) = tfdist.larc_gradients([rows], [variable()], None, eta=0.2, mode="scale")
     assert isinstance(found, tf.IndexedSlices)
@@ -59,7 +59,7 @@ def test_rows_that_occur_twice_count_once() -> None:
 
 
 def test_half_precision_does_not_overflow() -> None:
-    """300 ** 2 is more than float16 has."""
+    """300 ** 2 is above the range of float16."""
     (found,) = tfdist.larc_gradients(
         [tf.constant([300.0, 400.0], tf.float16)], [variable([300.0, 400.0], tf.float16)], None, 0.5, "scale"
     )
@@ -71,7 +71,7 @@ def test_sessions_fit_and_tapes_are_what_numpy_does() -> None:
 
 
 def updated(optimizer: Any, *gradients: np.ndarray) -> np.ndarray:
-    """The variable after steps with these gradients."""
+    """Return the variable after a step with each gradient."""
     weights = keras.Variable(W, dtype="float32")
     for gradient in gradients:
         optimizer.apply_gradients([(tf.constant(gradient, tf.float32), weights)])
@@ -79,7 +79,7 @@ def updated(optimizer: Any, *gradients: np.ndarray) -> np.ndarray:
 
 
 def test_keras_clips_before() -> None:
-    """Clipped to |g| = 1: the rate is 0.1 * 5 / 1, and 0.5 / 0.25 is not clipped."""
+    """Keras clips to |g| = 1 first: LARC's rate is 0.1 * 5 / 1, above the optimizer's 0.25, so the factor is 1."""
     optimizer = tfdist.larc(keras.optimizers.SGD(0.25, clipnorm=1.0), eta=0.1)
     np.testing.assert_allclose(updated(optimizer, G), W - 0.25 * G / 10, rtol=1e-6)
     assert optimizer.learning_rate == 0.25
@@ -102,7 +102,7 @@ def test_keras_unscales_before() -> None:
     np.testing.assert_allclose(updated(optimizer, 64 * G), expected, rtol=1e-6)
     dynamic = keras.optimizers.LossScaleOptimizer(
         tfdist.larc(keras.optimizers.SGD(0.25, loss_scale_factor=2.0), eta=0.1, mode="scale"), initial_scale=64.0
-    )  # (which takes the fixed factor out)
+    )  # LossScaleOptimizer removes the fixed factor
     assert float(dynamic.scale_loss(2.0)) == 128
     weights = keras.Variable(W, dtype="float32")
     for overflow in (False, True):
@@ -127,7 +127,7 @@ def test_a_saved_model_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_session(tmp_path: Path) -> None:
-    """The rate may be a call; slots are the optimizer's, and in a checkpoint."""
+    """The rate may be callable; slots are the inner optimizer's, and checkpoints contain them."""
     with tf.Graph().as_default(), v1.Session() as session:
         weights = v1.get_variable("w", initializer=tf.constant(W, tf.float32), use_resource=True)
         inner = v1.train.MomentumOptimizer(lambda: 0.25, 0.9)
@@ -140,7 +140,7 @@ def test_a_session(tmp_path: Path) -> None:
         assert optimizer.get_slot_names() == ["momentum"] and optimizer.variables() == inner.variables()
         np.testing.assert_allclose(session.run(optimizer.get_slot(weights, "momentum")), update, rtol=1e-6)
         slot, value = optimizer.get_slot(weights, "momentum"), session.run(weights)
-        # A checkpoint of the optimizer alone is one of both, before there are slots and after.
+        # LARC and its inner optimizer share checkpoints, which restore before and after slots are created.
         path = v1.train.Checkpoint(optimizer=inner, w=weights).save(str(tmp_path / "c"), session)
         session.run([slot.initializer, weights.initializer])
         v1.train.Checkpoint(optimizer=optimizer, w=weights).restore(path).assert_consumed().run_restore_ops()
@@ -156,12 +156,12 @@ def test_a_session(tmp_path: Path) -> None:
 
 
 def factor_of_clip(eta: float, rate: float) -> float:
-    """Of W and G."""
+    """Return the factor for W and G in mode ``clip``."""
     return min(eta * 5 / 10 / rate, 1)
 
 
 class HiddenRate(v1.train.Optimizer):  # type: ignore[misc, name-defined]
-    """One that keeps its rate to itself."""
+    """An optimizer with a hidden learning rate."""
 
     def __init__(self) -> None:
         super().__init__(False, "Silent")

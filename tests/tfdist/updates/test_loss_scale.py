@@ -1,4 +1,4 @@
-"""Loss scales against the loops of the papers, on recorded gradients; and their limits."""
+"""Loss scales, against the papers' loops on recorded gradients; and their limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfdist.updates.loss_scaling import LossScaling
 
 
 def recorded(seed: int, number: int = 6000) -> list[float]:
-    """The largest gradients of updates, whose size drifts; some overflow."""
+    """Return the largest gradient of each update; the sizes drift, and some overflow."""
     random = np.random.RandomState(seed)
     drift = np.cumsum(random.normal(0, 0.03, number))
     largest = np.exp2(-6 + drift + random.normal(0, 0.7, number))
@@ -28,7 +28,7 @@ def recorded(seed: int, number: int = 6000) -> list[float]:
 
 
 def followed(name: str, largest: Sequence[float], batches: int = 1, tolerance: float = 0.0) -> list[float]:
-    """The scales after each."""
+    """Return the scale after each update."""
     how = loss_scale.of(name, batches, tolerance)
     state, scales = LossScaleState(how.first), []
     for value in largest:
@@ -51,7 +51,7 @@ def backoff(largest: Sequence[float]) -> list[float]:
 
 
 def window(largest: Sequence[float], batches: int, tolerance: float) -> list[float]:
-    """As the paper's program counts: iterations since the last overflow, and the last change."""
+    """Count as the paper's program does: iterations since the last overflow, and since the last change."""
     scale, scales = 2.0**7, []
     wide = int(2**14 / batches)
     last_overflow, last_change, overflows = -1, -1, 0
@@ -68,7 +68,7 @@ def window(largest: Sequence[float], batches: int, tolerance: float) -> list[flo
 
 
 def logmax(largest: Sequence[float]) -> list[float]:
-    """By sums with the weights written out."""
+    """Compute weighted means with explicit weights."""
     logs = np.log2(np.minimum(largest, 65504.0))
     scales = []
     for n in range(1, len(logs) + 1):
@@ -129,7 +129,7 @@ def test_counts() -> None:
 
 
 def test_a_window_is_of_all_batches_of_an_update() -> None:
-    """Of the ranks, and of the steps that are accumulated."""
+    """The batches of all ranks and of all accumulated steps."""
     values = dataclasses.replace(Settings(), loss_scale="window", loss_scale_tolerance=0.05, accumulate_steps=2)
     job: Any = SimpleNamespace(
         world=SimpleNamespace(size=4), switches=SimpleNamespace(settings=values, alone_depth=0, rewrites=True)

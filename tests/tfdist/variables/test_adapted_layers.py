@@ -1,4 +1,4 @@
-"""Which states of layers that were adapted are the same but for rounding."""
+"""Which states of adapted layers are equal except for rounding."""
 
 from __future__ import annotations
 

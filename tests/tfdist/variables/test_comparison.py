@@ -1,4 +1,4 @@
-"""What differs by rounding, and what by more."""
+"""Differences between replicas: rounding errors and larger ones."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_is_not_finite() -> None:
 
 
 class Pretended:
-    """What a rank holds, in arrays."""
+    """The variables of a rank, in arrays."""
 
     complete, identity = True, 0
 
@@ -95,7 +95,7 @@ class Channel(ThreadChannel):
 
 
 def settled(ranks: Sequence[Pretended], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What each rank says."""
+    """Return the error message of each rank; empty: no error."""
     monkeypatch.setattr(comparison, "announce", lambda message: None)
 
     def one(channel: ThreadChannel) -> str:

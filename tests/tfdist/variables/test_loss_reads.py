@@ -1,4 +1,4 @@
-"""Which variables a gradient is made of, looked up in a function's graph."""
+"""Which variables a gradient depends on, found in a function's graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When ranks compare what they hold."""
+"""The steps in which ranks compare their variables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tfdist.training.replica_check import LARGEST, Schedule, wanted
 
 
 def compared(setting: str, steps: int, powers: list[int]) -> list[int]:
-    """The steps in which they do, of which each comparison takes what the step before has left."""
+    """Return the steps with a comparison; each one compares the values that the previous step has left."""
     schedule, found = Schedule(setting), []
     for step in range(1, steps + 1):
         if schedule.due(step):
