@@ -291,6 +291,7 @@ MODULES: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "nmt.tune_search": _help,
     "pytest": _collected,
     "tests.multirank.runner": _cases,
+    "tests.plain_words": _as_it_stands,
 }
 SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/demo": _shell,
