@@ -1,6 +1,6 @@
-"""Runs the examples in docstrings of public names, on every rank: ``mpirun -n 2 python -m tests.docstring_examples``.
+"""Run the examples in docstrings of public names on every rank: ``mpirun -n 2 python -m tests.docstring_examples``.
 
-Each example has ``tf``, ``np``, ``keras`` and ``tfdist``, and nothing that another one has defined.
+Each example sees ``tf``, ``np``, ``keras`` and ``tfdist``, and no names of other examples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tfdist
 from tfdist import extend, schedules
 from tfdist import keras as tfdist_keras
 
-# They end the process, or need other calls around them: their examples are blocks that nobody runs.
+# They end the process, or need other calls around them: their examples are code blocks, which are not run.
 NOT_RUN = {
     *("abort", "uninstall", "join", "init", "ask_to_stop", "last_step"),
     *("use_reducer", "add_engine", "use_exchange"),
@@ -26,7 +26,7 @@ NOT_RUN = {
 
 
 def public() -> Iterator[tuple[str, Any]]:
-    """(name, object) of functions and classes that a script may use."""
+    """Yield (name, object) of the public functions and classes."""
     for module in (tfdist, schedules, tfdist_keras, extend):
         for name in getattr(module, "__all__", []):
             found = getattr(module, name)
@@ -35,7 +35,7 @@ def public() -> Iterator[tuple[str, Any]]:
 
 
 def examples() -> Iterator[doctest.DocTest]:
-    """Those of docstrings, a namespace each."""
+    """Yield the examples of docstrings, each with its own namespace."""
     finder = doctest.DocTestFinder(recurse=False)
     for name, found in public():
         names = {"tf": tf, "np": np, "keras": keras, "tfdist": tfdist}
@@ -43,10 +43,9 @@ def examples() -> Iterator[doctest.DocTest]:
 
 
 def main() -> None:
-    """Run all, print what differs, and exit with 1 if anything does."""
+    """Run all examples, print their differences, and exit with 1 if there are any."""
     runner = doctest.DocTestRunner(verbose=False)
     for test in examples():
-        test.globs = dict(test.globs)
         runner.run(test)
     print(f"{runner.tries} lines of examples, {runner.failures} failures")
     sys.exit(1 if runner.failures else 0)

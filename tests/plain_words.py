@@ -1,9 +1,9 @@
-"""Sentences that are too long, and words that hide what is meant, in documentation, docstrings, comments and messages.
+"""Plain words: find long sentences and vague words in documentation, docstrings, comments and messages.
 
-    python -m tests.plain_words [FILE ...]     # each offence as FILE:LINE, and their number
+    python -m tests.plain_words [FILE ...]     # prints each offence with FILE:LINE, and counts them
 
-A sentence has at most 25 words. What stands between backticks is one word. A table's cell, a list's item and a
-parameter's line begin a sentence of their own.
+A sentence has at most 25 words. Text between backticks is one word. A table's cell, a list's item and a parameter's
+line begin a new sentence.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import inspect
 import io
 import re
 import subprocess
@@ -20,14 +21,15 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.launch import ROOT
+from tests.readme_commands import prose
+
 MOST_WORDS = 25
-# "beside", "aside" and "meanwhile" do not say what runs at the same time as what: "in another thread", "while".
+# They do not say what runs at the same time: write "while", or "in another thread".
 VAGUE = re.compile(r"\b(beside|aside|meanwhile|what\b[^.;:]{0,40}\bof it)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])[)\"'*_]*(?:\s+|$)")
-_OF_WORDS = {"tests/plain_words.py", "tests/test_plain_words.py"}  # they name what they forbid
-_FEWEST_WORDS = 6  # of a string that is taken for a message
-_PART = re.compile(r"^\s*(?:[-*+|>]|\d+\.|#+|[\w*`.]+(?: \([^)]*\))?:)\s")  # a line that begins a sentence of its own
+_FEWEST_WORDS = 6  # shorter strings are no messages
+_PART = re.compile(r"^\s*(?:[-*+|>]|\d+\.|#+|[\w*`.]+(?: \([^)]*\))?:)\s")  # beginning of a new sentence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +37,9 @@ class Offence:
     """A sentence that breaks the rule.
 
     Attributes:
-      file: from the root.
-      line: where its text begins.
-      words: number of words; 0: a vague word is the reason.
+      file: path of the file, from the project's root.
+      line: line number at which the paragraph begins.
+      words: number of words of a long sentence; 0 if the reason is a vague word.
       text: the sentence.
     """
 
@@ -52,7 +54,7 @@ class Offence:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Those of running text, with what stands between backticks as one word."""
+    """Yield the sentences of a paragraph, with ``CODE`` in place of text between backticks."""
     plain = re.sub(r"``[^`]+``|`[^`]+`", "CODE", text)
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", plain)
     plain = re.sub(r"\b(e\.g|i\.e|cf|vs|et al)\.", r"\1", plain)
@@ -62,7 +64,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def paragraphs(text: str) -> Iterator[tuple[int, str]]:
-    """(offset of the first line, text) of each paragraph, item, cell and parameter."""
+    """Yield (offset of the first line, text) of each paragraph, list item, table cell and parameter."""
     begun, lines = 0, list[str]()
     for number, line in enumerate([*text.split("\n"), ""]):
         if (not line.strip() or _PART.match(line)) and lines:
@@ -80,28 +82,14 @@ def paragraphs(text: str) -> Iterator[tuple[int, str]]:
         lines.append(re.sub(r"^\s*(?:[-*+>]|\d+\.|#+)\s", "", line))
 
 
-def _without_code(text: str) -> str:
-    """Markdown or a docstring; lines keep their numbers."""
-    kept, fenced, blank, indented = [], False, True, False
-    for line in text.split("\n"):
-        if re.match(r"\s*```", line):
-            fenced = not fenced
-            kept.append("")
-            continue
-        indented = line.startswith("    ") and (blank or indented)
-        blank = not line.strip()
-        kept.append("" if fenced or indented else line)
-    return "\n".join(kept)
-
-
 def of_markdown(text: str) -> Iterator[tuple[int, str]]:
-    """(line, paragraph)."""
-    for offset, paragraph in paragraphs(_without_code(text)):
+    """Yield (line number, paragraph) of a Markdown text, without its code blocks."""
+    for offset, paragraph in paragraphs(prose(text)):
         yield offset + 1, paragraph
 
 
 def of_python(text: str, messages: bool) -> Iterator[tuple[int, str]]:
-    """(line, paragraph) of docstrings, comments and, if they are wanted, messages."""
+    """Yield (line number, paragraph) of docstrings, comments and, if ``messages`` is True, messages."""
     tree = ast.parse(text)
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = {
@@ -111,19 +99,13 @@ def of_python(text: str, messages: bool) -> Iterator[tuple[int, str]]:
     }
     for value in docstrings.values():
         assert isinstance(value, ast.Constant) and isinstance(value.value, str)
-        for offset, paragraph in paragraphs(_without_code(_unindented(value.value))):
+        for offset, paragraph in paragraphs(prose(inspect.cleandoc(value.value))):
             yield value.lineno + offset, paragraph
     yield from _comments(text)
     for node, said in _messages(tree) if messages else ():
         if id(node) not in docstrings:
             for offset, paragraph in paragraphs(said):
                 yield node.lineno + offset, paragraph
-
-
-def _unindented(docstring: str) -> str:
-    first, *rest = docstring.split("\n")
-    indent = min((len(line) - len(line.lstrip()) for line in rest if line.strip()), default=0)
-    return "\n".join([first, *(line[indent:] for line in rest)])
 
 
 def _comments(text: str) -> Iterator[tuple[int, str]]:
@@ -159,7 +141,7 @@ def _messages(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _is_program(said: str) -> bool:
-    """Whether a string is a program of several lines, for Python or a shell, and not text."""
+    """Return True if a string is a program of several lines, for Python or a shell."""
     if "\n" not in said.strip() or said.lstrip().startswith("#!") or "\\\n" in said:
         return "\n" in said.strip()
     with contextlib.suppress(SyntaxError):
@@ -168,12 +150,12 @@ def _is_program(said: str) -> bool:
 
 
 def offences(path: Path) -> Iterator[Offence]:
-    """Of one file."""
+    """Yield the offences of a file."""
     return offences_in(path.read_text(), str(path.relative_to(ROOT)))
 
 
 def offences_in(text: str, name: str) -> Iterator[Offence]:
-    """Of a text; the name says whether it is Markdown or Python."""
+    """Yield the offences of a text. The suffix of ``name`` tells Markdown from Python."""
     messages = not name.startswith("tests/")  # there most strings are programs, or match messages
     for line, paragraph in of_markdown(text) if name.endswith(".md") else of_python(text, messages):
         for sentence in sentences(paragraph):
@@ -185,10 +167,10 @@ def offences_in(text: str, name: str) -> Iterator[Offence]:
 
 
 def files() -> Sequence[Path]:
-    """Python and Markdown of the project."""
+    """Return the Python and Markdown files of the project, with scripts that have no suffix."""
     command = ["git", "ls-files", "-co", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    found = [ROOT / name for name in listed.split("\n") if name and name not in _OF_WORDS]
+    found = [ROOT / name for name in listed.split("\n") if name]
     return [path for path in found if path.is_file() and (path.suffix in (".py", ".md") or _is_script(path))]
 
 
@@ -201,7 +183,7 @@ def _is_script(path: Path) -> bool:
 
 
 def main() -> None:
-    """List the offences of some files, or of all."""
+    """Print the offences of the files in the arguments, or of all files."""
     chosen = [Path(name).resolve() for name in sys.argv[1:]] or files()
     found = [offence for path in chosen for offence in offences(path)]
     for offence in found:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,20 +38,35 @@ def layer_norm(x: Array, gamma: Array, beta: Array) -> Array:
 
 
 @dataclass
-class OracleModel:
-    """A model with given weights.
+class GivenWeights:
+    """What all oracles share: a model's architecture and its weights by name.
 
     Attributes:
-        architecture: architecture of the model.
-        weights: full variable name -> value.
+      architecture: architecture of the model.
+      weights: full variable name -> value.
     """
 
-    architecture: LSTMArchitecture
+    architecture: Any
     weights: Mapping[str, Array]
 
     def weight(self, name: str) -> Array:
         """Return the variable with this name below `dynamic_seq2seq`."""
         return np.asarray(self.weights[f"dynamic_seq2seq/{name}"], np.float64)
+
+    def output_layer(self) -> Array:
+        """Return the output layer's kernel [units, words]."""
+        if self.architecture.tie_embeddings == "none":
+            return self.weight("decoder/output_projection/kernel")
+        table = self.weights[self.architecture.target_embedding].astype(np.float64).T
+        narrowed = self.architecture.target_size != self.architecture.num_units
+        return self.weight("decoder/output_projection/kernel") @ table if narrowed else table
+
+
+@dataclass
+class OracleModel(GivenWeights):
+    """A recurrent model with given weights."""
+
+    architecture: LSTMArchitecture
 
     def cell(self, scope: str, x: Array, state: Layer) -> Layer:
         """Return one layer's state after it has read x."""
@@ -173,14 +189,6 @@ class OracleModel:
             states = self.zeros(a.num_decoder_layers)
         width = a.num_units if a.attention_architecture == "standard" else memory.shape[1]
         return OracleDecoding(self, memory, states, np.zeros(width))
-
-    def output_layer(self) -> Array:
-        """Return the output layer's kernel [units, words]."""
-        if self.architecture.tie_embeddings == "none":
-            return self.weight("decoder/output_projection/kernel")
-        table = self.weights[self.architecture.target_embedding].astype(np.float64).T
-        narrowed = self.architecture.target_size != self.architecture.num_units
-        return self.weight("decoder/output_projection/kernel") @ table if narrowed else table
 
     def loss(self, source: Sequence[int], target_in: Sequence[int], target_out: Sequence[int]) -> float:
         """Return the cross-entropy of one sentence, in nats."""

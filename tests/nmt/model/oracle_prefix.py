@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tests.nmt.model.oracle_model import log_softmax
+from tests.nmt.model.oracle_model import GivenWeights, log_softmax
 
 Array = np.ndarray
 
 
 @dataclass
-class PrefixOracle(ABC):
-    """A model with given weights, by their full names."""
-
-    architecture: Any
-    weights: Mapping[str, Array]
+class PrefixOracle(GivenWeights, ABC):
+    """A model without recurrence, with given weights."""
 
     @abstractmethod
     def encode(self, source: Sequence[int]) -> Any:
@@ -28,18 +25,6 @@ class PrefixOracle(ABC):
     @abstractmethod
     def decode(self, memory: Any, words: Sequence[int]) -> tuple[Array, Array | None]:
         """Return outputs [words, units] and the last word's attention; a language model has no memory."""
-
-    def weight(self, name: str) -> Array:
-        """Return the variable of this name below `dynamic_seq2seq`."""
-        return np.asarray(self.weights[f"dynamic_seq2seq/{name}"], np.float64)
-
-    def output_layer(self) -> Array:
-        """Return the kernel of the output layer, [units, words]."""
-        if self.architecture.tie_embeddings == "none":
-            return self.weight("decoder/output_projection/kernel")
-        table = self.weights[self.architecture.target_embedding].astype(np.float64).T
-        narrowed = self.architecture.target_size != self.architecture.num_units
-        return self.weight("decoder/output_projection/kernel") @ table if narrowed else table
 
     def start(self, source: Sequence[int]) -> Prefix:
         """Return a decoder that has written nothing yet."""
