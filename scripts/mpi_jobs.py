@@ -26,6 +26,11 @@ def mpirun() -> str:
     return shutil.which("mpirun", path=path) or sys.exit(f"{name}: mpirun is not on PATH; pip install mpich")
 
 
+def has_gpu() -> bool:
+    """Return whether programs that this process starts will find an NVIDIA GPU; opens no library."""
+    return os.path.exists("/dev/nvidia0") and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
+
+
 def environment(**more: str) -> dict[str, str]:
     """Return the environment variables of a job that runs this checkout."""
     return {**_OPEN_MPI, **os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", **more}

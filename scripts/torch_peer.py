@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.distributed import barrier, destroy_process_group, init_process_group
+from torch.distributed import barrier, destroy_process_group, get_world_size, init_process_group
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -51,7 +51,7 @@ class Translator(nn.Module):
         if int(lengths.min()) == time_steps:
             outputs, (h, c) = self.encoder(embedded)
         else:
-            packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths, enforce_sorted=False)
+            packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths.cpu(), enforce_sorted=False)
             outputs, (h, c) = self.encoder(packed)
             outputs, _ = nn.utils.rnn.pad_packed_sequence(outputs, total_length=time_steps)
         memory = outputs.transpose(0, 1).contiguous()
@@ -140,8 +140,11 @@ def main() -> None:
     parser.add_argument("--report", type=Path, required=True)
     options = parser.parse_args()
     rank = int(os.environ["RANK"])
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.set_default_device(device)
+    if device == "cpu":
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
     torch.set_num_threads(1)
     torch.manual_seed(0)
     init_process_group("gloo")
@@ -150,7 +153,7 @@ def main() -> None:
         own = Transformer(options.sizes, options.lengths[1], options.dropout)
     else:
         own = Translator(*options.sizes[:3], options.dropout)
-    model = DistributedDataParallel(own)
+    model = DistributedDataParallel(own) if get_world_size() > 1 else own
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(rank)
     batches = [random_batch(options) for _ in range(4)]
@@ -159,12 +162,13 @@ def main() -> None:
         source, lengths, target_in, target_out = batches[number % len(batches)]
         begin, processor_begin = time.perf_counter(), time.process_time()
         bfloat16 = options.precision == "bfloat16"
-        with torch.autocast("cpu", torch.bfloat16) if bfloat16 else contextlib.nullcontext():
+        with torch.autocast(device, torch.bfloat16) if bfloat16 else contextlib.nullcontext():
             loss = model(source, lengths, target_in, target_out)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
+        loss.item()  # waits for a GPU, as a program that prints its loss does
         seconds.append(time.perf_counter() - begin)
         processor_seconds.append(time.process_time() - processor_begin)
         words.append(2 * int(lengths.sum()))

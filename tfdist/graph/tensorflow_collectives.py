@@ -28,7 +28,6 @@ from tfdist.transport.interfaces import Group, PeerError, World
 
 _DTYPES = {tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64}
 _PLACE = "the addresses of TensorFlow's servers"
-_EVERYONE = 1  # the group key of all ranks
 _TOO_LATE = (
     "TFDIST_ENGINE={} on rank {}: TensorFlow has executed something before the import of tfdist, and cannot connect to "
     "the other ranks any more. Import tfdist first"
@@ -81,7 +80,7 @@ class TensorFlowCollectives(GraphExchange):
         self._lost: PeerError | None = None
         self._nccl = self.compiled = settings.engine == NCCL
         self.name = "NCCL" if self._nccl else "TensorFlow's collectives"
-        self._keys: dict[int, Sequence[int]] = {_EVERYONE: job.world.ranks}
+        self._keys: dict[int, tuple[int | str, ...]] = {}
         environment.set_default("TF_GRPC_REUSE_PORT", "1")  # tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc
         own, self._ports = self._say(settings.engine, settings.interface)
         ranks: list[_Own] = [_Own(*one) for one in job.world.control.all_gather_object(tuple(own), _PLACE)]
@@ -143,14 +142,19 @@ class TensorFlowCollectives(GraphExchange):
         return collective_ops.all_reduce(tensor, group.size, self._key(group), key, self._nccl)
 
     def _key(self, group: Group) -> int:
-        """Return a number for these ranks, which each of them computes without a message."""
-        if group is self._world:
-            return _EVERYONE
-        key = zlib.crc32(repr(tuple(group.ranks)).encode()) >> 1
-        if tuple(self._keys.setdefault(key, group.ranks)) != tuple(group.ranks):
+        """Return a number for these ranks, which each of them computes without a message.
+
+        XLA makes its own communicator of NCCL for the same ranks. A group key has one NCCL id, which is good for one
+        communicator (tensorflow/core/common_runtime/collective_param_resolver_local.cc). So XLA has its own group key.
+        """
+        graph = function_state.current()
+        of_xla = graph is not None and bool(function_state.compiled_as(graph))
+        ranks: tuple[int | str, ...] = (*group.ranks, "XLA") if of_xla else tuple(group.ranks)
+        key = zlib.crc32(repr(ranks).encode()) >> 1
+        if (known := self._keys.setdefault(key, ranks)) != ranks:
             raise SettingsError(
-                f"ranks {list(group.ranks)} and {list(self._keys[key])} have the same group key, {key}, and cannot "
-                "both exchange by TensorFlow's collectives: leave TFDIST_ENGINE out"
+                f"ranks {list(ranks)} and {list(known)} have the same group key, {key}, and cannot both exchange by "
+                "TensorFlow's collectives: leave TFDIST_ENGINE out"
             )
         return key
 

@@ -40,6 +40,7 @@ class LSTMCell(Cell):
             lift = np.repeat([0.0, 0.0, forget_bias, 0.0], num_units)
             gates = Product(ahead_size, inside_size + num_units, 4 * num_units, bias=0.0, lift=lift)
         super().__init__(num_units, [gates], device)
+        self.gates = gates
 
     def _advance(self, products: Sequence[Multiply], inside: tf.Tensor | None, state: LSTMState) -> LSTMState:
         (gates,) = products

@@ -1,4 +1,4 @@
-"""Recurrence: loops over time. This is the model's only module with a while loop.
+"""Recurrence: loops over time, or cuDNN's LSTM on a GPU. This is the model's only module with a while loop.
 
 All tensors are time-major, [time, batch, ...]. The code works with both versions of TensorFlow's control flow.
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from nmt.model.lstm import cudnn
 from nmt.model.lstm.recurrent_cell import Cell, CellState
 from nmt.model.parts.dropout import Dropout
 
@@ -70,7 +71,10 @@ def run_layer(cell: Cell, inputs: tf.Tensor, state: CellState) -> tf.Tensor:
     Returns:
         outputs [time, batch, num_units].
     """
-    (outputs,), _ = _loop(cell, inputs, state, lambda after: [after.h])
+    if cudnn.runs(cell):
+        outputs, _ = cudnn.run(cell, inputs, tf.fill([tf.shape(inputs)[1]], tf.shape(inputs)[0]), state)
+    else:
+        (outputs,), _ = _loop(cell, inputs, state, lambda after: [after.h])
     return outputs
 
 
@@ -104,6 +108,8 @@ class Reader:
         Returns:
             the outputs [time, batch, num_units], zero past the end, and the state after each sentence's last word.
         """
+        if cudnn.runs(cell):
+            return self._by_cudnn(cell, inputs)
         parts, _ = _loop(cell, inputs, self._zeros(cell), list)
         with tf.device(cell.device):
             last = tf.maximum(self._lengths - 1, 0)
@@ -118,8 +124,19 @@ class Reader:
         The padding comes first, and the state stays zero there. So each sentence starts at its own last word, and no
         sentence has to be reversed.
         """
+        if cudnn.runs(cell):
+            with tf.device(cell.device):
+                outputs, state = self._by_cudnn(cell, tf.reverse_sequence(inputs, self._lengths, 0, 1))
+                return tf.reverse_sequence(outputs, self._lengths, 0, 1), state
         (outputs,), last = _loop(cell, inputs, self._zeros(cell), lambda after: [after.h], self._mask)
         return outputs, last
+
+    def _by_cudnn(self, cell: Cell, inputs: tf.Tensor) -> tuple[tf.Tensor, CellState]:
+        with tf.device(cell.device):
+            # cuDNN has no sentences of length 0: it reads one padding word of theirs, which is then taken out.
+            outputs, state = cudnn.run(cell, inputs, tf.maximum(self._lengths, 1), self._zeros(cell))
+            there = tf.cast(self._lengths > 0, inputs.dtype)[:, None]
+            return self.within(outputs), tf.nest.map_structure(lambda part: part * there, state)
 
     def _zeros(self, cell: Cell) -> CellState:
         return cell.zero_state(tf.size(self._lengths))

@@ -65,6 +65,9 @@ class Product:
 
     Attributes:
         fed_size: width of the part fed inside the loop.
+        ahead: kernel of the part known ahead, [ahead_size, width].
+        inside: kernel of the part fed inside the loop, [fed_size, width].
+        bias: b with its lift, [width]; None without a bias.
     """
 
     def __init__(
@@ -81,19 +84,19 @@ class Product:
         self._width = width
         kernel = tf.compat.v1.get_variable(name, [ahead_size + fed_size, width])
         # The gradient of one split is one concatenation; the gradients of two slices would pad each to the full size.
-        self._ahead, self._inside = tf.split(kernel, [ahead_size, fed_size])
-        self._for_search = loop_kernel.for_search(self._inside)
-        self._bias: tf.Tensor | None = None
+        self.ahead, self.inside = tf.split(kernel, [ahead_size, fed_size])
+        self._for_search = loop_kernel.for_search(self.inside)
+        self.bias: tf.Tensor | None = None
         if bias is not None:
             start = tf.compat.v1.constant_initializer(bias)
-            self._bias = tf.identity(tf.compat.v1.get_variable("bias", [width], initializer=start))
+            self.bias = tf.identity(tf.compat.v1.get_variable("bias", [width], initializer=start))
             if lift is not None:
-                self._bias += tf.constant(lift, self._bias.dtype)
+                self.bias += tf.constant(lift, self.bias.dtype)
 
     @property
     def dtype(self) -> tf.DType:
         """dtype of kernel and bias."""
-        return self._inside.dtype
+        return self.inside.dtype
 
     def project(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return the product of the part known ahead, with the bias: [..., ahead_size] -> [..., width].
@@ -102,11 +105,11 @@ class Product:
         """
         # oneDNN's fused product aborts the process on matrices of no width.
         if self._ahead_size:
-            rows = tf.matmul(tf.reshape(inputs, [-1, self._ahead_size]), self._ahead)
+            rows = tf.matmul(tf.reshape(inputs, [-1, self._ahead_size]), self.ahead)
         else:
             rows = tf.zeros(tf.stack([tf.reduce_prod(tf.shape(inputs)[:-1]), self._width]), self.dtype)
-        if self._bias is not None:  # the gradient of `+` sums seven times slower
-            rows = tf.nn.bias_add(rows, self._bias)
+        if self.bias is not None:  # the gradient of `+` sums seven times slower
+            rows = tf.nn.bias_add(rows, self.bias)
         projected = tf.reshape(rows, tf.concat([tf.shape(inputs)[:-1], [self._width]], 0))
         projected.set_shape(inputs.shape[:-1].concatenate([self._width]))
         return projected
@@ -117,7 +120,7 @@ class Product:
 
     def in_loop(self) -> LoopKernel:
         """Return the kernel of the part inside the loop, for one loop."""
-        return LoopKernel(self._inside)
+        return LoopKernel(self.inside)
 
 
 class Cell(ABC):
@@ -131,9 +134,11 @@ class Cell(ABC):
     Attributes:
         num_units: width of each part of the state.
         device: name of the device of its variables and operations.
+        gates: the product of a plain LSTM, which cuDNN computes, too; None for other cells.
     """
 
     state_type: ClassVar[type[Any]] = LSTMState
+    gates: Product | None = None
 
     def __init__(self, num_units: int, products: Sequence[Product], device: str) -> None:
         self.num_units = num_units
