@@ -1,7 +1,7 @@
 """CUDA copies: the bytes that this process copies between the host and its GPUs, counted by CUPTI's activity records.
 
-Source: NVIDIA's CUPTI documentation, "CUPTI Activity API"; the records are `CUpti_ActivityMemcpy` of cupti_activity.h,
-whose first fields are the same in all versions: kind (uint32), kind of copy (uint8), three more bytes, bytes (uint64).
+Source: NVIDIA's CUPTI documentation, "CUPTI Activity API". The records are `CUpti_ActivityMemcpy` of cupti_activity.h.
+Their first fields are the same in all versions: kind (uint32), kind of copy (uint8), three more bytes, bytes (uint64).
 """
 
 from __future__ import annotations

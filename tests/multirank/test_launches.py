@@ -1,4 +1,4 @@
-"""If a case ends its job, the cases after it run in another job."""
+"""Launches name existing cases; if a case ends its job, the cases after it run in another job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.launch import Finished
 from tests.multirank import launches
-from tests.multirank.launches import Launch, results
+from tests.multirank.launches import LAUNCHES, Launch, case_names, results
 
 
 @pytest.fixture
@@ -34,6 +34,13 @@ def begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
 
 
 LAUNCH = Launch("a test", 2, ())
+
+
+@pytest.mark.parametrize("launch", LAUNCHES.values(), ids=lambda launch: launch.name)
+def test_each_beginning_is_that_of_a_case(launch: Launch) -> None:
+    """A renamed case must not leave a launch, or return to it, unnoticed."""
+    beginnings = launch.wanted + launch.long + launch.meaningless + launch.more
+    assert not [one for one in beginnings if not any(name.startswith(one) for name in case_names())]
 
 
 def test_those_behind_it_get_another_job(begun: list[list[str]]) -> None:

@@ -1,0 +1,187 @@
+"""Mutants: leaves out one hook or one divisor after the other, and shows which tests fail then.
+
+    python -m tests.mutants [part of a mutant's name ...] [--list]
+
+Each mutant is a copy of the checkout in which one statement is replaced. The tests of its row must fail; a mutant that
+survives is a gap in the tests. All mutants take a quarter of an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT_SECONDS = 600
+_TWO = "tests/multirank/test_two_ranks.py"
+_SETTINGS = {"TFDIST_STALL_SECONDS": "5", "TFDIST_STALL_ABORT_SECONDS": "20"}  # a mutant may let a rank wait
+
+
+class Mutant(NamedTuple):
+    """A change of one file, and the tests that must fail.
+
+    Attributes:
+        name: description of the change.
+        path: file below ``tfdist``.
+        old: text of the smallest statement to leave out; or text to replace.
+        tests: expression of pytest's ``-k`` for the cases on two ranks; or a test's path.
+        new: replacement for ``old`` inside its line; None leaves the whole statement out.
+    """
+
+    name: str
+    path: str
+    old: str
+    tests: str
+    new: str | None = None
+
+
+def _hook(name: str, path: str, old: str, tests: str) -> Mutant:
+    return Mutant(f"no hook of {name}", f"hooks/{path}.py", old, tests)
+
+
+MUTANTS = (
+    _hook("TensorFlow's apply_gradients", "optimizers", "replace_in_tree(tf_optimizer.Optimizer", "cases_law"),
+    _hook("Keras's apply", "optimizers", 'BaseOptimizer, "apply"', "cases_keras and optimizers"),
+    _hook("Keras's build", "optimizers", 'BaseOptimizer, "build"', "cases_keras or cases_restored"),
+    _hook("tf_keras's optimizers", "optimizers", '"tf_keras.src.optimizers.optimizer"', "cases_tf_keras"),
+    _hook("tf_keras's legacy optimizers", "optimizers", "legacy.optimizer_v2", "cases_tf_keras or cases_keywords"),
+    Mutant(
+        "optimizers' variables are not shared",
+        "hooks/optimizers.py",
+        'share_new("the building of an optimizer")',
+        "cases_keras or cases_restored or cases_replicas",
+    ),
+    _hook("variables_initializer", "sessions", '"variables_initializer"', "cases_variables"),
+    _hook("session.run", "sessions", 'replace(base, "run"', "cases_variables or cases_law"),
+    _hook("make_callable", "sessions", '"make_callable"', "cases_variables or cases_sessions"),
+    _hook("Keras's callables", "sessions", '"_make_callable_from_options"', "cases_sessions"),
+    _hook(
+        "monitored sessions", "sessions", 'ChiefSessionCreator, "create_session"', "cases_variables or cases_sessions"
+    ),
+    _hook("workers' sessions", "sessions", 'WorkerSessionCreator, "create_session"', "a_session_of_a_worker"),
+    _hook("a monitored session's end", "sessions", '"_close_internal"', "cases_local_sgd"),
+    _hook("tf.gradients", "gradients", '"_GradientsHelper"', "cases_law"),
+    _hook("tape.gradient", "gradients", 'GradientTape, "gradient"', "cases_programs"),
+    _hook("tape.jacobian", "gradients", 'GradientTape, "jacobian"', "cases_derivatives or cases_writes"),
+    _hook("tf.hessians", "gradients", '"hessians", hessians', "cases_derivatives or cases_writes"),
+    _hook("jvp", "gradients", 'ForwardAccumulator, "jvp"', "cases_derivatives"),
+    _hook("a function's call", "functions", "patches.replace(\n        concrete_function", "cases_programs"),
+    _hook("operations that write", "functions", '"_create_op_internal"', "cases_writes or cases_programs"),
+    _hook(
+        "conditions", "functions", 'replace(cond_v2, "cond_v2"', "cases_law or cases_variables or cases_accumulation"
+    ),
+    _hook("restored variables", "functions", '"shape_safe_assign_variable_handle"', "cases_restored or cases_writes"),
+    _hook("fit", "keras_fit", 'owner, "fit", fit.fit', "cases_keras"),
+    _hook("make_train_function", "keras_fit", 'owner, "make_train_function"', "cases_keras"),
+    _hook("stop_training", "keras_fit", 'assign(owner, "stop_training"', "cases_keras or cases_stop or cases_replicas"),
+    _hook("the epoch's iterator", "keras_fit", "TFEpochIterator", "uneven or cases_keras or cases_replicas"),
+    _hook("adapt", "keras_fit", 'getattr(module, name), "adapt"', "layers_that_were_adapted"),
+    _hook("synchronised batch normalisation", "batch_normalization", '"_compute_moments_sync"', "cases_batch"),
+    _hook("moments with a mask", "batch_normalization", 'BatchNormalization, "_moments"', "cases_batch"),
+    _hook("Saver.save", "checkpoints", 'saver.Saver, "save"', "cases_local_sgd or cases_int8 or cases_saves"),
+    _hook("Saver.restore", "checkpoints", 'saver.Saver, "restore"', "cases_local_sgd or cases_loss_scale"),
+    _hook("moving averages", "moving_averages", 'ExponentialMovingAverage, "apply"', "cases_accumulation"),
+    _hook("os._exit", "exit_code", 'replace(os, "_exit"', "tests/tfdist/test_absent_ranks.py"),
+    Mutant("no divisor of sums", "engine/arrival.py", "1 / divisor", "cases_law or cases_engine", "1.0"),
+    Mutant(
+        "no divisor of rows",
+        "engine/sparse_rows.py",
+        "reduce_ops.scale(total, divisor)",
+        "cases_engine or cases_law or cases_keras",
+    ),
+    Mutant(
+        "no divisor of rows in shared memory",
+        "engine/_direct_rows.py",
+        "reduce_ops.scale(sums, divisor)",
+        "cases_engine or cases_law or cases_keras",
+    ),
+    Mutant(
+        "no divisor in the graph",
+        "graph/graph_exchange.py",
+        "1 / group.size",
+        "tests/multirank/test_layouts.py -k collectives",
+        "1.0",
+    ),
+)
+
+
+def mutated(text: str, mutant: Mutant) -> str:
+    """Return a file's text with the mutant's change at each place."""
+    if mutant.old not in text:
+        raise ValueError(f"{mutant.path} has no {mutant.old!r} any more: change the mutant {mutant.name!r}")
+    if mutant.new is not None:
+        return text.replace(mutant.old, mutant.new)
+    lines = text.splitlines()
+    for statement in reversed(list(_smallest(ast.parse(text), text, mutant.old))):
+        first, last = statement.lineno - 1, statement.end_lineno or statement.lineno
+        lines[first:last] = [" " * statement.col_offset + "pass"]
+    return "\n".join(lines) + "\n"
+
+
+def _smallest(tree: ast.AST, text: str, part: str) -> Iterator[ast.stmt]:
+    """Yield the statements whose source has the part, and that have no smaller such statement."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt) and part in (ast.get_source_segment(text, node) or ""):
+            inner = [n for n in ast.walk(node) if isinstance(n, ast.stmt) and n is not node]
+            if not any(part in (ast.get_source_segment(text, n) or "") for n in inner):
+                yield node
+
+
+def failures(mutant: Mutant, copy: Path) -> str:
+    """Run the mutant's tests in a copy of the checkout, and return pytest's last line."""
+    path = copy / "tfdist" / mutant.path
+    original = path.read_text()
+    selected = mutant.tests.split() if mutant.tests.startswith("tests/") else [_TWO, "-k", mutant.tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *selected]
+    variables = {**os.environ, **_SETTINGS, "PYTHONPATH": str(copy), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    try:
+        path.write_text(mutated(original, mutant))
+        done = subprocess.run(
+            command, cwd=copy, env=variables, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"not ended after {TIMEOUT_SECONDS} s"
+    finally:
+        path.write_text(original)
+    return (done.stdout.strip().splitlines() or ["no output"])[-1].strip("= ")
+
+
+def main() -> None:
+    """Try the chosen mutants, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="parts of the names of the mutants to try")
+    parser.add_argument("--list", action="store_true", help="only check that each mutant's text is there")
+    options = parser.parse_args()
+    chosen = [m for m in MUTANTS if not options.names or any(part in m.name for part in options.names)]
+    survived = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy"
+        for name in ("tfdist", "nmt", "tests", "scripts", "setup.cfg", "pyproject.toml"):
+            take = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            take(ROOT / name, copy / name)
+        for mutant in chosen:
+            if options.list:
+                mutated((copy / "tfdist" / mutant.path).read_text(), mutant)
+                continue
+            start = time.monotonic()
+            found = failures(mutant, copy)
+            caught = "failed" in found or "not ended" in found or "error" in found
+            survived += not caught
+            print(f"| {mutant.name} | {'caught' if caught else '**survived**'} | {found} |", flush=True)
+            print(f"  {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+    print(f"{len(chosen)} mutants, {survived} survived")
+    sys.exit(bool(survived))
+
+
+if __name__ == "__main__":
+    main()
