@@ -96,6 +96,8 @@ _SLOW = (
     *_of("law", "reference", "subclasses"),
     *_of("ddl", "reduced_gradients", "metrics"),
     *_of("engine", "random", "law_with"),
+    *_of("apart", "in_fit_of_tf_keras"),
+    *_of("larc", "larc_scales"),
     "cases_int8.",  # no exchange passes between machines
 )
 
@@ -125,9 +127,22 @@ _LAUNCHES = (
         "3",  # slow on two cores
         3,
         _BY_RANKS,
-        # A rank's memory depends little on the number of ranks, and the rest less than similar cases.
+        # A rank's memory depends little on the number of ranks, "nodes of two and one" has three ranks, and the rest
+        # depends less on the number than similar cases.
         long=(
-            *_of("engine", "memory", "many", "random", "law_with"),
+            *_of(
+                "engine",
+                "memory",
+                "many",
+                "random",
+                "law_with",
+                "every",
+                "large",
+                "rows_are",
+                "sparse_settings",
+                "join",
+            ),
+            *_of("engine", "compressed"),
             *_of("law", "clipped", "reference", "subclasses"),
             *_of("variables", "monitored", "aliases", "several", "rank_0_restores", "first_step"),
         ),
@@ -152,6 +167,7 @@ _LAUNCHES = (
             "accumulation",
             "variations",
             "sessions_with",
+            "fit_and",
             "steps_inside",
             "rows",
             "two",
@@ -165,7 +181,12 @@ _LAUNCHES = (
         "two nodes of two",
         4,
         (*_ADDING, *_of("law", "large", "clipped"), *_of("accumulation", "two", "rows"), "cases_int8."),
-        long=(*_of("engine", "every", "many", "random"), *_of("law", "clipped"), *_of("int8", "the_sum")),
+        long=(
+            *_of("engine", "every", "many", "random"),
+            *_of("law", "clipped"),
+            *_of("accumulation", "rows"),
+            *_of("int8", "the_sum"),
+        ),
         settings=(("TFDIST_NODE_SIZE", "2"), ("TFDIST_OPTIONS", "engine=direct,bucket_mb=0.001")),
         more=(*_SPARSE, "cases_law.", "cases_accumulation."),
     ),
@@ -173,7 +194,7 @@ _LAUNCHES = (
         "nodes of two and one",
         3,
         (*_ADDING, "cases_int8."),
-        long=_of("engine", "every", "many", "random"),
+        long=_of("engine", "every", "many", "random", "large"),
         settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT),
         more=_SPARSE,
     ),
