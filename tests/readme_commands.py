@@ -291,6 +291,7 @@ MODULES: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "nmt.tune_search": _help,
     "pytest": _collected,
     "tests.multirank.runner": _cases,
+    "tests.mutants": lambda program, arguments: _as_it_stands(program, (*arguments, "--list")),
     "tests.plain_words": _as_it_stands,
 }
 SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
