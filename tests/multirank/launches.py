@@ -127,8 +127,7 @@ _LAUNCHES = (
         "3",  # slow on two cores
         3,
         _BY_RANKS,
-        # A rank's memory depends little on the number of ranks, "nodes of two and one" has three ranks, and the rest
-        # depends less on the number than similar cases.
+        # "nodes of two and one" has three ranks, too. The rest depends less on the number of ranks than similar cases.
         long=(
             *_of(
                 "engine",
