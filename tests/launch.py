@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 TFDIST_RUN = ROOT / "scripts" / "tfdist-run"
 GRACE_SECONDS = 10.0  # between asking a command to end and killing it
+EVERY_CASE = "TESTS_EVERY_CASE"  # variable that passes --every-case on to jobs
 STARTUP = Path(__file__).parent / "startup"  # its sitecustomize.py runs first in processes that are started here
 
 

@@ -58,6 +58,7 @@ def test_restart(tmp_path: Path) -> None:
     assert (tmp_path / "ckpt-4.index").exists()
 
 
+@pytest.mark.long("its cells train as the other examples do")
 def test_the_notebook(tmp_path: Path) -> None:
     """Run the notebook's cells one after the other, as a kernel does."""
     lines = []

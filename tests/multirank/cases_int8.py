@@ -13,7 +13,7 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.cases_programs import refusal
 from tests.multirank.inside import direct, everywhere, nodes, settings, staged, through_mpi
-from tests.multirank.oracle import v1
+from tests.multirank.oracle import each, v1
 from tests.named import subtest
 
 RANK, SIZE = tfdist.rank(), tfdist.size()
@@ -64,22 +64,19 @@ def case_the_sum_of_all_steps_is_that_of_the_gradients() -> None:
     largest = [
         max(np.abs(g).max() for s in range(STEPS) for r in range(SIZE) for g in [gradient(s, r)[n]]) for n in range(3)
     ]
-    for choice in (direct(), staged(), through_mpi()):
-        for run in (in_a_session, in_a_function):
-            with subtest(choice.engine.name, run), settings(choice):
-                tfdist.configure(compression="int8", bucket_mb=64)
-                found = run()
-                assert all(
-                    np.array_equal(a, b)
-                    for other in everywhere(found[-1])
-                    for a, b in zip(other, found[-1], strict=True)
-                )
-                sums = [np.sum(one, 0, dtype=np.float64) for one in zip(*found, strict=True)]
-                for total, one, most in zip(totals, sums, largest, strict=True):
-                    # Each node's rounding and the sum's: half a step of 127, of the values with what was left over.
-                    assert np.abs(total - one).max() <= 2.5 * most / 254 + 1e-3, np.abs(total - one).max()
-                inexact = max(np.abs(a - b).max() for a, b in zip(true[0], found[0], strict=True))
-                assert (inexact > 1e-4) == (nodes() > 1), inexact
+    for choice, run in each((direct(), staged(), through_mpi()), (in_a_session, in_a_function)):
+        with subtest(choice.engine.name, run), settings(choice):
+            tfdist.configure(compression="int8", bucket_mb=64)
+            found = run()
+            assert all(
+                np.array_equal(a, b) for other in everywhere(found[-1]) for a, b in zip(other, found[-1], strict=True)
+            )
+            sums = [np.sum(one, 0, dtype=np.float64) for one in zip(*found, strict=True)]
+            for total, one, most in zip(totals, sums, largest, strict=True):
+                # Each node's rounding and the sum's: half a step of 127, of the values with what was left over.
+                assert np.abs(total - one).max() <= 2.5 * most / 254 + 1e-3, np.abs(total - one).max()
+            inexact = max(np.abs(a - b).max() for a, b in zip(true[0], found[0], strict=True))
+            assert (inexact > 1e-4) == (nodes() > 1), inexact
 
 
 def case_what_is_not_finite_is_gone_with_its_step() -> None:

@@ -14,6 +14,7 @@ from tests.multirank.inside import everywhere, settings
 from tests.multirank.oracle import (
     assert_law,
     data,
+    each,
     merged,
     mine,
     model,
@@ -25,6 +26,7 @@ from tests.multirank.oracle import (
 )
 from tests.named import subtest
 
+DTYPES = "float32", "float64"
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: v1.train.GradientDescentOptimizer(0.3),
     "momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
@@ -49,17 +51,15 @@ def clipped(optimizer: v1.train.Optimizer, loss: Any, variables: list[Any], limi
 
 
 def case_minimize() -> None:
-    for name, make in OPTIMIZERS.items():
-        for dtype in ("float32", "float64"):
-            with subtest(name, dtype):
-                assert_law(functools.partial(minimized, make, dtype), dtype)
+    for name, dtype in each(OPTIMIZERS, DTYPES):
+        with subtest(name, dtype):
+            assert_law(functools.partial(minimized, OPTIMIZERS[name], dtype), dtype)
 
 
 def case_clipped_before_apply() -> None:
-    for name, make in OPTIMIZERS.items():
-        for dtype in ("float32", "float64"):
-            with subtest(name, dtype):
-                assert_law(functools.partial(clipped_model, make, dtype), dtype)
+    for name, dtype in each(OPTIMIZERS, DTYPES):
+        with subtest(name, dtype):
+            assert_law(functools.partial(clipped_model, OPTIMIZERS[name], dtype), dtype)
 
 
 def case_compute_and_apply_with_global_step() -> None:

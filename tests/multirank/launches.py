@@ -82,7 +82,15 @@ _VARIATIONS = (
 )
 # The slowest cases on 2 ranks that similar cases, other launches, or tests/nmt/runs cover too.
 _SLOW = (
-    *_of("nmt", "nmt_with_adam", "nmt_with_accumulated", "nmt_goes_back", "nmt_shares", "nmt_evaluates_and_saves"),
+    *_of(
+        "nmt",
+        "nmt_drops",
+        "nmt_with_adam",
+        "nmt_with_accumulated",
+        "nmt_goes_back",
+        "nmt_shares",
+        "nmt_evaluates_and_saves",
+    ),
     *_of("loss_scale", "an_overflow_is_left_out_in_functions", "an_overflow_in_fit", "a_checkpoint"),
     *_of("loss_scale", "an_overflow_among"),
     *_of("keras", "ways", "equal", "two_models", "eagerly", "embeddings_are", "optimizers", "a_metric"),
@@ -165,7 +173,7 @@ _LAUNCHES = (
         long=_of(
             "accumulation",
             "variations",
-            "sessions_with",
+            "sessions",
             "fit_and",
             "steps_inside",
             "rows",

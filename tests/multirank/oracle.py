@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tests.launch import EVERY_CASE
 from tests.multirank import inside
 
 v1 = tf.compat.v1
 Feed = dict[str, np.ndarray]
+T = TypeVar("T")
+U = TypeVar("U")
 RANKS = (1, 2, 3, 4)
 BATCH = 120  # divisible by every world size
 
@@ -36,6 +41,26 @@ def one_process(compute: Callable[[], Any]) -> Any:
             with tfdist.alone("what one process gets"):
                 result = compute()
     return tfdist.broadcast(result)
+
+
+def assert_averages_matter(expected: dict[str, np.ndarray], alone: Callable[[], Any], least: float) -> None:
+    """Check with ``--every-case`` that one rank alone, without averages, trains other values than one process.
+
+    Args:
+      expected: values of one process with all data.
+      alone: function that trains with one rank's data, without tfdist, and returns its values.
+      least: relative difference of at least one value.
+    """
+    if os.environ.get(EVERY_CASE):
+        found = one_process(alone)
+        assert any(np.abs(found[n] - v).max() > least * np.abs(v).max() for n, v in expected.items()), "no negative"
+
+
+def each(first: Iterable[T], second: Sequence[U]) -> list[tuple[T, U]]:
+    """Return pairs: each of the first with one of the second in turn, or with ``--every-case`` with all of them."""
+    if os.environ.get(EVERY_CASE):
+        return list(itertools.product(first, second))
+    return list(zip(first, itertools.cycle(second), strict=False))
 
 
 def data(dtype: str = "float32", steps: int = 10) -> list[Feed]:

@@ -62,6 +62,9 @@ def test_a_rank_looks_where_mpirun_alone_has_started_it(tmp_path: Path) -> None:
     assert finished.errors.count("tfdist: rank 1 has ended before MPI began, where rank 0 waits for it") == 1, finished
 
 
+SIMILAR = pytest.mark.long("the same wait as without MPI, elsewhere")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -69,8 +72,8 @@ def test_a_rank_looks_where_mpirun_alone_has_started_it(tmp_path: Path) -> None:
         pytest.param(
             "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\nMPI.Finalize()\ntime.sleep(6 * rank)", id="after MPI"
         ),
-        pytest.param("from mpi4py import MPI\ntime.sleep(6 * rank)", id="at MPI's end"),
-        pytest.param("time.sleep(6 * rank)\nfrom mpi4py import MPI", id="late"),
+        pytest.param("from mpi4py import MPI\ntime.sleep(6 * rank)", id="at MPI's end", marks=SIMILAR),
+        pytest.param("time.sleep(6 * rank)\nfrom mpi4py import MPI", id="late", marks=SIMILAR),
     ],
 )
 def test_ranks_that_end_or_come_at_different_times_are_well(tmp_path: Path, text: str) -> None:

@@ -75,7 +75,7 @@ LONG = pytest.mark.long("the same comparison")
 
 @pytest.mark.parametrize(
     "style",
-    ["session", "dataset", *(pytest.param(one, marks=LONG) for one in ("function", "eager", "fit", "batches"))],
+    ["dataset", *(pytest.param(one, marks=LONG) for one in ("session", "function", "eager", "fit", "batches"))],
 )
 def test_the_same_data_on_all_ranks(tmp_path: Path, style: str) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
