@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+from collections.abc import Sequence
 
 import pytest
 
 from tests.launch import EVERY_CASE
 
+_COMPUTES = {"multirank", "nmt"}  # folders
 gc.set_threshold(50_000, 20, 100)  # graphs are millions of objects, and collections took a seventh of the time
 
 
@@ -26,10 +29,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that are marked long, unless ``--every-case`` is given."""
-    if config.getoption("every_case"):
-        return
-    long = [item for item in items if item.get_closest_marker("long")]
-    if long:
+    """Leave out the tests that are marked long, unless ``--every-case`` is given, and mix what computes and waits."""
+    if not config.getoption("every_case"):
+        long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
+    items[:] = mixed(items)
+
+
+def mixed(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests with modules that use processors alternating with modules whose tests mostly wait.
+
+    The workers of ``scripts/test`` take modules in this order. Two modules that compute slow each other down, while two
+    modules that wait leave processors idle.
+    """
+    modules = itertools.groupby(items, lambda item: item.path)
+    groups: dict[bool, list[list[pytest.Item]]] = {True: [], False: []}
+    for path, tests in modules:
+        groups[bool(_COMPUTES & set(path.parts))].append(list(tests))
+    placed = [(number / len(group), tests) for group in groups.values() for number, tests in enumerate(group)]
+    return [test for _, tests in sorted(placed, key=lambda one: one[0]) for test in tests]
