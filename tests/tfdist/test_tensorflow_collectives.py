@@ -120,13 +120,14 @@ def test_nccl_without_gpus(tmp_path: Path) -> None:
 
 def test_the_way_to_a_port(tmp_path: Path) -> None:
     del tmp_path
-    ports = Ports("127.0.0.1", 2, 4)
+    ports = Ports(2, 4)
     addresses = [f"127.0.0.1:{number}" for number in ports.numbers]
     assert unreachable(addresses, 5.0) == ""
     ports.stop_answering()
     assert unreachable(addresses, 5.0).startswith(f"{addresses[0]}: ")
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", ports.numbers[0]))
+    for address in ("127.0.0.1", "127.0.0.2", "0.0.0.0"):  # TensorFlow's servers bind all addresses
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((address, ports.numbers[0]))
 
 
 def test_addresses() -> None:

@@ -98,7 +98,7 @@ class TensorFlowCollectives(GraphExchange):
         gpu = _gpu(hosts[node[0]], world) if self._nccl else ""
         try:
             address = own_address(others, interface)
-            ports = Ports(address, 2, world.size)
+            ports = Ports(2, world.size)
         except OSError as error:
             remedy = _INTERFACE if interface else _NAMES
             problem = _NO_ADDRESS.format(engine, world.rank, error, remedy)

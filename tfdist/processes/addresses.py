@@ -38,10 +38,12 @@ def own_address(others: Sequence[str], interface: str = "") -> str:
 
 
 class Ports:
-    """Ports that are reserved for this process until they are used.
+    """Ports that are reserved for this process, on all addresses of the machine, until they are used.
+
+    TensorFlow's servers bind all addresses (tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc). A port that is
+    reserved on one address can be taken on another one before the server starts.
 
     Args:
-      address: IPv4 address of the ports.
       count: number of ports.
       backlog: number of connections that may come before any is answered.
 
@@ -49,10 +51,10 @@ class Ports:
       numbers: port numbers.
     """
 
-    def __init__(self, address: str, count: int, backlog: int) -> None:
-        self._kept = [_bound(address, 0) for _ in range(count)]
+    def __init__(self, count: int, backlog: int) -> None:
+        self._kept = [_bound(0) for _ in range(count)]
         self.numbers: list[int] = [one.getsockname()[1] for one in self._kept]
-        self._answering = [_bound(address, number) for number in self.numbers]
+        self._answering = [_bound(number) for number in self.numbers]
         for one in self._answering:
             one.listen(backlog)
 
@@ -62,10 +64,10 @@ class Ports:
             one.close()
 
 
-def _bound(address: str, number: int) -> socket.socket:
+def _bound(number: int) -> socket.socket:
     one = socket.socket()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    one.bind((address, number))
+    one.bind(("0.0.0.0", number))
     return one
 
 
