@@ -50,10 +50,10 @@ def _hook(name: str, path: str, old: str, tests: str) -> Mutant:
 
 MUTANTS = (
     _hook("TensorFlow's apply_gradients", "optimizers", "replace_in_tree(tf_optimizer.Optimizer", "cases_law"),
-    _hook("Keras's apply", "optimizers", 'BaseOptimizer, "apply"', "cases_keras and optimizers"),
-    _hook("Keras's build", "optimizers", 'BaseOptimizer, "build"', "cases_keras or cases_restored"),
-    _hook("tf_keras's optimizers", "optimizers", '"tf_keras.src.optimizers.optimizer"', "cases_tf_keras"),
-    _hook("tf_keras's legacy optimizers", "optimizers", "legacy.optimizer_v2", "cases_tf_keras or cases_keywords"),
+    _hook("Keras's apply", "optimizers", 'BaseOptimizer, "apply"', "cases_keywords or cases_accumulation"),
+    _hook("Keras's build", "optimizers", 'BaseOptimizer, "build"', "cases_accumulation or cases_replicas"),
+    _hook("tf_keras's optimizers", "optimizers", '"tf_keras.src.optimizers.optimizer"', "cases_keywords or tf_keras"),
+    _hook("tf_keras's legacy optimizers", "optimizers", "legacy.optimizer_v2", "cases_keywords or tf_keras"),
     Mutant(
         "optimizers' variables are not shared",
         "hooks/optimizers.py",
@@ -62,11 +62,9 @@ MUTANTS = (
     ),
     _hook("variables_initializer", "sessions", '"variables_initializer"', "cases_variables"),
     _hook("session.run", "sessions", 'replace(base, "run"', "cases_variables or cases_law"),
-    _hook("make_callable", "sessions", '"make_callable"', "cases_variables or cases_sessions"),
+    _hook("make_callable", "sessions", '"make_callable"', "cases_local_sgd or cases_replicas or cases_writes"),
     _hook("Keras's callables", "sessions", '"_make_callable_from_options"', "cases_sessions"),
-    _hook(
-        "monitored sessions", "sessions", 'ChiefSessionCreator, "create_session"', "cases_variables or cases_sessions"
-    ),
+    _hook("monitored sessions", "sessions", 'ChiefSessionCreator, "create_session"', "cases_replicas or cases_saves"),
     _hook("workers' sessions", "sessions", 'WorkerSessionCreator, "create_session"', "a_session_of_a_worker"),
     _hook("a monitored session's end", "sessions", '"_close_internal"', "cases_local_sgd"),
     _hook("tf.gradients", "gradients", '"_GradientsHelper"', "cases_law"),
@@ -76,12 +74,15 @@ MUTANTS = (
     _hook("jvp", "gradients", 'ForwardAccumulator, "jvp"', "cases_derivatives"),
     _hook("a function's call", "functions", "patches.replace(\n        concrete_function", "cases_programs"),
     _hook("operations that write", "functions", '"_create_op_internal"', "cases_writes or cases_programs"),
-    _hook(
-        "conditions", "functions", 'replace(cond_v2, "cond_v2"', "cases_law or cases_variables or cases_accumulation"
-    ),
+    _hook("conditions", "functions", 'replace(cond_v2, "cond_v2"', "cases_programs or cases_writes"),
     _hook("restored variables", "functions", '"shape_safe_assign_variable_handle"', "cases_restored or cases_writes"),
     _hook("fit", "keras_fit", 'owner, "fit", fit.fit', "cases_keras"),
-    _hook("make_train_function", "keras_fit", 'owner, "make_train_function"', "cases_keras"),
+    _hook(
+        "make_train_function",
+        "keras_fit",
+        'owner, "make_train_function"',
+        "cases_programs or cases_tf_keras or cases_local_sgd",
+    ),
     _hook("stop_training", "keras_fit", 'assign(owner, "stop_training"', "cases_keras or cases_stop or cases_replicas"),
     _hook("the epoch's iterator", "keras_fit", "TFEpochIterator", "uneven or cases_keras or cases_replicas"),
     _hook("adapt", "keras_fit", 'getattr(module, name), "adapt"', "layers_that_were_adapted"),
@@ -90,8 +91,14 @@ MUTANTS = (
     _hook("Saver.save", "checkpoints", 'saver.Saver, "save"', "cases_local_sgd or cases_int8 or cases_saves"),
     _hook("Saver.restore", "checkpoints", 'saver.Saver, "restore"', "cases_local_sgd or cases_loss_scale"),
     _hook("moving averages", "moving_averages", 'ExponentialMovingAverage, "apply"', "cases_accumulation"),
-    _hook("os._exit", "exit_code", 'replace(os, "_exit"', "tests/tfdist/test_absent_ranks.py"),
-    Mutant("no divisor of sums", "engine/arrival.py", "1 / divisor", "cases_law or cases_engine", "1.0"),
+    _hook(
+        "os._exit",
+        "exit_code",
+        'replace(os, "_exit"',
+        "tests/tfdist/test_ends.py tests/tfdist/processes/test_watchdog.py",
+    ),
+    Mutant("no divisor of sums", "engine/all_reduce.py", "max(1, len(context.present))", "cases_law", "1"),
+    Mutant("no divisor of sums in the graph", "engine/arrival.py", "1 / divisor", "cases_toy_exchange", "1.0"),
     Mutant(
         "no divisor of rows",
         "engine/sparse_rows.py",
@@ -105,7 +112,7 @@ MUTANTS = (
         "cases_engine or cases_law or cases_keras",
     ),
     Mutant(
-        "no divisor in the graph",
+        "no divisor of sums in a compiled function",
         "graph/graph_exchange.py",
         "1 / group.size",
         "tests/multirank/test_layouts.py -k collectives",
