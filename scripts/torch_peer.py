@@ -1,5 +1,7 @@
 """Torch peer of scripts/bench_nmt: the same translator in plain PyTorch, trained data-parallel by DDP over gloo.
 
+One rank trains without DDP. A GPU is used if there is one.
+
 `bench_nmt --peer torch` starts it once per rank, in a separate environment with torch and NumPy. The model is a
 bidirectional LSTM encoder and an LSTM decoder with Luong's attention and input feeding, or PyTorch's Transformer. It
 trains with a softmax over the vocabulary, gradients clipped to a norm of 5, and SGD. `bench_nmt` passes sizes, batch

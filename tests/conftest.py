@@ -12,7 +12,8 @@ import pytest
 from tests.launch import EVERY_CASE
 
 _COMPUTES = {"multirank", "nmt"}  # folders
-gc.set_threshold(50_000, 20, 100)  # graphs are millions of objects, and collections took a seventh of the time
+# As in startup/sitecustomize.py: graphs are millions of objects, and collections took a seventh of the time.
+gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -172,10 +172,11 @@ def main() -> None:
     survived = 0
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
-        for name in ("tfdist", "nmt", "tests", "scripts", "setup.cfg", "pyproject.toml"):
-            take = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            take(ROOT / name, copy / name)
+        copy.mkdir()
+        for name in ("tfdist", "nmt", "tests", "scripts"):
+            shutil.copytree(ROOT / name, copy / name)
+        for name in ("setup.cfg", "pyproject.toml"):
+            shutil.copy(ROOT / name, copy)
         for mutant in chosen:
             if options.list:
                 mutated((copy / "tfdist" / mutant.path).read_text(), mutant)
@@ -186,7 +187,7 @@ def main() -> None:
             survived += not caught
             print(f"| {mutant.name} | {'caught' if caught else '**survived**'} | {found} |", flush=True)
             print(f"  {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-    print(f"{len(chosen)} mutants, {survived} survived")
+    print(f"{len(chosen)} mutants" + ("" if options.list else f", {survived} survived"))
     sys.exit(bool(survived))
 
 

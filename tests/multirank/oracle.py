@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,6 +44,15 @@ def one_process(compute: Callable[[], Any]) -> Any:
     return tfdist.broadcast(result)
 
 
+@functools.cache
+def every_case() -> bool:
+    """Return whether ``--every-case`` was given, as rank 0 knows: not every launcher passes variables to all hosts.
+
+    Collective: all ranks.
+    """
+    return bool(tfdist.broadcast(os.environ.get(EVERY_CASE, "")))
+
+
 def assert_averages_matter(expected: dict[str, np.ndarray], alone: Callable[[], Any], least: float) -> None:
     """Check with ``--every-case`` that one rank alone, without averages, trains other values than one process.
 
@@ -51,14 +61,14 @@ def assert_averages_matter(expected: dict[str, np.ndarray], alone: Callable[[], 
       alone: function that trains with one rank's data, without tfdist, and returns its values.
       least: relative difference of at least one value.
     """
-    if os.environ.get(EVERY_CASE):
+    if every_case():
         found = one_process(alone)
         assert any(np.abs(found[n] - v).max() > least * np.abs(v).max() for n, v in expected.items()), "no negative"
 
 
 def each(first: Iterable[T], second: Sequence[U]) -> list[tuple[T, U]]:
     """Return pairs: each of the first with one of the second in turn, or with ``--every-case`` with all of them."""
-    if os.environ.get(EVERY_CASE):
+    if every_case():
         return list(itertools.product(first, second))
     return list(zip(first, itertools.cycle(second), strict=False))
 

@@ -12,9 +12,8 @@ from nmt.model.lstm.recurrent_cell import Cell, CellState, LSTMState
 
 
 def runs(cell: Cell) -> bool:
-    """Return True if cuDNN can run this cell: an LSTM on a GPU, with its whole input known before the loop."""
-    on_gpu = "gpu" in cell.device and bool(tf.config.list_physical_devices("GPU"))
-    return on_gpu and cell.gates is not None and cell.gates.bias is not None
+    """Return True if cuDNN can run this cell, where its whole input is known before the loop: an LSTM on a GPU."""
+    return cell.gates is not None and "gpu" in cell.device and bool(tf.config.list_physical_devices("GPU"))
 
 
 def run(cell: Cell, inputs: tf.Tensor, lengths: tf.Tensor, state: CellState) -> tuple[tf.Tensor, LSTMState]:
