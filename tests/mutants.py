@@ -35,6 +35,7 @@ class Mutant(NamedTuple):
         old: text of the smallest statement to leave out; or text to replace.
         tests: expression of pytest's ``-k`` for the cases on two ranks; or a test's path.
         new: replacement for ``old`` inside its line; None leaves the whole statement out.
+        every_case: whether the tests need ``--every-case``.
     """
 
     name: str
@@ -42,18 +43,19 @@ class Mutant(NamedTuple):
     old: str
     tests: str
     new: str | None = None
+    every_case: bool = False
 
 
-def _hook(name: str, path: str, old: str, tests: str) -> Mutant:
-    return Mutant(f"no hook of {name}", f"hooks/{path}.py", old, tests)
+def _hook(name: str, path: str, old: str, tests: str, every_case: bool = False) -> Mutant:
+    return Mutant(f"no hook of {name}", f"hooks/{path}.py", old, tests, every_case=every_case)
 
 
 MUTANTS = (
     _hook("TensorFlow's apply_gradients", "optimizers", "replace_in_tree(tf_optimizer.Optimizer", "cases_law"),
-    _hook("Keras's apply", "optimizers", 'BaseOptimizer, "apply"', "cases_keywords or cases_accumulation"),
-    _hook("Keras's build", "optimizers", 'BaseOptimizer, "build"', "cases_accumulation or cases_replicas"),
+    _hook("Keras's apply", "optimizers", 'BaseOptimizer, "apply"', "cases_keywords"),
+    _hook("Keras's build", "optimizers", 'BaseOptimizer, "build"', "cases_local_sgd or cases_loss_scale"),
     _hook("tf_keras's optimizers", "optimizers", '"tf_keras.src.optimizers.optimizer"', "cases_keywords or tf_keras"),
-    _hook("tf_keras's legacy optimizers", "optimizers", "legacy.optimizer_v2", "cases_keywords or tf_keras"),
+    _hook("tf_keras's legacy optimizers", "optimizers", "legacy.optimizer_v2", "cases_keywords"),
     Mutant(
         "optimizers' variables are not shared",
         "hooks/optimizers.py",
@@ -64,24 +66,34 @@ MUTANTS = (
     _hook("session.run", "sessions", 'replace(base, "run"', "cases_variables or cases_law"),
     _hook("make_callable", "sessions", '"make_callable"', "cases_local_sgd or cases_replicas or cases_writes"),
     _hook("Keras's callables", "sessions", '"_make_callable_from_options"', "cases_sessions"),
-    _hook("monitored sessions", "sessions", 'ChiefSessionCreator, "create_session"', "cases_replicas or cases_saves"),
+    _hook(
+        "monitored sessions",
+        "sessions",
+        'ChiefSessionCreator, "create_session"',
+        "monitored_sessions_of_other",
+    ),
     _hook("workers' sessions", "sessions", 'WorkerSessionCreator, "create_session"', "a_session_of_a_worker"),
     _hook("a monitored session's end", "sessions", '"_close_internal"', "cases_local_sgd"),
     _hook("tf.gradients", "gradients", '"_GradientsHelper"', "cases_law"),
     _hook("tape.gradient", "gradients", 'GradientTape, "gradient"', "cases_programs"),
-    _hook("tape.jacobian", "gradients", 'GradientTape, "jacobian"', "cases_derivatives or cases_writes"),
-    _hook("tf.hessians", "gradients", '"hessians", hessians', "cases_derivatives or cases_writes"),
-    _hook("jvp", "gradients", 'ForwardAccumulator, "jvp"', "cases_derivatives"),
+    _hook("tape.jacobian", "gradients", 'GradientTape, "jacobian"', "newtons or each_example", True),
+    _hook("tf.hessians", "gradients", '"hessians", hessians', "cases_higher_derivatives"),
+    _hook("a tape's or accumulator's beginning", "gradients", 'kind, "__enter__"', "cases_higher_derivatives"),
+    _hook("jvp", "gradients", 'ForwardAccumulator, "jvp"', "cases_higher_derivatives"),
     _hook("a function's call", "functions", "patches.replace(\n        concrete_function", "cases_programs"),
     _hook("operations that write", "functions", '"_create_op_internal"', "cases_writes or cases_programs"),
-    _hook("conditions", "functions", 'replace(cond_v2, "cond_v2"', "cases_programs or cases_writes"),
+    _hook("conditions", "functions", 'replace(cond_v2, "cond_v2"', "under_a_condition"),
     _hook("restored variables", "functions", '"shape_safe_assign_variable_handle"', "cases_restored or cases_writes"),
     _hook("fit", "keras_fit", 'owner, "fit", fit.fit', "cases_keras"),
     _hook(
         "make_train_function",
         "keras_fit",
         'owner, "make_train_function"',
-        "cases_programs or cases_tf_keras or cases_local_sgd",
+        "cases_keras and (eagerly or equal or variations_of_fit)",
+        True,
+    ),
+    _hook(
+        "tf_keras's make_train_function", "keras_fit", 'module.Model, "make_train_function"', "compiled_training", True
     ),
     _hook("stop_training", "keras_fit", 'assign(owner, "stop_training"', "cases_keras or cases_stop or cases_replicas"),
     _hook("the epoch's iterator", "keras_fit", "TFEpochIterator", "uneven or cases_keras or cases_replicas"),
@@ -95,7 +107,7 @@ MUTANTS = (
         "os._exit",
         "exit_code",
         'replace(os, "_exit"',
-        "tests/tfdist/test_ends.py tests/tfdist/processes/test_watchdog.py",
+        "tests/tfdist/test_saves.py -k ranks_that_are_left",
     ),
     Mutant("no divisor of sums", "engine/all_reduce.py", "max(1, len(context.present))", "cases_law", "1"),
     Mutant("no divisor of sums in the graph", "engine/arrival.py", "1 / divisor", "cases_toy_exchange", "1.0"),
@@ -149,6 +161,7 @@ def failures(mutant: Mutant, copy: Path) -> str:
     original = path.read_text()
     selected = mutant.tests.split() if mutant.tests.startswith("tests/") else [_TWO, "-k", mutant.tests]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *selected]
+    command += ["--every-case"] if mutant.every_case else []
     variables = {**os.environ, **_SETTINGS, "PYTHONPATH": str(copy), "TF_CPP_MIN_LOG_LEVEL": "3"}
     try:
         path.write_text(mutated(original, mutant))

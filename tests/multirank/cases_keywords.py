@@ -62,35 +62,39 @@ def case_assignments_by_keyword() -> None:
     eager_and_traced(lambda w: w.scatter_update(sparse_delta=tf.IndexedSlices(w - gradient(w), rows)))
 
 
+def by_hand(_: Any) -> Any:
+    """Return a gradient that no tape has computed: only the optimizer's hook can average it."""
+    return tf.fill([3], RANK + 1.0)
+
+
+def steps_of(kind: Callable[..., Any], apply: Callable[[Any, Any, Any], Any]) -> None:
+    """Check a step of ``apply(optimizer, gradient, w)``, eagerly and in a function, from a tape and by hand."""
+    for compute in (gradient, by_hand):
+        for function in (False, True):
+            w, optimizer = tf.Variable(np.zeros(3, np.float32)), kind(learning_rate=1.0)
+
+            def step(w: Any, optimizer: Any = optimizer, compute: Callable[[Any], Any] = compute) -> None:
+                apply(optimizer, compute(w), w)
+
+            with subtest(kind, compute, "function" if function else "eager"):
+                (tf.function(step) if function else step)(w)
+                np.testing.assert_allclose(w.numpy(), -MEAN, rtol=1e-6)
+
+
 def case_keras_optimizers_by_keyword() -> None:
     import keras
 
-    def apply(w: Any) -> None:
-        keras.optimizers.SGD(learning_rate=1.0).apply_gradients(grads_and_vars=[(gradient(w), w)])
-
-    for name, call in {
-        "apply_gradients": apply,
-        "apply": lambda w: keras.optimizers.SGD(1.0).apply(trainable_variables=[w], grads=[gradient(w)]),
-    }.items():
-        w = tf.Variable(np.zeros(3, np.float32))
-        with subtest(name):
-            call(w)
-            np.testing.assert_allclose(w.numpy(), -MEAN, rtol=1e-6)
+    steps_of(keras.optimizers.SGD, lambda o, found, w: o.apply_gradients(grads_and_vars=[(found, w)]))
+    steps_of(keras.optimizers.SGD, lambda o, found, w: o.apply(trainable_variables=[w], grads=[found]))
 
 
 def case_tf_keras_optimizers_by_keyword() -> None:
     if importlib.util.find_spec("tf_keras") is None:
         return
-    import tf_keras
+    from tf_keras import optimizers
 
-    for name in ("SGD", "legacy.SGD"):
-        optimizer: Any = tf_keras.optimizers
-        for part in name.split("."):
-            optimizer = getattr(optimizer, part)
-        w = tf.Variable(np.zeros(3, np.float32))
-        with subtest(name):
-            optimizer(learning_rate=1.0).apply_gradients(grads_and_vars=[(gradient(w), w)])
-            np.testing.assert_allclose(w.numpy(), -MEAN, rtol=1e-6)
+    for kind in (optimizers.SGD, optimizers.legacy.SGD):
+        steps_of(kind, lambda o, found, w: o.apply_gradients(grads_and_vars=[(found, w)]))
 
 
 def case_fit_by_keyword() -> None:

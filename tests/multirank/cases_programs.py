@@ -258,6 +258,48 @@ def case_second_derivatives() -> None:
     assert_program_law(train)
 
 
+def case_updates_under_a_condition_of_own_values_are_warned_of() -> None:
+    """The conditions hold on all ranks here; the step's number and an average are no rank's own values."""
+    number = tf.Variable(0)
+    conditions: dict[str, Callable[[Any], Any]] = {
+        "own loss": lambda loss: loss < 100,
+        "average": lambda loss: tfdist.all_reduce(loss) < 100,
+        "step's number": lambda _: number < 100,
+    }
+
+    def warned(build: Callable[[Callable[[Any], Any]], None], name: str) -> bool:
+        with subtest(build, name), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            build(conditions[name])
+        return any("a condition of this rank's own values" in str(warning.message) for warning in caught)
+
+    def function(condition: Callable[[Any], Any]) -> None:
+        model, optimizer, (feed,) = Model(), tf.keras.optimizers.SGD(0.1), data(steps=1)
+
+        @tf.function
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                loss = model.loss({n: tf.constant(v) for n, v in mine(feed).items()})
+            variables = list(model.made.values())
+            pairs = list(zip(tape.gradient(loss, variables), variables, strict=True))
+            if condition(loss):
+                optimizer.apply_gradients(pairs)
+
+        step()
+
+    def graph(condition: Callable[[Any], Any]) -> None:
+        with tf.Graph().as_default():
+            w = v1.get_variable("w", [3])
+            loss = tf.reduce_mean((w - v1.placeholder(tf.float32, [None, 3])) ** 2)
+            optimizer = v1.train.GradientDescentOptimizer(0.1)
+            v1.cond(condition(loss), lambda: optimizer.minimize(loss), tf.no_op)
+
+    for name in conditions:
+        assert warned(function, name) == (name == "own loss"), name
+        if name != "step's number":  # an eager variable is none of the graph
+            assert warned(graph, name) == (name == "own loss"), name
+
+
 def case_updates_without_an_optimizer() -> None:
     """``assign_sub`` updates variables, in a function or eagerly with a tape that is still open."""
 

@@ -257,6 +257,32 @@ def case_monitored_session_resumes_alike() -> None:
     assert counts == [3, 3], counts
 
 
+def case_monitored_sessions_of_other_checkpoints_resume_alike() -> None:
+    """Each rank has a folder of its own, and rank 0's checkpoint is newer: hooks must count from rank 0's step."""
+    with tempfile.TemporaryDirectory() as folder:
+
+        def trained(stop: Any) -> int:
+            graph, step = graph_with_model(tfdist.rank())
+            count = 0
+            with (
+                graph.as_default(),
+                v1.train.MonitoredTrainingSession(
+                    checkpoint_dir=folder, hooks=[stop], log_step_count_steps=None, save_checkpoint_steps=1
+                ) as session,
+            ):
+                while not session.should_stop():
+                    session.run({"train": step}, feed())
+                    count += 1
+            return count
+
+        assert trained(v1.train.StopAtStepHook(last_step=3)) == 3
+        if tfdist.rank():
+            known = v1.train.get_checkpoint_state(folder).all_model_checkpoint_paths
+            assert known[-2].endswith("-2"), known
+            v1.train.update_checkpoint_state(folder, known[-2])
+        assert trained(v1.train.StopAtStepHook(num_steps=3)) == 3
+
+
 def case_disabled_broadcast_leaves_the_ranks_their_values() -> None:
     """No node and no synchronization, but averages; leaving the context restores the previous setting."""
     with tfdist.disable_broadcast():

@@ -36,6 +36,6 @@ def record_operation(
     record.record_operation(kind, outputs, inputs, backward)
 
 
-def records(tape: tf.GradientTape) -> bool:
-    """Return whether a tape is recording (tensorflow/python/eager/backprop.py)."""
+def records(tape: tf.GradientTape | tf.autodiff.ForwardAccumulator) -> bool:
+    """Return whether a tape is recording (tensorflow/python/eager/backprop.py, .../forwardprop.py)."""
     return bool(tape._recording)

@@ -74,22 +74,22 @@ def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
         sources = self._tfdist_sources
         if not (job.switches.rewrites and sources):
             return result
-        # A loss's derivative is averaged, an example's output's is not. One variable represents all sources.
         derivatives, targets = tf.nest.flatten(result), tf.nest.flatten(primals)
-        chosen = [t.shape.rank == 0 or not tf.executing_eagerly() and marking.of_gradients(t) for t in targets]
-        variables = [sources[0] if one else None for one in chosen]
         if tf.executing_eagerly():
-            new = eager.gradients(variables, derivatives, "derivatives along a direction")
+            new = eager.of_accumulator(self, targets, sources, derivatives)
         else:
-            new = marking.marked(variables, derivatives, job, primals)
+            # A loss's derivative is averaged, an example's output's is not. One variable represents all sources.
+            chosen = [t.shape.rank == 0 or marking.of_gradients(t) for t in targets]
+            new = marking.marked([sources[0] if one else None for one in chosen], derivatives, job, primals)
         return tf.nest.pack_sequence_as(result, new)
 
     patches.replace(forwardprop.ForwardAccumulator, "__init__", made, ("self", "primals", "tangents"))
     patches.replace(forwardprop.ForwardAccumulator, "jvp", jvp, ("self", "primals"))
+    _recording(patches, eager, forwardprop.ForwardAccumulator)
 
 
-def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling, outermost: Outermost) -> None:
-    """Hook where a tape begins, ends and differentiates: tensorflow/python/eager/backprop.py."""
+def _recording(patches: Patches, eager: EagerSteps, kind: type) -> None:
+    """Hook where a tape or an accumulator begins and ends to record."""
 
     def enter(original: Callable[..., Any], self: Any) -> Any:
         if tf.executing_eagerly():
@@ -100,6 +100,13 @@ def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling, 
         if tf.executing_eagerly():
             eager.tape_closed(self)
         original(self, *args, **kwargs)
+
+    patches.replace(kind, "__enter__", enter, ("self",))
+    patches.replace(kind, "__exit__", leave, ("self",))
+
+
+def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling, outermost: Outermost) -> None:
+    """Hook where a tape begins, ends and differentiates: tensorflow/python/eager/backprop.py."""
 
     def handed_out(tape: Any, target: Any, sources: Any, derivatives: Any, each: bool = False) -> Any:
         if job.switches.alone_depth:
@@ -144,8 +151,7 @@ def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling, 
         # TensorFlow computes it from gradients: only the outermost call is hooked.
         return outermost.call(hooked, lambda: original(self, target, sources, *args, **kwargs))
 
-    patches.replace(backprop.GradientTape, "__enter__", enter, ("self",))
-    patches.replace(backprop.GradientTape, "__exit__", leave, ("self",))
+    _recording(patches, eager, backprop.GradientTape)
     patches.replace(backprop.GradientTape, "gradient", gradient, ("self", "target", "sources", "output_gradients"))
     patches.replace(backprop.GradientTape, "jacobian", jacobian, ("self", "target", "sources"))
     patches.replace(backprop.GradientTape, "batch_jacobian", jacobian, ("self", "target", "source"))

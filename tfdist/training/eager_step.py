@@ -30,9 +30,10 @@ from tfdist.transport import agreement
 from tfdist.variables import initial_sync
 from tfdist.variables.eager_variables import described
 
-_TAPE = "a GradientTape that is opened eagerly (what one rank does for itself belongs in tfdist.alone)"
+_TAPE = "a tape or accumulator that is opened eagerly (what one rank does for itself belongs in tfdist.alone)"
 _READ = "the reading of a variable that was made since a GradientTape began to record"
 _MADE = "gradients of an eager tape"
+_ALONG = "derivatives along a direction"
 _APPLIED = "gradients that are applied eagerly"
 
 
@@ -40,7 +41,7 @@ class _Thread(threading.local):
     """State of one thread."""
 
     def __init__(self) -> None:
-        self.tapes: list[Any] = []  # open tapes
+        self.tapes: list[Any] = []  # open tapes and forward accumulators
         self.own: dict[Hashable, str] = {}  # by key of a variable: the reason why its gradients are not averaged yet
         self.inner: list[weakref.ref[Any]] = []  # gradients that are not averaged, because another tape records
         self.made: set[str] = set()  # unique ids of variables that were made since a tape began to record
@@ -105,7 +106,7 @@ class EagerSteps:
         return any(tape._recording for tape in self._thread.tapes)
 
     def tape_opened(self, tape: Any) -> None:
-        """Give new and changed variables rank 0's values, because a tape begins to record eagerly.
+        """Give new and changed variables rank 0's values, because a tape or accumulator begins to record eagerly.
 
         Collective: all ranks, unless inside ``alone``.
         """
@@ -137,18 +138,46 @@ class EagerSteps:
           derivatives: gradients of this rank, one for each source.
           each: True for gradients of each of many numbers: a Jacobian.
         """
-        thread = self._thread
         trained = [variable_key(s) for s, d in zip(sources, derivatives, strict=True) if d is not None]
-        inner = [d for r in thread.inner if (d := r()) is not None]
-        second = {id(d) for d in inner} & {id(t) for t in tf.nest.flatten(target)}
-        if any(other is not tape and eager.records(other) for other in thread.tapes):
-            self.own(trained, "another tape records operations on them")
-            thread.inner = [weakref.ref(d) for d in [*inner, *derivatives] if isinstance(d, tf.Tensor)]
+        if self._inside_another(tape, trained, derivatives):
             return list(derivatives)
-        if each and not second:
+        if each and not any(map(self._is_inner, tf.nest.flatten(target))):
             self.own(trained, "they are the derivatives of each of several numbers")
             return list(derivatives)
         return self.gradients(sources, derivatives, _MADE)
+
+    def of_accumulator(
+        self, accumulator: Any, targets: Sequence[Any], sources: Sequence[Any], derivatives: Sequence[Any]
+    ) -> list[Any]:
+        """Return what a forward accumulator is to return instead of its derivatives along a direction.
+
+        The derivatives of a loss and of gradients are averaged, those of each example's output are not.
+
+        Collective: all ranks, unless a tape or another accumulator records.
+
+        Args:
+          accumulator: accumulator that has computed the derivatives.
+          targets: targets of the derivatives.
+          sources: variables that move in the direction.
+          derivatives: derivatives of this rank, one for each target.
+        """
+        if self._inside_another(accumulator, list(map(variable_key, sources)), derivatives):
+            return list(derivatives)
+        # One variable represents all sources.
+        represented = [sources[0] if t.shape.rank == 0 or self._is_inner(t) else None for t in targets]
+        return self.gradients(represented, derivatives, _ALONG)
+
+    def _inside_another(self, recorder: Any, keys: Sequence[Hashable], derivatives: Sequence[Any]) -> bool:
+        """Return whether another tape or accumulator records; then note that these derivatives are not averaged."""
+        if not any(other is not recorder and eager.records(other) for other in self._thread.tapes):
+            return False
+        self.own(keys, "another tape records operations on them")
+        known = [r for r in self._thread.inner if r() is not None]
+        self._thread.inner = known + [weakref.ref(d) for d in derivatives if isinstance(d, tf.Tensor)]
+        return True
+
+    def _is_inner(self, tensor: Any) -> bool:
+        return any(reference() is tensor for reference in self._thread.inner)
 
     def applied(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Return the pairs that an optimizer is to apply, with averaged gradients. Collective: all ranks."""
