@@ -21,7 +21,7 @@ import sys
 import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -30,6 +30,7 @@ from nmt.core.errors import InputError
 from nmt.core.files import make_directory, replace_atomically
 from nmt.options.command import run
 from nmt.options.option import option
+from nmt.text.moses import tokenizer
 
 _MOST_TOKENS = 80  # WMT's training text is without longer sentences
 
@@ -203,7 +204,7 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 def _write_pairs(targets: Sequence[Path], sides: Sequence[Iterator[str]], dataset: Dataset, is_training: bool) -> None:
     """Write the files of both sides atomically; of raw training text, only pairs with 1 to 80 tokens on each side."""
-    tokenisers = [tokeniser(x) if dataset.raw else str for x in dataset.languages]
+    tokenisers = [tokenizer(x, escape=True) if dataset.raw else str for x in dataset.languages]
     most = _MOST_TOKENS if dataset.raw and is_training else None
     with replace_atomically(targets[0]) as first, replace_atomically(targets[1]) as second:
         try:
@@ -218,20 +219,6 @@ def _write_pairs(targets: Sequence[Path], sides: Sequence[Iterator[str]], datase
             raise InputError(
                 f"{targets[0].name} and {targets[1].name} have different numbers of lines: delete the downloads"
             ) from error
-
-
-def tokeniser(language: str) -> Callable[[str], str]:
-    """Return a function that tokenises a line as Moses does.
-
-    Raises:
-      InputError: sacremoses is not installed.
-    """
-    try:
-        from sacremoses import MosesTokenizer
-    except ImportError:
-        raise InputError("this dataset is tokenised by sacremoses: pip install sacremoses") from None
-    moses = MosesTokenizer(language)
-    return lambda line: str(moses.tokenize(line, return_str=True, escape=True))
 
 
 @dataclass(frozen=True)

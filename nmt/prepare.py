@@ -1,38 +1,56 @@
 """Makes vocabularies, and with --bpe or --spm subword text, from parallel text.
 
     python -m nmt.prepare --train_prefix=data/train --src=en --tgt=de --out_dir=D
-        [--bpe=N | --spm=N] [--apply=data/dev,data/test] [--min_count=K] [--share_vocab]
-        [--all_subwords]
+        [--tokenizer=moses | --tokenizer=sentencepiece] [--casing=marked] [--normalization=nfc]
+        [--bpe=N | --spm=N] [--apply=data/dev,data/test] [--min_count=K] [--share_vocab] [--all_subwords]
 
-reads data/train.en and data/train.de, whose tokens are separated by spaces, and writes D/vocab.en and D/vocab.de.
-With --share_vocab both files hold one vocabulary of both languages; training then needs --share_vocab, too.
+reads data/train.en and data/train.de, and writes D/vocab.en and D/vocab.de. A file may be compressed: data/train.en.gz.
+Several prefixes, separated by commas, are one text. With --share_vocab both vocabularies hold the tokens of both
+languages; training then needs --share_vocab, too.
 
-With --bpe or --spm it also writes D/bpe.codes or D/spm.model, and the segmented text: D/train.en, D/train.de and the
-same for each prefix of --apply. The target file of an --apply prefix may be missing. Training then takes
---vocab_prefix=D/vocab, --train_prefix=D/train, and --subword_option=bpe or spm.
+Raw text needs --tokenizer: moses splits off punctuation, and sentencepiece cuts pieces of --spm directly. Without it
+the tokens of the input must be separated by spaces. The prepared text is D/train.en, D/train.de and the same for each
+prefix of --apply. The target file of an --apply prefix may be missing. D/preparation.json records what was done:
+training and translation read it. Training takes --vocab_prefix=D/vocab --train_prefix=D/train.
 
-The same input gives the same output. All results are computed before the first file is written.
+The same input gives the same output, with any number of --processes. All results are computed before the first file
+appears in D.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import re
+import shutil
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import IO
 
 from nmt.core.errors import InputError
 from nmt.core.files import make_directory, replace_atomically
+from nmt.core.parallel import Mapping, cores, pieces, processes
 from nmt.options.command import TrainingText, run
 from nmt.options.option import option
-from nmt.text.corpus import open_parallel
-from nmt.text.lines import TextFile
-from nmt.text.subwords import BytePairs, SentencePieces, Subwords
+from nmt.text.casing import CASINGS
+from nmt.text.normalization import NORMALIZATIONS
+from nmt.text.preparation import RAW, TOKENIZERS, VOCABULARY, Preparation, Recipe, words, write_record
+from nmt.text.raw_lines import found, read_lines
+from nmt.text.subwords import FILES, Learnt, dropout_units, learn_byte_pairs, learn_pieces
 from nmt.text.tokens import split
 from nmt.text.vocabulary import EOS, SOS, UNK, Vocabulary, write_vocabulary
+
+_PIECE_LINES = 5_000  # lines that a process prepares at a time
+_ONE_PROCESS_BYTES = 8 << 20  # a small text is prepared faster than processes start
+_ATTACHED = re.compile(r"\w[.!?,]( |$)")  # punctuation that no tokeniser has split off
+_LOOKS_RAW = 0.3  # share of lines
+_SEVERAL = "train"  # name of the training text that several prefixes make
 
 
 @dataclass(frozen=True)
@@ -64,17 +82,44 @@ class Summary:
     Attributes:
       vocabularies: source and target vocabulary.
       files: summaries of the training text, then of the texts that `apply` names.
-      fewer: message that fewer BPE merges were learnt than asked for; empty otherwise.
+      notices: messages for the user.
     """
 
     vocabularies: tuple[Vocabulary, Vocabulary]
     files: tuple[FileSummary, ...]
-    fewer: str = ""
+    notices: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the summary for the user."""
         sizes = (f"{vocabulary.path}: {vocabulary.size} words" for vocabulary in self.vocabularies)
-        return "\n".join(chain(sizes, map(str, self.files), [self.fewer] * bool(self.fewer)))
+        return "\n".join(chain(sizes, map(str, self.files), self.notices))
+
+
+@dataclass
+class _Text:
+    """One language of a text.
+
+    Attributes:
+      name: name of the prepared text's file.
+      language: suffix of the files.
+      paths: input files, one after the other.
+      is_training: whether vocabularies and subwords are learnt from it.
+      counts: numbers of its words, and later of its tokens.
+      lines: number of lines.
+      looks_raw: number of lines with punctuation that no tokeniser has split off.
+    """
+
+    name: str
+    language: str
+    paths: list[str]
+    is_training: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
+    lines: int = 0
+    looks_raw: int = 0
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.name}.{self.language}"
 
 
 def prepare(
@@ -89,128 +134,250 @@ def prepare(
     min_count: int = 1,
     share_vocab: bool = False,
     all_subwords: bool = False,
+    tokenizer: str = "none",
+    normalization: str | None = None,
+    casing: str = "keep",
+    processes: int | None = None,
 ) -> Summary:
-    """Make vocabularies and subword text; the module's docstring names the files.
+    """Make vocabularies and prepared text; the module's docstring names the files.
 
     Args:
-      train_prefix: prefix of the training text, `<train_prefix>.<src>` and `<train_prefix>.<tgt>`.
+      train_prefix: prefix of the training text, `<train_prefix>.<src>` and `<train_prefix>.<tgt>`; or several prefixes,
+        separated by commas.
       src: suffix of the source files.
       tgt: suffix of the target files.
       out_dir: output directory; made if missing.
-      apply: prefixes of other texts that are segmented and counted in the same way.
+      apply: prefixes of other texts that are prepared and counted in the same way.
       bpe: number of BPE merges, learnt from both languages together; None for no BPE.
       spm: number of pieces of a SentencePiece model of both languages; None for none. Excludes `bpe`.
       min_count: least count in the training text of a token in the vocabularies.
       share_vocab: whether both vocabularies hold the tokens of both languages, counted together.
       all_subwords: whether the vocabularies also hold the units that BPE-dropout produces when it skips merges.
+      tokenizer: "none", "moses" or "sentencepiece".
+      normalization: "none", "nfc", "nfkc" or "moses"; None for "nfc" with a tokenizer, and "none" without.
+      casing: "keep", "lower" or "marked".
+      processes: number of processes; None for the number of cores.
 
     Raises:
       InputError: a file cannot be read or written, or an argument is invalid.
     """
-    _check(src, tgt, bpe, spm, min_count)
+    raw = tokenizer != "none"
+    subword_option = "bpe" if bpe is not None else "spm" if spm is not None else ""
+    normalization = normalization or ("nfc" if raw else "none")
+    recipe = Recipe(src, tgt, tokenizer, normalization, casing, subword_option, share_vocab)
+    _check(recipe, bpe, spm, min_count)
     if all_subwords and bpe is None:
         raise InputError("--all_subwords applies to byte pair encoding only: give --bpe, or leave it out")
-    prefixes = [train_prefix, *apply]
     directory = Path(out_dir)
-    train = open_parallel(f"{train_prefix}.{src}", f"{train_prefix}.{tgt}")
-    texts = {(train_prefix, src): train.src, (train_prefix, tgt): train.tgt} | _open(apply, src, tgt)
-    for text in texts.values():
-        _check_text(text)
-    subwords = _learn(train.src, train.tgt, bpe, spm)
-    if subwords:
-        _check_outputs(prefixes, (src, tgt), directory)
-
-    segmented = {key: [subwords.segment(line) for line in text] if subwords else text for key, text in texts.items()}
-    counts = {key: _count_tokens(lines) for key, lines in segmented.items()}
-    counted = {side: counts[train_prefix, side] for side in (src, tgt)}
-    if share_vocab:
-        counted = dict.fromkeys(counted, counted[src] + counted[tgt])
-    more = subwords.units if all_subwords and isinstance(subwords, BytePairs) else set()
-    words = {side: _frequent(count, min_count) for side, count in counted.items()}
-    words = {side: [*listed, *sorted(more - set(listed))] for side, listed in words.items()}
-
-    make_directory(directory)
-    vocabularies = {side: write_vocabulary(directory / f"vocab.{side}", words[side]) for side in (src, tgt)}
-    if subwords:
-        with replace_atomically(directory / subwords.file_name, "wb") as file:
-            file.write(subwords.model)
-        for (prefix, side), lines in segmented.items():
-            with replace_atomically(directory / f"{Path(prefix).name}.{side}") as file:
-                file.writelines(line + "\n" for line in lines)
-    return Summary(
-        (vocabularies[src], vocabularies[tgt]),
-        tuple(
-            FileSummary(
-                f"{Path(prefix).name}.{side}",
-                len(texts[prefix, side]),
-                count.total(),
-                _unknown(count, vocabularies[side]),
-            )
-            for (prefix, side), count in counts.items()
-        ),
-        subwords.fewer if isinstance(subwords, BytePairs) else "",
+    texts = _texts(train_prefix, apply, (src, tgt))
+    writes_text = recipe.changes_words or subword_option
+    if writes_text:
+        _check_outputs(train_prefix, apply, (src, tgt), directory)
+    with _scratch(directory) as scratch, _mapping(texts, processes) as mapping:
+        _split(texts, recipe, scratch, mapping)
+        learnt = _learn(texts, scratch, bpe, spm)
+        more = dropout_units(learnt.model, _words(texts)) if all_subwords else set()
+        if subword_option:
+            _cut(texts, Preparation(recipe, learnt.model), scratch, mapping)
+        make_directory(directory)
+        vocabularies = _write_vocabularies(texts, recipe, directory, min_count, more)
+        if subword_option:
+            with replace_atomically(directory / FILES[subword_option], "wb") as file:
+                file.write(learnt.model)
+        for text in texts if writes_text else ():
+            os.replace(scratch / text.file_name, directory / text.file_name)
+            if raw and not text.is_training:
+                os.replace(scratch / RAW / text.file_name, make_directory(directory / RAW) / text.file_name)
+        write_record(directory, recipe)  # last: it says that the other files are complete
+    summaries = (
+        FileSummary(text.file_name, text.lines, text.counts.total(), _unknown(text, vocabularies)) for text in texts
     )
+    notices = [learnt.notice, *(_raw_notice(text) for text in texts if text.is_training and not raw)]
+    return Summary(vocabularies, tuple(summaries), tuple(filter(None, notices)))
 
 
-def _check(src: str, tgt: str, bpe: int | None, spm: int | None, min_count: int) -> None:
-    if src == tgt:
-        raise InputError(f"--src and --tgt are both {src}; they are the suffixes of two different files")
+def _check(recipe: Recipe, bpe: int | None, spm: int | None, min_count: int) -> None:
+    if recipe.src == recipe.tgt:
+        raise InputError(f"--src and --tgt are both {recipe.src}; they are the suffixes of two different files")
     if bpe is not None and spm is not None:
         raise InputError("--bpe and --spm are two ways to make subwords; give one of them")
     for name, value in (("bpe", bpe), ("spm", spm), ("min_count", min_count)):
         if value is not None and value < 1:
             raise InputError(f"--{name}={value} must be at least 1")
+    if recipe.tokenizer == "sentencepiece" and spm is None:
+        raise InputError("--tokenizer=sentencepiece cuts text into pieces: give their number by --spm")
+    if recipe.tokenizer == "moses" and spm is not None:
+        raise InputError("--spm does not need --tokenizer=moses: give --tokenizer=sentencepiece, or --bpe with moses")
+    if recipe.tokenizer == "sentencepiece" and recipe.casing == "marked":
+        raise InputError("--casing=marked marks words: give --tokenizer=moses, or another --casing")
 
 
-def _check_text(text: TextFile) -> None:
-    """Raise InputError if a text has no word, or a carriage return inside a line: a vocabulary file cannot hold it."""
-    text.check_words()
-    for number, line in enumerate(text, 1):
-        if "\r" in line:
-            remedy = "tr '\\r' '\\n', if it ends the lines" if len(text) == 1 else "tr '\\r' ' '"
-            raise InputError(f"{text.path}, line {number}: has a carriage return in it; replace it with {remedy}")
-
-
-def _open(prefixes: Iterable[str], src: str, tgt: str) -> dict[tuple[str, str], TextFile]:
-    """Open the files of the `apply` prefixes, by prefix and suffix; a missing target file is left out."""
-    texts: dict[tuple[str, str], TextFile] = {}
-    for prefix in prefixes:
-        if os.path.exists(f"{prefix}.{tgt}"):
-            pair = open_parallel(f"{prefix}.{src}", f"{prefix}.{tgt}")
-            texts |= {(prefix, src): pair.src, (prefix, tgt): pair.tgt}
-        else:
-            texts[prefix, src] = TextFile(f"{prefix}.{src}")
+def _texts(train_prefix: str, apply: Sequence[str], languages: Sequence[str]) -> list[_Text]:
+    """Return both languages of each text, the training text first; a missing target of `apply` is left out."""
+    prefixes = _listed(train_prefix)
+    if not prefixes:
+        raise InputError(f"--train_prefix={train_prefix} names no text: give the prefix of its files")
+    name = Path(prefixes[0]).name if len(prefixes) == 1 else _SEVERAL
+    texts = [_Text(name, x, [found(f"{prefix}.{x}") for prefix in prefixes], True) for x in languages]
+    for prefix in apply:
+        paths = [found(f"{prefix}.{language}") for language in languages]
+        pair = zip(languages, paths[: 1 + os.path.exists(paths[1])], strict=False)
+        texts += [_Text(Path(prefix).name, language, [path]) for language, path in pair]
     return texts
 
 
-def _check_outputs(prefixes: Sequence[str], suffixes: tuple[str, str], directory: Path) -> None:
+def _listed(prefixes: str) -> list[str]:
+    return [prefix.strip() for prefix in prefixes.split(",") if prefix.strip()]
+
+
+def _check_outputs(train_prefix: str, apply: Sequence[str], suffixes: tuple[str, str], directory: Path) -> None:
     """Raise InputError if two prefixes have the same output files, or an output file is an input file."""
-    by_name: dict[str, str] = {"vocab": "the vocabularies"}
-    for prefix in prefixes:
-        path = Path(prefix)
-        if path.name in by_name:
+    by_name: dict[str, str] = {VOCABULARY: "the vocabularies", RAW: "the raw texts"}
+    training = _listed(train_prefix)
+    for prefix in [training[0] if len(training) == 1 else _SEVERAL, *apply]:
+        name = Path(prefix).name
+        if name in by_name:
             raise InputError(
-                f"{prefix} and {by_name[path.name]} would both be written to {directory / path.name}.*; "
-                "rename one of them"
+                f"{prefix} and {by_name[name]} would both be written to {directory / name}.*; rename one of them"
             )
-        by_name[path.name] = prefix
-        if path.parent.resolve() == directory.resolve():
+        by_name[name] = prefix
+    for prefix in [*training, *apply]:
+        if Path(prefix).parent.resolve() == directory.resolve():
             raise InputError(
-                f"{prefix}.{suffixes[0]} would be overwritten by its own subword text; choose another "
+                f"{prefix}.{suffixes[0]} would be overwritten by its own prepared text; choose another "
                 f"--out_dir than {directory}"
             )
 
 
-def _learn(src: TextFile, tgt: TextFile, bpe: int | None, spm: int | None) -> Subwords | None:
+@contextlib.contextmanager
+def _scratch(directory: Path) -> Iterator[Path]:
+    """Yield a new directory for unfinished files, next to where the finished ones will be."""
+    place = directory.absolute()
+    while not place.is_dir():
+        place = place.parent
+    try:
+        scratch = Path(tempfile.mkdtemp(prefix=".nmt-prepare-", dir=place))
+        (scratch / RAW).mkdir()
+    except OSError as error:
+        raise InputError(f"{place}: cannot be written ({error.strerror}); choose another --out_dir") from error
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _mapping(texts: Sequence[_Text], number: int | None) -> Iterator[Mapping]:
+    size = sum(os.path.getsize(path) for text in texts for path in text.paths if os.path.isfile(path))
+    with processes(1 if size < _ONE_PROCESS_BYTES else number or cores()) as mapping:
+        yield mapping
+
+
+def _split(texts: Sequence[_Text], recipe: Recipe, scratch: Path, mapping: Mapping) -> None:
+    """Write the words of all texts, and count the words.
+
+    Raises:
+      InputError: a file cannot be used, or the languages of a text have different numbers of lines.
+    """
+    for text in texts:
+        with contextlib.ExitStack() as files:
+            lines: Iterator[str] = chain.from_iterable(map(functools.partial(_checked, recipe.raw), text.paths))
+            if recipe.raw and not text.is_training:
+                lines = _copied(lines, files.enter_context(replace_atomically(scratch / RAW / text.file_name)))
+            output = files.enter_context(replace_atomically(scratch / text.file_name))
+            work = functools.partial(_words_of, recipe, text.language)
+            for piece, counts, raw in mapping(work, pieces(lines, _PIECE_LINES)):
+                output.writelines(line + "\n" for line in piece)
+                text.lines += len(piece)
+                text.looks_raw += raw
+                text.counts.update(counts)
+        if not text.counts:
+            raise InputError(f"{text.paths[0]} has no word in any of its {text.lines} lines: give a file with text")
+    for first, second in zip(texts, texts[1:], strict=False):
+        if first.name == second.name and first.lines != second.lines:
+            raise InputError(
+                f"{','.join(first.paths)} has {first.lines} lines and {','.join(second.paths)} has {second.lines}. "
+                "Parallel files need the same number of lines"
+            )
+
+
+def _checked(raw: bool, path: str) -> Iterator[str]:
+    """Yield the lines of a file. InputError if a line has a carriage return inside: a vocabulary cannot hold it."""
+    lines = read_lines(path)
+    for number, line in enumerate(lines, 1):
+        if "\r" in line and not raw:
+            is_all = number == 1 and next(lines, None) is None
+            new = "'\\n', if it ends the lines" if is_all else "' '"
+            raise InputError(f"{path}, line {number}: has a carriage return in it; replace it with tr '\\r' {new}")
+        yield line
+
+
+def _copied(lines: Iterable[str], file: IO[str]) -> Iterator[str]:
+    for line in lines:
+        file.write(line + "\n")
+        yield line
+
+
+def _words_of(recipe: Recipe, language: str, lines: Sequence[str]) -> tuple[list[str], Counter[str], int]:
+    """Return lines as words, the counts of the words, and the number of lines that look raw."""
+    found = [words(recipe, line, language) for line in lines]
+    raw = 0 if recipe.raw else sum(bool(_ATTACHED.search(line)) for line in lines)
+    return found, Counter(chain.from_iterable(map(split, found))), raw
+
+
+def _learn(texts: Sequence[_Text], scratch: Path, bpe: int | None, spm: int | None) -> Learnt:
     if bpe is not None:
-        return BytePairs(_count_tokens(chain(src, tgt)), bpe)
+        return learn_byte_pairs(_words(texts), bpe)
     if spm is not None:
-        return SentencePieces(chain(src, tgt), spm)
-    return None
+        files = [read_lines(os.fspath(scratch / text.file_name)) for text in texts if text.is_training]
+        return learn_pieces(chain.from_iterable(zip(*files, strict=True)), spm)
+    return Learnt(b"")
 
 
-def _count_tokens(lines: Iterable[str]) -> Counter[str]:
-    return Counter(chain.from_iterable(map(split, lines)))
+def _words(texts: Sequence[_Text]) -> Counter[str]:
+    """Return the counts of the words of both languages of the training text."""
+    total: Counter[str] = Counter()
+    for text in texts:
+        if text.is_training:
+            total.update(text.counts)
+    return total
+
+
+def _cut(texts: Sequence[_Text], preparation: Preparation, scratch: Path, mapping: Mapping) -> None:
+    """Replace the words of all texts by subwords, and count these."""
+    for text in texts:
+        path = scratch / text.file_name
+        text.counts.clear()
+        work = functools.partial(_tokens_of, preparation.recipe, preparation.model)
+        with replace_atomically(path) as output:
+            for piece, counts in mapping(work, pieces(read_lines(os.fspath(path)), _PIECE_LINES)):
+                output.writelines(line + "\n" for line in piece)
+                text.counts.update(counts)
+
+
+@functools.lru_cache(maxsize=1)
+def _preparation(recipe: Recipe, model: bytes) -> Preparation:
+    return Preparation(recipe, model)
+
+
+def _tokens_of(recipe: Recipe, model: bytes, lines: Sequence[str]) -> tuple[list[str], Counter[str]]:
+    found = [_preparation(recipe, model).cut(line) for line in lines]
+    return found, Counter(chain.from_iterable(map(split, found)))
+
+
+def _write_vocabularies(
+    texts: Sequence[_Text], recipe: Recipe, directory: Path, min_count: int, more: set[str]
+) -> tuple[Vocabulary, Vocabulary]:
+    """Write the vocabularies of the training text's tokens, and of `more` tokens."""
+    counts = [text.counts for text in texts if text.is_training]
+    if recipe.share_vocab:
+        counts = [counts[0] + counts[1]] * 2
+    made = []
+    for language, count in zip((recipe.src, recipe.tgt), counts, strict=True):
+        listed = _frequent(count, min_count)
+        listed += sorted(more - set(listed))
+        made.append(write_vocabulary(directory / f"{VOCABULARY}.{language}", listed))
+    return made[0], made[1]
 
 
 def _frequent(counts: Counter[str], min_count: int) -> list[str]:
@@ -219,8 +386,18 @@ def _frequent(counts: Counter[str], min_count: int) -> list[str]:
     return sorted(words, key=lambda word: (-counts[word], word))
 
 
-def _unknown(counts: Counter[str], vocabulary: Vocabulary) -> int:
-    return sum(count * vocabulary.count_unknown([token]) for token, count in counts.items())
+def _unknown(text: _Text, vocabularies: Sequence[Vocabulary]) -> int:
+    vocabulary = next(one for one in vocabularies if one.path.endswith(f".{text.language}"))
+    return sum(count * vocabulary.count_unknown([token]) for token, count in text.counts.items())
+
+
+def _raw_notice(text: _Text) -> str:
+    if text.looks_raw <= _LOOKS_RAW * text.lines:
+        return ""
+    return (
+        f"{text.file_name} looks raw: {text.looks_raw} of {text.lines} lines have punctuation attached to a word. If "
+        "nobody has split it off, give --tokenizer=moses"
+    )
 
 
 @dataclass(frozen=True)
@@ -228,7 +405,23 @@ class PrepareOptions(TrainingText):
     """Command-line options of `nmt.prepare`."""
 
     out_dir: str | None = option(None, "Directory for all output files; made if missing.", required=True)
-    apply: str = option("", "Prefixes of other texts to segment and count, separated by commas.")
+    apply: str = option("", "Prefixes of other texts to prepare and count, separated by commas.")
+    tokenizer: str = option(
+        "none",
+        "Way to find the words of raw text; none: the input's tokens are separated by spaces.",
+        allowed=TOKENIZERS,
+    )
+    normalization: str | None = option(
+        None,
+        "Normal form of the characters; unset: nfc with a tokenizer, none without.",
+        allowed=NORMALIZATIONS,
+    )
+    casing: str = option(
+        "keep",
+        "Treatment of capital letters; marked: a token before a word says that it has them, and translations get them "
+        "back.",
+        allowed=CASINGS,
+    )
     bpe: int | None = option(None, "Number of BPE merges, learnt from both languages together.")
     spm: int | None = option(None, "Number of pieces of a SentencePiece model of both languages.")
     min_count: int = option(1, "Least count of a token in the vocabularies.")
@@ -237,6 +430,7 @@ class PrepareOptions(TrainingText):
         False,
         "With --bpe: all units that BPE can produce, for nmt.nmt --src_bpe_dropout, --tgt_bpe_dropout.",
     )
+    processes: int | None = option(None, "Number of processes; unset: the number of cores.")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -244,7 +438,7 @@ def main(argv: Sequence[str]) -> int:
 
     def command(options: PrepareOptions) -> None:
         given = asdict(options)
-        given["apply"] = [prefix.strip() for prefix in options.apply.split(",") if prefix.strip()]
+        given["apply"] = _listed(options.apply)
         print(prepare(**given))
 
     return run(command, PrepareOptions, __doc__ or "", argv)

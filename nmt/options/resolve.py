@@ -1,8 +1,8 @@
 """Resolution of options: the checked configuration from the command line, files of options and a preset.
 
 The first of these with a value for an option counts: the file --hparams_path, the command line, the run's `hparams`
-file, the preset, the default. The run is the one that is continued, or whose model translates. Options that determine
-the weights' shape or meaning cannot change (`fixed`).
+file, the record of the prepared text, the preset, the default. The run is the one that is continued, or whose model
+translates. Options that determine the weights' shape or meaning cannot change (`fixed`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import dataclasses
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from nmt.checkpoints.checkpoint import check_model
@@ -21,6 +22,7 @@ from nmt.options.hparams_file import HPARAMS, read_file, read_saved
 from nmt.options.inference_options import NO_HPARAMS
 from nmt.options.option import check_each
 from nmt.options.presets import blamed, preset, suited
+from nmt.text.preparation import VOCABULARY, read_preparation
 
 
 def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
@@ -41,7 +43,8 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
     if explicit.get("override_loaded_hparams"):
         saved = {name: value for name, value in saved.items() if name not in FIELDS}
     try:
-        return resolve({**explicit, **first}, saved, path), saved
+        given = {**explicit, **first}
+        return resolve(given, saved, path, recorded({**saved, **given})), saved
     except InputError as error:
         if NO_HPARAMS in str(error):  # the checkpoint may be missing, too: then that is the error to report
             check_model(explicit.get("ckpt") or "", explicit.get("out_dir") or "")
@@ -49,6 +52,24 @@ def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
             told = f"{error} (--override_loaded_hparams ignores the options in {path}: leave it out to use them)"
             raise InputError(told) from None
         raise
+
+
+def recorded(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that the record of a prepared text decides: languages and subwords; {} without a record.
+
+    Args:
+        given: options by name, among them vocab_prefix.
+
+    Raises:
+        InputError: the record cannot be used.
+    """
+    prefix = Path(str(given.get("vocab_prefix") or ""))
+    preparation = read_preparation(prefix.parent) if prefix.name == VOCABULARY else None
+    if preparation is None:
+        return {}
+    recipe = preparation.recipe
+    languages = {} if given.get("src") or given.get("tgt") else {"src": recipe.src, "tgt": recipe.tgt}
+    return languages | {"subword_option": recipe.subwords} | ({"share_vocab": True} if recipe.share_vocab else {})
 
 
 def saved_path(ckpt: str, out_dir: str) -> str:
@@ -59,8 +80,16 @@ def saved_path(ckpt: str, out_dir: str) -> str:
     return next(filter(os.path.isfile, paths), paths[-1] if paths else HPARAMS)
 
 
-def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None, saved_path: str = "hparams") -> Config:
-    """Return the checked, complete configuration: `explicit` options, then `saved` ones, then a preset, then defaults.
+def resolve(
+    explicit: Mapping[str, Any],
+    saved: Mapping[str, Any] | None = None,
+    saved_path: str = "hparams",
+    recorded: Mapping[str, Any] | None = None,
+) -> Config:
+    """Return the checked, complete configuration.
+
+    The first of these with a value for an option counts: `explicit` options, `saved` ones, `recorded` ones of the
+    prepared text, a preset, the default.
 
     Unset depths become num_layers, an unset seed is drawn at random, and unequal depths switch pass_hidden_state off.
 
@@ -76,7 +105,7 @@ def resolve(explicit: Mapping[str, Any], saved: Mapping[str, Any] | None = None,
     kept = {name: value for name, value in (saved or {}).items() if name in FIELDS and FIELDS[name].metadata["saved"]}
     name = given.get("preset", kept.get("preset", ""))
     fresh = suited(preset(name), kept | given)
-    config = Config(**(fresh | kept | given))
+    config = Config(**(fresh | dict(recorded or {}) | kept | given))
     config = dataclasses.replace(
         config,
         num_encoder_layers=config.num_encoder_layers or config.num_layers,

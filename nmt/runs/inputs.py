@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +15,12 @@ from nmt.core.errors import InputError
 from nmt.core.ranks import Ranks, check_equal, together
 from nmt.options.config import Config
 from nmt.options.presets import preset
+from nmt.scoring.finishing import Finishing, raw_references
 from nmt.text.bpe_dropout import Merges, check_fit, read_merges
 from nmt.text.character_vocabulary import CharacterVocabulary
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.lines import TextFile
+from nmt.text.preparation import RECORD, VOCABULARY, Preparation, read_preparation
 from nmt.text.tokens import begins_words, looks_like
 from nmt.text.unknown_words import count_unknown
 from nmt.text.vector_file import read_embeddings
@@ -180,6 +183,44 @@ def check_same_shortlist(ranks: Ranks, config: Config) -> int | None:
 def _digest(vocabulary: SourceVocabulary) -> str:
     """Return the SHA-256 of the words in order, in hexadecimal."""
     return hashlib.sha256("\n".join(vocabulary.words).encode("utf-8")).hexdigest()
+
+
+def read_recorded(config: Config) -> Preparation | None:
+    """Read the record of how the text was prepared, beside the vocabularies; None if there is none.
+
+    Raises:
+        InputError: the record is damaged, or contradicts the options.
+    """
+    prefix = Path(str(config.vocab_prefix))
+    preparation = read_preparation(prefix.parent) if prefix.name == VOCABULARY else None
+    if preparation is None:
+        return None
+    recipe, path = preparation.recipe, prefix.with_name(RECORD)
+    if not {config.src, config.tgt} <= {recipe.src, recipe.tgt}:
+        raise InputError(
+            f"--src={config.src} --tgt={config.tgt} are not the languages of {path}, {recipe.src} and {recipe.tgt}"
+        )
+    if config.subword_option != recipe.subwords:
+        raise InputError(
+            f"--subword_option={config.subword_option} contradicts {path}, where it is {recipe.subwords!r}: leave the "
+            "flag out"
+        )
+    return preparation
+
+
+def finishing(config: Config, texts: Mapping[str, ParallelCorpus]) -> Finishing:
+    """Return what makes text of translations, with the raw references of texts that the options name.
+
+    Raises:
+        InputError: a record or a raw reference cannot be used.
+    """
+    preparation = read_recorded(config)
+    prefixes = {"dev": config.dev_prefix, "test": config.test_prefix}
+    raw = {}
+    for name, corpus in texts.items() if preparation and preparation.recipe.raw else ():
+        raw[name] = raw_references(str(prefixes[name]), str(config.tgt), len(corpus))
+    kept = {name: lines for name, lines in raw.items() if lines is not None}
+    return Finishing(str(config.tgt), config.subword_option, preparation, kept)
 
 
 def open_text(config: Config, prefix: str | None) -> ParallelCorpus:

@@ -31,6 +31,7 @@ from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
 from nmt.runs import inputs
 from nmt.scoring.perplexity import LikelihoodModel
 from nmt.text.corpus import ParallelCorpus
+from nmt.text.preparation import PREPARATION, copy_preparation
 from nmt.train.divergence import Guard, LossGuard, NullGuard, RateTooHighError
 from nmt.train.evaluation import Evaluation, Evaluator, NullEvaluation
 from nmt.train.feed import Feed
@@ -247,13 +248,14 @@ def evaluators(
         TranslationModel(weights, *vocabularies, settings.search),
         metrics=config.metric_names,
         store=store,
-        subword_option=config.subword_option,
+        finishing=inputs.finishing(config, texts),
         seed=settings.seed,
         everybody=OneProcess() if shared else ranks,
         sharing=ranks if shared else OneProcess(),
         outputs=outputs,
     )
     if not ranks.rank:
+        copy_preparation(os.path.dirname(str(config.vocab_prefix)), os.path.join(out_dir, PREPARATION))
         with replace_atomically(os.path.join(out_dir, HPARAMS)) as file:
             file.write(hparams)  # last, after everything that may raise
     return outputs, evaluator

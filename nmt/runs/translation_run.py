@@ -20,6 +20,7 @@ from nmt.options.hparams_file import HPARAMS, read_saved
 from nmt.options.model_options import ModelOptions
 from nmt.options.option import options_of
 from nmt.runs import inputs
+from nmt.scoring.finishing import Finishing, raw_path
 from nmt.scoring.score import check_reference, score_files
 from nmt.translate.ensemble import EnsembleWeights
 from nmt.translate.translate_file import draw_attention, parse_list, translate_file
@@ -41,17 +42,25 @@ def infer(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouch
         AgreedError: on every rank, for a user's mistake.
     """
     config = settings.config
+    with together(ranks):
+        finishing = inputs.finishing(config, {})
     if config.inference_ref_file:  # checked before the long work
-        files = str(config.inference_input_file), config.inference_ref_file
-        call_on_root(ranks, lambda: check_reference(*files))
+        reference = _reference(config.inference_ref_file, finishing)
+        call_on_root(ranks, lambda: check_reference(str(config.inference_input_file), reference))
     trained = load(settings, saved, ranks, untouched)
     call_on_root(ranks, lambda: _tell_unknown(config, trained.vocabularies))
     with together(ranks), untouched():
         model = TranslationModel(trained.weights, *trained.vocabularies, settings.search)
     files = str(config.inference_input_file), str(config.inference_output_file)
     work = hashlib.sha256(config.to_json(**trained.contents).encode("utf-8")).hexdigest()
-    lines = translate_file(model, *files, ranks, config.inference_list, work)
-    call_on_root(ranks, lambda: _tell(settings, model, ",".join(trained.paths), lines))
+    lines = translate_file(model, *files, ranks, config.inference_list, work, finishing.text)
+    call_on_root(ranks, lambda: _tell(settings, model, finishing, ",".join(trained.paths), lines))
+
+
+def _reference(path: str, finishing: Finishing) -> str:
+    """Return the path of the reference: of a prepared file, the raw one if translations are text."""
+    raw = raw_path(path)
+    return os.fspath(raw) if finishing.preparation.recipe.raw and raw.exists() else path
 
 
 class Trained(NamedTuple):
@@ -179,7 +188,7 @@ def _tell_unknown(config: Config, vocabularies: inputs.Vocabularies) -> None:
         print(f"# {line}", flush=True)
 
 
-def _tell(settings: RunSettings, model: TranslationModel, path: str, lines: int) -> None:
+def _tell(settings: RunSettings, model: TranslationModel, finishing: Finishing, path: str, lines: int) -> None:
     """Draw attention pictures, print scores and a summary. Only one rank calls."""
     config = settings.config
     files = str(config.inference_input_file), str(config.inference_output_file)
@@ -188,13 +197,18 @@ def _tell(settings: RunSettings, model: TranslationModel, path: str, lines: int)
             print(f"# {picture}", flush=True)
     if config.inference_ref_file:
         picked = None if config.inference_list is None else parse_list(config.inference_list)
+        language, preparation = str(config.tgt), finishing.preparation
         scores = score_files(
             files[1],
-            config.inference_ref_file,
+            _reference(config.inference_ref_file, finishing),
             config.subword_option,
             config.metric_names,
             translations_per_input=settings.search.translations,
             picked=picked,
+            words=(lambda line: preparation.cased(preparation.words(line, language)))
+            if preparation.recipe.raw
+            else None,
+            language=language,
         )
         print("\n".join(scores.lines()), flush=True)
     print(f"# {lines} lines translated by {path} into {config.inference_output_file}", flush=True)

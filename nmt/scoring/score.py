@@ -1,5 +1,9 @@
 """The scores of a text of translations: the metrics of `nmt.scoring.metrics`, and the BLEU and chrF of sacreBLEU.
 
+Where the translations and their references are known as text, sacreBLEU's figures are those of the text: sacreBLEU
+tokenises it, so they can be compared with published ones. The other metrics are of words that the model's own
+tokenisation makes, and are named tokenised.
+
 sacreBLEU (Post 2018, arXiv:1804.08771) adds a signature to each figure: the settings that make figures comparable. Its
 BLEU differs from `nmt.scoring.metrics.bleu` in two points. It smooths a precision of 0. A blank line has no token;
 `nmt.scoring.metrics.bleu` counts it as one empty token. chrF (Popović 2015, "chrF: character n-gram F-score for
@@ -9,7 +13,7 @@ automatic MT evaluation") compares characters, so it does not depend on the toke
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,23 +38,31 @@ class Scores:
       metrics: values of the requested metrics, by their names in `nmt.scoring.metrics.METRICS`.
       sacre_bleu: result of the function `sacre_bleu`.
       chrf: result of the function `chrf`.
+      of_text: whether the figures of sacreBLEU are of text, and not of words that are separated by spaces.
     """
 
     metrics: Mapping[str, float]
     sacre_bleu: Signed
     chrf: Signed
+    of_text: bool = False
 
     def lines(self, text_name: str = "") -> list[str]:
         """Return a line for the log for each score: `  bleu dev: 27.1`, or without a name `  bleu: 27.1`."""
         of = f" {text_name}" if text_name else ""
+        kind = "tokenised " * self.of_text
         signed = {"sacrebleu": self.sacre_bleu, "chrf": self.chrf}
-        return [f"  {name}{of}: {value:.1f}" for name, value in self.metrics.items()] + [
+        return [f"  {kind}{name}{of}: {value:.1f}" for name, value in self.metrics.items()] + [
             f"  {name}{of}: {figure.score:.2f} ({figure.signature})" for name, figure in signed.items()
         ]
 
 
-def sacre_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Signed:
-    """Return sacreBLEU's corpus BLEU of text that is tokenised already.
+def sacre_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str | None = None) -> Signed:
+    """Return sacreBLEU's corpus BLEU.
+
+    Args:
+      hypotheses: translations.
+      references: one reference for each translation.
+      language: code of the language of text that sacreBLEU tokenises; None for words that are separated by spaces.
 
     Raises:
       ValueError: the numbers of hypotheses and references differ.
@@ -59,7 +71,8 @@ def sacre_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Signed:
     from sacrebleu.metrics import BLEU
 
     # `force` suppresses the warning that the text looks tokenised.
-    return _signed(BLEU(tokenize="none", force=True), hypotheses, references)
+    kind = "none" if language is None else "zh" if language.startswith("zh") else "13a"
+    return _signed(BLEU(tokenize=kind, force=True), hypotheses, references)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Signed:
@@ -73,15 +86,37 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Signed:
     return _signed(CHRF(), hypotheses, references)
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str], metrics: Sequence[str] = ("bleu",)) -> Scores:
-    """Return all scores of translations. Translations and references are words, not subwords.
+class Texts(NamedTuple):
+    """Translations and their references as text, and the code of their language."""
+
+    hypotheses: Sequence[str]
+    references: Sequence[str]
+    language: str
+
+
+def score(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    metrics: Sequence[str] = ("bleu",),
+    texts: Texts | None = None,
+) -> Scores:
+    """Return all scores of translations.
+
+    Args:
+      hypotheses: translations, as words that are separated by spaces.
+      references: one reference for each translation, as words.
+      metrics: names of metrics in `nmt.scoring.metrics.METRICS`.
+      texts: translations and references as text, for sacreBLEU; None if they are not known.
 
     Raises:
       InputError: an unknown metric.
       ValueError: the numbers of hypotheses and references differ.
     """
     figures = {name: METRICS[name](hypotheses, references) for name in check_metrics(metrics)}
-    return Scores(figures, sacre_bleu(hypotheses, references), chrf(hypotheses, references))
+    if texts is None:
+        return Scores(figures, sacre_bleu(hypotheses, references), chrf(hypotheses, references))
+    found, wanted, language = texts
+    return Scores(figures, sacre_bleu(found, wanted, language), chrf(found, wanted), of_text=True)
 
 
 def check_reference(input_path: str, reference_path: str) -> None:
@@ -106,6 +141,8 @@ def score_files(
     *,
     translations_per_input: int = 1,
     picked: Sequence[int] | None = None,
+    words: Callable[[str], str] | None = None,
+    language: str = "",
 ) -> Scores:
     """Score a file of translations by a reference file. Only the references may contain subwords.
 
@@ -113,6 +150,8 @@ def score_files(
       hypothesis_path: path of the translations.
       reference_path: path of the references, one line for each sentence of the source text.
       subword_option: notation of the references' subwords: "", "bpe" or "spm".
+      words: function that makes words of a line of text; None if both files have words already.
+      language: code of the language of text.
       metrics: names of metrics in `nmt.scoring.metrics.METRICS`.
       translations_per_input: number of lines of translations for each sentence; the first line is scored.
       picked: numbers, from 0, of the sentences that were translated; None for all.
@@ -130,11 +169,11 @@ def score_files(
             f"{hypotheses.path} has {len(hypotheses)} lines{each} and its reference {references.path} has "
             f"{len(references)}{of}; score translations with the reference of the text they translate"
         )
-    return score(
-        [hypotheses.line(i).strip() for i in range(0, len(hypotheses), translations_per_input)],
-        [reference_text(references.line(i), subword_option) for i in numbers],
-        metrics,
-    )
+    found = [hypotheses.line(i).strip() for i in range(0, len(hypotheses), translations_per_input)]
+    if words is None:
+        return score(found, [reference_text(references.line(i), subword_option) for i in numbers], metrics)
+    wanted = [references.line(i).strip() for i in numbers]
+    return score([*map(words, found)], [*map(words, wanted)], metrics, Texts(found, wanted, language))
 
 
 def _signed(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Signed:

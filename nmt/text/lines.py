@@ -19,10 +19,10 @@ import numpy as np
 
 from nmt.core.errors import InputError
 
-_LOOKED_AT_BYTES = 1 << 10  # enough to detect UTF-16 by its zero bytes
+LOOKED_AT_BYTES = 1 << 10  # enough to detect UTF-16 by its zero bytes
 CHUNK_BYTES = 1 << 22  # bounds the temporary arrays of a pass, which take up to ten times as much
 _NEWLINE, _RETURN, _SPACE = b"\n\r "
-_MARK = b"\xef\xbb\xbf"  # UTF-8's byte order mark, which some editors write at the start of a file
+MARK = b"\xef\xbb\xbf"  # UTF-8's byte order mark, which some editors write at the start of a file
 _ICONV = "convert it: iconv -f {} -t utf-8"
 _OTHER_BEGINNINGS = {  # first bytes of a file -> its kind, and the remedy
     b"\xff\xfe\0\0": ("UTF-32", _ICONV.format("utf-32")),
@@ -56,8 +56,8 @@ class TextFile:
         """
         self.path = os.fspath(path)
         self._bytes = _map(self.path)
-        self._check_kind()
-        self._first = len(_MARK) if self._bytes[: len(_MARK)] == _MARK else 0
+        check_kind(self.path, self._bytes[:LOOKED_AT_BYTES])
+        self._first = len(MARK) if self._bytes[: len(MARK)] == MARK else 0
         # int64 [lines], offset after the last byte of each line
         self._ends, self.lengths = _index(self._bytes, self._first)
         self._check_encoding()
@@ -98,15 +98,6 @@ class TextFile:
     def _start(self, number: int) -> int:
         return int(self._ends[number - 1]) + 1 if number else self._first
 
-    def _check_kind(self) -> None:
-        for beginning, (kind, remedy) in _OTHER_BEGINNINGS.items():
-            if self._bytes[: len(beginning)] == beginning:
-                raise InputError(f"{self.path}: is no UTF-8 text, it is {kind}; {remedy}")
-        if b"\0" in self._bytes[:_LOOKED_AT_BYTES]:
-            raise InputError(
-                f"{self.path}: has bytes of zero, so it is no UTF-8 text: if it is UTF-16, {_ICONV.format('utf-16le')}"
-            )
-
     def _check_encoding(self) -> None:
         first = 0
         while first < len(self):  # in blocks of whole lines, so that no character is split
@@ -116,25 +107,63 @@ class TextFile:
                 self._bytes[start : int(self._ends[last - 1])].decode("utf-8")
             except UnicodeDecodeError as error:
                 line = int(np.searchsorted(self._ends, start + error.start)) + 1
-                raise InputError(
-                    f"{self.path}, line {line}: not UTF-8 text ({error.reason}); if it is in the older encoding of "
-                    f"Western Europe, {_ICONV.format('latin1')}"
-                ) from error
+                raise not_utf8(self.path, line, error) from error
             first = last
 
 
-def _map(path: str) -> mmap.mmap:
-    # This check comes before `open`, which would wait for the writer of a pipe.
+def check_kind(path: str, beginning: bytes) -> None:
+    """Check the first bytes of a file.
+
+    Raises:
+      InputError: they are those of another kind of file than text in UTF-8.
+    """
+    for other, (kind, remedy) in _OTHER_BEGINNINGS.items():
+        if beginning.startswith(other):
+            raise InputError(f"{path}: is no UTF-8 text, it is {kind}; {remedy}")
+    if b"\0" in beginning:
+        raise InputError(
+            f"{path}: has bytes of zero, so it is no UTF-8 text: if it is UTF-16, {_ICONV.format('utf-16le')}"
+        )
+
+
+def not_utf8(path: str, line: int, error: UnicodeDecodeError) -> InputError:
+    """Return the error that a line, counted from 1, cannot be decoded."""
+    return InputError(
+        f"{path}, line {line}: not UTF-8 text ({error.reason}); if it is in the older encoding of Western Europe, "
+        f"{_ICONV.format('latin1')}"
+    )
+
+
+def empty(path: str) -> InputError:
+    """Return the error that a file has no line."""
+    return InputError(f"{path}: the file is empty; it needs at least one line")
+
+
+def unreadable(path: str, error: Exception) -> InputError:
+    """Return the error that a file cannot be read."""
+    reason = error.strerror if isinstance(error, OSError) else error
+    return InputError(f"{path}: cannot be read ({reason}); check the path and its permissions")
+
+
+def check_regular(path: str) -> None:
+    """Check that a file, if it exists, can be read more than once. Opening a pipe would wait for its writer.
+
+    Raises:
+      InputError: it is a pipe or a device.
+    """
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise InputError(f"{path}: is not a regular file, but it is read more than once; save it as a file")
+
+
+def _map(path: str) -> mmap.mmap:
+    check_regular(path)
     try:
         with open(path, "rb") as file:
-            if file.read(len(_MARK) + 1) in (b"", _MARK):
-                raise InputError(f"{path}: the file is empty; it needs at least one line")
+            if file.read(len(MARK) + 1) in (b"", MARK):
+                raise empty(path)
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # ValueError: the file cannot be mapped
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{path}: cannot be read ({reason}); check the path and its permissions") from error
+        raise unreadable(path, error) from error
 
 
 def _index(data: mmap.mmap, first: int) -> tuple[np.ndarray, np.ndarray]:

@@ -23,10 +23,10 @@ from nmt.core.ranks import Ranks
 from nmt.model.inference_model import TrainedWeights
 from nmt.reporting.heatmap import heatmap
 from nmt.reporting.outputs import RunOutputs, Stats
+from nmt.scoring.finishing import Finishing
 from nmt.scoring.perplexity import LikelihoodModel
 from nmt.scoring.score import score
 from nmt.text.corpus import ParallelCorpus
-from nmt.text.tokens import reference_text
 from nmt.translate.translation_model import TranslationModel, translate_shared
 
 PERPLEXITY = "ppl"  # name of the perplexity among the metrics
@@ -88,7 +88,7 @@ class Evaluator:
         translation: model that translates.
         metrics: names of the metrics that score translations.
         store: writer of checkpoints and translations.
-        subword_option: notation of the subwords that are joined into words: "", "bpe" or "spm".
+        finishing: what makes text of translations.
         seed: random seed that chooses the sample sentences.
         everybody: all ranks, if they wait while this rank evaluates; else `OneProcess`.
         sharing: the ranks that evaluate together; `OneProcess` if rank 0 evaluates alone.
@@ -104,7 +104,7 @@ class Evaluator:
         *,
         metrics: Sequence[str],
         store: Storing,
-        subword_option: str,
+        finishing: Finishing,
         seed: int,
         everybody: Ranks,
         sharing: Ranks,
@@ -115,9 +115,8 @@ class Evaluator:
         self._metrics, self._store, self._seed = metrics, store, seed
         self._everybody, self._sharing, self._outputs = everybody, sharing, outputs
         self._newest: dict[str, float] = {}
-        self._references = {
-            name: [reference_text(line, subword_option) for line in text.tgt] for name, text in texts.items()
-        }
+        self._finishing = finishing
+        self._references = {name: list(map(finishing.reference, text.tgt)) for name, text in texts.items()}
 
     @property
     def best(self) -> str:
@@ -215,6 +214,7 @@ class Evaluator:
         for name in (prefix + text for text in self._texts):
             parts.append(f"{name} ppl {figures[f'{name}_{PERPLEXITY}']:.2f}")
             parts += [f"{name} {metric} {figures[f'{name}_{metric}']:.1f}" for metric in self._metrics]
+            parts += [f"{name} sacrebleu {figures[one]:.2f}" for one in (f"{name}_sacrebleu",) if one in figures]
             average = AVERAGE + name
             parts += [f"{average} {m} {averaged[f'{average}_{m}']:.1f}" for m in self._metrics if averaged]
         return ", ".join(parts)
@@ -224,7 +224,7 @@ class Evaluator:
         text = self._texts["dev"]
         number = int(np.random.Generator(np.random.PCG64([self._seed, step])).integers(len(text)))
         source = text.src.line(number)
-        translation = self._translation.translate([source])[0][0]
+        translation = self._finishing.text(self._translation.translate([source])[0][0])
         self._outputs.say(f"  # {number}")
         for label, line in (("src", source), ("ref", text.tgt.line(number)), ("nmt", translation)):
             self._outputs.say(f"    {label}: {line}")
@@ -252,9 +252,12 @@ class Evaluator:
             started = time.perf_counter()
             lines = list(text.src)
             hypotheses = [best for best, *_ in translate_shared(self._translation, lines, self._sharing)]
-            self._store.translations(name, hypotheses)
-            found = score(hypotheses, self._references[text_name], self._metrics)
+            texts = list(map(self._finishing.text, hypotheses))
+            self._store.translations(name, texts)
+            words, wanted = list(map(self._finishing.words, hypotheses)), self._references[text_name]
+            found = score(words, wanted, self._metrics, self._finishing.compared(text_name, texts))
             figures |= {f"{name}_{metric}": value for metric, value in found.metrics.items()}
+            figures |= {f"{name}_sacrebleu": found.sacre_bleu.score} if found.of_text else {}
             for line in found.lines(name):
                 self._outputs.say(line)
             self._outputs.say(f"  {name} translated in {time.perf_counter() - started:.0f}s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nmt.core.errors import InputError
 from nmt.core.files import replace_atomically
@@ -26,6 +26,7 @@ def translate_file(
     ranks: Ranks = ONE_PROCESS,
     inference_list: str | None = None,
     work: str = "",
+    finish: Callable[[str], str] = str,
 ) -> int:
     """Translate a text file line by line into another file, which appears when it is complete.
 
@@ -43,6 +44,7 @@ def translate_file(
         inference_list: line numbers from 0, separated by commas; None for all lines. Lines are translated in the order
             of the list, each with the same result as in the whole file.
         work: identifier of the model and the options.
+        finish: function that makes text of a translation.
 
     Returns:
         the number of source lines translated.
@@ -57,7 +59,8 @@ def translate_file(
             numbers, lines = call_on_root(ranks, functools.partial(files.read, done, LINES_PER_RANK * ranks.size))
             translations = translate_shared(model, lines, ranks, numbers)
             done += len(lines)
-            call_on_root(ranks, functools.partial(files.write, translations, done))
+            finished = [[finish(one) for one in found] for found in translations]
+            call_on_root(ranks, functools.partial(files.write, finished, done))
         call_on_root(ranks, files.complete)
     return total
 

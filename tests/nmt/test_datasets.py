@@ -52,7 +52,7 @@ def test_archives_pieces_segments_and_lengths(tmp_path: Path, monkeypatch: pytes
     parts = [Part(f"train.{x}", f"{a}.tgz", f"{a}.{x}") for a in "ab" for x in ("en", "de")]
     parts += [Part("dev.en", "d.tgz", "d/dev-src.en.sgm"), Part("dev.de", "d.tgz", "d/dev-ref.de.sgm")]
     dataset = Dataset(f"file://{mirror}", parts, ("en", "de"), True, "")
-    monkeypatch.setattr(datasets, "tokeniser", lambda language: str.strip)
+    monkeypatch.setattr(datasets, "tokenizer", lambda language, escape: str.strip)
     fetch(dataset, str(tmp_path / "out"))
     assert (tmp_path / "out/train.en").read_text() == "one\nlast\ntwo\n"
     assert (tmp_path / "out/train.de").read_text() == "eins\nletztes\nzwei\n"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import nmt.prepare
 from nmt.core.errors import InputError
 from nmt.demo.toy_language import phrasebook
 from nmt.prepare import main, prepare
-from nmt.text.subwords import BytePairs, SentencePieces
+from nmt.text.subwords import BytePairs, SentencePieces, learn_byte_pairs, learn_pieces
 from nmt.text.tokens import join, split
 from nmt.text.vocabulary import read_vocabulary
 
@@ -57,7 +59,7 @@ def test_words_by_frequency_then_by_name(toy: Path) -> None:
     summary = prepare(f"{toy}/in/train", "en", "de", toy / "out", apply=[f"{toy}/in/dev", f"{toy}/in/new"])
     assert read_vocabulary(toy / "out/vocab.en").words == ("<unk>", "<s>", "</s>", "a", "b", "c")
     assert read_vocabulary(toy / "out/vocab.de").words == ("<unk>", "<s>", "</s>", "x", "y")
-    assert sorted(read(toy / "out")) == ["vocab.de", "vocab.en"]
+    assert sorted(read(toy / "out")) == ["preparation.json", "vocab.de", "vocab.en"]
     assert {(file.name, file.lines, file.tokens, file.unknown) for file in summary.files} == {
         ("train.en", 2, 7, 0),
         ("train.de", 2, 3, 0),
@@ -90,7 +92,7 @@ def test_subword_text_joins_to_the_original(numbers: Path, option: str, units: s
     apply = [f"{numbers}/in/dev", f"{numbers}/in/test"]
     prepare(f"{numbers}/in/train", "en", "de", numbers / "out", apply=apply, **options)
     original, segmented = read(numbers / "in"), read(numbers / "out")
-    assert set(segmented) == set(original) | {units, "vocab.en", "vocab.de"}
+    assert set(segmented) == set(original) | {units, "vocab.en", "vocab.de", "preparation.json"}
     for name, content in original.items():
         lines = segmented[name].decode().splitlines()
         assert [join(split(line), option, "</s>") for line in lines] == content.decode().splitlines(), name
@@ -107,16 +109,16 @@ def test_the_same_input_gives_the_same_output(numbers: Path, option: str) -> Non
 
 def test_byte_pairs_by_hand() -> None:
     # "a b" occurs five times, and then "ab c" at the end of a word three times.
-    pairs = BytePairs({"abc": 3, "abd": 2}, merges=2)
-    assert pairs.segment("abc  abcab abd") == "abc ab@@ c@@ a@@ b ab@@ d"
-    assert pairs.model.decode().splitlines()[1:] == ["a b", "ab c</w>"]
+    model, _ = learn_byte_pairs({"abc": 3, "abd": 2}, merges=2)
+    assert BytePairs(model).segment("abc  abcab abd") == "abc ab@@ c@@ a@@ b ab@@ d"
+    assert model.decode().splitlines()[1:] == ["a b", "ab c</w>"]
 
 
 def test_subwords_keep_unusual_characters() -> None:
     line = "ﬁve\u00a0½ ⅷ 東京"
-    pieces = SentencePieces([line, "abc abd abe"] * 5, 18)
+    pieces = SentencePieces(learn_pieces([line, "abc abd abe"] * 5, 18).model)
     assert join(split(pieces.segment(line)), "spm", "</s>") == line
-    assert join(split(BytePairs({"ab": 2}, 1).segment(line)), "bpe", "</s>") == line
+    assert join(split(BytePairs(learn_byte_pairs({"ab": 2}, 1).model).segment(line)), "bpe", "</s>") == line
 
 
 @pytest.mark.parametrize(
@@ -133,6 +135,10 @@ def test_subwords_keep_unusual_characters() -> None:
         ({"bpe": 3, "train_prefix": "in/long", "out_dir": "in"}, "would be overwritten"),
         ({"bpe": 3, "train_prefix": "in/long", "apply": ["in/dev", "in/../in/dev"]}, "would both be written"),
         ({"out_dir": "in/train.en"}, "the directory cannot be made"),
+        ({"tokenizer": "sentencepiece"}, "give their number by --spm"),
+        ({"tokenizer": "moses", "spm": 9}, "--spm does not need --tokenizer=moses"),
+        ({"tokenizer": "sentencepiece", "spm": 9, "casing": "marked"}, "--casing=marked marks words"),
+        ({"train_prefix": " , "}, "names no text"),
     ],
 )
 def test_errors_name_the_cause_and_change_nothing(
@@ -186,4 +192,41 @@ def test_fewer_joints_than_were_asked_for_are_told(numbers: Path) -> None:
 
 def test_words_that_subword_nmt_ends_the_process_for() -> None:
     with pytest.raises(InputError, match=r"--bpe=3: subword-nmt cannot use this text \(Failed .* line 0: a b 2\)"):
-        BytePairs({"a b": 2}, 3)
+        learn_byte_pairs({"a b": 2}, 3)
+
+
+def test_several_compressed_files_with_any_number_of_processes(numbers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nmt.prepare, "_ONE_PROCESS_BYTES", 0)
+    monkeypatch.setattr(nmt.prepare, "_PIECE_LINES", 7)
+    for side in ("en", "de"):
+        (numbers / f"in/dev.{side}.gz").write_bytes(gzip.compress((numbers / f"in/dev.{side}").read_bytes()))
+        (numbers / f"in/dev.{side}").unlink()
+    both = f"{numbers}/in/train,{numbers}/in/dev"
+    options: dict[str, Any] = {"apply": [f"{numbers}/in/test"], "bpe": 100, "tokenizer": "moses", "casing": "marked"}
+    for processes in (1, 3):
+        prepare(both, "en", "de", numbers / f"out{processes}", processes=processes, **options)
+    for path in (numbers / "out1").glob("**/*.*"):
+        assert path.read_bytes() == (numbers / "out3" / path.relative_to(numbers / "out1")).read_bytes(), path
+    lines = len((numbers / "in/train.en").read_text().splitlines())
+    assert len((numbers / "out1/train.en").read_text().splitlines()) == lines + 50
+
+
+def test_texts_of_other_lengths_leave_nothing(toy: Path) -> None:
+    write(toy / "in", {"dev.de": "x\n"})
+    with pytest.raises(InputError, match="dev.en has 2 lines and .*dev.de has 1"):
+        prepare(f"{toy}/in/train", "en", "de", toy / "out", apply=[f"{toy}/in/dev"], bpe=1, tokenizer="moses")
+    assert sorted(path.name for path in toy.iterdir()) == ["in"]
+
+
+def test_raw_text_without_a_tokenizer_is_told(toy: Path) -> None:
+    write(toy / "in", {"train.en": "A dog, a cat.\nTwo dogs.\n"})
+    told = str(prepare(f"{toy}/in/train", "en", "de", toy / "out")).splitlines()
+    assert told[-1].startswith("train.en looks raw: 2 of 2 lines") and "--tokenizer=moses" in told[-1]
+    assert "looks raw" not in str(prepare(f"{toy}/in/train", "en", "de", toy / "raw", tokenizer="moses"))
+
+
+def test_pieces_of_raw_text(numbers: Path) -> None:
+    prepare(f"{numbers}/in/train", "en", "de", numbers / "out", spm=150, tokenizer="sentencepiece", casing="lower")
+    lines = (numbers / "out/train.en").read_text().splitlines()
+    original = (numbers / "in/train.en").read_text().splitlines()
+    assert [join(split(line), "spm", "</s>") for line in lines] == [line.lower() for line in original]

@@ -21,7 +21,7 @@ from nmt.text.batches import Batch
 from nmt.text.bpe_dropout import BPEDropoutText, Merges, check_fit, read_merges
 from nmt.text.corpus import open_parallel
 from nmt.text.lines import TextFile
-from nmt.text.subwords import BytePairs
+from nmt.text.subwords import BytePairs, dropout_units, learn_byte_pairs
 from nmt.text.tokens import join, split
 from nmt.text.vocabulary import read_vocabulary
 from nmt.train.feed import Feed, FeedSettings
@@ -43,14 +43,15 @@ def prepared(tmp_path: Path) -> Path:
 def test_without_dropout_words_are_cut_as_the_library_does() -> None:
     draw = random.Random(1)
     words = ["".join(draw.choices("abc", k=draw.randint(1, 9))) for _ in range(300)]
-    library = BytePairs(Counter(words), 40)
-    merges = Merges(library.model.decode().rstrip("\n").split("\n"), "codes")
+    model = learn_byte_pairs(Counter(words), 40).model
+    library = BytePairs(model)
+    merges = Merges(model.decode().rstrip("\n").split("\n"), "codes")
     for word in [*words, "aaaaaaa", "xay"]:
         assert merges.cut(word) == split(library.segment(word)), word
     for word in words:
         assert merges.cut(word, lambda: True) == [*(f"{letter}@@" for letter in word[:-1]), word[-1]]
         drawn = merges.cut(word, lambda: draw.random() < 0.5)
-        assert join(drawn, "bpe", "") == word and set(drawn) <= library.units
+        assert join(drawn, "bpe", "") == word and set(drawn) <= dropout_units(model, words)
 
 
 def test_a_joint_is_left_out_as_often_as_is_asked() -> None:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from nmt.checkpoints.run_directory import Store
 from nmt.core.ranks import OneProcess
 from nmt.reporting.outputs import NoOutputs, Stats
+from nmt.scoring.finishing import Finishing
 from nmt.train.evaluation import Evaluator
 
 v1 = tf.compat.v1
@@ -62,7 +63,7 @@ def evaluator(toy: Any, model: Scalar, outputs: Lines, averages: bool = False) -
         either,
         metrics=["bleu", "accuracy"],
         store=Store(str(toy.directory / "out"), ["bleu", "accuracy"], 2, averages, "{}\n", model.saver),
-        subword_option="",
+        finishing=Finishing("", ""),
         seed=1,
         everybody=OneProcess(),
         sharing=OneProcess(),

@@ -1,0 +1,54 @@
+"""Words of raw text: splits off punctuation as the tools of Moses do, and attaches it again (library sacremoses)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from nmt.core.errors import InputError
+
+
+@functools.cache
+def tokenizer(language: str, escape: bool = False) -> Callable[[str], str]:
+    """Return a function that splits a line into words, separated by single spaces.
+
+    Args:
+      language: code of the language, such as "de"; its abbreviations keep their full stops.
+      escape: whether characters such as `&` and `|` are written as `&amp;` and `&#124;`.
+
+    Raises:
+      InputError: sacremoses is not installed.
+    """
+    split = _library().MosesTokenizer(language)
+    return lambda line: str(split.tokenize(line, return_str=True, escape=escape))
+
+
+@functools.cache
+def detokenizer(language: str) -> Callable[[str], str]:
+    """Return a function that makes text of a line of words.
+
+    Raises:
+      InputError: sacremoses is not installed.
+    """
+    join = _library().MosesDetokenizer(language)
+    return lambda line: str(join.detokenize(line.split(" "), return_str=True, unescape=False))
+
+
+@functools.cache
+def punctuation_normalizer(language: str) -> Callable[[str], str]:
+    """Return a function that writes quotes, dashes and spaces in one way.
+
+    Raises:
+      InputError: sacremoses is not installed.
+    """
+    normalizer = _library().MosesPunctNormalizer(language)
+    return lambda line: str(normalizer.normalize(line))
+
+
+def _library() -> Any:
+    try:
+        import sacremoses
+    except ImportError:
+        raise InputError("this text is split into words by sacremoses: pip install sacremoses") from None
+    return sacremoses

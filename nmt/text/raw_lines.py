@@ -1,0 +1,53 @@
+"""Lines of raw text files, which may be compressed by gzip: read one after the other, for `nmt.prepare`."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+
+from nmt.text.lines import LOOKED_AT_BYTES, MARK, check_kind, check_regular, empty, not_utf8, unreadable
+
+_GZIP = b"\x1f\x8b"
+
+
+def found(path: str) -> str:
+    """Return the path, or the path of its compressed file if only that exists."""
+    compressed = f"{path}.gz"
+    return compressed if os.path.exists(compressed) and not os.path.exists(path) else path
+
+
+def read_lines(path: str) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file or of a compressed one. See `nmt.text.lines` for the ends of lines.
+
+    Raises:
+      InputError: the file cannot be read, is empty or not UTF-8.
+    """
+    check_regular(path)
+    try:
+        with open(path, "rb") as stored:
+            packed = stored.read(len(_GZIP)) == _GZIP
+            stored.seek(0)
+            with gzip.open(stored) if packed else stored as file:
+                yield from _decoded(path, file)
+    except (OSError, EOFError, zlib.error) as error:  # a compressed file may be damaged or cut off
+        raise unreadable(path, error if isinstance(error, OSError) and error.strerror else ValueError(error)) from error
+
+
+def _decoded(path: str, file: Iterable[bytes]) -> Iterator[str]:
+    number = 0
+    for number, line in enumerate(file, 1):
+        if number == 1:
+            line = line.removeprefix(MARK)
+            if not line:
+                break
+            check_kind(path, line[:LOOKED_AT_BYTES])
+        try:
+            yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise not_utf8(path, number, error) from error
+    else:
+        if number:
+            return
+    raise empty(path)
