@@ -30,8 +30,8 @@ from nmt.runs import inputs
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.translation_run import load
 from nmt.scoring.score import sacre_bleu
+from nmt.search.translation_model import TranslationModel, translate_shared
 from nmt.text.tokens import reference_text
-from nmt.translate.translation_model import TranslationModel, translate_shared
 
 _BEAM_WIDTH = 5
 _HEAD = "{}, beam {}, {}\n--length_penalty_weight   BLEU  words to one of the reference"

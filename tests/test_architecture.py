@@ -21,7 +21,7 @@ ROOMS = {
     "api api_collectives api_ddl api_updates schedules ddl_keras extend, __init__, keras __main__ horovod",
     "tfdist.horovod": "named, _state, process_sets, _tensors ops compression sync_batch_norm, functions, "
     "collectives rank_ops basics _reduction, optimizers elastic timeline, mpi_ops, __init__, keras",
-    "nmt": "core, text demo, model, reporting scoring, checkpoints translate, train, options, runs, "
+    "nmt": "core, text demo, model, reporting scoring, checkpoints search, train, options, runs, "
     "nmt prepare phrasebook datasets shortlist tune_search",
     "nmt.model": "architecture, parts, interface, lstm convs2s transformer, registry, "
     "inference_model batch_input session",

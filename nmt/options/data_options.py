@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from nmt.model.architecture import Architecture
 from nmt.options.option import BELOW_ONE, NOT_NEGATIVE, POSITIVE, SHARE, Condition, option
+from nmt.search.translation_model import SearchSettings
 from nmt.text.tokens import SUBWORD_OPTIONS
 from nmt.train.feed import FeedSettings
-from nmt.translate.translation_model import SearchSettings
 
 _DRAWN = Condition(
     "--src_bpe_dropout or --tgt_bpe_dropout", lambda options: options.src_bpe_dropout or options.tgt_bpe_dropout

@@ -16,6 +16,7 @@ from nmt.model.session import session_config
 from nmt.options.config import Config
 from nmt.options.option import make
 from nmt.scoring.perplexity import LikelihoodSettings
+from nmt.search.translation_model import SearchSettings
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 from nmt.train.evaluation import PERPLEXITY
 from nmt.train.feed import FeedSettings
@@ -23,7 +24,6 @@ from nmt.train.loop import EvaluationIntervals
 from nmt.train.plateau import PlateauSettings
 from nmt.train.schedule import PLATEAU, Schedule
 from nmt.train.step import Optimization
-from nmt.translate.translation_model import SearchSettings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import ClassVar
 from nmt.options.configuration_options import ConfigurationOptions
 from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, Condition, option
 from nmt.scoring.perplexity import LikelihoodSettings
-from nmt.translate.translation_model import MODES, SearchSettings, search_mode
+from nmt.search.translation_model import MODES, SearchSettings, search_mode
 
 _BEAM = Condition(
     "beam search: give --beam_width, too, or --infer_mode=beam_search",

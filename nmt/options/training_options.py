@@ -13,6 +13,7 @@ from nmt.options.data_options import BY_SENTENCES
 from nmt.options.model_options import ModelOptions, of_family
 from nmt.options.option import BELOW_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, POSITIVE, Condition, option
 from nmt.scoring.perplexity import LikelihoodSettings
+from nmt.search.translation_model import SearchSettings
 from nmt.train.divergence import ACTIONS
 from nmt.train.feed import NORMALIZATIONS, FeedSettings
 from nmt.train.loop import EvaluationIntervals
@@ -20,7 +21,6 @@ from nmt.train.plateau import PlateauSettings
 from nmt.train.schedule import DECAY_SCHEMES, PLATEAU, ROOTS, WARMUP_SCHEMES, Schedule
 from nmt.train.step import Optimization
 from nmt.train.synchronisation import BLOCK_STATES, SYNCS, Synchronisation
-from nmt.translate.translation_model import SearchSettings
 
 _PLATEAU = Condition("--decay_scheme=plateau", lambda options: options.decay_scheme == PLATEAU)
 _ADAM = Condition("--optimizer=adam", lambda options: options.optimizer == "adam")

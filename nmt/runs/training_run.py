@@ -30,6 +30,7 @@ from nmt.options.presets import preset_lines
 from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
 from nmt.runs import inputs
 from nmt.scoring.perplexity import LikelihoodModel
+from nmt.search.translation_model import TranslationModel
 from nmt.text.corpus import ParallelCorpus
 from nmt.text.preparation import PREPARATION, copy_preparation
 from nmt.train.divergence import Guard, LossGuard, NullGuard, RateTooHighError
@@ -39,7 +40,6 @@ from nmt.train.loop import train
 from nmt.train.prefetch import Prefetcher
 from nmt.train.step import TrainStep
 from nmt.train.stopping import StopBySignal
-from nmt.translate.translation_model import TranslationModel
 
 # Entries of the `hparams` file.
 _DATA = "data"  # description of the batch plan (`Feed.record`)

@@ -22,9 +22,9 @@ from nmt.options.option import options_of
 from nmt.runs import inputs
 from nmt.scoring.finishing import Finishing, raw_path
 from nmt.scoring.score import check_reference, score_files
-from nmt.translate.ensemble import EnsembleWeights
-from nmt.translate.translate_file import draw_attention, parse_list, translate_file
-from nmt.translate.translation_model import TranslationModel
+from nmt.search.ensemble import EnsembleWeights
+from nmt.search.translate_file import draw_attention, parse_list, translate_file
+from nmt.search.translation_model import TranslationModel
 
 
 def infer(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> None:

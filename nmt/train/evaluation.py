@@ -26,8 +26,8 @@ from nmt.reporting.outputs import RunOutputs, Stats
 from nmt.scoring.finishing import Finishing
 from nmt.scoring.perplexity import LikelihoodModel
 from nmt.scoring.score import score
+from nmt.search.translation_model import TranslationModel, translate_shared
 from nmt.text.corpus import ParallelCorpus
-from nmt.translate.translation_model import TranslationModel, translate_shared
 
 PERPLEXITY = "ppl"  # name of the perplexity among the metrics
 

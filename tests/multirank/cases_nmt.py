@@ -28,6 +28,8 @@ from nmt.model.transformer.architecture import TransformerArchitecture
 from nmt.reporting.outputs import NoOutputs
 from nmt.runs.tfdist_ranks import Processes
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
+from nmt.search.translate_file import translate_file
+from nmt.search.translation_model import SearchSettings, TranslationModel
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
 from nmt.train.divergence import LossGuard, NullGuard
@@ -36,8 +38,6 @@ from nmt.train.feed import Feed, FeedSettings
 from nmt.train.loop import EvaluationIntervals, train
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, StepResult, TrainStep, dropout_seed
-from nmt.translate.translate_file import translate_file
-from nmt.translate.translation_model import SearchSettings, TranslationModel
 from tests.multirank import inside
 from tests.multirank.cases_programs import refusal
 from tests.multirank.inside import everywhere, through_mpi

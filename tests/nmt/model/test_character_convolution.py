@@ -15,11 +15,11 @@ from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.character_convolution import CharacterEmbedding
 from nmt.model.parts.initializers import Initializer, initializer
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
+from nmt.search.translation_model import SearchSettings, TranslationModel
 from nmt.text.batches import make_batch, source_batch
 from nmt.text.character_vocabulary import NUM_CHARACTERS, WORD_LENGTH, CharacterVocabulary
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, TrainStep
-from nmt.translate.translation_model import SearchSettings, TranslationModel
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import EOS, SOS, architecture, v1
 from tests.nmt.model.oracle_embeddings import character_vector

@@ -16,7 +16,7 @@ import tensorflow as tf
 from nmt.model.lstm.architecture import ATTENTIONS, LSTMArchitecture
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import Initializer
-from nmt.translate.beam_search import beam_search
+from nmt.search.beam_search import beam_search
 from tests.nmt.model.graphs import v1
 
 # Source words: eos a b c d. Target words: sos eos a b c. The two pairs: "a a b b c" -> "a b c b c".

@@ -16,11 +16,11 @@ from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer, initializer
 from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
+from nmt.search.beam_search import beam_search
+from nmt.search.greedy import greedy_search
 from nmt.text.batches import Batch, make_batch
 from nmt.train.schedule import Schedule
 from nmt.train.step import Optimization, TrainStep
-from nmt.translate.beam_search import beam_search
-from nmt.translate.search import greedy_search
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import EOS, SOS, architecture, v1
 from tests.nmt.model.slopes import assert_gradients_are_slopes

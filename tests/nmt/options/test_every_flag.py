@@ -14,10 +14,10 @@ from nmt.options.config import FIELDS
 from nmt.options.option import make
 from nmt.options.resolve import resolve
 from nmt.runs import inputs
+from nmt.search.translation_model import SearchSettings
 from nmt.text.vocabulary import write_vocabulary
 from nmt.train.feed import FeedSettings
 from nmt.train.synchronisation import Synchronisation
-from nmt.translate.translation_model import SearchSettings
 from tests.nmt.options.test_configuration import NEEDED
 from tests.nmt.options.test_flags import WITHOUT_EFFECT
 

@@ -12,18 +12,18 @@ import tensorflow as tf
 from nmt.core.errors import InputError
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
+from nmt.search.beam_search import beam_search
+from nmt.search.ensemble import Ensemble
+from nmt.search.greedy import greedy_search
+from nmt.search.shortlist import Shortlist, ShortlistTranslator, read_shortlist
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
-from nmt.translate.beam_search import beam_search
-from nmt.translate.ensemble import Ensemble
-from nmt.translate.search import greedy_search
-from nmt.translate.shortlist import Shortlist, ShortlistTranslator, read_shortlist
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import EOS, SOS, v1
 from tests.nmt.model.oracle_model import OracleModel
-from tests.nmt.translate.oracle_search import beam, greedy
-from tests.nmt.translate.test_search import LENGTHS, MODELS, padded
-from tests.nmt.translate.test_translation_model import LINES, model_of
-from tests.nmt.translate.test_translation_model import MODES as SEARCHES
+from tests.nmt.search.oracle_search import beam, greedy
+from tests.nmt.search.test_search import LENGTHS, MODELS, padded
+from tests.nmt.search.test_translation_model import LINES, model_of
+from tests.nmt.search.test_translation_model import MODES as SEARCHES
 
 # Candidates among 13 target words, by source word; source word 5 has none.
 CANDIDATES = {3: [8, 4], 4: [12], 6: [9, 10, 3], 7: [5], 8: [6, 7], 9: [11, 4], 10: [3, 12]}

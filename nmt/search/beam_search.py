@@ -7,7 +7,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from nmt.model.interface import Translator
-from nmt.translate.search_loop import Forbidden, PartialTranslations, write_words
+from nmt.search.search_loop import Forbidden, PartialTranslations, write_words
 
 _BLOCKS = sorted(range(32, 97), key=lambda size: abs(size - 64))
 
@@ -158,7 +158,7 @@ class _BeamStep:
     def advance(
         self, written: PartialTranslations, logits: tf.Tensor, attention: tf.Tensor | None
     ) -> tuple[PartialTranslations, tf.Tensor]:
-        """Extend the beams by one word; see `nmt.translate.search_loop.Advance`."""
+        """Extend the beams by one word; see `nmt.search.search_loop.Advance`."""
         sentences, beams = tf.unstack(tf.shape(written.scores))
         finished, before, lengths, attended, ids = (
             tf.reshape(one, tf.concat([[sentences * beams], tf.shape(one)[2:]], 0))

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from nmt.core.ranks import Ranks
 from nmt.model.inference_model import TrainedWeights
-from nmt.translate.translation_model import SearchSettings, TranslationModel, translate_shared
+from nmt.search.translation_model import SearchSettings, TranslationModel, translate_shared
 from tests.nmt.core.thread_ranks import outcomes
 
 LINES = ["a b c", "", "d", "   ", "g f e d c b a", "b unknown", "a b c", *(" ".join("abcdefg"[i:]) for i in range(7))]

@@ -11,9 +11,9 @@ import pytest
 
 from nmt.core.errors import InputError
 from nmt.core.ranks import CollectiveError, Ranks
-from nmt.translate.translate_file import draw_attention, parse_list, picked_lines, translate_file
+from nmt.search.translate_file import draw_attention, parse_list, picked_lines, translate_file
 from tests.nmt.core.thread_ranks import outcomes
-from tests.nmt.translate.test_translation_model import LINES, model_of
+from tests.nmt.search.test_translation_model import LINES, model_of
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_translation_that_was_killed_goes_on(
     translate_file(model, *paths, **more)
     whole = Path(paths[1]).read_text()
     Path(paths[1]).unlink()
-    monkeypatch.setattr("nmt.translate.translate_file.LINES_PER_RANK", 1)
+    monkeypatch.setattr("nmt.search.translate_file.LINES_PER_RANK", 1)
     killed: Any = Counting(model, 3)
     with pytest.raises(KeyboardInterrupt):
         translate_file(killed, *paths, work="model and options", **more)
@@ -113,7 +113,7 @@ def test_a_translation_that_was_killed_goes_on(
 
 def test_only_the_same_work_is_gone_on_with(toy: Any, paths: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(toy)
-    monkeypatch.setattr("nmt.translate.translate_file.LINES_PER_RANK", 1)
+    monkeypatch.setattr("nmt.search.translate_file.LINES_PER_RANK", 1)
     source = Path(paths[0]).read_text()
     for text, arguments in ((source, {"work": "other"}), (source + "\na", {}), (source, {"inference_list": "0,1,2"})):
         Path(paths[0]).write_text(source)
@@ -129,7 +129,7 @@ def test_only_the_same_work_is_gone_on_with(toy: Any, paths: tuple[str, str], mo
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_share_each_piece(toy: Any, paths: tuple[str, str], size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(toy)
-    monkeypatch.setattr("nmt.translate.translate_file.LINES_PER_RANK", 1)
+    monkeypatch.setattr("nmt.search.translate_file.LINES_PER_RANK", 1)
     assert outcomes(size, lambda ranks: translate_file(model, *paths, ranks)) == [5] * size
     assert Path(paths[1]).read_text() == "".join(best + "\n" for (best,) in model.translate(LINES[:5]))
 

@@ -14,16 +14,16 @@ from nmt.checkpoints.checkpoint import restore_below
 from nmt.core.errors import InputError
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
-from nmt.translate.beam_search import beam_search
-from nmt.translate.ensemble import Ensemble, EnsembleWeights
-from nmt.translate.search import attention_weights, greedy_search
-from nmt.translate.translation_model import SearchSettings, TranslationModel
+from nmt.search.beam_search import beam_search
+from nmt.search.ensemble import Ensemble, EnsembleWeights
+from nmt.search.greedy import attention_weights, greedy_search
+from nmt.search.translation_model import SearchSettings, TranslationModel
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import EOS, SOS, v1
 from tests.nmt.model.oracle_model import OracleModel, log_softmax
-from tests.nmt.translate.oracle_search import attention, beam, greedy
-from tests.nmt.translate.test_search import MODELS
-from tests.nmt.translate.test_translation_model import LINES, model_of
+from tests.nmt.search.oracle_search import attention, beam, greedy
+from tests.nmt.search.test_search import MODELS
+from tests.nmt.search.test_translation_model import LINES, model_of
 
 
 class Mean:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from nmt.model.interface import StepDecoder, Translator
-from nmt.translate.search_loop import Forbidden, PartialTranslations, any_batch, write_words
+from nmt.search.search_loop import Forbidden, PartialTranslations, any_batch, write_words
 
 # (logits [sentences * translations, vocabulary], translations so far) -> next words, int32 [sentences, translations]
 Choice = Callable[[tf.Tensor, PartialTranslations], tf.Tensor]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.translate.beam_search import beam_search, top_words
-from nmt.translate.search import attention_weights, greedy_search, sample_search, uniform_draws
+from nmt.search.beam_search import beam_search, top_words
+from nmt.search.greedy import attention_weights, greedy_search, sample_search, uniform_draws
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import SOS, architecture, v1
-from tests.nmt.translate.oracle_search import attention, beam, greedy, sample
+from tests.nmt.search.oracle_search import attention, beam, greedy, sample
 
 LENGTHS = [4, 1, 7, 2, 5, 3]
 # Random models have not learned an end. With these words as eos, sentences end at different times.

@@ -16,11 +16,11 @@ from nmt.core.ranks import Ranks
 from nmt.model.inference_model import TrainedModel
 from nmt.model.interface import Translator
 from nmt.model.session import memory_for
+from nmt.search.beam_search import beam_search
+from nmt.search.greedy import attention_weights, greedy_search, sample_search, uniform_draws
+from nmt.search.shortlist import Shortlist, ShortlistTranslator, read_shortlist
 from nmt.text.batches import cut_by_tokens, source_batch, token_limit
 from nmt.text.tokens import join, split
-from nmt.translate.beam_search import beam_search
-from nmt.translate.search import attention_weights, greedy_search, sample_search, uniform_draws
-from nmt.translate.shortlist import Shortlist, ShortlistTranslator, read_shortlist
 
 v1 = tf.compat.v1
 

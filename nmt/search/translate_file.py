@@ -13,8 +13,8 @@ from nmt.core.partial_file import partial_file
 from nmt.core.ranks import ONE_PROCESS, Ranks, call_on_root
 from nmt.reporting.heatmap import heatmap
 from nmt.reporting.progress import progress
+from nmt.search.translation_model import TranslationModel, translate_shared
 from nmt.text.lines import TextFile
-from nmt.translate.translation_model import TranslationModel, translate_shared
 
 LINES_PER_RANK = 4_000  # of a piece; with few lines, sentences of a batch would differ much in length
 
