@@ -16,17 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
 from nmt.core.errors import InputError
 from nmt.core.ranks import call_on_root, together
-from nmt.options.command import exit_code
 from nmt.options.config import Config
 from nmt.options.derived_settings import RunSettings
-from nmt.options.flags import asks_for_help, help_text, parse
 from nmt.options.option import POSITIVE, check_each, option
 from nmt.options.resolve import configure, saved_path
 from nmt.runs import inputs
+from nmt.runs.program import run_on_ranks
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.translation_run import load
 from nmt.scoring.score import sacre_bleu
@@ -131,20 +128,7 @@ def _configured(options: TuneOptions) -> tuple[list[Config], dict[str, Any]]:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command on this rank; return its exit code."""
-    tf.compat.v1.disable_control_flow_v2()
-    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
-    ranks = Processes()
-    ranks.take_cores()
-
-    def work() -> None:
-        if asks_for_help(argv[1:]):
-            call_on_root(ranks, lambda: print(help_text((__doc__ or "").strip(), TuneOptions), end=""))
-            return
-        options = call_on_root(ranks, lambda: TuneOptions(**parse(TuneOptions, argv[1:])))
-        call_on_root(ranks, lambda: check_each(options))
-        tune(options, ranks)
-
-    return exit_code(work, ranks, ranks.abort, speaker="tune_search: ")
+    return run_on_ranks(tune, TuneOptions, __doc__, argv, "tune_search")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ A batch has lines of similar length; the output has the order of the input. A bl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import takewhile
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -23,6 +24,9 @@ from nmt.text.batches import cut_by_tokens, source_batch, token_limit
 from nmt.text.tokens import join, split
 
 v1 = tf.compat.v1
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 MODES = ("greedy", "sample", "beam_search")
 
@@ -102,6 +106,18 @@ class SearchSettings:
         return min(self.translations_per_input, found[self.mode])
 
 
+class Hypothesis(NamedTuple):
+    """A translation that a search has found.
+
+    Attributes:
+        tokens: tokens, without the end mark.
+        score: score by which beam search ranks it; None for other searches.
+    """
+
+    tokens: list[str]
+    score: float | None = None
+
+
 class Alignment(NamedTuple):
     """A translation and its attention weights.
 
@@ -128,6 +144,7 @@ class TranslationModel(TrainedModel[SearchSettings]):
         unk, sos, eos = vocabulary.unk_id, vocabulary.sos_id, vocabulary.eos_id
         writer: Any = translator
         self._shortlist: Shortlist | None = None
+        self._scores = tf.zeros([0])  # only beam search has scores
         if settings.shortlist:
             self._shortlist = read_shortlist(settings.shortlist, self._src_vocab, vocabulary)
             self._words = v1.placeholder(tf.int32, [None], "words")
@@ -138,8 +155,9 @@ class TranslationModel(TrainedModel[SearchSettings]):
         allowed = settings.min_length, unk if settings.ban_unk_token else None
         if settings.mode == "beam_search":
             weights = settings.length_penalty_weight, settings.coverage_penalty_weight
-            hypotheses, _ = beam_search(*arguments, settings.beam_width, *weights, *allowed)
+            hypotheses, scores = beam_search(*arguments, settings.beam_width, *weights, *allowed)
             self._ids = hypotheses[:, : settings.translations]
+            self._scores = scores[:, : settings.translations]
         elif settings.mode == "sample":
             self._ids = sample_search(*arguments, settings.sampling_temperature, self._draws, *allowed)
         else:
@@ -162,18 +180,60 @@ class TranslationModel(TrainedModel[SearchSettings]):
         Returns:
             the translations of each line, best first, in the order of the lines.
         """
+        return [[self.joined(one) for one in found] for found in self.search(lines, numbers)]
+
+    def joined(self, hypothesis: Hypothesis) -> str:
+        """Return a hypothesis as words that are separated by spaces."""
+        return join(hypothesis.tokens, self._settings.subword_option, self._tgt_vocab.eos)
+
+    def search(self, lines: Sequence[str], numbers: Sequence[int] | None = None) -> list[list[Hypothesis]]:
+        """Search for translations of lines; arguments and order as for `translate`. A blank line has empty ones."""
         tokens = [self._tokens(line) for line in lines]
         numbers = range(len(lines)) if numbers is None else numbers
-        translations = [[""] * self._settings.translations for _ in lines]
+        translations = [[Hypothesis([])] * self._settings.translations for _ in lines]
         order = sorted((i for i, words in enumerate(tokens) if words), key=lambda i: len(tokens[i]))
-        decode, option, eos = self._tgt_vocab.decode, self._settings.subword_option, self._tgt_vocab.eos
-        most_tokens = token_limit(self._settings.batch_size, None, self._settings.src_max_len)
-        for part in cut_by_tokens([len(tokens[i]) for i in order], self._settings.batch_size, most_tokens):
+        decode, eos = self._tgt_vocab.decode, self._tgt_vocab.eos
+        for part in self._batches([len(tokens[i]) for i in order]):
             chosen = order[part]
-            ids = self._search([tokens[i] for i in chosen], [numbers[i] for i in chosen])
-            for i, rows in zip(chosen, ids.tolist(), strict=True):
-                translations[i] = [join(decode(row), option, eos) for row in rows]
+            ids, scores = self._search([tokens[i] for i in chosen], [numbers[i] for i in chosen])
+            ranked = scores.tolist() if scores.size else [[None] * ids.shape[1]] * len(chosen)
+            for i, rows, each in zip(chosen, ids.tolist(), ranked, strict=True):
+                words = (list(takewhile(lambda word: word != eos, decode(row))) for row in rows)
+                translations[i] = list(map(Hypothesis, words, each))
         return translations
+
+    def _batches(self, lengths: Sequence[int]) -> list[slice]:
+        most_tokens = token_limit(self._settings.batch_size, None, self._settings.src_max_len)
+        return cut_by_tokens(lengths, self._settings.batch_size, most_tokens)
+
+    def attention(self, lines: Sequence[str], targets: Sequence[Sequence[str]]) -> list[np.ndarray | None]:
+        """Return the attention weights while translations are written.
+
+        Args:
+            lines: source text.
+            targets: tokens of one translation for each line, without the end mark.
+
+        Returns:
+            float32 [target, source] for each line, each row with the sum 1; None for a blank line or an empty
+            translation, and for a model without attention.
+        """
+        found: list[np.ndarray | None] = [None] * len(lines)
+        if self._weights is None:
+            return found
+        tokens = [self._tokens(line) for line in lines]
+        order = sorted((i for i, one in enumerate(targets) if one and tokens[i]), key=lambda i: len(tokens[i]))
+        for part in self._batches([max(len(tokens[i]), len(targets[i])) for i in order]):
+            chosen = order[part]
+            source, lengths = source_batch([tokens[i] for i in chosen], self._src_vocab, None)
+            ids = np.full([len(chosen), max(len(targets[i]) for i in chosen)], self._tgt_vocab.eos_id, np.int32)
+            for row, i in enumerate(chosen):
+                ids[row, : len(targets[i])] = self._tgt_vocab.encode(targets[i])
+            with memory_for("attention weights", source, None, "--infer_batch_size"):
+                feed = {self._source: source, self._lengths: lengths, self._target: ids}
+                weights = self.session.run(self._weights, feed)
+            for row, i in enumerate(chosen):
+                found[i] = weights[row, : len(targets[i]), : len(tokens[i])]
+        return found
 
     def align(self, line: str, number: int = 0) -> Alignment | None:
         """Return the line's best translation with its attention weights.
@@ -188,7 +248,7 @@ class TranslationModel(TrainedModel[SearchSettings]):
         tokens = self._tokens(line)
         if not tokens or self._weights is None:
             return None
-        ids = self._search([tokens], [number])[:, 0]
+        ids = self._search([tokens], [number])[0][:, 0]
         length = int(np.argmax(ids[0] == self._tgt_vocab.eos_id)) + 1 if self._tgt_vocab.eos_id in ids[0] else ids.size
         source, lengths = source_batch([tokens], self._src_vocab, None)
         feed = {self._source: source, self._lengths: lengths, self._target: ids[:, :length]}
@@ -206,8 +266,11 @@ class TranslationModel(TrainedModel[SearchSettings]):
         limits = np.maximum(limits, self._settings.min_length + 1)  # and the end mark
         return limits if self._longest is None else np.minimum(limits, self._longest)
 
-    def _search(self, tokens: Sequence[Sequence[str]], numbers: Sequence[int]) -> np.ndarray:
-        """Return the ids of the translations, int32 [batch, translations, time]; each sentence has at least a token."""
+    def _search(self, tokens: Sequence[Sequence[str]], numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of the translations, int32 [batch, translations, time], and their scores.
+
+        Each sentence has at least a token. Scores are [batch, translations], or empty if the search has none.
+        """
         source, lengths = source_batch(tokens, self._src_vocab, None)
         limits = self._limits(lengths)
         feed: dict[tf.Tensor, Any] = {self._source: source, self._lengths: lengths, self._max_steps: limits}
@@ -220,8 +283,8 @@ class TranslationModel(TrainedModel[SearchSettings]):
                 for n in numbers
             ]
         with memory_for("a translation", source, None, "--infer_batch_size, --src_max_len_infer, --tgt_max_len_infer"):
-            found: np.ndarray = self.session.run(self._ids, feed)
-        return found
+            ids, scores = self.session.run([self._ids, self._scores], feed)
+        return ids, scores
 
 
 def translate_shared(
@@ -229,18 +292,35 @@ def translate_shared(
 ) -> list[list[str]]:
     """Translate lines with all ranks, a share each; return the result of `model.translate` on every rank.
 
-    The lines, sorted by length, go to the ranks in turn, so the ranks have nearly equal work. A line's translations do
-    not depend on other lines, and so not on the number of ranks.
+    A line's translations do not depend on other lines, and so not on the number of ranks.
 
     Collective: every rank calls with the same lines and numbers, and with equal weights in its model.
     """
-    numbers = range(len(lines)) if numbers is None else numbers
+    given = list(zip(lines, range(len(lines)) if numbers is None else numbers, strict=True))
+    return shared(
+        lambda part: model.translate(*map(list, zip(*part, strict=True))) if part else [], given, lines, ranks
+    )
+
+
+def shared(
+    work: Callable[[list[Item]], list[Result]], items: Sequence[Item], lines: Sequence[str], ranks: Ranks
+) -> list[Result]:
+    """Compute the results of items with all ranks, a share each; return all results, in order, on every rank.
+
+    The items, sorted by the lengths of their lines, go to the ranks in turn, so the ranks have nearly equal work.
+
+    Collective: every rank calls with the same items.
+
+    Args:
+        work: function that returns a result for each of some items.
+        items: items of work.
+        lines: source text of each item.
+        ranks: the ranks that share the work.
+    """
     order = np.argsort([len(split(line)) for line in lines], kind="stable").tolist()
-    mine = order[ranks.rank :: ranks.size]
     with ranks.alone("translation"):  # ranks with faster shares wait for the others
-        share = model.translate([lines[i] for i in mine], [numbers[i] for i in mine])
-    translations: list[list[str]] = [[] for _ in lines]
+        share = work([items[i] for i in order[ranks.rank :: ranks.size]])
+    results: dict[int, Result] = {}
     for rank, gathered in enumerate(ranks.gather(share)):
-        for i, found in zip(order[rank :: ranks.size], gathered, strict=True):
-            translations[i] = found
-    return translations
+        results.update(zip(order[rank :: ranks.size], gathered, strict=True))
+    return [results[i] for i in range(len(items))]

@@ -7,6 +7,7 @@ import unicodedata
 
 from nmt.text.casing import ALL, FIRST
 from nmt.text.moses import punctuation_normalizer
+from nmt.text.tokens import SPM_SPACE
 
 NORMALIZATIONS = ("none", "nfc", "nfkc", "moses")
 
@@ -14,7 +15,6 @@ _NOT_PLAIN = re.compile(r"[^ -~]| {2}|^ | $")
 # Zero width joiners and non-joiners belong to words (Persian, Indian scripts, emoji). Other characters of Unicode's
 # category Cf, such as marks of direction, soft hyphens and zero width spaces, do not.
 _JOINERS = "\u200c\u200d"
-_SUBWORD_SPACE = "\u2581"  # SentencePiece's notation of a space
 
 
 def normalized(line: str, normalization: str, language: str) -> str:
@@ -42,6 +42,6 @@ def _visible(character: str) -> str:
     if " " < character <= "~":
         return character
     category = unicodedata.category(character)
-    if category in ("Cc", "Zl", "Zp", "Zs") or character in (FIRST, ALL, _SUBWORD_SPACE):
+    if category in ("Cc", "Zl", "Zp", "Zs") or character in (FIRST, ALL, SPM_SPACE):
         return " "
     return "" if category == "Cf" and character not in _JOINERS else character

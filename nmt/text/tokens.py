@@ -15,8 +15,8 @@ from itertools import takewhile
 
 SUBWORD_OPTIONS = ("", "bpe", "spm")
 
-_BPE_MARK = "@@"
-_SPM_SPACE = "\u2581"
+BPE_MARK = "@@"
+SPM_SPACE = "\u2581"
 
 
 def split(line: str) -> list[str]:
@@ -37,7 +37,7 @@ def join(tokens: Iterable[str], subword_option: str, eos: str) -> str:
     if subword_option == "bpe":
         return "".join(_unmark(token) for token in kept).rstrip(" ")
     if subword_option == "spm":
-        return "".join(kept).replace(" ", "").replace(_SPM_SPACE, " ").strip()
+        return "".join(kept).replace(" ", "").replace(SPM_SPACE, " ").strip()
     return " ".join(kept)
 
 
@@ -50,27 +50,27 @@ def reference_text(line: str, subword_option: str) -> str:
     _check(subword_option)
     line = line.strip()
     if subword_option == "bpe":
-        return line.replace(_BPE_MARK + " ", "")
+        return line.replace(BPE_MARK + " ", "")
     if subword_option == "spm":
-        return "".join(line.split()).replace(_SPM_SPACE, " ").lstrip()
+        return "".join(line.split()).replace(SPM_SPACE, " ").lstrip()
     return line
 
 
 def _unmark(piece: str) -> str:
-    return piece[: -len(_BPE_MARK)] if piece.endswith(_BPE_MARK) else piece + " "
+    return piece[: -len(BPE_MARK)] if piece.endswith(BPE_MARK) else piece + " "
 
 
 def looks_like(words: Iterable[str]) -> str:
     """Return the subword option that fits a vocabulary: the notation in use, or "" if none or both are in use."""
     bpe = spm = False
     for word in words:
-        bpe, spm = bpe or word.endswith(_BPE_MARK), spm or word.startswith(_SPM_SPACE)
+        bpe, spm = bpe or word.endswith(BPE_MARK), spm or word.startswith(SPM_SPACE)
     return {(True, False): "bpe", (False, True): "spm"}.get((bpe, spm), "")
 
 
 def begins_words(pieces: Iterable[str]) -> bool:
     """Return True if a SentencePiece piece has the mark of a word's start; without marks all join to one word."""
-    return any(piece.startswith(_SPM_SPACE) for piece in pieces)
+    return any(piece.startswith(SPM_SPACE) for piece in pieces)
 
 
 def _check(subword_option: str, allowed: Sequence[str] = SUBWORD_OPTIONS) -> None:

@@ -1,0 +1,56 @@
+"""A program that runs on all ranks: its options, its messages, and its exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from nmt.core.ranks import call_on_root
+from nmt.options.command import exit_code
+from nmt.options.flags import asks_for_help, help_text, parse
+from nmt.options.option import check_each
+from nmt.runs.tfdist_ranks import Processes
+
+Options = TypeVar("Options")
+
+
+def run_on_ranks(
+    command: Callable[[Options, Processes], None],
+    options: Callable[..., Options],
+    usage: str | None,
+    argv: Sequence[str],
+    speaker: str,
+) -> int:
+    """Run a command with the options of rank 0's command line on this rank, and return its exit code.
+
+    Collective: every rank calls.
+
+    Args:
+        command: function that takes the options, after the value of each has been checked, and the ranks.
+        options: dataclass of options, see `nmt.options.option`.
+        usage: the first lines of the --help text.
+        argv: the program's name and its arguments.
+        speaker: name of the program, for its messages.
+    """
+    tf.compat.v1.disable_control_flow_v2()  # loops of small cells take less processor time in version 1
+    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)  # else a log line for each restored checkpoint
+    ranks = Processes()
+    ranks.take_cores()
+    kind: Any = options
+
+    def chosen() -> Options | None:
+        if asks_for_help(argv[1:]):
+            print(help_text((usage or "").strip(), kind), end="")
+            return None
+        made = options(**parse(kind, argv[1:]))
+        check_each(made)
+        return made
+
+    def work() -> None:
+        made = call_on_root(ranks, chosen)
+        if made is not None:
+            command(made, ranks)
+
+    return exit_code(work, ranks, ranks.abort, speaker=f"{speaker}: ")

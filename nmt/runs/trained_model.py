@@ -1,0 +1,79 @@
+"""A trained model that a program uses: found by the directory of its run, with what was done to its text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nmt.checkpoints import checkpoint
+from nmt.core.errors import InputError
+from nmt.options.config import Config
+from nmt.options.hparams_file import HPARAMS
+from nmt.options.resolve import configure
+from nmt.text.preparation import PREPARATION, VOCABULARY, Preparation, read_preparation
+
+
+def find(model: str, options: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
+    """Return the options of a model's run, and the contents of its `hparams` file.
+
+    Args:
+        model: directory of a run, directory of a best model, or checkpoint; several, separated by commas, form an
+            ensemble.
+        options: options that replace those of the run; None keeps an option of the run.
+
+    Raises:
+        InputError: there is no such model, or an option does not fit it.
+    """
+    paths = [_checkpoint(one.strip()) for one in model.split(",")]
+    directory = os.path.dirname(paths[0])
+    if not os.path.isfile(os.path.join(directory, HPARAMS)):
+        raise InputError(f"{directory} has no file {HPARAMS}, which a training writes: copy the whole directory")
+    # `configure` demands both file names of a translation.
+    given = {"inference_input_file": os.devnull, "inference_output_file": f"{os.devnull}.translations"}
+    recorded = recorded_directory(directory)
+    if recorded:
+        given["vocab_prefix"] = os.fspath(recorded / VOCABULARY)
+    given |= {name: value for name, value in options.items() if value is not None}
+    flags = [f"--{name}={value}" for name, value in given.items()]
+    return configure([f"--ckpt={','.join(paths)}", *flags])
+
+
+def recorded_directory(directory: str) -> Path | None:
+    """Return the directory with the record of how the text of a run was prepared; None if there is none."""
+    own, parent = Path(directory) / PREPARATION, Path(directory).absolute().parent / PREPARATION
+    return next((path for path in (own, parent) if path.is_dir()), None)  # a best model's is its run's
+
+
+def preparation_of(config: Config) -> Preparation:
+    """Return how the text of a model's run was prepared.
+
+    Raises:
+        InputError: there is no record, or it cannot be used.
+    """
+    preparation = read_preparation(os.path.dirname(str(config.vocab_prefix)))
+    if preparation is None:
+        raise InputError(
+            f"{os.path.dirname(config.ckpt)} has no record of how its text was prepared, so raw text cannot be "
+            "translated: give --format=tokens for text that is prepared already, or train with text of this version's "
+            "nmt.prepare"
+        )
+    return preparation
+
+
+def _checkpoint(model: str) -> str:
+    """Return the path of a model's checkpoint.
+
+    Raises:
+        InputError: there is none.
+    """
+    if os.path.isdir(model):
+        path = checkpoint.latest(model)
+        if path is None:
+            raise InputError(f"--model={model} has no checkpoint: give the out_dir of a training")
+        return path
+    if not os.path.dirname(model) and not os.path.exists(f"{model}.index"):
+        raise InputError(f"--model={model} does not exist: give the out_dir of a training, or a checkpoint")
+    checkpoint.check_exists(model)
+    return model

@@ -1,0 +1,269 @@
+"""Translates standard input to standard output, line by line.
+
+    echo "A dog runs." | python -m nmt.translate --model=OUT_DIR [--format=text|tokens|json] [--n_best=K] [--scores]
+        [--alignment]
+
+OUT_DIR is the out_dir of a training, or a directory best_* in it. Text is prepared as the training text was, and the
+translations are text again. Each line has a translation, or K, in the order of the input; a blank line has blank ones.
+Lines that arrive together are translated together, and a line that arrives alone is translated at once.
+
+Columns are separated by tabs: the translation, with --scores its score, and with --alignment pairs of numbers of words,
+"0-0 1-2", source and target. JSON has one object for each line. With mpirun -n N the ranks share the lines.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from nmt.core.errors import InputError
+from nmt.core.ranks import call_on_root, together
+from nmt.options.config import Config
+from nmt.options.derived_settings import RunSettings
+from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, option
+from nmt.runs.program import run_on_ranks
+from nmt.runs.tfdist_ranks import Processes
+from nmt.runs.trained_model import find, preparation_of
+from nmt.runs.translation_run import load
+from nmt.search.translation_model import Hypothesis, TranslationModel, shared
+from nmt.search.word_alignment import aligned_words, word_numbers
+from nmt.text.lines import MARK, not_utf8
+from nmt.text.preparation import Preparation
+from nmt.text.tokens import join, split
+
+FORMATS = ("text", "tokens", "json")
+_LINES_PER_RANK = 1_000  # that are translated together if they have arrived
+_INPUT = "standard input"
+
+
+@dataclass(frozen=True)
+class TranslateOptions:
+    """Command-line options of `nmt.translate`."""
+
+    title: ClassVar[str] = "options"
+    PASSED_ON: ClassVar[Sequence[str]] = (
+        "beam_width",
+        "length_penalty_weight",
+        "infer_batch_size",
+        "tgt_max_len_infer",
+        "shortlist",
+        "precision",
+    )
+
+    model: str | None = option(
+        None, "Directory of the run, or checkpoint; several, separated by commas, form an ensemble.", required=True
+    )
+    format: str = option(
+        "text",
+        "text: raw text; tokens: prepared text in, tokens of the model out; json: raw text in, an object for each line out.",
+        allowed=FORMATS,
+    )
+    n_best: int = option(1, "Translations of each line, best first.", within=POSITIVE)
+    scores: bool = option(False, "Also write the score by which beam search ranks a translation.")
+    alignment: bool = option(False, "Also write the source word that each target word attends to most.")
+    beam_width: int | None = option(None, "Hypotheses of beam search; unset: the run's.", within=NOT_NEGATIVE)
+    length_penalty_weight: float | None = option(None, "As for nmt.nmt; unset: the run's.", within=FINITE)
+    infer_batch_size: int | None = option(None, "Sentences in a batch; unset: the run's.", within=POSITIVE)
+    tgt_max_len_infer: int | None = option(None, "As for nmt.nmt; unset: the run's.", within=NOT_NEGATIVE)
+    shortlist: str | None = option(None, "As for nmt.nmt.")
+    precision: str | None = option(None, "Format of matrix products, as for nmt.nmt; unset: the run's.")
+
+    def configured(self) -> tuple[Config, dict[str, Any]]:
+        """Return the options of the model's run with these, and the contents of its `hparams` file."""
+        given = {name: getattr(self, name) for name in self.PASSED_ON}
+        given["num_translations_per_input"] = self.n_best
+        config, _ = find(str(self.model), {"precision": self.precision})
+        width = config.beam_width if self.beam_width is None else self.beam_width
+        if self.n_best > 1 or self.scores:  # greedy search is a beam search of width 1, which has scores
+            given["beam_width"] = max(width, self.n_best)
+        return find(str(self.model), given)
+
+
+def translate(options: TranslateOptions, ranks: Processes) -> None:
+    """Translate standard input until it ends, or until nobody reads standard output.
+
+    Collective: every rank calls, with equal options.
+
+    Raises:
+        AgreedError: on every rank, for a user's mistake.
+    """
+    config, saved = call_on_root(ranks, options.configured)
+    ranks.multiply_in(config.precision)
+    with together(ranks):
+        writer = Writer(options, config, None if options.format == "tokens" else preparation_of(config))
+    settings = RunSettings.of(config)
+    trained = load(settings, saved, ranks, ranks.untouched)
+    with together(ranks), ranks.untouched():
+        model = TranslationModel(trained.weights, *trained.vocabularies, settings.search)
+    source = Lines(_LINES_PER_RANK * ranks.size)
+    work = functools.partial(writer.outputs, model)
+
+    def read() -> list[str]:
+        with ranks.alone("waiting for lines of standard input"):
+            return source.read()
+
+    while lines := call_on_root(ranks, read):
+        outputs = shared(work, lines, lines, ranks)
+        if not call_on_root(ranks, functools.partial(write, outputs)):
+            return
+    call_on_root(ranks, source.check)
+
+
+class Writer:
+    """Makes the output of lines.
+
+    Args:
+        options: options of the command.
+        config: options of the run.
+        preparation: how the text was prepared; None if the input is prepared already.
+    """
+
+    def __init__(self, options: TranslateOptions, config: Config, preparation: Preparation | None) -> None:
+        self._options, self._preparation = options, preparation
+        self._src, self._tgt, self._subwords = str(config.src), str(config.tgt), config.subword_option
+
+    def outputs(self, model: TranslationModel, lines: Sequence[str]) -> list[str]:
+        """Return the output of each line, without its last line end."""
+        prepare: Callable[[str], str] = str
+        if self._preparation:
+            prepare = functools.partial(self._preparation.tokens, language=self._src)
+        sources = list(map(prepare, lines))
+        found = model.search(sources)
+        aligned = [self._aligned(model, sources, [each[k] for each in found]) for k in range(len(found[0]))]
+        make = self._json if self._options.format == "json" else self._columns
+        return [make(*given) for given in zip(lines, sources, found, zip(*aligned, strict=True), strict=True)]
+
+    def _aligned(
+        self, model: TranslationModel, sources: Sequence[str], found: Sequence[Hypothesis]
+    ) -> list[list[tuple[int, int]]]:
+        """Return pairs of numbers of words for one translation of each line; none if they are not asked for."""
+        if not self._options.alignment:
+            return [[] for _ in sources]
+        weights = model.attention(sources, [one.tokens for one in found])
+        return [
+            [] if one is None else aligned_words(one, split(source), hypothesis.tokens, self._subwords)
+            for one, source, hypothesis in zip(weights, sources, found, strict=True)
+        ]
+
+    def _text(self, hypothesis: Hypothesis) -> str:
+        if self._preparation is None:
+            return " ".join(hypothesis.tokens)
+        return self._preparation.text(join(hypothesis.tokens, self._subwords, ""), self._tgt)
+
+    def _columns(self, _: str, __: str, found: Sequence[Hypothesis], aligned: Sequence[Any]) -> str:
+        lines = []
+        for hypothesis, pairs in zip(found, aligned, strict=True):
+            columns = [self._text(hypothesis)]
+            columns += [_shown(hypothesis.score)] * self._options.scores
+            columns += [" ".join(f"{source}-{target}" for source, target in pairs)] * self._options.alignment
+            lines.append("\t".join(columns))
+        return "\n".join(lines)
+
+    def _json(self, line: str, source: str, found: Sequence[Hypothesis], aligned: Sequence[Any]) -> str:
+        translations = []
+        for hypothesis, pairs in zip(found, aligned, strict=True):
+            one: dict[str, Any] = {"text": self._text(hypothesis), "score": hypothesis.score}
+            if self._options.alignment:
+                one |= {"words": self._words(hypothesis.tokens), "alignment": pairs}
+            translations.append({name: value for name, value in one.items() if value is not None})
+        contents: dict[str, Any] = {"source": line}
+        if self._options.alignment:
+            contents["words"] = self._words(split(source))
+        return json.dumps(contents | {"translations": translations}, ensure_ascii=False)
+
+    def _words(self, tokens: Sequence[str]) -> list[str]:
+        """Return the words that the numbers of an alignment mean."""
+        words: dict[int, list[str]] = {}
+        for token, number in zip(tokens, word_numbers(tokens, self._subwords), strict=True):
+            words.setdefault(number, []).append(token)
+        joined = (join(part, self._subwords, "") for part in words.values())
+        return [self._preparation.cased(word) if self._preparation else word for word in joined]
+
+
+class Lines:
+    """Lines of standard input, which a thread reads while others are translated.
+
+    Args:
+        most: most lines that are returned together.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._failure = most, ""
+        self._read: queue.Queue[str | None] = queue.Queue(10 * most)
+        self._thread: threading.Thread | None = None
+
+    def read(self) -> list[str]:
+        """Return the lines that have arrived, at least one; [] at the end of the input."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._fill, daemon=True)
+            self._thread.start()
+        line = self._read.get()
+        lines = []
+        while line is not None:
+            lines.append(line)
+            if len(lines) == self._most:
+                break
+            try:
+                line = self._read.get_nowait()
+            except queue.Empty:
+                break
+        if line is None:
+            self._read.put(None)  # for the next call
+        return lines
+
+    def check(self) -> None:
+        """Raise InputError if the input was not read to its end."""
+        if self._failure:
+            raise InputError(self._failure)
+
+    def _fill(self) -> None:
+        try:
+            for number, line in enumerate(sys.stdin.buffer, 1):
+                self._read.put(_decoded(number, line))
+        except InputError as error:
+            self._failure = str(error)
+        except OSError as error:
+            self._failure = f"{_INPUT} cannot be read ({error.strerror})"
+        self._read.put(None)
+
+
+def _decoded(number: int, line: bytes) -> str:
+    if number == 1:
+        line = line.removeprefix(MARK)
+    try:
+        return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise not_utf8(_INPUT, number, error) from None
+
+
+def write(outputs: Sequence[str]) -> bool:
+    """Write lines to standard output; return False if nobody reads it any more."""
+    try:
+        sys.stdout.write("".join(output + "\n" for output in outputs))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at its end
+        return False
+    return True
+
+
+def _shown(score: float | None) -> str:
+    return "" if score is None else f"{np.float32(score):.4f}"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command on this rank; return its exit code."""
+    return run_on_ranks(translate, TranslateOptions, __doc__, argv, "translate")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
