@@ -64,7 +64,7 @@ class TranslateOptions:
     )
     format: str = option(
         "text",
-        "text: raw text; tokens: prepared text in, tokens of the model out; json: raw text in, an object for each line out.",
+        "text: raw text; json: raw text in, an object for each line out; tokens: prepared text in, the model's tokens out.",
         allowed=FORMATS,
     )
     n_best: int = option(1, "Translations of each line, best first.", within=POSITIVE)

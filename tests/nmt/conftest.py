@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 import tfdist
+from nmt.demo.toy_language import phrasebook
 from nmt.model.lstm.architecture import LSTMArchitecture
+from nmt.nmt import main as program
+from nmt.prepare import prepare
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
 
@@ -68,3 +71,26 @@ def toy(tmp_path: Path) -> Toy:
     tgt_vocab = write_vocabulary(tmp_path / "vocab.de", [word.upper() for word in WORDS])
     architecture = LSTMArchitecture(src_vocab.size, tgt_vocab.size, 8, 1, 1, attention="luong")
     return Toy(tmp_path, corpora["train"], corpora["dev"], src_vocab, tgt_vocab, architecture)
+
+
+@pytest.fixture(scope="session")
+def raw_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with raw texts {train,dev}.{en,de}, their prepared text `data/`, and a trained `run/`."""
+    folder = tmp_path_factory.mktemp("raw_run")
+    for name, pairs in phrasebook(pairs=400, held_out_pairs=40).items():
+        for language in ("en", "de"):
+            lines = [pair.english if language == "en" else pair.german for pair in pairs]
+            text = "".join(f"{line[0].upper()}{line[1:]}, {line.split()[0].upper()}.\n" for line in lines)
+            (folder / f"{name}.{language}").write_text(text)
+    prepare(
+        f"{folder}/train", "en", "de", folder / "data", apply=[f"{folder}/dev"], bpe=120, tokenizer="moses",
+        casing="marked", share_vocab=True,
+    )  # fmt: skip
+    flags = [
+        f"--train_prefix={folder}/data/train", f"--dev_prefix={folder}/data/dev", f"--vocab_prefix={folder}/data/vocab",
+        f"--out_dir={folder}/run", "--num_units=32", "--num_layers=1", "--attention=luong", "--batch_size=32",
+        "--num_train_steps=80", "--random_seed=1", "--optimizer=adam", "--learning_rate=0.01", "--noevaluate_epochs",
+        "--steps_per_external_eval=40",
+    ]  # fmt: skip
+    assert program(flags) == 0
+    return folder

@@ -1,0 +1,205 @@
+"""nmt.translate: from standard input to standard output; and training with a record of raw text."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt.nmt import main as nmt
+from nmt.translate import main
+from tests.launch import ROOT, mpirun
+
+
+def translated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], data: bytes | str, *flags: str
+) -> tuple[int, list[str], str]:
+    """Return the exit code, the lines of standard output, and what was printed to standard error."""
+    raw = data.encode() if isinstance(data, str) else data
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
+    capsys.readouterr()
+    code = main(["translate", *flags])
+    said = capsys.readouterr()
+    return code, said.out.split("\n")[:-1], said.err
+
+
+@pytest.fixture(scope="module")
+def expected(raw_run: Path) -> list[str]:
+    """Return the translations of the development text that nmt.nmt writes."""
+    out = raw_run / "expected"
+    texts = raw_run / "data/dev"
+    files = [f"--inference_input_file={texts}.en", f"--inference_output_file={out}"]
+    assert nmt([f"--out_dir={raw_run}/run", *files]) == 0
+    return out.read_text().splitlines()
+
+
+def test_raw_text_in_and_out(
+    raw_run: Path, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As nmt.nmt translates the prepared text; a blank line stays, and an unusual one has some translation."""
+    text = (raw_run / "dev.en").read_text()
+    code, lines, _ = translated(monkeypatch, capsys, f"\n{text} \n👩\u200d🔬 \0 שלום\n", f"--model={raw_run}/run")
+    assert code == 0 and len(lines) == len(expected) + 3
+    assert lines[1:-2] == expected and (lines[0], lines[-2]) == ("", "")
+    assert any(line.endswith(".") and line[0].isupper() for line in expected) and not any("@@" in x for x in expected)
+    assert (raw_run / "run/output_dev").read_text().splitlines() == expected
+
+
+def test_scores_of_raw_text(raw_run: Path) -> None:
+    """Training compares text with the raw references, and names the figures of words tokenised."""
+    log = "".join(path.read_text() for path in (raw_run / "run").glob("log_*"))
+    assert "tokenised bleu dev: " in log and "tok:13a" in log and "dev sacrebleu " in log and "tok:none" not in log
+    history = [json.loads(line) for line in (raw_run / "run/history.jsonl").read_text().splitlines()]
+    assert any("dev_sacrebleu" in str(one) for one in history)
+
+
+def test_a_reference_for_a_translation(raw_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The raw text of a prepared reference is found; another reference is raw text itself."""
+    said = []
+    for reference in (f"{raw_run}/data/dev.de", f"{raw_run}/dev.de"):
+        files = [f"--inference_input_file={raw_run}/data/dev.en", f"--inference_output_file={tmp_path}/out"]
+        assert nmt([f"--out_dir={raw_run}/run", *files, f"--inference_ref_file={reference}"]) == 0
+        said.append([line for line in capsys.readouterr().out.splitlines() if "bleu" in line])
+    assert said[0] == said[1] and "tok:13a" in said[0][1]
+    log = "".join(path.read_text() for path in (raw_run / "run").glob("log_*"))
+    figure = said[0][1].split()[1]
+    assert f"  sacrebleu dev: {figure} " in log
+
+
+def test_a_moved_directory_is_enough(
+    raw_run: Path,
+    expected: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.copytree(raw_run / "run", tmp_path / "copy")
+    monkeypatch.setattr(
+        os.path, "exists", lambda path, known=os.path.exists: f"{raw_run}" not in str(path) and known(path)
+    )
+    line = (raw_run / "dev.en").read_text().splitlines()[0]
+    for model in ("copy", "copy/translate.ckpt-80"):
+        code, lines, _ = translated(monkeypatch, capsys, line, f"--model={tmp_path}/{model}")
+        assert (code, lines) == (0, expected[:1])
+    best = tmp_path / "copy/best_bleu"
+    if any(best.glob("*.index")):
+        assert translated(monkeypatch, capsys, line, f"--model={best}")[0] == 0
+
+
+def test_several_translations_with_scores_and_alignments(
+    raw_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "\n".join((raw_run / "dev.en").read_text().splitlines()[:3]) + "\n\n"
+    flags = [f"--model={raw_run}/run", "--n_best=2", "--scores", "--alignment"]
+    code, lines, _ = translated(monkeypatch, capsys, text, *flags)
+    rows = [line.split("\t") for line in lines]
+    assert code == 0 and [len(row) for row in rows] == [3] * 8 and rows[6:] == [["", "", ""]] * 2
+    assert all(float(first[1]) >= float(second[1]) for first, second in zip(rows[0:6:2], rows[1:6:2], strict=True))
+    code, lines, _ = translated(monkeypatch, capsys, text, *flags, "--format=json")
+    for number, one in enumerate(map(json.loads, lines)):
+        assert one["source"] == text.split("\n")[number] and len(one["translations"]) == 2
+        for row, found in zip(rows[2 * number :], one["translations"], strict=False):
+            assert found["text"] == row[0] and (row[1] == "" or f"{found['score']:.4f}" == row[1])
+            assert " ".join(f"{source}-{target}" for source, target in found["alignment"]) == row[2]
+            assert len(found["alignment"]) == len(found["words"])
+            assert all(source < len(one["words"]) for source, _ in found["alignment"])
+    assert not any("⇧" in line or "@@" in line for line in lines)
+
+
+def test_prepared_text_in_and_tokens_out(
+    raw_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = (raw_run / "data/dev.en").read_text().splitlines()[0]
+    code, lines, _ = translated(monkeypatch, capsys, line, f"--model={raw_run}/run", "--format=tokens")
+    words = (raw_run / "data/vocab.de").read_text().splitlines()
+    assert code == 0 and lines[0] and set(lines[0].split(" ")) <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("flags", "data", "message"),
+    [
+        (["--model=none"], b"", "--model=none does not exist"),
+        (["--model={run}/none/ckpt"], b"", "none/ckpt"),
+        (["--model={run}/.."], b"", "has no checkpoint: give the out_dir of a training"),
+        (["--model={run}", "--n_best=0"], b"", "--n_best=0 is not allowed"),
+        (["--model={run}", "--format=xml"], b"", "--format=xml is not allowed"),
+        (["--model={run}"], b"ten\n\xe4\n", "standard input, line 2: not UTF-8 text"),
+        (["--model={run}"], "ten".encode("utf-16"), "standard input, line 1: not UTF-8 text"),
+        ([], b"", "Missing --model"),
+    ],
+)
+def test_mistakes_are_told(
+    raw_run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    data: bytes,
+    message: str,
+) -> None:
+    code, _, told = translated(monkeypatch, capsys, data, *(flag.format(run=raw_run / "run") for flag in flags))
+    assert code == 1 and told.startswith("translate: ") and message in told and len(told.splitlines()) == 1, told
+
+
+def test_runs_without_a_usable_record(
+    raw_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(raw_run / "run", run)
+    (run / "preparation/bpe.codes").unlink()
+    code, _, told = translated(monkeypatch, capsys, "a\n", f"--model={run}")
+    assert code == 1 and "bpe.codes cannot be read" in told and "copy the whole directory" in told
+    shutil.rmtree(run / "preparation")
+    vocab = tmp_path / "words"
+    for language in ("en", "de"):
+        shutil.copy(raw_run / f"data/vocab.{language}", f"{vocab}.{language}")
+    hparams = json.loads((run / "hparams").read_text())
+    (run / "hparams").write_text(json.dumps(hparams | {"vocab_prefix": f"{vocab}"}))
+    code, _, told = translated(monkeypatch, capsys, "a\n", f"--model={run}")
+    assert code == 1 and "has no record of how its text was prepared" in told and "--format=tokens" in told
+    code, lines, _ = translated(monkeypatch, capsys, "a\n", f"--model={run}", "--format=tokens")
+    assert code == 0 and len(lines) == 1
+
+
+def test_lines_of_a_pipe_are_translated_when_they_arrive(raw_run: Path, expected: list[str]) -> None:
+    """The first answer comes before the input ends. A reader that goes away ends the program without a message."""
+    first, *rest = (raw_run / "dev.en").read_text().splitlines()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nmt.translate", f"--model={raw_run}/run"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    try:
+        streams: Any = process
+        for line, wanted in ((first, expected[0]), (rest[0], expected[1])):
+            streams.stdin.write(line + "\n")
+            streams.stdin.flush()
+            assert streams.stdout.readline() == wanted + "\n"
+        streams.stdout.close()
+        streams.stdin.write("".join(f"{line}\n" for line in rest))
+        streams.stdin.close()
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert process.poll() == 0
+        told = [line for line in streams.stderr.read().splitlines() if "Error" in line or "translate" in line]
+        assert told == []
+    finally:
+        process.kill()
+
+
+def test_ranks_share_the_lines(raw_run: Path, expected: list[str]) -> None:
+    """mpirun gives standard input to rank 0."""
+    script = (
+        f"import sys; sys.stdin = open({str(raw_run / 'dev.en')!r}); from nmt.translate import main; "
+        "sys.exit(main(sys.argv))"
+    )
+    done = mpirun(2, ["-c", script, f"--model={raw_run}/run"], timeout_seconds=120)
+    assert done.code == 0, done.errors
+    assert done.output.splitlines() == expected
