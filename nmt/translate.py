@@ -64,7 +64,7 @@ class TranslateOptions:
     )
     format: str = option(
         "text",
-        "text: raw text; json: raw text in, an object for each line out; tokens: prepared text in, the model's tokens out.",
+        "text: raw text; json: raw text in, an object for each line out; tokens: prepared text in, tokens out",
         allowed=FORMATS,
     )
     n_best: int = option(1, "Translations of each line, best first.", within=POSITIVE)
@@ -148,10 +148,12 @@ class Writer:
         """Return pairs of numbers of words for one translation of each line; none if they are not asked for."""
         if not self._options.alignment:
             return [[] for _ in sources]
-        weights = model.attention(sources, [one.tokens for one in found])
+        forced = model.forced(sources, [one.tokens for one in found])
         return [
-            [] if one is None else aligned_words(one, split(source), hypothesis.tokens, self._subwords)
-            for one, source, hypothesis in zip(weights, sources, found, strict=True)
+            []
+            if one is None or one.weights is None
+            else aligned_words(one.weights, split(source), hypothesis.tokens, self._subwords)
+            for one, source, hypothesis in zip(forced, sources, found, strict=True)
         ]
 
     def _text(self, hypothesis: Hypothesis) -> str:

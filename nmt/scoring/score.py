@@ -71,8 +71,13 @@ def sacre_bleu(hypotheses: Sequence[str], references: Sequence[str], language: s
     from sacrebleu.metrics import BLEU
 
     # `force` suppresses the warning that the text looks tokenised.
-    kind = "none" if language is None else "zh" if language.startswith("zh") else "13a"
+    kind = "none" if language is None else tokenisation(language)
     return _signed(BLEU(tokenize=kind, force=True), hypotheses, references)
+
+
+def tokenisation(language: str) -> str:
+    """Return the name of sacreBLEU's tokenisation for text in a language."""
+    return "zh" if language.startswith("zh") else "13a"
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Signed:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from nmt.model.interface import StepDecoder, Translator
-from nmt.search.search_loop import Forbidden, PartialTranslations, any_batch, write_words
+from nmt.search.search_loop import Forbidden, PartialTranslations, write_words
 
 # (logits [sentences * translations, vocabulary], translations so far) -> next words, int32 [sentences, translations]
 Choice = Callable[[tf.Tensor, PartialTranslations], tf.Tensor]
@@ -108,45 +108,6 @@ def uniform_draws(seed: int, sentence: int, translation: int, steps: int) -> np.
     elements from its beginning.
     """
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, sentence, translation]))).random(steps)
-
-
-def attention_weights(
-    translator: Translator, source: tf.Tensor, source_lengths: tf.Tensor, sos_id: int, target: tf.Tensor
-) -> tf.Tensor:
-    """Return the decoder's attention weights while it writes given words.
-
-    Args:
-        translator: a translator with attention and dropout 0.
-        source: int32 [source time, batch].
-        source_lengths: int32 [batch], each at least 1.
-        sos_id: id of the word before the first word.
-        target: int32 [batch, target time], the words to write.
-
-    Returns:
-        [batch, target time, source time]: row t has the attention weights for word t. Their sum is 1; they are 0 past
-        the end of the source.
-
-    Raises:
-        ValueError: the model has no attention.
-    """
-    if not translator.architecture.has_attention:
-        raise ValueError("a model without attention has no attention weights")
-    decoder = translator.decoder(translator.encode(source, source_lengths))
-    batch, steps = tf.unstack(tf.shape(target))
-    read = tf.concat([tf.fill(tf.stack([batch, 1]), sos_id), target], 1)
-
-    def body(time: tf.Tensor, rows: tf.TensorArray, state: list[tf.Tensor]) -> tuple[Any, ...]:
-        _, new, weights = decoder.step(tf.nest.pack_sequence_as(decoder.initial_state, state), read[:, time])
-        return time + 1, rows.write(time, weights), tf.nest.flatten(new)
-
-    start = tf.nest.flatten(decoder.initial_state)
-    _, rows, _ = tf.while_loop(
-        lambda time, *_: time < steps,
-        body,
-        [tf.constant(0), tf.TensorArray(start[0].dtype, steps), start],
-        shape_invariants=[tf.TensorShape([]), tf.TensorShape([]), any_batch(start)],
-    )
-    return tf.transpose(rows.stack(), [1, 0, 2])
 
 
 def _start(shape: tf.Tensor, sos_id: int, draws: Any = ()) -> PartialTranslations:

@@ -18,7 +18,8 @@ from nmt.model.inference_model import TrainedModel
 from nmt.model.interface import Translator
 from nmt.model.session import memory_for
 from nmt.search.beam_search import beam_search
-from nmt.search.greedy import attention_weights, greedy_search, sample_search, uniform_draws
+from nmt.search.forced import forced_decoding
+from nmt.search.greedy import greedy_search, sample_search, uniform_draws
 from nmt.search.shortlist import Shortlist, ShortlistTranslator, read_shortlist
 from nmt.text.batches import cut_by_tokens, source_batch, token_limit
 from nmt.text.tokens import join, split
@@ -118,6 +119,18 @@ class Hypothesis(NamedTuple):
     score: float | None = None
 
 
+class ForcedTranslation(NamedTuple):
+    """A given translation as the model sees it.
+
+    Attributes:
+        log_probabilities: log-probabilities of the tokens in nats, float32 [target].
+        weights: attention weights, float32 [target, source], each row with the sum 1; None without attention.
+    """
+
+    log_probabilities: np.ndarray
+    weights: np.ndarray | None
+
+
 class Alignment(NamedTuple):
     """A translation and its attention weights.
 
@@ -166,9 +179,8 @@ class TranslationModel(TrainedModel[SearchSettings]):
             self._ids = tf.gather(self._words, self._ids)
         # self._ids: int32 [batch, translations, time]
         self._target = v1.placeholder(tf.int32, [None, None], "target")
-        self._weights: tf.Tensor | None = None
-        if translator.architecture.has_attention:
-            self._weights = attention_weights(translator, self._source, self._lengths, vocabulary.sos_id, self._target)
+        self._forced = forced_decoding(translator, self._source, self._lengths, vocabulary.sos_id, self._target)
+        self._attends = self._forced.weights is not None
 
     def translate(self, lines: Sequence[str], numbers: Sequence[int] | None = None) -> list[list[str]]:
         """Translate lines; a line's translations do not depend on the other lines.
@@ -206,20 +218,17 @@ class TranslationModel(TrainedModel[SearchSettings]):
         most_tokens = token_limit(self._settings.batch_size, None, self._settings.src_max_len)
         return cut_by_tokens(lengths, self._settings.batch_size, most_tokens)
 
-    def attention(self, lines: Sequence[str], targets: Sequence[Sequence[str]]) -> list[np.ndarray | None]:
-        """Return the attention weights while translations are written.
+    def forced(self, lines: Sequence[str], targets: Sequence[Sequence[str]]) -> list[ForcedTranslation | None]:
+        """Return the probabilities and attention weights while given translations are written.
 
         Args:
             lines: source text.
-            targets: tokens of one translation for each line, without the end mark.
+            targets: tokens of one translation for each line.
 
         Returns:
-            float32 [target, source] for each line, each row with the sum 1; None for a blank line or an empty
-            translation, and for a model without attention.
+            None for a blank line, and for a translation without tokens.
         """
-        found: list[np.ndarray | None] = [None] * len(lines)
-        if self._weights is None:
-            return found
+        found: list[ForcedTranslation | None] = [None] * len(lines)
         tokens = [self._tokens(line) for line in lines]
         order = sorted((i for i, one in enumerate(targets) if one and tokens[i]), key=lambda i: len(tokens[i]))
         for part in self._batches([max(len(tokens[i]), len(targets[i])) for i in order]):
@@ -228,12 +237,19 @@ class TranslationModel(TrainedModel[SearchSettings]):
             ids = np.full([len(chosen), max(len(targets[i]) for i in chosen)], self._tgt_vocab.eos_id, np.int32)
             for row, i in enumerate(chosen):
                 ids[row, : len(targets[i])] = self._tgt_vocab.encode(targets[i])
-            with memory_for("attention weights", source, None, "--infer_batch_size"):
-                feed = {self._source: source, self._lengths: lengths, self._target: ids}
-                weights = self.session.run(self._weights, feed)
+            feed = {self._source: source, self._lengths: lengths, self._target: ids}
+            wanted = self._forced if self._attends else self._forced[:1]
+            with memory_for("probabilities of words", source, ids.T, "--infer_batch_size"):
+                logarithms, *weights = self.session.run(list(wanted), feed)
             for row, i in enumerate(chosen):
-                found[i] = weights[row, : len(targets[i]), : len(tokens[i])]
+                own = weights[0][row, : len(targets[i]), : len(tokens[i])] if weights else None
+                found[i] = ForcedTranslation(logarithms[row, : len(targets[i])], own)
         return found
+
+    def log_probabilities(self, lines: Sequence[str], targets: Sequence[str]) -> list[np.ndarray | None]:
+        """Return the log-probabilities of each target's tokens and its end mark, in nats; None for a blank source."""
+        ended = [[*split(target), self._tgt_vocab.eos] for target in targets]
+        return [None if one is None else one.log_probabilities for one in self.forced(lines, ended)]
 
     def align(self, line: str, number: int = 0) -> Alignment | None:
         """Return the line's best translation with its attention weights.
@@ -246,14 +262,13 @@ class TranslationModel(TrainedModel[SearchSettings]):
             None for a blank line, and for a model without attention.
         """
         tokens = self._tokens(line)
-        if not tokens or self._weights is None:
+        if not tokens or not self._attends:
             return None
         ids = self._search([tokens], [number])[0][:, 0]
         length = int(np.argmax(ids[0] == self._tgt_vocab.eos_id)) + 1 if self._tgt_vocab.eos_id in ids[0] else ids.size
-        source, lengths = source_batch([tokens], self._src_vocab, None)
-        feed = {self._source: source, self._lengths: lengths, self._target: ids[:, :length]}
-        weights = self.session.run(self._weights, feed)[0]
-        return Alignment(tokens, self._tgt_vocab.decode(ids[0, :length].tolist()), weights)
+        target = self._tgt_vocab.decode(ids[0, :length].tolist())
+        (forced,) = self.forced([line], [target])
+        return Alignment(tokens, target, forced.weights) if forced and forced.weights is not None else None
 
     def _tokens(self, line: str) -> list[str]:
         return split(line)[: self._settings.src_max_len or None]

@@ -43,6 +43,15 @@ def attention(model: OracleModel, source: Sequence[int], target: Sequence[int], 
     return found
 
 
+def log_probabilities(model: OracleModel, source: Sequence[int], target: Sequence[int], sos: int) -> list[float]:
+    """Return the logarithm of each target word's probability."""
+    decoding, found = model.start(source), []
+    for word, wanted in zip([sos, *target], target, strict=False):
+        logits, decoding = decoding.step(word)
+        found.append(float(log_softmax(logits)[wanted]))
+    return found
+
+
 @dataclass
 class Beam:
     """A partial translation; `length` counts the eos, `attended` is the sum of attention weights."""

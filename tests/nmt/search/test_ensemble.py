@@ -16,12 +16,13 @@ from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
 from nmt.search.beam_search import beam_search
 from nmt.search.ensemble import Ensemble, EnsembleWeights
-from nmt.search.greedy import attention_weights, greedy_search
+from nmt.search.forced import forced_decoding
+from nmt.search.greedy import greedy_search
 from nmt.search.translation_model import SearchSettings, TranslationModel
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import EOS, SOS, v1
 from tests.nmt.model.oracle_model import OracleModel, log_softmax
-from tests.nmt.search.oracle_search import attention, beam, greedy
+from tests.nmt.search.oracle_search import attention, beam, greedy, log_probabilities
 from tests.nmt.search.test_search import MODELS
 from tests.nmt.search.test_translation_model import LINES, model_of
 
@@ -65,15 +66,17 @@ def test_search_is_that_of_the_mean() -> None:
         together: Any = Ensemble(members)
         written = greedy_search(together, *source, tf.constant(9), SOS, EOS)
         alone = greedy_search(members[0], *source, tf.constant(9), SOS, EOS)
-        looked = attention_weights(together, *source, SOS, written)
+        looked = tuple(forced_decoding(together, *source, SOS, written))
         best = beam_search(together, *source, tf.constant(9), SOS, EOS, 3, 1.0)
-        (beams, scores), words, first, weights = session.run([best, written, alone, looked])
+        (beams, scores), words, first, (logarithms, weights) = session.run([best, written, alone, looked])
     mean: Any = Mean(oracles)
     for k, row in enumerate(rows):
         plain = greedy(mean, row, 9, SOS, EOS)
         assert words[k].tolist()[: len(plain)] == plain, k
         found = attention(mean, row, plain, SOS)
         np.testing.assert_allclose(weights[k, : len(plain), : len(row)], found, rtol=1e-3, atol=1e-5, err_msg=f"{k}")
+        mine = log_probabilities(mean, row, plain, SOS)
+        np.testing.assert_allclose(logarithms[k, : len(plain)], mine, rtol=1e-3, atol=1e-5, err_msg=f"{k}")
         wanted = beam(mean, row, 9, SOS, EOS, 3, 1.0)
         assert [one[: len(b.words)] for one, b in zip(beams[k].tolist(), wanted, strict=True)] == [
             b.words for b in wanted

@@ -10,10 +10,11 @@ import pytest
 import tensorflow as tf
 
 from nmt.search.beam_search import beam_search, top_words
-from nmt.search.greedy import attention_weights, greedy_search, sample_search, uniform_draws
+from nmt.search.forced import forced_decoding
+from nmt.search.greedy import greedy_search, sample_search, uniform_draws
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import SOS, architecture, v1
-from tests.nmt.search.oracle_search import attention, beam, greedy, sample
+from tests.nmt.search.oracle_search import attention, beam, greedy, log_probabilities, sample
 
 LENGTHS = [4, 1, 7, 2, 5, 3]
 # Random models have not learned an end. With these words as eos, sentences end at different times.
@@ -231,7 +232,7 @@ def test_attention_is_the_plain_one(kind: str, changes: dict[str, Any]) -> None:
     with graphs.model(shape, weight=2.0) as (translator, session):
         some = source(rows, 2)
         ids = greedy_search(translator, *some, tf.constant(9), SOS, EOS)
-        words, weights = session.run([ids, attention_weights(translator, *some, SOS, ids)])
+        words, (logarithms, weights) = session.run([ids, tuple(forced_decoding(translator, *some, SOS, ids))])
         expected = graphs.oracle(translator.architecture, session)
         assert weights.shape == (len(rows), words.shape[1], max(LENGTHS) + 2)
         np.testing.assert_allclose(weights.sum(2), 1, rtol=1e-5)
@@ -239,11 +240,16 @@ def test_attention_is_the_plain_one(kind: str, changes: dict[str, Any]) -> None:
             assert (weights[k, :, len(row) :] == 0).all(), k
             wanted = attention(expected, row, words[k].tolist(), SOS)
             np.testing.assert_allclose(weights[k, :, : len(row)], wanted, rtol=1e-3, atol=1e-5, err_msg=f"k {k}")
+            plain = log_probabilities(expected, row, words[k].tolist(), SOS)
+            np.testing.assert_allclose(logarithms[k], plain, rtol=1e-3, atol=1e-5, err_msg=f"k {k}")
 
 
-def test_no_attention_has_no_weights() -> None:
-    with graphs.model(architecture()) as (translator, _), pytest.raises(ValueError, match="without attention"):
-        attention_weights(translator, *source([[3]]), SOS, tf.constant([[4]]))
+def test_given_words_without_attention() -> None:
+    with graphs.model(architecture(), weight=2.0) as (translator, session):
+        forced = forced_decoding(translator, *source([[3, 5]]), SOS, tf.constant([[4, EOS]]))
+        assert forced.weights is None
+        expected = log_probabilities(graphs.oracle(translator.architecture, session), [3, 5], [4, EOS], SOS)
+        np.testing.assert_allclose(session.run(forced.log_probabilities)[0], expected, rtol=1e-4)
 
 
 def test_beam_of_one_is_greedy() -> None:
