@@ -29,7 +29,8 @@ from nmt.core.errors import InputError
 from nmt.core.ranks import call_on_root, together
 from nmt.options.config import Config
 from nmt.options.derived_settings import RunSettings
-from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, option
+from nmt.options.option import option
+from nmt.options.search_options import SearchOptions
 from nmt.runs.program import run_on_ranks
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.trained_model import find, preparation_of
@@ -46,46 +47,24 @@ _INPUT = "standard input"
 
 
 @dataclass(frozen=True)
-class TranslateOptions:
+class TranslateOptions(SearchOptions):
     """Command-line options of `nmt.translate`."""
 
-    title: ClassVar[str] = "options"
-    PASSED_ON: ClassVar[Sequence[str]] = (
-        "beam_width",
-        "length_penalty_weight",
-        "infer_batch_size",
-        "tgt_max_len_infer",
-        "shortlist",
-        "precision",
-    )
+    title: ClassVar[str] = "input and output"
 
-    model: str | None = option(
-        None, "Directory of the run, or checkpoint; several, separated by commas, form an ensemble.", required=True
-    )
     format: str = option(
         "text",
-        "text: raw text; json: raw text in, an object for each line out; tokens: prepared text in, tokens out",
+        "text: raw text; json: raw text in, an object for each line out; tokens: prepared text in, tokens out.",
         allowed=FORMATS,
     )
-    n_best: int = option(1, "Translations of each line, best first.", within=POSITIVE)
     scores: bool = option(False, "Also write the score by which beam search ranks a translation.")
     alignment: bool = option(False, "Also write the source word that each target word attends to most.")
-    beam_width: int | None = option(None, "Hypotheses of beam search; unset: the run's.", within=NOT_NEGATIVE)
-    length_penalty_weight: float | None = option(None, "As for nmt.nmt; unset: the run's.", within=FINITE)
-    infer_batch_size: int | None = option(None, "Sentences in a batch; unset: the run's.", within=POSITIVE)
-    tgt_max_len_infer: int | None = option(None, "As for nmt.nmt; unset: the run's.", within=NOT_NEGATIVE)
     shortlist: str | None = option(None, "As for nmt.nmt.")
-    precision: str | None = option(None, "Format of matrix products, as for nmt.nmt; unset: the run's.")
 
     def configured(self) -> tuple[Config, dict[str, Any]]:
         """Return the options of the model's run with these, and the contents of its `hparams` file."""
-        given = {name: getattr(self, name) for name in self.PASSED_ON}
-        given["num_translations_per_input"] = self.n_best
-        config, _ = find(str(self.model), {"precision": self.precision})
-        width = config.beam_width if self.beam_width is None else self.beam_width
-        if self.n_best > 1 or self.scores:  # greedy search is a beam search of width 1, which has scores
-            given["beam_width"] = max(width, self.n_best)
-        return find(str(self.model), given)
+        run, _ = find(str(self.model), {"precision": self.precision})
+        return find(str(self.model), self.search(run.beam_width, self.scores) | {"shortlist": self.shortlist})
 
 
 def translate(options: TranslateOptions, ranks: Processes) -> None:

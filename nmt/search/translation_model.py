@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 MODES = ("greedy", "sample", "beam_search")
 
-_SLACK = 10  # tokens in addition to twice the source's length: one source word may give many subwords
+SLACK = 10  # tokens in addition to twice the source's length: one source word may give many subwords
 
 
 def search_mode(infer_mode: str | None, beam_width: int, sampling_temperature: float) -> str:
@@ -277,7 +277,7 @@ class TranslationModel(TrainedModel[SearchSettings]):
         """Return the most words (eos included) of a translation, by the lengths of the sources, int32 [batch]."""
         # Each sentence has its own limit; a common one would depend on the other sentences of the batch.
         limit = self._settings.tgt_max_len
-        limits = np.full_like(lengths, limit) if limit else 2 * lengths + _SLACK
+        limits = np.full_like(lengths, limit) if limit else 2 * lengths + SLACK
         limits = np.maximum(limits, self._settings.min_length + 1)  # and the end mark
         return limits if self._longest is None else np.minimum(limits, self._longest)
 

@@ -1,0 +1,110 @@
+"""Exports a trained model as a SavedModel that maps strings to strings, for TensorFlow without this package.
+
+    python -m nmt.export --model=OUT_DIR --export_dir=D [--beam_width=5] [--n_best=K]
+
+The signature `serving_default` takes `lines`, string [batch]: prepared text, as of nmt.prepare. It returns
+`translations`, string [batch, K], best first, with subwords joined; and with beam search their `scores`, float32
+[batch, K]. The translations are those of nmt.nmt and nmt.translate. D/assets.extra has the record of how text is
+prepared, for the client: scripts/examples/saved_model_client.py prepares raw text, and makes text of translations.
+D must not exist; it appears when it is complete.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from nmt.core.errors import InputError
+from nmt.core.files import make_directory
+from nmt.core.ranks import call_on_root
+from nmt.options.config import Config
+from nmt.options.derived_settings import RunSettings
+from nmt.options.option import option
+from nmt.options.search_options import SearchOptions
+from nmt.runs.program import run_on_ranks
+from nmt.runs.tfdist_ranks import Processes
+from nmt.runs.trained_model import find
+from nmt.runs.translation_run import Trained, load
+from nmt.search.string_model import string_translations
+from nmt.text.preparation import copy_preparation
+
+v1 = tf.compat.v1
+
+
+@dataclass(frozen=True)
+class ExportOptions(SearchOptions):
+    """Command-line options of `nmt.export`."""
+
+    title: ClassVar[str] = "output"
+
+    export_dir: str | None = option(None, "New directory for the SavedModel.", required=True)
+
+    def configured(self) -> tuple[Config, dict[str, Any]]:
+        """Return the options of the model's run with these, and the contents of its `hparams` file.
+
+        Raises:
+            InputError: the directory exists, or the options do not fit the model.
+        """
+        if os.path.lexists(str(self.export_dir)):
+            raise InputError(f"--export_dir={self.export_dir} exists, and nothing is overwritten: choose another name")
+        run, _ = find(str(self.model), {"precision": self.precision})
+        return find(str(self.model), self.search(run.beam_width, scored=False))
+
+
+def export(options: ExportOptions, ranks: Processes) -> None:
+    """Write the SavedModel.
+
+    Collective: every rank calls, with equal options; rank 0 writes.
+
+    Raises:
+        AgreedError: on every rank, for a user's mistake.
+    """
+    config, saved = call_on_root(ranks, options.configured)
+    ranks.multiply_in(config.precision)
+    settings = RunSettings.of(config)
+    trained = load(settings, saved, ranks, ranks.untouched)
+    call_on_root(ranks, functools.partial(_write, options, settings, trained, ranks))
+
+
+def _write(options: ExportOptions, settings: RunSettings, trained: Trained, ranks: Processes) -> None:
+    target, session = Path(str(options.export_dir)), trained.weights.session
+    with ranks.alone("export"), session.graph.as_default(), ranks.untouched():
+        lines = v1.placeholder(tf.string, [None], "lines")
+        texts, scores = string_translations(trained.weights.translator, trained.vocabularies, settings.search, lines)
+        outputs = {"translations": texts} | ({} if scores is None else {"scores": tf.cast(scores, tf.float32)})
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=make_directory(target.absolute().parent)))
+        try:
+            builder = v1.saved_model.Builder(os.fspath(scratch / "model"))
+            signature = v1.saved_model.predict_signature_def({"lines": lines}, outputs)
+            builder.add_meta_graph_and_variables(
+                session, [tf.saved_model.SERVING], {tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: signature},
+                main_op=v1.tables_initializer(),
+            )  # fmt: skip
+            builder.save()
+            recorded = os.path.dirname(str(settings.config.vocab_prefix))
+            copy_preparation(recorded, scratch / "model" / "assets.extra")
+            try:
+                os.rename(scratch / "model", target)
+            except OSError as error:
+                raise InputError(f"--export_dir={target} cannot be made ({error.strerror}): choose another") from error
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    print(f"# {target}: the model of {','.join(trained.paths)}, {settings.search.mode}", flush=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command on this rank; return its exit code."""
+    return run_on_ranks(export, ExportOptions, __doc__, argv, "export")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,95 @@
+"""The translation graph for export: strings in, strings out, with operations of TensorFlow alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from nmt.core.errors import InputError
+from nmt.search.beam_search import beam_search
+from nmt.search.greedy import greedy_search
+from nmt.search.translation_model import SLACK, SearchSettings
+from nmt.text.tokens import BPE_MARK, SPM_SPACE
+from nmt.text.vocabulary import SourceVocabulary, Vocabulary
+
+v1 = tf.compat.v1
+
+
+def string_translations(
+    translator: Any,
+    vocabularies: tuple[SourceVocabulary, Vocabulary],
+    settings: SearchSettings,
+    lines: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Return translations of lines of prepared text, as words that are separated by spaces.
+
+    Args:
+        translator: a translator with dropout 0, or an ensemble.
+        vocabularies: source and target vocabulary.
+        settings: settings of a greedy or beam search without a shortlist.
+        lines: string [batch], tokens separated by spaces; a blank line has blank translations.
+
+    Returns:
+        string [batch, translations], best first; and the scores [batch, translations], None for greedy search.
+
+    Raises:
+        InputError: the settings or the source cannot be exported.
+    """
+    source_words, vocabulary = vocabularies
+    if not isinstance(source_words, Vocabulary):
+        raise InputError("a model that reads characters (--use_char_encode) cannot be exported: train with words")
+    if settings.mode == "sample" or settings.shortlist:
+        what = "--shortlist" if settings.shortlist else "--infer_mode=sample"
+        raise InputError(f"{what} cannot be exported: leave it out, for greedy or beam search")
+    tokens = tf.strings.split(lines, " ")
+    tokens = tf.ragged.boolean_mask(tokens, tf.strings.length(tokens) > 0)[:, : settings.src_max_len or None]
+    full = tf.where(tokens.row_lengths() > 0)[:, 0]
+    source, lengths = _encoded(tf.gather(tokens, full), source_words)
+    ids, scores = _searched(translator, vocabulary, settings, source, lengths)
+    joined = _joined(ids, vocabulary, settings.subword_option)
+    shape = tf.stack([tf.size(lines, tf.int64), tf.shape(ids, tf.int64)[1]])
+    texts = tf.tensor_scatter_nd_update(tf.fill(shape, ""), full[:, None], joined)
+    if scores is None:
+        return texts, None
+    return texts, tf.scatter_nd(full[:, None], scores, shape)
+
+
+def _encoded(tokens: tf.RaggedTensor, vocabulary: Vocabulary) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return ids, int32 [time, batch], and lengths, int32 [batch]."""
+    known = tf.lookup.KeyValueTensorInitializer(
+        tf.constant(vocabulary.words), tf.range(vocabulary.size, dtype=tf.int32), value_dtype=tf.int32
+    )
+    table = tf.lookup.StaticHashTable(known, vocabulary.unk_id)
+    ids = tf.ragged.map_flat_values(table.lookup, tokens).to_tensor(vocabulary.padding_id)
+    return tf.transpose(ids), tf.cast(tokens.row_lengths(), tf.int32)
+
+
+def _searched(
+    translator: Any, vocabulary: Vocabulary, settings: SearchSettings, source: tf.Tensor, lengths: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Return ids, int32 [batch, translations, time], and the scores."""
+    limits = tf.fill(tf.shape(lengths), settings.tgt_max_len) if settings.tgt_max_len else 2 * lengths + SLACK
+    limits = tf.maximum(limits, settings.min_length + 1)
+    longest = translator.architecture.longest
+    limits = limits if longest is None else tf.minimum(limits, longest)
+    arguments = (translator, source, lengths, limits, vocabulary.sos_id, vocabulary.eos_id)
+    allowed = settings.min_length, vocabulary.unk_id if settings.ban_unk_token else None
+    if settings.mode != "beam_search":
+        return greedy_search(*arguments, *allowed)[:, None], None
+    weights = settings.length_penalty_weight, settings.coverage_penalty_weight
+    ids, scores = beam_search(*arguments, settings.beam_width, *weights, *allowed)
+    return ids[:, : settings.translations], scores[:, : settings.translations]
+
+
+def _joined(ids: tf.Tensor, vocabulary: Vocabulary, subword_option: str) -> tf.Tensor:
+    """Return the words up to the first end mark, joined as by `nmt.text.tokens.join`, string [batch, translations]."""
+    kept = tf.equal(tf.cumsum(tf.cast(tf.equal(ids, vocabulary.eos_id), tf.int32), axis=2), 0)
+    words = tf.gather(tf.constant(vocabulary.words), ids)
+    flat = tf.ragged.boolean_mask(tf.reshape(words, [-1, tf.shape(ids)[2]]), tf.reshape(kept, [-1, tf.shape(ids)[2]]))
+    lines = tf.reshape(tf.strings.reduce_join(flat, axis=1, separator=" "), tf.shape(ids)[:2])
+    if subword_option == "bpe":
+        return tf.strings.regex_replace(tf.strings.regex_replace(lines, f"{BPE_MARK}( |$)", ""), " +$", "")
+    if subword_option == "spm":
+        return tf.strings.strip(tf.strings.regex_replace(tf.strings.regex_replace(lines, " ", ""), SPM_SPACE, " "))
+    return lines

@@ -1,0 +1,123 @@
+"""nmt.export: a SavedModel of strings, which TensorFlow loads where nmt cannot be imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from nmt.export import main
+from nmt.nmt import main as nmt
+from nmt.search.string_model import _joined
+from nmt.text.tokens import join
+from nmt.text.vocabulary import Vocabulary
+from tests.launch import ROOT, mpirun
+
+# Loads a SavedModel where neither package can be imported, and prints the result for the lines of a file.
+LOADER = """
+import json, sys
+sys.modules["nmt"] = sys.modules["tfdist"] = None
+import tensorflow as tf
+translate = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+found = translate(lines=tf.constant(open(sys.argv[2]).read().split("\\n")[:-1]))
+print(json.dumps({name: [[x.decode() if isinstance(x, bytes) else float(x) for x in row] for row in value.numpy()]
+                  for name, value in found.items()}))
+"""
+
+
+def exported(directory: Path, lines: Path) -> dict[str, Any]:
+    """Return the outputs of a SavedModel for the lines of a file."""
+    command = [sys.executable, "-c", LOADER, str(directory), str(lines)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd="/", check=False)
+    assert done.returncode == 0, done.stderr
+    outputs: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return outputs
+
+
+@pytest.mark.parametrize("width", [0, 3])
+def test_the_translations_are_those_of_nmt(raw_run: Path, tmp_path: Path, width: int) -> None:
+    """Greedy search, and two translations of beam search; blank lines stay, unknown words and long lines pass."""
+    lines = tmp_path / "lines"
+    prepared = (raw_run / "data/dev.en").read_text()
+    lines.write_text(f"\n{prepared}  \nunknown ⇧  spaces \n" + "a@@ " * 200 + "\n")
+    several = min(2, max(1, width))
+    search = [f"--beam_width={width}", *(["--length_penalty_weight=0.5"] if width else [])]
+    assert (
+        main(["export", f"--model={raw_run}/run", f"--export_dir={tmp_path}/model", f"--n_best={several}", *search])
+        == 0
+    )
+    files = [f"--inference_input_file={lines}", f"--inference_output_file={tmp_path}/out", "--max_unknown_share=1"]
+    more = [f"--num_translations_per_input={several}", f"--vocab_prefix={tmp_path}/vocab", "--subword_option=bpe"]
+    for language in ("en", "de"):  # without the record nmt.nmt writes words, as the model does
+        (tmp_path / f"vocab.{language}").write_bytes((raw_run / f"data/vocab.{language}").read_bytes())
+    assert nmt([f"--ckpt={raw_run}/run/translate.ckpt-80", *files, *more, *search]) == 0
+    outputs = exported(tmp_path / "model", lines)
+    assert [text for found in outputs["translations"] for text in found] == (tmp_path / "out").read_text().splitlines()
+    assert ("scores" in outputs) == (width > 0)
+    if width:
+        assert all(first >= second for first, second in outputs["scores"])
+
+
+def test_the_graph_has_operations_of_tensorflow_alone(raw_run: Path, tmp_path: Path) -> None:
+    """Two ranks export, and rank 0 writes; the record is in assets.extra."""
+    flags = [f"--model={raw_run}/run", f"--export_dir={tmp_path}/new/model"]
+    done = mpirun(2, ["-m", "nmt.export", *flags], timeout_seconds=120)
+    assert done.code == 0, done.errors
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        model = tf.compat.v1.saved_model.load(session, ["serve"], f"{tmp_path}/new/model")
+    kinds = {node.op for node in model.graph_def.node}
+    assert not any("PyFunc" in kind or kind.startswith("Collective") for kind in kinds)
+    extra = sorted(path.name for path in (tmp_path / "new/model/assets.extra").iterdir())
+    assert extra == ["bpe.codes", "preparation.json", "vocab.de", "vocab.en"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["model"]
+    client = [sys.executable, str(ROOT / "scripts/examples/saved_model_client.py"), f"{tmp_path}/new/model"]
+    text = (raw_run / "dev.en").read_text()
+    done_client = subprocess.run(client, input=text, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+    assert done_client.stdout.splitlines() == (raw_run / "run/output_dev").read_text().splitlines(), done_client.stderr
+
+
+def test_tokens_are_joined_as_in_python() -> None:
+    words = ("<unk>", "<s>", "</s>", "a@@", "b", "@@", "c@@d", "▁e", "f▁", "▁")
+    vocabulary = Vocabulary("words", words)
+    rows = [[3, 4, 2, 4], [2, 4, 4, 4], [3, 3, 2, 2], [6, 5, 4, 3], [7, 8, 9, 7], [4, 5, 2, 2], [0, 1, 4, 4]]
+    for option in ("", "bpe", "spm"):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            found = session.run(_joined(tf.constant([rows]), vocabulary, option))[0]
+        wanted = [join(vocabulary.decode(row), option, "</s>") for row in rows]
+        assert [text.decode() for text in found] == wanted, option
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--export_dir={run}"], "exists, and nothing is overwritten: choose another name"),
+        (["--export_dir={run}/file"], "exists, and nothing is overwritten"),
+        ([], "Missing --export_dir"),
+        (["--export_dir={run}/hparams/x"], "the directory cannot be made"),
+        (["--export_dir={new}", "--n_best=0"], "--n_best=0 is not allowed"),
+    ],
+)
+def test_mistakes_are_told_and_write_nothing(
+    raw_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    run = raw_run / "run"
+    (run / "file").write_text("kept")
+    given = [flag.format(run=run, new=tmp_path / "new") for flag in flags]
+    before = sorted(path.name for path in run.iterdir())
+    assert main(["export", f"--model={run}", *given]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("export: ") and message in told and len(told.splitlines()) == 1
+    assert sorted(path.name for path in run.iterdir()) == before and (run / "file").read_text() == "kept"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_of_characters_is_refused(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nmt(toy.flags("--use_char_encode", "--num_train_steps=1")) == 0
+    assert main(["export", f"--model={toy.directory}/out", f"--export_dir={toy.directory}/model"]) == 1
+    assert "cannot be exported: train with words" in capsys.readouterr().err
+    assert not (toy.directory / "model").exists()
