@@ -1,7 +1,7 @@
 """Resolution of options: the checked configuration from the command line, files of options and a preset.
 
-The first of these with a value for an option counts: the file --hparams_path, the command line, the run's `hparams`
-file, the record of the prepared text, the preset, the default. The run is the one that is continued, or whose model
+An option's value comes from the first of these that has one: the file --hparams_path, the command line, the run's
+`hparams` file. After them come the record of the prepared text, the preset, and the default. The run is the one that is continued, or whose model
 translates. Options that determine the weights' shape or meaning cannot change (`fixed`).
 """
 

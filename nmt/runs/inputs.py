@@ -186,7 +186,7 @@ def _digest(vocabulary: SourceVocabulary) -> str:
 
 
 def read_recorded(config: Config) -> Preparation | None:
-    """Read the record of how the text was prepared, beside the vocabularies; None if there is none.
+    """Read the record of how the text was prepared, next to the vocabularies; None if there is none.
 
     Raises:
         InputError: the record is damaged, or contradicts the options.

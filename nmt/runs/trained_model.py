@@ -55,9 +55,8 @@ def preparation_of(config: Config) -> Preparation:
     preparation = read_preparation(os.path.dirname(str(config.vocab_prefix)))
     if preparation is None:
         raise InputError(
-            f"{os.path.dirname(config.ckpt)} has no record of how its text was prepared, so raw text cannot be "
-            "translated: give --format=tokens for text that is prepared already, or train with text of this version's "
-            "nmt.prepare"
+            f"{os.path.dirname(config.ckpt)} has no record of how its text was prepared, so raw text cannot be read. "
+            "Give --format=tokens if the text is prepared already, or train with text of this version's nmt.prepare"
         )
     return preparation
 

@@ -1,7 +1,7 @@
 """All metrics of a text of translations, with the intervals of sacreBLEU's bootstrap (Koehn 2004).
 
 A thousand texts are drawn, with replacement, from the pairs of translation and reference. 95 % of their scores lie in
-the interval, so that a difference of two systems can be compared with the chance of the choice of sentences.
+the interval. It shows which differences of two systems may come from the choice of sentences.
 """
 
 from __future__ import annotations

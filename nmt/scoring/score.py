@@ -1,7 +1,7 @@
 """The scores of a text of translations: the metrics of `nmt.scoring.metrics`, and the BLEU and chrF of sacreBLEU.
 
-Where the translations and their references are known as text, sacreBLEU's figures are those of the text: sacreBLEU
-tokenises it, so they can be compared with published ones. The other metrics are of words that the model's own
+Where the translations and their references are known as text, sacreBLEU's figures are those of the text. sacreBLEU
+tokenises it, so that they can be compared with published figures. The other metrics are of words that the model's own
 tokenisation makes, and are named tokenised.
 
 sacreBLEU (Post 2018, arXiv:1804.08771) adds a signature to each figure: the settings that make figures comparable. Its

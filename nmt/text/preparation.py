@@ -1,4 +1,4 @@
-"""Preparation: what `nmt.prepare` does to a line of text, and its record beside the vocabularies.
+"""Preparation: what `nmt.prepare` does to a line of text, and its record, next to the vocabularies.
 
 The record is the file `preparation.json`. Training, evaluation and translation read it: new text is prepared in the
 same way, and translations are turned into text again.
@@ -123,13 +123,13 @@ def write_record(directory: Path, recipe: Recipe) -> None:
 
 
 def read_preparation(directory: str | os.PathLike[str]) -> Preparation | None:
-    """Read the record of a directory, and check that the files beside it are complete.
+    """Read the record of a directory, and check that the files next to it are complete.
 
     Returns:
       None if the directory has no record.
 
     Raises:
-      InputError: the record is damaged or of a newer format, or a file beside it is missing or was changed.
+      InputError: the record is damaged or of a newer format, or a file next to it is missing or was changed.
     """
     path = Path(directory) / RECORD
     try:
@@ -188,7 +188,7 @@ def _parsed(path: Path, contents: dict[str, Any]) -> tuple[Recipe, dict[str, str
 
 
 def _checked(path: Path, recipe: Recipe, digests: dict[str, str]) -> dict[str, bytes]:
-    """Return the contents of the files beside a record."""
+    """Return the contents of the files next to a record."""
     found = {}
     for name in _files(recipe):
         try:
@@ -207,7 +207,7 @@ def _checked(path: Path, recipe: Recipe, digests: dict[str, str]) -> dict[str, b
 
 
 def _files(recipe: Recipe) -> list[str]:
-    """Return the names of the files beside a record."""
+    """Return the names of the files next to a record."""
     names = [f"{VOCABULARY}.{language}" for language in (recipe.src, recipe.tgt)]
     return [*names, FILES[recipe.subwords]] if recipe.subwords else names
 

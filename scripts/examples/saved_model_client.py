@@ -2,8 +2,8 @@
 
     python saved_model_client.py EXPORT_DIR < text.en
 
-The model needs TensorFlow alone. This client takes the preparation of raw text from the package ``nmt``, and with
-``--tokens`` it needs nothing of it: lines are prepared text then, and words come back.
+The model needs TensorFlow alone. To prepare raw text, this client uses the package ``nmt``. With ``--tokens`` it does
+not: lines are prepared text then, and words come back.
 """
 
 import os

@@ -320,23 +320,24 @@ def case_names() -> tuple[str, ...]:
 def results(launch: Launch, cases: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the runner's report of each case; for each case without a report, how its job ended.
 
-    If a case ends its job, the cases after it run in another job.
+    If a case ends its job, the cases after it run in another job. A job that fails after its last case, because its end
+    compares the ranks once more, is a failure of the last case.
     """
     reported: dict[str, Any] = {}
     endings: dict[str, str] = {}
     left = list(cases)
     while left and len(endings) < _ENDED_JOBS:
-        lines, ending, timed_out = _run(launch, left)
-        reported |= {line["case"]: line for line in lines}
-        ended, left = left[len(lines) :][:1], left[len(lines) + 1 :]
+        lines, ending, failed, timed_out = _run(launch, left)
+        ended, left = left[len(lines) :][:1] or left[-1:] * failed, left[len(lines) + 1 :]
+        reported |= {line["case"]: line for line in lines if line["case"] not in ended}
         endings |= dict.fromkeys(ended, ending)
         if timed_out:
             break
     return reported, endings | dict.fromkeys(left, f"it was not begun; the one before: {ending}" if left else "")
 
 
-def _run(launch: Launch, cases: Sequence[str]) -> tuple[list[dict[str, Any]], str, bool]:
-    """Run one job and return its reports, how it ended, and whether it timed out."""
+def _run(launch: Launch, cases: Sequence[str]) -> tuple[list[dict[str, Any]], str, bool, bool]:
+    """Run one job and return its reports, how it ended, and whether it failed, and whether it timed out."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report"
         deadline = os.environ.get("TFDIST_STALL_ABORT_SECONDS", _ABORT_SECONDS)
@@ -354,7 +355,7 @@ def _run(launch: Launch, cases: Sequence[str]) -> tuple[list[dict[str, Any]], st
         log = LOGS / f"{launch.name.replace(' ', '_')}-{cases[0]}.log"
         log.write_text(f"{job.output}\n{job.errors}")
         ending += f"\nall of it: {log}"
-    return lines, ending, job.code is None
+    return lines, ending, job.code != 0, job.code is None
 
 
 def _on_hosts(launch: Launch, arguments: Sequence[str], settings: Mapping[str, str]) -> Finished:

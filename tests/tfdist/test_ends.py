@@ -139,6 +139,29 @@ def test_an_exit_with_a_code(tmp_path: Path) -> None:
     assert "tfdist.shard" not in finished.errors
 
 
+@pytest.mark.parametrize(("by", "closed"), [(1e-7, True), (1e-7, False), (0.1, True)])
+def test_ranks_that_differ_after_the_last_step(tmp_path: Path, by: float, closed: bool) -> None:
+    """Rounding is no failure, also where the session is closed; a larger difference is, with the variable's name."""
+    finished = job(
+        tmp_path,
+        f"""
+        start()
+        with tf.control_dependencies([step]):
+            last = v1.assign_add(w, tf.fill([3, 4], {by} * rank))
+        for one in (step, step, last):
+            session.run(one)
+        if {closed}:
+            session.close()
+        print("trained")
+        """,
+    )
+    if by < 0.01:
+        assert finished.code == 0 and finished.output.count("trained") == 2, finished
+        assert "w and 0 more of the variables differ between ranks by rounding" in finished.errors, finished.errors
+    else:
+        assert_ended(finished, "rank 0 of 2, at its end: DisagreementError", "w, which is trained, is", "at [0, 0]")
+
+
 def test_a_failure_whose_output_has_no_place(tmp_path: Path) -> None:
     finished = job(
         tmp_path,

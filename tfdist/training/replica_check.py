@@ -10,7 +10,7 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfdist.engine.collective import Collective
 from tfdist.graph.job import Job
@@ -18,6 +18,7 @@ from tfdist.transport import agreement
 from tfdist.transport.interfaces import DisagreementError
 from tfdist.variables import comparison, replica_variables
 from tfdist.variables.replica_variables import ReplicaVariables
+from tfdist.variables.sketches import Sketch, sketches_of
 
 OFF, AUTO = "off", "auto"
 _SHARE = 0.004  # largest share of the training time for comparisons, after the first steps
@@ -67,6 +68,14 @@ _POWER_BITS = 6
 _TRAININGS = 16  # largest number of trainings that are remembered for one collective
 
 
+class _Final(NamedTuple):
+    """What is left of a training whose session is closed: the last step, the fingerprint and sketches after it."""
+
+    step: int
+    fingerprint: int
+    sketches: list[Sketch]
+
+
 class _Steps:
     """Steps of one training: steps of one collective with the same variables, or eager steps of one optimizer.
 
@@ -80,7 +89,7 @@ class _Steps:
       noted: step after which the last fingerprint was taken.
       since: last step after which all ranks had the same variables; None before the first comparison.
       holder: variables of the training.
-      final: (step, fingerprint) of the last step before the session was closed; None if it is open.
+      final: what was left when the session was closed; None if it is open.
     """
 
     def __init__(self, setting: str, before: int = 0) -> None:
@@ -89,17 +98,29 @@ class _Steps:
         self.noted = 0
         self.since: int | None = None
         self.holder: ReplicaVariables | None = None
-        self.final: tuple[int, int] | None = None
+        self.final: _Final | None = None
         self._looked = (0, 0.0)  # step and time of the last fingerprint
 
     def taken(self, step: int) -> int:
         """Return a fingerprint after the last step; 0 if the variables do not exist any more."""
-        if self.final is not None and self.final[0] == step:
-            return self.final[1]
+        if self.final is not None and self.final.step == step:
+            return self.final.fingerprint
         try:
             return replica_variables.digest(self.holder) if self.holder is not None and self.holder.complete else 0
         except Exception:  # at the end of the program the session may be closed
             return 0
+
+    def close(self, holder: ReplicaVariables, step: int) -> None:
+        """Keep what is left of the variables of a session that is about to be closed."""
+        try:
+            self.final = _Final(step, replica_variables.digest(holder), sketches_of(holder))
+        except Exception:  # the session may have failed
+            self.final = None
+
+    def sketches(self) -> list[Sketch]:
+        """Return sketches of the variables after the last step."""
+        assert self.holder is not None
+        return sketches_of(self.holder) if self.final is None else self.final.sketches
 
     def note(self, holder: ReplicaVariables, step: int) -> int:
         """Return this rank's fingerprint before a step and, in the lowest 6 bits, the exponent of ``wanted``."""
@@ -160,6 +181,8 @@ class ReplicaCheck:
             for oldest in list(known)[:-_TRAININGS]:
                 del known[oldest]
         steps.holder = holder
+        if carrier.check is not steps and carrier.check is not None:
+            carrier.check.final = None  # the end of the program compares the last training only
         carrier.check = steps
         return steps
 
@@ -223,7 +246,7 @@ class ReplicaCheck:
         """Take a last fingerprint before a session is closed, if there were steps since the last comparison."""
         for carrier in self._carriers:
             if carrier.check.holder is holder and _unseen(carrier):
-                carrier.check.final = carrier.step, carrier.check.taken(carrier.step)
+                carrier.check.close(holder, carrier.step)
 
     def last(self) -> dict[str, int]:
         """Return the fingerprints after the last steps that were not compared yet, by a description of the step."""
@@ -244,10 +267,8 @@ class ReplicaCheck:
         for key in sorted(own.keys() & set.intersection(*(set(rank) for rank in ranks))):
             if len({rank[key] for rank in ranks}) > 1:
                 carrier = next(c for c in self._carriers if f"step {c.step} of {c.name}, " in key and c.check.holder)
-                if all(control.arrive(comparison.PLACE, int(carrier.check.final is None))):
-                    comparison.settle(control, carrier.check.holder, self._told, carrier.check.since or 0, carrier.step)
-                else:
-                    raise DisagreementError(f"the ranks are apart after {key.rpartition(',')[0]}. {comparison.REASONS}")
+                steps: _Steps = carrier.check
+                comparison.compare_sketches(control, steps.sketches(), steps.since or 0, carrier.step)
 
 
 def _unseen(carrier: Collective) -> bool:

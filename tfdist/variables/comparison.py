@@ -6,6 +6,7 @@ nothing is wrong. In one step this moves a variable by at most a few units in th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,8 @@ from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import Channel, DisagreementError
-from tfdist.variables.replica_variables import READ, TRAINED, ReplicaVariable, ReplicaVariables
+from tfdist.variables.replica_variables import READ, TRAINED, ReplicaVariables
+from tfdist.variables.sketches import Sketch
 
 PLACE = "the comparison of what the ranks hold"
 _UNITS_A_STEP = 8.0  # units in the last place
@@ -47,6 +49,11 @@ ROUNDING = (
     "processors or numbers of threads cause this. Rank 0's values are taken, now and each time this happens"
 )
 
+_ROUNDING_AT_THE_END = (
+    "{} and {} more of the variables differ between ranks by rounding (by {:.1g} of the largest entry) at the end of "
+    "the program. Different processors or numbers of threads cause this"
+)
+
 
 class Distance(NamedTuple):
     """Distance of a rank's variable from rank 0's variable.
@@ -68,14 +75,13 @@ class Distance(NamedTuple):
 
 def distance(own: np.ndarray, first: np.ndarray, steps: int) -> Distance:
     """Return the distance of two values of one variable, after ``steps`` steps with perhaps different rounding."""
-    if own.dtype.kind in "fV" or own.dtype.name == "bfloat16":
-        narrow = own.dtype.itemsize < 4
-        a, b = (np.atleast_1d(x).astype(np.float64) for x in (own, first))
-        units = float(np.finfo(own.dtype).eps) if own.dtype.kind == "f" else 2.0**-7
-        allowed = _NARROW_UNITS * units if narrow else min(_MOST, _UNITS_A_STEP * units * steps)
-    else:
-        a, b = (np.atleast_1d(x) for x in (own, first))
-        allowed = 0.0
+    return _measured(own, first, _allowed(own.dtype, steps))
+
+
+def _measured(own: np.ndarray, first: np.ndarray, allowed: float, largest: float | None = None) -> Distance:
+    """Return the distance of two arrays; ``largest``: largest entry, if it is none of these arrays."""
+    real = _is_real(own.dtype)
+    a, b = (np.atleast_1d(x).astype(np.float64) if real else np.atleast_1d(x) for x in (own, first))
     if a.dtype.kind not in "fiu":
         differs = (a != b).astype(np.float64)
     else:
@@ -84,11 +90,61 @@ def distance(own: np.ndarray, first: np.ndarray, steps: int) -> Distance:
         same = (a == b) | ((a != a) & (b != b))
         differs = np.where(same, 0.0, np.where(np.isfinite(differs), differs, np.inf))
     where = np.unravel_index(int(np.argmax(differs)), differs.shape)
-    finite = [np.abs(x[np.isfinite(x)]) for x in (a, b)] if a.dtype.kind == "f" else []
-    largest = max([float(x.max()) for x in finite if x.size], default=0.0) or 1.0
+    if largest is None:
+        finite = [np.abs(x[np.isfinite(x)]) for x in (a, b)] if a.dtype.kind == "f" else []
+        largest = max([float(x.max()) for x in finite if x.size], default=0.0)
     index = tuple(map(int, where)) if own.shape else ()
     shown = [x[where] if x.dtype.kind in "fiub" else np.nan for x in (a, b)]
-    return Distance(float(differs[where]) / largest, allowed, index, float(shown[0]), float(shown[1]))
+    return Distance(float(differs[where]) / (largest or 1.0), allowed, index, float(shown[0]), float(shown[1]))
+
+
+def _is_real(dtype: np.dtype) -> bool:
+    return dtype.kind in "fV" or dtype.name == "bfloat16"
+
+
+def _allowed(dtype: np.dtype, steps: int) -> float:
+    """Return the largest difference that rounding explains after these steps, as a fraction of the largest entry."""
+    if not _is_real(dtype):
+        return 0.0
+    units = float(np.finfo(dtype).eps) if dtype.kind == "f" else 2.0**-7
+    return _NARROW_UNITS * units if dtype.itemsize < 4 else min(_MOST, _UNITS_A_STEP * units * steps)
+
+
+def compare_sketches(control: Channel, own: Sequence[Sketch], since: int, step: int) -> None:
+    """Find out whether variables that differ at the end of the program differ by rounding only.
+
+    Collective: all ranks.
+
+    Args:
+      control: channel of all ranks.
+      own: sketches of this rank's variables.
+      since: number of the last step after which the ranks held the same values.
+      step: number of the last step.
+
+    Raises:
+      DisagreementError: the ranks hold other variables, or values that differ by more than rounding.
+    """
+    agreement.agree(control, [one.line for one in own], PLACE, _OTHERS)
+    given: set[int] = set().union(*control.all_gather_object({n for n, one in enumerate(own) if one.given}, PLACE))
+    order = sorted(set(range(len(own))) - given, key=lambda n: (_consequence(own[n].kind, len(own[n].shape)), n))
+    apart: list[tuple[float, str]] = []
+    for one in (own[number] for number in order):
+        zero = np.array(one.sums, order="C")
+        control.arrive(PLACE)
+        control.broadcast(zero.view(np.uint8))
+        largest: float = max(control.all_gather_object(one.largest, PLACE))
+        shape = one.shape if one.block == 1 else one.sums.shape
+        allowed = one.block * _allowed(one.dtype, step - since)  # each value of a sum is rounded
+        found = _measured(one.sums.reshape(shape), zero.reshape(shape), allowed, largest)
+        distances: list[Distance] = control.all_gather_object(found, PLACE)
+        far = max(range(len(distances)), key=lambda rank: distances[rank].relative - distances[rank].allowed)
+        if distances[far].relative > distances[far].allowed:
+            sums = one.name if one.block == 1 else f"a sum of {one.block} neighbours in {one.name}"
+            raise DisagreementError(_told(sums, one.kind, far, distances[far], 1, since, step))
+        apart += [(distances[far].relative, one.name)] if distances[far].relative else []
+    if apart:
+        relative, name = max(apart)
+        announce(_ROUNDING_AT_THE_END.format(name, len(apart) - 1, relative))
 
 
 def settle(
@@ -116,7 +172,8 @@ def settle(
     mine = [n for n, (a, b) in enumerate(zip(own, first, strict=True)) if a != b]
     given = [n for n, one in enumerate(held) if one.kind == READ and holder.given(one)]
     ranks: list[tuple[list[int], list[int]]] = control.all_gather_object((mine, given), PLACE)
-    wanted = sorted(set().union(*(n for n, _ in ranks)), key=lambda number: (_consequence(held[number]), number))
+    different: set[int] = set().union(*(n for n, _ in ranks))
+    wanted = sorted(different, key=lambda n: (_consequence(held[n].kind, held[n].variable.shape.rank), n))
     inputs = set().union(*(n for _, n in ranks)).intersection(wanted)
     for number in sorted(inputs):
         holder.keep_own(held[number])
@@ -132,7 +189,9 @@ def settle(
         distances: list[Distance] = control.all_gather_object(found, PLACE)
         far = max(range(len(distances)), key=lambda rank: distances[rank].relative - distances[rank].allowed)
         if take != SET_BY_SCRIPT and distances[far].relative > distances[far].allowed:
-            raise DisagreementError(_told(held[number], far, distances[far], len(wanted), since, step))
+            raise DisagreementError(
+                _told(held[number].name, held[number].kind, far, distances[far], len(wanted), since, step)
+            )
         worst = max(worst, *(one.relative for one in distances))
         holder.load(held[number], zero)
     if wanted and held[wanted[0]].name not in told:
@@ -140,18 +199,18 @@ def settle(
         announce(take.format(held[wanted[0]].name, len(wanted) - 1, worst))
 
 
-def _consequence(one: ReplicaVariable) -> int:
+def _consequence(kind: str, rank: int) -> int:
     """Return a sort key with causes first: untrained variables that the loss reads, an optimizer's scalars, others."""
-    return 0 if one.kind == READ else 2 if one.kind == TRAINED or one.variable.shape.rank else 1
+    return 0 if kind == READ else 2 if kind == TRAINED or rank else 1
 
 
-def _told(one: ReplicaVariable, rank: int, far: Distance, count: int, since: int | None, step: int) -> str:
-    what = {TRAINED: "which is trained", READ: "which the loss reads"}.get(one.kind, f"a variable {one.kind}")
+def _told(name: str, kind: str, rank: int, far: Distance, count: int, since: int | None, step: int) -> str:
+    what = {TRAINED: "which is trained", READ: "which the loss reads"}.get(kind, f"a variable {kind}")
     place = f" at {list(far.at)}" if far.at else ""
     more = f" (the first of {count} variables that differ)" if count > 1 else ""
     after = f", after step {step}" if step else ""
     before = f"; after step {since} they held the same" if since else ""
     return (
-        f"the ranks are apart: {one.name}, {what}, is {far.first:.9g} on rank 0, and {far.own:.9g} on rank {rank}"
-        f"{place}{more}{after}{before}. {_READ_REASONS if one.kind == READ else REASONS}"
+        f"the ranks are apart: {name}, {what}, is {far.first:.9g} on rank 0, and {far.own:.9g} on rank {rank}"
+        f"{place}{more}{after}{before}. {_READ_REASONS if kind == READ else REASONS}"
     )

@@ -1,0 +1,64 @@
+"""Sketches: what is left of a rank's variables when their session is closed, to measure how far ranks are apart.
+
+A sketch has the values of a small model. Of a large model it has sums of neighbouring values, so that it stays small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tfdist.variables.replica_variables import READ, ReplicaVariable, ReplicaVariables
+
+_MOST_SUMS = 1 << 22  # of all variables together
+_SIGNS = 8191  # a prime: neighbouring blocks get other signs
+
+
+class Sketch(NamedTuple):
+    """Sketch of one variable.
+
+    Attributes:
+      name: name for messages.
+      kind: kind of the variable, see ``ReplicaVariable``.
+      line: line that must be the same on all ranks.
+      dtype: dtype of the variable, which determines how it is rounded.
+      shape: shape of the variable.
+      block: number of values in each sum; with 1 the sums are the values.
+      sums: sums of blocks of values with fixed signs, [blocks], float64; int64 for integers.
+      largest: largest finite absolute value; 0 if there is none.
+      given: whether this rank's script has set it to a value of its own between steps.
+    """
+
+    name: str
+    kind: str
+    line: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    block: int
+    sums: np.ndarray
+    largest: float
+    given: bool
+
+
+def sketches_of(holder: ReplicaVariables) -> list[Sketch]:
+    """Return sketches of all variables of a holder."""
+    held = holder.held()
+    total = sum(one.variable.shape.num_elements() or 1 for one in held)
+    return list(_each(holder, held, holder.read(held), max(1, -(-total // _MOST_SUMS))))
+
+
+def _each(
+    holder: ReplicaVariables, held: Sequence[ReplicaVariable], values: Iterable[np.ndarray], block: int
+) -> Iterator[Sketch]:
+    signs = np.random.RandomState(0).choice([-1, 1], _SIGNS)
+    for one, value in zip(held, values, strict=True):
+        real = value.dtype.kind in "fV" or value.dtype.name == "bfloat16"
+        numbers = np.ravel(value).astype(np.float64 if real else np.int64)
+        finite = np.abs(numbers[np.isfinite(numbers)])
+        largest = float(finite.max()) if finite.size else 0.0
+        if block > 1:
+            numbers = np.add.reduceat(numbers * np.resize(signs, numbers.size), np.arange(0, numbers.size, block))
+        given = one.kind == READ and holder.given(one)
+        yield Sketch(one.name, one.kind, one.line, value.dtype, value.shape, block, numbers, largest, given)
