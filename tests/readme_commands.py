@@ -289,6 +289,9 @@ MODULES: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "nmt.phrasebook": _as_it_stands,
     "nmt.datasets": _help,  # without --help it would download datasets
     "nmt.tune_search": _help,
+    "nmt.translate": _help,
+    "nmt.score": _help,
+    "nmt.export": _help,
     "pytest": _collected,
     "tests.multirank.runner": _cases,
     "tests.mutants": lambda program, arguments: _as_it_stands(program, (*arguments, "--list")),

@@ -1,8 +1,8 @@
 """Resolution of options: the checked configuration from the command line, files of options and a preset.
 
 An option's value comes from the first of these that has one: the file --hparams_path, the command line, the run's
-`hparams` file. After them come the record of the prepared text, the preset, and the default. The run is the one that is continued, or whose model
-translates. Options that determine the weights' shape or meaning cannot change (`fixed`).
+`hparams` file. After them come the record of the prepared text, the preset, and the default. The run is the one that is
+continued, or whose model translates. Options that determine the weights' shape or meaning cannot change (`fixed`).
 """
 
 from __future__ import annotations
