@@ -16,6 +16,7 @@ from nmt.scoring.perplexity import LikelihoodSettings
 from nmt.search.translation_model import SearchSettings
 from nmt.train.divergence import ACTIONS
 from nmt.train.feed import NORMALIZATIONS, FeedSettings
+from nmt.train.frozen import PARTS, listed
 from nmt.train.loop import EvaluationIntervals
 from nmt.train.plateau import PlateauSettings
 from nmt.train.schedule import DECAY_SCHEMES, PLATEAU, ROOTS, WARMUP_SCHEMES, Schedule
@@ -29,6 +30,7 @@ _DROPS = Condition(
     lambda options: options.dropout or options.output_dropout or options.activation_dropout,
 )
 _BLOCKS = Condition("--sync=average or --sync=bmuf", lambda options: options.sync != "gradients")
+_PARTS = Condition(f"it must name parts of a model: {', '.join(PARTS)}", lambda value: {*listed(value)} <= {*PARTS})
 _ALL_WORDS = Condition("--num_sampled_softmax=0", lambda options: options.num_sampled_softmax == 0)
 _TRANSFORMS = Condition("another --model_family", lambda options: of_family(options, TransformerArchitecture))
 _SOURCE = Condition("no --language_model", lambda options: not options.language_model)
@@ -65,6 +67,16 @@ class TrainingOptions(ModelOptions):
         "decoupled weight decay (AdamW): share of kernels and embeddings, times the learning rate, that a step removes",
         within=BELOW_ONE,
         makes=[Optimization],
+    )
+    init_from: str | None = option(
+        None, "run or checkpoint whose weights a new training begins with, with a new optimizer; unset: random weights"
+    )
+    freeze: str = option(
+        "",
+        f"parts of the model that are not trained, separated by commas: {', '.join(PARTS)}",
+        within=_PARTS,
+        makes=[Optimization],
+        fixed=True,  # checkpoints have moments of the trained parts only
     )
     learning_rate: float = option(
         1.0, "learning rate before scaling and decay; noam: factor of its formula", within=POSITIVE

@@ -15,18 +15,19 @@ from nmt.options.resolve import configure
 from nmt.text.preparation import PREPARATION, VOCABULARY, Preparation, read_preparation
 
 
-def find(model: str, options: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
+def find(model: str, options: Mapping[str, Any], flag: str = "model") -> tuple[Config, dict[str, Any]]:
     """Return the options of a model's run, and the contents of its `hparams` file.
 
     Args:
         model: directory of a run, directory of a best model, or checkpoint; several, separated by commas, form an
             ensemble.
         options: options that replace those of the run; None keeps an option of the run.
+        flag: name of the flag that names the model, for messages.
 
     Raises:
         InputError: there is no such model, or an option does not fit it.
     """
-    paths = [_checkpoint(one.strip()) for one in model.split(",")]
+    paths = [_checkpoint(one.strip(), flag) for one in model.split(",")]
     directory = os.path.dirname(paths[0])
     if not os.path.isfile(os.path.join(directory, HPARAMS)):
         raise InputError(f"{directory} has no file {HPARAMS}, which a training writes: copy the whole directory")
@@ -61,7 +62,7 @@ def preparation_of(config: Config) -> Preparation:
     return preparation
 
 
-def _checkpoint(model: str) -> str:
+def _checkpoint(model: str, flag: str) -> str:
     """Return the path of a model's checkpoint.
 
     Raises:
@@ -70,9 +71,9 @@ def _checkpoint(model: str) -> str:
     if os.path.isdir(model):
         path = checkpoint.latest(model)
         if path is None:
-            raise InputError(f"--model={model} has no checkpoint: give the out_dir of a training")
+            raise InputError(f"--{flag}={model} has no checkpoint: give the out_dir of a training")
         return path
     if not os.path.dirname(model) and not os.path.exists(f"{model}.index"):
-        raise InputError(f"--model={model} does not exist: give the out_dir of a training, or a checkpoint")
+        raise InputError(f"--{flag}={model} does not exist: give the out_dir of a training, or a checkpoint")
     checkpoint.check_exists(model)
     return model

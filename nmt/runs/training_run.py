@@ -13,6 +13,7 @@ import tensorflow as tf
 from nmt.checkpoints import checkpoint
 from nmt.checkpoints.checkpoint import Checkpoints
 from nmt.checkpoints.run_directory import NullStore, Store
+from nmt.checkpoints.transfer import Words, begin_with
 from nmt.core.errors import InputError
 from nmt.core.files import replace_atomically
 from nmt.core.lock import hold_for_all
@@ -29,6 +30,7 @@ from nmt.options.option import make
 from nmt.options.presets import preset_lines
 from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
 from nmt.runs import inputs
+from nmt.runs.trained_model import find
 from nmt.scoring.perplexity import LikelihoodModel
 from nmt.search.translation_model import TranslationModel
 from nmt.text.corpus import ParallelCorpus
@@ -145,7 +147,7 @@ def _train(
     if shared:
         inputs.check_same_shortlist(ranks, config)
     check_equal(ranks, joints.checksum if joints else 0, f"{config.bpe_codes} is not the same on all ranks")
-    with tf.Graph().as_default() as graph:
+    with together(ranks), tf.Graph().as_default() as graph:
         initial = initial_weights(config, shape, vectors)
         step = TrainStep(
             shape,
@@ -161,6 +163,8 @@ def _train(
     ):
         session.run(initialise)
         first_step = call_on_root(ranks, lambda: restore_latest(session, saver, str(config.out_dir)))
+        if config.init_from and not first_step:
+            notices += call_on_root(ranks, lambda: _begin_with(config, session, shape, vocabularies))
         if first_step:
             notices.append(feed.continue_after(first_step, saved.get(_DATA, {})))
             notices += [
@@ -200,6 +204,21 @@ def _train(
         except RateTooHighError:
             outputs.close()  # `train_model` trains again with new outputs
             raise
+
+
+def _begin_with(config: Config, session: Any, shape: Architecture, vocabularies: inputs.Vocabularies) -> list[str]:
+    """Give the model the weights of the run that --init_from names, and return log lines.
+
+    Raises:
+        InputError: there is no such run, or its model has another architecture.
+    """
+    trained, saved = find(str(config.init_from), {}, "init_from")
+    before = inputs.read_vocabularies(trained, saved)
+    source, target = (Words(old.words, new.words) for old, new in zip(before, vocabularies, strict=True))
+    with session.graph.as_default():
+        given = [v for v in tf.compat.v1.global_variables() if v.op.name in shape.pretrained_names]
+        weights = [*tf.compat.v1.trainable_variables(), *given]
+    return begin_with(session, weights, trained.ckpt, shape, source, target)
 
 
 def _guard(config: Config, saved: Mapping[str, Any], ranks: Ranks, first_step: int, outputs: RunOutputs) -> Guard:

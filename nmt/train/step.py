@@ -23,6 +23,7 @@ from nmt.model.parts.dropout import OtherDropout
 from nmt.model.parts.initializers import Initializer
 from nmt.model.registry import make_translator
 from nmt.text.batches import Batch
+from nmt.train.frozen import listed, trained
 from nmt.train.plateau import Decay, NoDecay, Plateau, PlateauSettings
 from nmt.train.schedule import Schedule
 
@@ -104,6 +105,7 @@ class Optimization:
         adam_epsilon: number that is added to the root of the mean of squared gradients.
         weight_decay: share of each matrix that a step subtracts, times the learning rate.
         colocate_gradients_with_ops: whether a gradient is computed on the device of its forward operation.
+        freeze: parts of the model that are not trained, separated by commas; see `nmt.train.frozen`.
         loss_scale: loss scale setting of a library that scales the loss and skips updates that overflow; None or
             "none": no loss scale.
 
@@ -129,6 +131,7 @@ class Optimization:
     adam_epsilon: float = 1e-8
     weight_decay: float = 0.0
     colocate_gradients_with_ops: bool = True
+    freeze: str = ""
     loss_scale: str | None = None
     plateau: PlateauSettings | None = None
 
@@ -220,7 +223,7 @@ class TrainStep:
         self.leaves_out = optimization.loss_scale not in (None, "none")
         self.decay: Decay = NoDecay() if optimization.plateau is None else Plateau(optimization.plateau)
         rate = self.decay.lowered(optimization.schedule.rate(step))
-        weights = v1.trainable_variables()
+        weights = trained(v1.trainable_variables(), listed(optimization.freeze), architecture)
         loss = normalized(losses.trained, self._input.divisor)
         colocate = optimization.colocate_gradients_with_ops
         gradients = [merged(one) for one in v1.gradients(loss, weights, colocate_gradients_with_ops=colocate)]

@@ -1,0 +1,123 @@
+"""--init_from and --freeze: a training begins with another run's weights, and leaves parts of them as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nmt.checkpoints.checkpoint import latest
+from nmt.nmt import main
+from nmt.text.vocabulary import read_vocabulary, write_vocabulary
+from nmt.train.frozen import parts_of
+from tests.launch import mpirun
+from tests.nmt.runs.test_program import values
+
+TABLES = ("embeddings/encoder/embedding_encoder", "embeddings/decoder/embedding_decoder")
+OUTPUT = "dynamic_seq2seq/decoder/output_projection/kernel"
+
+
+def tuned(toy: Any, *more: str) -> dict[str, np.ndarray]:
+    """Train on from `out` in `tuned`, and return the first weights and the last."""
+    flags = [f"--out_dir={toy.directory}/tuned", f"--init_from={toy.directory}/out", "--num_train_steps=3", *more]
+    assert main(toy.flags("--optimizer=adam", "--learning_rate=0.01", *flags)) == 0
+    return values(f"{toy.directory}/tuned/translate.ckpt-0")
+
+
+def test_all_weights_are_kept_and_the_optimizer_is_new(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(toy.flags("--optimizer=adam", "--learning_rate=0.01")) == 0
+    trained = values(str(latest(str(toy.directory / "out"))))
+    first = tuned(toy)
+    assert f"# starting with the weights of {toy.directory}/out/translate.ckpt-6" in capsys.readouterr().out
+    for name, value in first.items():
+        if "Adam" in name or "_power" in name or name == "global_step":
+            assert not np.array_equal(value, trained[name]), name
+        else:
+            np.testing.assert_array_equal(value, trained[name], err_msg=name)
+    again = values(str(latest(str(toy.directory / "tuned"))))
+    assert int(again["global_step"]) == 3 and not np.array_equal(again[OUTPUT], trained[OUTPUT])
+    said = toy.flags(f"--out_dir={toy.directory}/tuned", "--num_train_steps=4")  # continues without --init_from's run
+    (toy.directory / "out").rename(toy.directory / "gone")
+    assert main(said) == 0 and "starting with" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_rows_of_words_that_both_vocabularies_have(
+    toy: Any, partitions: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other words keep their initial values; the output layer's columns go with the target's words."""
+    more = [f"--num_embeddings_partitions={partitions}", "--random_seed=1"]
+    assert main(toy.flags(*more)) == 0
+    trained = values(str(latest(str(toy.directory / "out"))))
+    old = {side: read_vocabulary(toy.directory / f"vocab.{side}").words for side in ("en", "de")}
+    for side in ("en", "de"):
+        write_vocabulary(toy.directory / f"new.{side}", ["new", *old[side][:4:-1], "other"])
+    vocab = f"--vocab_prefix={toy.directory}/new"
+    fresh = toy.flags(vocab, f"--out_dir={toy.directory}/fresh", "--num_train_steps=1", "--optimizer=adam", *more)
+    assert main(fresh) == 0
+    unchanged = values(f"{toy.directory}/fresh/translate.ckpt-0")
+    first = tuned(toy, vocab, *more)
+    assert "# 8 of 10 source words have the weights of this model" in capsys.readouterr().out
+    for side, name in zip(("en", "de", "de"), (*TABLES, OUTPUT), strict=True):
+        new = read_vocabulary(toy.directory / f"new.{side}").words
+        tables = [table if name in TABLES else table.T for table in (trained[name], first[name], unchanged[name])]
+        assert len(tables[1]) == 10
+        for number, word in enumerate(new):
+            wanted = tables[0][old[side].index(word)] if word in old[side] else tables[2][number]
+            np.testing.assert_array_equal(tables[1][number], wanted, err_msg=f"{name} {word}")
+
+
+def test_ranks_begin_alike(toy: Any) -> None:
+    assert main(toy.flags()) == 0
+    flags = toy.flags(f"--out_dir={toy.directory}/two", f"--init_from={toy.directory}/out", "--num_train_steps=2")
+    done = mpirun(2, ["-m", "nmt.nmt", *flags], timeout_seconds=120)
+    assert done.code == 0, done.errors
+    first, trained = (values(f"{toy.directory}/{name}") for name in ("two/translate.ckpt-0", "out/translate.ckpt-6"))
+    np.testing.assert_array_equal(first[OUTPUT], trained[OUTPUT])
+
+
+@pytest.mark.parametrize("family", ["lstm", "transformer", "convs2s"])
+def test_frozen_parts_stay(toy: Any, family: str) -> None:
+    """Every variable belongs to a part; those of frozen parts keep their values, and all others change."""
+    frozen = ["source_embedding", "encoder"]
+    own = ["--attention=", "--num_heads=2"] if family == "transformer" else ["--attention="] * (family == "convs2s")
+    flags = [
+        f"--model_family={family}",
+        *own,
+        f"--freeze={','.join(frozen)}",
+        "--optimizer=adam",
+        "--num_train_steps=3",
+    ]
+    assert main(toy.flags(*flags)) == 0
+    out = str(toy.directory / "out")
+    first, last = values(f"{out}/translate.ckpt-0"), values(str(latest(out)))
+    weights = [name for name in first if name.startswith(("embeddings/", "dynamic_seq2seq/")) and "Adam" not in name]
+    seen = set()
+    for name in weights:
+        parts = parts_of(name)
+        assert len(parts) == 1, name
+        seen |= parts
+        assert np.array_equal(first[name], last[name]) == bool(parts & set(frozen)), name
+        assert (f"{name}/Adam" in first) != bool(parts & set(frozen)), name
+    assert seen == {"source_embedding", "target_embedding", "encoder", "decoder", "output"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--freeze=encoder,head"], "--freeze=encoder,head is not allowed: it must name parts of a model"),
+        (
+            ["--freeze=source_embedding,target_embedding,encoder,decoder,output"],
+            "leaves nothing to train: name fewer parts",
+        ),
+        (["--init_from=none"], "--init_from=none does not exist: give the out_dir of a training"),
+        (["--init_from={directory}"], "has no checkpoint: give the out_dir"),
+        (["--init_from={directory}/wide"], "embeddings/encoder/embedding_encoder is [10, 8] in the new model, and is"),
+    ],
+)
+def test_mistakes_are_told(toy: Any, capsys: pytest.CaptureFixture[str], flags: list[str], message: str) -> None:
+    if "wide" in flags[0]:
+        assert main(toy.flags("--num_units=10", f"--out_dir={toy.directory}/wide", "--num_train_steps=1")) == 0
+    assert main(toy.flags(*(flag.format(directory=toy.directory) for flag in flags))) == 1
+    assert message in capsys.readouterr().err
