@@ -58,7 +58,7 @@ def test_all_flags_of_the_original_and_those_added() -> None:
     added = {"precision", "learning_rate_scaling", "eval_mode", "evaluate_epochs", "early_stopping_patience"}
     added |= {"model_family", "max_unknown_share", "max_batch_tokens", "divergence", "accumulate_steps", "sync"}
     added |= {"loss_scale", "loss_normalization", "pool_batches", "batch_tokens", "label_smoothing"}
-    added |= {"tie_embeddings", "output_dropout", "src_word_dropout", "tgt_word_dropout"}
+    added |= {"init_from", "freeze", "tie_embeddings", "output_dropout", "src_word_dropout", "tgt_word_dropout"}
     added |= {"adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
     added |= {"embedding_size", "dropout_mask", "r_drop", "preset", "bpe_codes", "src_bpe_dropout", "tgt_bpe_dropout"}
     added |= {"plateau_metric", "plateau_factor", "plateau_patience"}

@@ -61,6 +61,7 @@ SHOWN = {
     "num_workers": "test_workers_are_ranks",
     "num_layers": "test_depths",
     "model_family": "test_a_toy_family_trains_and_translates",
+    "init_from": "test_all_weights_are_kept_and_the_optimizer_is_new",
 }
 
 
@@ -119,6 +120,7 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "tgt_word_dropout": (optimization, "tgt_word_dropout", 0.1, 0.1, {}),
     "src_bpe_dropout": (feed, "src_bpe_dropout", 0.1, 0.1, CODES),
     "tgt_bpe_dropout": (feed, "tgt_bpe_dropout", 0.1, 0.1, CODES),
+    "freeze": (optimization, "freeze", "encoder,output", "encoder,output", {}),
     "r_drop": (optimization, "r_drop", 0.5, 0.5, {}),
     "label_smoothing": (optimization, "label_smoothing", 0.1, 0.1, {}),
     "pool_batches": (feed, "pool_batches", 7, 7, {}),
