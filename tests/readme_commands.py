@@ -292,6 +292,7 @@ MODULES: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "nmt.translate": _help,
     "nmt.score": _help,
     "nmt.export": _help,
+    "nmt.report": _help,
     "pytest": _collected,
     "tests.multirank.runner": _cases,
     "tests.mutants": lambda program, arguments: _as_it_stands(program, (*arguments, "--list")),

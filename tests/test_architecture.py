@@ -22,7 +22,7 @@ ROOMS = {
     "tfdist.horovod": "named, _state, process_sets, _tensors ops compression sync_batch_norm, functions, "
     "collectives rank_ops basics _reduction, optimizers elastic timeline, mpi_ops, __init__, keras",
     "nmt": "core, text demo, model, reporting scoring, checkpoints search, train, options, runs, "
-    "nmt prepare phrasebook datasets shortlist tune_search translate score export",
+    "nmt prepare phrasebook datasets shortlist tune_search translate score export report",
     "nmt.model": "architecture, parts, interface, lstm convs2s transformer, registry, "
     "inference_model batch_input session",
 }

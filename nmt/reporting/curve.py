@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +32,28 @@ class History:
 
     def __init__(self, path: str | os.PathLike[str], first_step: int) -> None:
         self._path = Path(path)
-        self._entries = [entry for entry in _read(self._path) if entry["step"] <= first_step]
+        self._entries = [entry for entry in read_history(self._path) if entry["step"] <= first_step]
         with replace_atomically(self._path) as file:
             file.writelines(json.dumps(entry) + "\n" for entry in self._entries)
 
-    def record(self, step: int, figures: dict[str, float]) -> None:
+    @classmethod
+    def of(cls, entries: list[dict[str, Any]]) -> History:
+        """Return a history of these entries, which has no file to record in."""
+        history = cls.__new__(cls)
+        history._entries = entries
+        return history
+
+    def names(self) -> list[str]:
+        """Return the names of all figures, in the order in which they were first recorded."""
+        return list(dict.fromkeys(name for entry in self._entries for name in entry if name != "step"))
+
+    def record(self, step: int, figures: Mapping[str, Any]) -> None:
         """Add the figures of a step.
 
         Raises:
             InputError: the disk is full.
         """
-        entry = {"step": step} | figures
+        entry = {"step": step, **figures}
         self._entries.append(entry)
         append(self._path, json.dumps(entry) + "\n")
 
@@ -89,7 +100,12 @@ def draw(history: History, metrics: Sequence[str] = ("bleu",)) -> bytes | None:
     return picture.getvalue()
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def read_history(path: Path) -> list[dict[str, Any]]:
+    """Return the entries of a history; [] without the file.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

@@ -66,6 +66,12 @@ class RunOutputs(Protocol):
     def say(self, text: str) -> None:
         """Print a line and write it to the log."""
 
+    def started(self, step: int, ranks: int, batch: str) -> None:
+        """Note a start after this step, with the number of ranks and the global batch."""
+
+    def stood_still(self, step: int, seconds: float) -> None:
+        """Report that training has stood still for these seconds."""
+
     def stepped(self, step: int) -> None:
         """Show that a step is done."""
 
@@ -86,6 +92,12 @@ class NoOutputs:
     """Receiver that reports nothing."""
 
     def say(self, text: str) -> None:
+        """Do nothing."""
+
+    def started(self, step: int, ranks: int, batch: str) -> None:
+        """Do nothing."""
+
+    def stood_still(self, step: int, seconds: float) -> None:
         """Do nothing."""
 
     def stepped(self, step: int) -> None:
@@ -138,6 +150,15 @@ class Outputs:
         self._progress.say(text)
         append(self._log, text + "\n")
 
+    def started(self, step: int, ranks: int, batch: str) -> None:
+        """Note the start in the history."""
+        self._history.record(step, {"started": time.time(), "ranks": ranks, "batch": batch})
+
+    def stood_still(self, step: int, seconds: float) -> None:
+        """Log the seconds, and note them in the history."""
+        self.say(f"  training stood still for {seconds:.1f}s")
+        self._history.record(step, {"stood_still": round(seconds, 3), "time": time.time()})
+
     def stepped(self, step: int) -> None:
         """Advance the progress."""
         self._step = step
@@ -158,7 +179,13 @@ class Outputs:
                 "avg_step_time": stats.step_seconds,
             },
         )
-        self._history.record(stats.step, {"train_ppl": stats.perplexity})
+        figures = {
+            "train_ppl": stats.perplexity,
+            "learning_rate": stats.learning_rate,
+            "grad_norm": stats.grad_norm,
+            "words_per_second": stats.words_per_second,
+        }
+        self._history.record(stats.step, figures | {"time": time.time()})
         self._progress.advance(
             stats.step,
             {

@@ -184,6 +184,7 @@ def _train(
             outputs, evaluation = evaluators(settings, held_out, record, vocabularies, shape, saver, first_step, ranks)
         for notice in filter(None, notices):
             outputs.say(f"# {notice}")
+        outputs.started(first_step, ranks.size, feed.sizes()[1])
         for line in opening_lines(config, feed, first_step, ranks.size, saved.get(_REWINDS, 0)):
             outputs.say(line)
         try:

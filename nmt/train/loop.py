@@ -129,11 +129,11 @@ class Window:
 
 
 @contextlib.contextmanager
-def _log_pause(outputs: RunOutputs) -> Iterator[None]:
-    """Log the duration of the block, during which training stands still."""
+def _log_pause(outputs: RunOutputs, step: int) -> Iterator[None]:
+    """Log the duration of the block after a step, during which training stands still."""
     started = time.perf_counter()
     yield
-    outputs.say(f"  training stood still for {time.perf_counter() - started:.1f}s")
+    outputs.stood_still(step, time.perf_counter() - started)
 
 
 def _is_over(
@@ -204,7 +204,7 @@ def train(
         outputs.say(f"# Step {first_step} is done and no step is left: raise --num_train_steps to train further.")
     else:
         scored = first_step > 0 and cadence.scores_due(first_step, feed.epoch_ended(first_step) > 0)
-        with _log_pause(outputs):
+        with _log_pause(outputs, first_step):
             evaluation.milestone(session, first_step, perplexities=True, scores=scored)
         due = first_step > 0 and cadence.perplexities_due(first_step)
         step.decay.look(session, evaluation, ranks, outputs.say, perplexities=due, scores=scored)
@@ -246,7 +246,7 @@ def train(
             outputs.close()
             return
         if eval_due or external_due:
-            with _log_pause(outputs):
+            with _log_pause(outputs, now):
                 evaluation.milestone(session, now, perplexities=eval_due, scores=external_due)
             step.decay.look(session, evaluation, ranks, outputs.say, perplexities=eval_due, scores=external_due)
         over = external_due and _is_over(now, cadence, evaluation, outputs, ranks)

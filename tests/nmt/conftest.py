@@ -90,7 +90,7 @@ def raw_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"--train_prefix={folder}/data/train", f"--dev_prefix={folder}/data/dev", f"--vocab_prefix={folder}/data/vocab",
         f"--out_dir={folder}/run", "--num_units=32", "--num_layers=1", "--attention=luong", "--batch_size=32",
         "--num_train_steps=80", "--random_seed=1", "--optimizer=adam", "--learning_rate=0.01", "--noevaluate_epochs",
-        "--steps_per_external_eval=40",
+        "--steps_per_external_eval=40", "--steps_per_stats=20",
     ]  # fmt: skip
     assert program(flags) == 0
     return folder

@@ -1,0 +1,141 @@
+"""Writes a page about a run: settings, curves, scores, translations, attention, ranks, and time.
+
+    python -m nmt.report OUT_DIR [OUT_DIR ...] [--output=FILE]
+
+The page is one HTML file without scripts, OUT_DIR/report.html if --output is not given. Several runs stand next to each
+other. Sentences are those of the development text with the last translations. Attention is computed with the last
+checkpoint; --noattention leaves it out.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nmt.core.errors import InputError
+from nmt.core.files import replace_atomically
+from nmt.core.ranks import call_on_root, together
+from nmt.options.config import FIELDS, Config
+from nmt.options.derived_settings import RunSettings
+from nmt.options.hparams_file import HPARAMS, read_saved
+from nmt.options.option import NOT_NEGATIVE, option
+from nmt.reporting.page import Attention, page
+from nmt.reporting.run_facts import RunFacts, read_run
+from nmt.runs.program import run_on_ranks
+from nmt.runs.tfdist_ranks import Processes
+from nmt.runs.trained_model import find
+from nmt.runs.translation_run import load
+from nmt.scoring.finishing import raw_path
+from nmt.search.translation_model import TranslationModel
+from nmt.text.lines import TextFile
+from nmt.text.tokens import reference_text
+
+_PICTURES = 3  # translations whose attention is shown
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Command-line options of `nmt.report`."""
+
+    title: ClassVar[str] = "options"
+
+    runs: str | None = option(None, "Directories of runs, separated by commas, or as arguments.", required=True)
+    output: str | None = option(None, "File of the page; unset: report.html in the first run's directory.")
+    attention: bool = option(True, "Show the attention of some translations, if the model has attention.")
+    seed: int = option(1, "Seed of the choice of sentences.", within=NOT_NEGATIVE)
+
+    @property
+    def directories(self) -> list[str]:
+        """The directories of the runs."""
+        return [os.path.normpath(name.strip()) for name in str(self.runs).split(",") if name.strip()]
+
+
+def report(options: ReportOptions, ranks: Processes) -> None:
+    """Write the page.
+
+    Collective: every rank calls, with equal options; rank 0 reads and writes.
+
+    Raises:
+        AgreedError: on every rank, for a user's mistake.
+    """
+    runs = call_on_root(ranks, lambda: [_facts(directory) for directory in options.directories])
+    attentions: list[Attention] = []
+    if options.attention and runs[0].samples:
+        attentions = _attentions(options, runs[0], ranks)
+    call_on_root(ranks, functools.partial(_write, options, runs, attentions))
+
+
+def _facts(directory: str) -> RunFacts:
+    """Return the facts of a run.
+
+    Raises:
+        InputError: the directory is no run's, or one of its files is damaged.
+    """
+    hparams = os.path.join(directory, HPARAMS)
+    if not os.path.isfile(hparams):
+        raise InputError(f"{hparams} does not exist: give the out_dir of a training")
+    settings = read_saved(hparams)
+    subwords, sides = settings.get("subword_option", ""), []
+    for language in (settings.get("src"), settings.get("tgt")):
+        prepared = f"{settings.get('dev_prefix')}.{language}"
+        raw = raw_path(prepared)
+        if raw.exists():
+            sides.append(list(TextFile(raw)))
+        elif os.path.exists(prepared):
+            sides.append([reference_text(line, subwords) for line in TextFile(prepared)])
+    complete = len(sides) == 2 and len(sides[0]) == len(sides[1])
+    return read_run(directory, settings, *(sides if complete else ([], [])))
+
+
+def _attentions(options: ReportOptions, run: RunFacts, ranks: Processes) -> list[Attention]:
+    """Return the attention of some translations; [] for a model without attention, and without prepared text."""
+    config, saved = call_on_root(ranks, lambda: find(options.directories[0], {}))
+    lines = call_on_root(ranks, lambda: _prepared(config, run))
+    if not config.attends or not lines:
+        return []
+    ranks.multiply_in(config.precision)
+    settings = RunSettings.of(config)
+    trained = load(settings, saved, ranks, ranks.untouched)
+    with together(ranks), ranks.untouched():
+        model = TranslationModel(trained.weights, *trained.vocabularies, settings.search)
+    with ranks.alone("attention"):
+        found = [model.align(line) for line in lines] if not ranks.rank else []
+    return [Attention(*one) for one in found if one is not None]
+
+
+def _prepared(config: Config, run: RunFacts) -> list[str]:
+    """Return prepared source lines of sentences in the middle of the scores, short enough for a picture."""
+    path = f"{config.dev_prefix}.{config.src}"
+    if not os.path.exists(path):
+        return []
+    text = TextFile(path)
+    if len(text) != len(run.samples):
+        return []
+    middle = run.samples[len(run.samples) // 2 :]
+    short = [sample.number for sample in middle if 3 <= text.lengths[sample.number] <= 25]
+    return [text.line(number) for number in short[:_PICTURES]]
+
+
+def _write(options: ReportOptions, runs: Sequence[RunFacts], attentions: Sequence[Attention]) -> None:
+    defaults: dict[str, Any] = {name: field.default for name, field in FIELDS.items() if field.metadata["saved"]}
+    path = Path(options.output or os.path.join(options.directories[0], "report.html"))
+    with replace_atomically(path) as file:
+        file.write(page(runs, defaults, attentions, options.seed))
+    print(f"# {path}", flush=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command on this rank; return its exit code."""
+    runs = [word for word in argv[1:] if not word.startswith("-")]
+    flags = [word for word in argv[1:] if word.startswith("-")]
+    named = [f"--runs={','.join(runs)}"] if runs else []
+    return run_on_ranks(report, ReportOptions, __doc__, [argv[0], *named, *flags], "report")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
