@@ -6,6 +6,7 @@ import html
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,23 +14,7 @@ import numpy as np
 from nmt.reporting.charts import COLORS, Series, chart
 from nmt.reporting.run_facts import RunFacts, Sample
 
-_STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;color:#222;max-width:1220px;margin:2em auto;padding:0 1em}
-h1{font-size:1.6em}h2{font-size:1.25em;margin-top:2em;border-bottom:1px solid #ddd}h3{font-size:1em;margin-bottom:.3em}
-table{border-collapse:collapse;margin:.6em 0}td,th{padding:.2em .8em .2em 0;text-align:left;vertical-align:top}
-th{font-weight:600}td.number{text-align:right;font-variant-numeric:tabular-nums}
-.charts{display:flex;flex-wrap:wrap;gap:1em}figure{margin:0;width:580px;max-width:100%}figcaption{font-weight:600}
-svg{width:100%;height:auto}svg text{font-size:11px;fill:#555}svg .grid{stroke:#e4e4e4}
-svg polyline{fill:none;stroke-width:1.8}
-.legend{margin:0;font-size:.85em}.legend span{margin-right:1em}
-.legend i{display:inline-block;width:1.1em;height:.25em;margin-right:.35em;vertical-align:middle}
-.sample{margin:.8em 0;padding-left:.8em;border-left:3px solid #ddd}
-.sample b{display:inline-block;width:6.5em;color:#666}
-.attention{font-size:12px;border-spacing:1px}.attention td{padding:0;min-width:1.4em;height:1.4em}
-.attention th{font-weight:400;padding:0 .4em;white-space:nowrap}
-.attention thead th{writing-mode:vertical-rl;transform:rotate(180deg);text-align:left}
-details{margin:.6em 0}summary{cursor:pointer}
-"""
+_STYLE = (Path(__file__).parent / "page.css").read_text("utf-8")
 _SHOWN = 5  # samples of each kind
 
 
