@@ -2,7 +2,7 @@
 
     python -m nmt.prepare --train_prefix=data/train --src=en --tgt=de --out_dir=D
         [--tokenizer=moses | --tokenizer=sentencepiece] [--casing=marked] [--normalization=nfc]
-        [--bpe=N | --spm=N] [--apply=data/dev,data/test] [--min_count=K] [--share_vocab] [--all_subwords]
+        [--bpe=N | --spm=N] [--apply=data/dev,data/test] [--min_count=K] [--share_vocab] [--all_subwords] [--compress]
 
 reads data/train.en and data/train.de, and writes D/vocab.en and D/vocab.de. A file may be compressed: data/train.en.gz.
 Several prefixes, separated by commas, are one text. With --share_vocab both vocabularies hold the tokens of both
@@ -39,9 +39,11 @@ from nmt.core.parallel import Mapping, cores, pieces, processes
 from nmt.options.command import TrainingText, run
 from nmt.options.option import option
 from nmt.text.casing import CASINGS
+from nmt.text.compressed import BlockWriter
+from nmt.text.lines import found
 from nmt.text.normalization import NORMALIZATIONS
 from nmt.text.preparation import RAW, TOKENIZERS, VOCABULARY, Preparation, Recipe, words, write_record
-from nmt.text.raw_lines import found, read_lines
+from nmt.text.raw_lines import read_lines
 from nmt.text.subwords import FILES, Learnt, dropout_units, learn_byte_pairs, learn_pieces
 from nmt.text.tokens import split
 from nmt.text.vocabulary import EOS, SOS, UNK, Vocabulary, write_vocabulary
@@ -137,6 +139,7 @@ def prepare(
     tokenizer: str = "none",
     normalization: str | None = None,
     casing: str = "keep",
+    compress: bool = False,
     processes: int | None = None,
 ) -> Summary:
     """Make vocabularies and prepared text; the module's docstring names the files.
@@ -156,6 +159,7 @@ def prepare(
       tokenizer: "none", "moses" or "sentencepiece".
       normalization: "none", "nfc", "nfkc" or "moses"; None for "nfc" with a tokenizer, and "none" without.
       casing: "keep", "lower" or "marked".
+      compress: whether prepared texts are compressed, in blocks.
       processes: number of processes; None for the number of cores.
 
     Raises:
@@ -185,7 +189,7 @@ def prepare(
             with replace_atomically(directory / FILES[subword_option], "wb") as file:
                 file.write(learnt.model)
         for text in texts if writes_text else ():
-            os.replace(scratch / text.file_name, directory / text.file_name)
+            _publish(scratch / text.file_name, directory / text.file_name, compress)
             if raw and not text.is_training:
                 os.replace(scratch / RAW / text.file_name, make_directory(directory / RAW) / text.file_name)
         write_record(directory, recipe)  # last: it says that the other files are complete
@@ -391,6 +395,20 @@ def _unknown(text: _Text, vocabularies: Sequence[Vocabulary]) -> int:
     return sum(count * vocabulary.count_unknown([token]) for token, count in text.counts.items())
 
 
+def _publish(source: Path, target: Path, compress: bool) -> None:
+    """Move a finished text to its place, compressed or not, and remove its other form."""
+    compressed = target.with_name(f"{target.name}.gz")
+    if compress:
+        with open(source, encoding="utf-8", newline="") as text, replace_atomically(compressed, "wb") as file:
+            writer = BlockWriter(file)
+            while part := text.read(1 << 20):
+                writer.write(part)
+            writer.close()
+    else:
+        os.replace(source, target)
+    (target if compress else compressed).unlink(missing_ok=True)
+
+
 def _raw_notice(text: _Text) -> str:
     if text.looks_raw <= _LOOKS_RAW * text.lines:
         return ""
@@ -430,6 +448,7 @@ class PrepareOptions(TrainingText):
         False,
         "With --bpe: all units that BPE can produce, for nmt.nmt --src_bpe_dropout, --tgt_bpe_dropout.",
     )
+    compress: bool = option(False, "Compress the prepared texts, in blocks that training reads in any order.")
     processes: int | None = option(None, "Number of processes; unset: the number of cores.")
 
 

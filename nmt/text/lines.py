@@ -5,6 +5,8 @@ One pass over the bytes finds the lines and counts their tokens; a second pass c
 
 Lines end at "\\n" only and lose one trailing "\\r". Other line breaks of Unicode (U+2028, vertical tab) are ordinary
 characters, so that line numbers agree with those of other tools. A byte order mark is not part of the text.
+
+A file may be compressed in blocks (`nmt.text.compressed`): its name then ends in ".gz", which need not be given.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nmt.core.errors import InputError
+from nmt.text.compressed import GZIP, BlockedText
 
 LOOKED_AT_BYTES = 1 << 10  # enough to detect UTF-16 by its zero bytes
 CHUNK_BYTES = 1 << 22  # bounds the temporary arrays of a pass, which take up to ten times as much
@@ -29,7 +32,7 @@ _OTHER_BEGINNINGS = {  # first bytes of a file -> its kind, and the remedy
     b"\0\0\xfe\xff": ("UTF-32", _ICONV.format("utf-32")),
     b"\xff\xfe": ("UTF-16", _ICONV.format("utf-16")),
     b"\xfe\xff": ("UTF-16", _ICONV.format("utf-16")),
-    b"\x1f\x8b": ("compressed by gzip", "uncompress it: gunzip"),
+    GZIP: ("compressed by gzip", "uncompress it: gunzip"),
     b"BZh": ("compressed by bzip2", "uncompress it: bunzip2"),
     b"\xfd7zXZ": ("compressed by xz", "uncompress it: unxz"),
     b"\x28\xb5\x2f\xfd": ("compressed by zstd", "uncompress it: unzstd"),
@@ -55,7 +58,7 @@ class TextFile:
           InputError: the file is missing, unreadable, empty or not UTF-8 (the message has the line number).
         """
         self.path = os.fspath(path)
-        self._bytes = _map(self.path)
+        self._bytes = _opened(self.path)
         check_kind(self.path, self._bytes[:LOOKED_AT_BYTES])
         self._first = len(MARK) if self._bytes[: len(MARK)] == MARK else 0
         # int64 [lines], offset after the last byte of each line
@@ -72,8 +75,11 @@ class TextFile:
 
     @functools.cached_property
     def checksum(self) -> int:
-        """CRC-32 of the file's bytes, to compare the texts of ranks or of two starts. It takes a pass over the file."""
-        return zlib.crc32(self._bytes)
+        """CRC-32 of the text's bytes, to compare the texts of ranks or of two starts. It takes a pass over the file."""
+        value = 0
+        for start in range(0, len(self._bytes), CHUNK_BYTES):
+            value = zlib.crc32(self._bytes[start : start + CHUNK_BYTES], value)
+        return value
 
     def line(self, number: int) -> str:
         """Return line `number`, from 0, without its line end.
@@ -155,6 +161,24 @@ def check_regular(path: str) -> None:
         raise InputError(f"{path}: is not a regular file, but it is read more than once; save it as a file")
 
 
+def found(path: str) -> str:
+    """Return the path, or the path of its compressed file if only that exists."""
+    compressed = f"{path}.gz"
+    return compressed if os.path.exists(compressed) and not os.path.exists(path) else path
+
+
+def _opened(path: str) -> mmap.mmap | BlockedText:
+    """Return the text of a file, for slices."""
+    path = found(path)
+    data = _map(path)
+    if data[: len(GZIP)] != GZIP:
+        return data
+    text = BlockedText(data, path)
+    if text[: len(MARK) + 1] in (b"", MARK):
+        raise empty(path)
+    return text
+
+
 def _map(path: str) -> mmap.mmap:
     check_regular(path)
     try:
@@ -166,20 +190,19 @@ def _map(path: str) -> mmap.mmap:
         raise unreadable(path, error) from error
 
 
-def _index(data: mmap.mmap, first: int) -> tuple[np.ndarray, np.ndarray]:
+def _index(data: mmap.mmap | BlockedText, first: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the offset after each line's last byte, int64 [lines], and each line's number of tokens, int32 [lines].
 
     The text begins with byte `first`. A token begins at a byte that is no separator after a separator. The running sum
     of tokens up to each line end gives the lines' token counts as differences.
     """
-    content = np.frombuffer(data, dtype=np.uint8)
     ends: list[np.ndarray] = []
     totals: list[np.ndarray] = []  # tokens from the start of the file to each line end
     total = 0
     after_separator = True
-    for start in range(first, len(content), CHUNK_BYTES):
-        chunk = content[start : start + CHUNK_BYTES]
-        following = content[start + 1 : start + 1 + len(chunk)]
+    for start in range(first, len(data), CHUNK_BYTES):
+        content = np.frombuffer(data[start : start + CHUNK_BYTES + 1], dtype=np.uint8)
+        chunk, following = content[:CHUNK_BYTES], content[1:]
         newline = chunk == _NEWLINE
         separator = newline | (chunk == _SPACE)
         # One "\r" at the end of a line is no text. The end of the file also ends a line.
@@ -195,7 +218,7 @@ def _index(data: mmap.mmap, first: int) -> tuple[np.ndarray, np.ndarray]:
         in_chunk = np.flatnonzero(newline)
         ends.append(in_chunk + start)
         totals.append(running[in_chunk])
-    if content[-1] != _NEWLINE:
-        ends.append(np.array([len(content)]))
+    if data[len(data) - 1 : len(data)] != b"\n":
+        ends.append(np.array([len(data)]))
         totals.append(np.array([total]))
     return np.concatenate(ends), np.diff(np.concatenate(totals), prepend=0).astype(np.int32)

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import os
 import zlib
 from collections.abc import Iterable, Iterator
 
+from nmt.text.compressed import GZIP
 from nmt.text.lines import LOOKED_AT_BYTES, MARK, check_kind, check_regular, empty, not_utf8, unreadable
-
-_GZIP = b"\x1f\x8b"
-
-
-def found(path: str) -> str:
-    """Return the path, or the path of its compressed file if only that exists."""
-    compressed = f"{path}.gz"
-    return compressed if os.path.exists(compressed) and not os.path.exists(path) else path
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -27,7 +19,7 @@ def read_lines(path: str) -> Iterator[str]:
     check_regular(path)
     try:
         with open(path, "rb") as stored:
-            packed = stored.read(len(_GZIP)) == _GZIP
+            packed = stored.read(len(GZIP)) == GZIP
             stored.seek(0)
             with gzip.open(stored) if packed else stored as file:
                 yield from _decoded(path, file)

@@ -405,7 +405,7 @@ def test_data_that_end_at_different_steps(tmp_path: Path) -> None:
             session.run(step)
         """,
     )
-    assert_ended(finished, "rank 0 ended while rank 1 waits", "give all ranks equal data")
+    assert_ended(finished, "rank 0 ended while rank 1 waits", "Give all ranks equal data")
 
 
 @pytest.mark.long("test_different_steps_on_different_ranks, and cases_engine joins")
