@@ -179,8 +179,10 @@ def prepare(
         _check_outputs(train_prefix, apply, (src, tgt), directory)
     with _scratch(directory) as scratch, _mapping(texts, processes) as mapping:
         _split(texts, recipe, scratch, mapping)
-        learnt = _learn(texts, scratch, bpe, spm)
-        more = dropout_units(learnt.model, _words(texts)) if all_subwords else set()
+        words = _merged_words(texts) if bpe is not None else Counter()
+        learnt = _learn(texts, words, scratch, bpe, spm)
+        more = dropout_units(learnt.model, words) if all_subwords else set()
+        words.clear()
         if subword_option:
             _cut(texts, Preparation(recipe, learnt.model), scratch, mapping)
         make_directory(directory)
@@ -329,21 +331,24 @@ def _words_of(recipe: Recipe, language: str, lines: Sequence[str]) -> tuple[list
     return found, Counter(chain.from_iterable(map(split, found))), raw
 
 
-def _learn(texts: Sequence[_Text], scratch: Path, bpe: int | None, spm: int | None) -> Learnt:
+def _learn(texts: Sequence[_Text], words: Counter[str], scratch: Path, bpe: int | None, spm: int | None) -> Learnt:
     if bpe is not None:
-        return learn_byte_pairs(_words(texts), bpe)
+        return learn_byte_pairs(words, bpe)
     if spm is not None:
         files = [read_lines(os.fspath(scratch / text.file_name)) for text in texts if text.is_training]
         return learn_pieces(chain.from_iterable(zip(*files, strict=True)), spm)
     return Learnt(b"")
 
 
-def _words(texts: Sequence[_Text]) -> Counter[str]:
-    """Return the counts of the words of both languages of the training text."""
-    total: Counter[str] = Counter()
+def _merged_words(texts: Sequence[_Text]) -> Counter[str]:
+    """Return the counts of the words of both languages of the training text, whose own counts are then empty."""
+    total, second = (text.counts for text in texts if text.is_training)
+    while second:  # one at a time: a copy would need twice the memory
+        word, count = second.popitem()
+        total[word] += count
     for text in texts:
         if text.is_training:
-            total.update(text.counts)
+            text.counts = Counter()
     return total
 
 

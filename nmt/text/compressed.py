@@ -85,7 +85,7 @@ def _size_at(data: mmap.mmap, place: int, path: str) -> int:
     begin, *_, length, first, second, _, size = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
     if begin != _BEGIN or (len(header) == _HEADER.size and (length, first, second) != (6, ord("B"), ord("C"))):
         raise InputError(
-            f"{path} is compressed by gzip as a whole, so its lines cannot be read in any order: uncompress it "
+            f"{path} is compressed by gzip as a whole, so its lines cannot be read in any order. Uncompress it "
             "(gunzip), or compress it with bgzip or nmt.prepare --compress"
         )
     if len(header) < _HEADER.size or place + size + 1 > len(data):

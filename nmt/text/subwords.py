@@ -7,6 +7,7 @@ describes the notations and joins subwords again.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import io
 import itertools
 from collections.abc import Callable, Iterable, Mapping
@@ -79,7 +80,7 @@ def learn_byte_pairs(word_counts: Mapping[str, int], merges: int) -> Learnt:
     if all(len(word) < 2 for word in word_counts):
         raise InputError(f"--bpe={merges}: the training text has no word of two characters; leave --bpe out")
     # The library breaks ties by the order of its input.
-    words = sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))[:_MOST_WORDS]
+    words = heapq.nsmallest(_MOST_WORDS, word_counts.items(), key=lambda item: (-item[1], item[0]))
     codes = io.StringIO()
     said = io.StringIO()  # the library prints a progress bar, and an error's reason before it calls sys.exit
     try:

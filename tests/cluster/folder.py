@@ -7,7 +7,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TypeVar
+
+Own = TypeVar("Own", bound="Service")
 
 
 class Folder:
@@ -36,7 +38,7 @@ class Folder:
 class Service(abc.ABC):
     """A service that runs while its context is open."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self: Own) -> Own:
         try:
             self.start()
         except BaseException:

@@ -18,7 +18,7 @@ _OF_ALL_RANKS = logging.getLogger("tfdist.job")
 _OUTPUT_SECONDS = 0.2  # for the launcher to forward a message before it ends the ranks
 
 
-class _Stderr(logging.StreamHandler[Any]):
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]  # no [Any] when Python 3.10 runs it
     """Handler that writes to the present ``sys.stderr``, not to the one at the import."""
 
     def __init__(self) -> None:

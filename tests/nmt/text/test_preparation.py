@@ -170,8 +170,8 @@ def test_lines_of_compressed_files(tmp_path: Path) -> None:
         (b"\xef\xbb\xbf", "the file is empty"),
         (b"a\n\xe4\n", "line 2: not UTF-8 text .* iconv -f latin1"),
         ("ab".encode("utf-16"), "is no UTF-8 text, it is UTF-16"),
-        (gzip.compress(b"a\n" * 999)[:-12], "cannot be read"),
-        (gzip.compress(b""), "the file is empty"),
+        (gzip.compress(b"a\n" * 999, mtime=0)[:-12], "cannot be read"),
+        (gzip.compress(b"", mtime=0), "the file is empty"),
         (b"PK\x03\x04", "zip archive"),
     ],
 )
