@@ -29,7 +29,7 @@ from nmt.core.errors import InputError
 from nmt.core.ranks import call_on_root, together
 from nmt.options.config import Config
 from nmt.options.derived_settings import RunSettings
-from nmt.options.option import option
+from nmt.options.option import POSITIVE, option
 from nmt.options.search_options import SearchOptions
 from nmt.runs.program import run_on_ranks
 from nmt.runs.tfdist_ranks import Processes
@@ -43,6 +43,7 @@ from nmt.text.tokens import join, split
 
 FORMATS = ("text", "tokens", "json")
 _LINES_PER_RANK = 1_000  # that are translated together if they have arrived
+_MOST_TOKENS = 1_000  # of a line: a file without line ends must not take all memory
 _INPUT = "standard input"
 
 
@@ -60,11 +61,17 @@ class TranslateOptions(SearchOptions):
     scores: bool = option(False, "Also write the score by which beam search ranks a translation.")
     alignment: bool = option(False, "Also write the source word that each target word attends to most.")
     shortlist: str | None = option(None, "As for nmt.nmt.")
+    src_max_len_infer: int | None = option(
+        None, f"Tokens that a line is cut to, with a warning; unset: the run's, or {_MOST_TOKENS}.", within=POSITIVE
+    )
 
     def configured(self) -> tuple[Config, dict[str, Any]]:
         """Return the options of the model's run with these, and the contents of its `hparams` file."""
         run, _ = find(str(self.model), {"precision": self.precision})
-        return find(str(self.model), self.search(run.beam_width, self.scores) | {"shortlist": self.shortlist})
+        most = _MOST_TOKENS if run.most_positions is None else min(_MOST_TOKENS, run.most_positions - 1)
+        given: dict[str, Any] = {"shortlist": self.shortlist}
+        given["src_max_len_infer"] = self.src_max_len_infer or run.src_max_len_infer or most
+        return find(str(self.model), self.search(run.beam_width, self.scores) | given)
 
 
 def translate(options: TranslateOptions, ranks: Processes) -> None:
@@ -86,12 +93,12 @@ def translate(options: TranslateOptions, ranks: Processes) -> None:
     source = Lines(_LINES_PER_RANK * ranks.size)
     work = functools.partial(writer.outputs, model)
 
-    def read() -> list[str]:
+    def read() -> list[tuple[int, str]]:
         with ranks.alone("waiting for lines of standard input"):
             return source.read()
 
     while lines := call_on_root(ranks, read):
-        outputs = shared(work, lines, lines, ranks)
+        outputs = shared(work, lines, [line for _, line in lines], ranks)
         if not call_on_root(ranks, functools.partial(write, outputs)):
             return
     call_on_root(ranks, source.check)
@@ -109,13 +116,19 @@ class Writer:
     def __init__(self, options: TranslateOptions, config: Config, preparation: Preparation | None) -> None:
         self._options, self._preparation = options, preparation
         self._src, self._tgt, self._subwords = str(config.src), str(config.tgt), config.subword_option
+        self._most = int(config.src_max_len_infer or 0)
 
-    def outputs(self, model: TranslationModel, lines: Sequence[str]) -> list[str]:
-        """Return the output of each line, without its last line end."""
+    def outputs(self, model: TranslationModel, numbered: Sequence[tuple[int, str]]) -> list[str]:
+        """Return the output of each line, without its last line end; lines have their numbers from 1."""
         prepare: Callable[[str], str] = str
         if self._preparation:
             prepare = functools.partial(self._preparation.tokens, language=self._src)
+        lines = [line for _, line in numbered]
         sources = list(map(prepare, lines))
+        for (number, _), source in zip(numbered, sources, strict=True):
+            if len(tokens := split(source)) > self._most:
+                told = f"{_INPUT}, line {number} has {len(tokens)} tokens and is cut to {self._most}"
+                print(f"translate: {told} (--src_max_len_infer)", file=sys.stderr, flush=True)
         found = model.search(sources)
         aligned = [self._aligned(model, sources, [each[k] for each in found]) for k in range(len(found[0]))]
         make = self._json if self._options.format == "json" else self._columns
@@ -178,12 +191,12 @@ class Lines:
     """
 
     def __init__(self, most: int) -> None:
-        self._most, self._failure = most, ""
+        self._most, self._failure, self._number = most, "", 0
         self._read: queue.Queue[str | None] = queue.Queue(10 * most)
         self._thread: threading.Thread | None = None
 
-    def read(self) -> list[str]:
-        """Return the lines that have arrived, at least one; [] at the end of the input."""
+    def read(self) -> list[tuple[int, str]]:
+        """Return the lines that have arrived, with their numbers from 1, at least one; [] at the end of the input."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._fill, daemon=True)
             self._thread.start()
@@ -199,7 +212,8 @@ class Lines:
                 break
         if line is None:
             self._read.put(None)  # for the next call
-        return lines
+        first, self._number = self._number + 1, self._number + len(lines)
+        return list(enumerate(lines, first))
 
     def check(self) -> None:
         """Raise InputError if the input was not read to its end."""

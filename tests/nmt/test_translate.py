@@ -123,6 +123,22 @@ def test_prepared_text_in_and_tokens_out(
     assert code == 0 and lines[0] and set(lines[0].split(" ")) <= set(words)
 
 
+def test_a_line_without_an_end_is_cut(
+    raw_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its number and length are told, and the other lines are translated as usual."""
+    short = (raw_run / "dev.en").read_text().splitlines()[0]
+    flags = [f"--model={raw_run}/run", "--src_max_len_infer=40", "--tgt_max_len_infer=5"]
+    alone = translated(monkeypatch, capsys, f"{short}\n", *flags)[1]
+    code, lines, told = translated(monkeypatch, capsys, f"{short}\n{'a' * 100_000}\n{short}", *flags)
+    assert code == 0 and len(lines) == 3 and [lines[0], lines[2]] == alone * 2
+    assert "translate: standard input, line 2 has " in told and "tokens and is cut to 40 (--src_max_len_infer)" in told
+    code, _, told = translated(
+        monkeypatch, capsys, "a " * 1001 + "\n", f"--model={raw_run}/run", "--tgt_max_len_infer=5"
+    )
+    assert code == 0 and "line 1 has 1001 tokens and is cut to 1000" in told
+
+
 @pytest.mark.parametrize(
     ("flags", "data", "message"),
     [

@@ -61,7 +61,7 @@ def test_blocks_of_the_format_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (gzip.compress(b"a\nb\n", mtime=0), "compressed by gzip as a whole, .* gunzip.*compress it with bgzip"),
+        (gzip.compress(b"a\nb\n", mtime=0), "compressed by gzip as a whole, .*gunzip.*compress it with bgzip"),
         (packed("a\nb\n")[:-5], "is cut off in the midst of a block"),
         (packed("a\nb\n")[:30], "is cut off in the midst of a block"),
         (packed("a\nb\n" * 99).replace(b"\xff\x06", b"\xff\x07"), "as a whole"),
