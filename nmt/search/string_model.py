@@ -7,9 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from nmt.core.errors import InputError
-from nmt.search.beam_search import beam_search
-from nmt.search.greedy import greedy_search
-from nmt.search.translation_model import SLACK, SearchSettings
+from nmt.search.translation_model import SLACK, SearchSettings, searched
 from nmt.text.tokens import BPE_MARK, SPM_SPACE
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
@@ -46,7 +44,9 @@ def string_translations(
     tokens = tf.ragged.boolean_mask(tokens, tf.strings.length(tokens) > 0)[:, : settings.src_max_len or None]
     full = tf.where(tokens.row_lengths() > 0)[:, 0]
     source, lengths = _encoded(tf.gather(tokens, full), source_words)
-    ids, scores = _searched(translator, vocabulary, settings, source, lengths)
+    limits = _limits(lengths, settings, translator.architecture.longest)
+    marks = vocabulary.unk_id, vocabulary.sos_id, vocabulary.eos_id
+    ids, scores = searched(translator, source, lengths, limits, marks, settings)
     joined = _joined(ids, vocabulary, settings.subword_option)
     shape = tf.stack([tf.size(lines, tf.int64), tf.shape(ids, tf.int64)[1]])
     texts = tf.tensor_scatter_nd_update(tf.fill(shape, ""), full[:, None], joined)
@@ -65,21 +65,11 @@ def _encoded(tokens: tf.RaggedTensor, vocabulary: Vocabulary) -> tuple[tf.Tensor
     return tf.transpose(ids), tf.cast(tokens.row_lengths(), tf.int32)
 
 
-def _searched(
-    translator: Any, vocabulary: Vocabulary, settings: SearchSettings, source: tf.Tensor, lengths: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """Return ids, int32 [batch, translations, time], and the scores."""
+def _limits(lengths: tf.Tensor, settings: SearchSettings, longest: int | None) -> tf.Tensor:
+    """Return the most words of each translation, eos included, as `TranslationModel` does."""
     limits = tf.fill(tf.shape(lengths), settings.tgt_max_len) if settings.tgt_max_len else 2 * lengths + SLACK
     limits = tf.maximum(limits, settings.min_length + 1)
-    longest = translator.architecture.longest
-    limits = limits if longest is None else tf.minimum(limits, longest)
-    arguments = (translator, source, lengths, limits, vocabulary.sos_id, vocabulary.eos_id)
-    allowed = settings.min_length, vocabulary.unk_id if settings.ban_unk_token else None
-    if settings.mode != "beam_search":
-        return greedy_search(*arguments, *allowed)[:, None], None
-    weights = settings.length_penalty_weight, settings.coverage_penalty_weight
-    ids, scores = beam_search(*arguments, settings.beam_width, *weights, *allowed)
-    return ids[:, : settings.translations], scores[:, : settings.translations]
+    return limits if longest is None else tf.minimum(limits, longest)
 
 
 def _joined(ids: tf.Tensor, vocabulary: Vocabulary, subword_option: str) -> tf.Tensor:

@@ -145,6 +145,41 @@ class Alignment(NamedTuple):
     weights: np.ndarray
 
 
+def searched(
+    translator: Any,
+    source: tf.Tensor,
+    lengths: tf.Tensor,
+    limits: tf.Tensor,
+    marks: tuple[int, int, int],
+    settings: SearchSettings,
+    draws: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Return the translations of a batch by the search of the settings.
+
+    Args:
+        translator: a translator with dropout 0, or an object with its methods.
+        source: int32 [source time, batch].
+        lengths: int32 [batch], each at least 1.
+        limits: int32 [batch], the most words of a translation, eos included.
+        marks: ids of the unknown word, of the start and of the end of a sentence.
+        settings: settings of the search.
+        draws: random numbers for sampling, as of `sample_search`.
+
+    Returns:
+        ids, int32 [batch, translations, time]; and the scores [batch, translations], None without beam search.
+    """
+    unk, sos, eos = marks
+    arguments = (translator, source, lengths, limits, sos, eos)
+    allowed = settings.min_length, unk if settings.ban_unk_token else None
+    if settings.mode == "beam_search":
+        weights = settings.length_penalty_weight, settings.coverage_penalty_weight
+        ids, scores = beam_search(*arguments, settings.beam_width, *weights, *allowed)
+        return ids[:, : settings.translations], scores[:, : settings.translations]
+    if settings.mode == "sample":
+        return sample_search(*arguments, settings.sampling_temperature, draws, *allowed), None
+    return greedy_search(*arguments, *allowed)[:, None], None
+
+
 class TranslationModel(TrainedModel[SearchSettings]):
     """Translates with the weights in its session."""
 
@@ -157,24 +192,16 @@ class TranslationModel(TrainedModel[SearchSettings]):
         unk, sos, eos = vocabulary.unk_id, vocabulary.sos_id, vocabulary.eos_id
         writer: Any = translator
         self._shortlist: Shortlist | None = None
-        self._scores = tf.zeros([0])  # only beam search has scores
         if settings.shortlist:
             self._shortlist = read_shortlist(settings.shortlist, self._src_vocab, vocabulary)
             self._words = v1.placeholder(tf.int32, [None], "words")
             self._closed = v1.placeholder(tf.bool, [None, None], "closed")
             writer = ShortlistTranslator(translator, self._words, self._closed)
             unk, sos, eos = self._shortlist.places
-        arguments = (writer, self._source, self._lengths, self._max_steps, sos, eos)
-        allowed = settings.min_length, unk if settings.ban_unk_token else None
-        if settings.mode == "beam_search":
-            weights = settings.length_penalty_weight, settings.coverage_penalty_weight
-            hypotheses, scores = beam_search(*arguments, settings.beam_width, *weights, *allowed)
-            self._ids = hypotheses[:, : settings.translations]
-            self._scores = scores[:, : settings.translations]
-        elif settings.mode == "sample":
-            self._ids = sample_search(*arguments, settings.sampling_temperature, self._draws, *allowed)
-        else:
-            self._ids = greedy_search(*arguments, *allowed)[:, None]
+        self._ids, scores = searched(
+            writer, self._source, self._lengths, self._max_steps, (unk, sos, eos), settings, self._draws
+        )
+        self._scores = tf.zeros([0]) if scores is None else scores
         if self._shortlist:
             self._ids = tf.gather(self._words, self._ids)
         # self._ids: int32 [batch, translations, time]

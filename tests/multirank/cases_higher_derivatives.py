@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,60 +27,53 @@ def case_hessians_in_a_session() -> None:
     assert_law(build, feeds=data(steps=5))
 
 
-def along_directions(function: bool) -> Train:
-    """Return a program with forward gradients (Baydin et al. 2022, equation 1), whose tanh keeps averages apart."""
+Step = Callable[[tf.Variable, Any, Any, Any], None]
+
+
+def along_directions(step: Step, function: bool) -> Train:
+    """Return a program that calls ``step(w, x, y, direction)`` with another direction in each step."""
 
     def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
         w = tf.Variable(tf.random.normal([5, 3], stddev=0.3), name="w")
-
-        def step(x: Any, y: Any, direction: Any) -> None:
-            with tf.autodiff.ForwardAccumulator(w, direction) as accumulator:
-                loss = tf.reduce_mean((x @ w - y) ** 2)
-            w.assign_sub(0.3 * tf.tanh(accumulator.jvp(loss)) * direction)
-
         run = tf.function(step) if function else step
         for number, feed in enumerate(feeds):
             direction = np.random.RandomState(number).randn(5, 3).astype(np.float32)
-            run(tf.constant(feed["x"]), tf.constant(feed["y"]), tf.constant(direction))
+            run(w, tf.constant(feed["x"]), tf.constant(feed["y"]), tf.constant(direction))
         return {"w": w.numpy()}
 
     return train
 
 
 def case_derivatives_along_a_direction() -> None:
+    """Forward gradients (Baydin et al. 2022, equation 1); tanh shows whether the average comes before it."""
+
+    def step(w: tf.Variable, x: Any, y: Any, direction: Any) -> None:
+        with tf.autodiff.ForwardAccumulator(w, direction) as accumulator:
+            loss = tf.reduce_mean((x @ w - y) ** 2)
+        w.assign_sub(0.3 * tf.tanh(accumulator.jvp(loss)) * direction)
+
     for function in (True, False):
         with subtest("function" if function else "eager"):
-            assert_program_law(along_directions(function))
+            assert_program_law(along_directions(step, function))
 
 
 def case_products_with_the_hessian() -> None:
     """Forward over backward, as TensorFlow's guide recommends; the tape and its gradients are inside."""
 
-    def program(function: bool, by_hand: bool) -> Train:
-        def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
-            w = tf.Variable(tf.random.normal([5, 3], stddev=0.3), name="w")
-            optimizer = v1.train.GradientDescentOptimizer(0.3)
+    def product(w: tf.Variable, x: Any, y: Any, direction: Any) -> Any:
+        with tf.autodiff.ForwardAccumulator(w, direction) as accumulator:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((tf.tanh(x @ w) - y) ** 2)
+            gradient = tape.gradient(loss, w)
+        return tf.tanh(accumulator.jvp(gradient))
 
-            def step(x: Any, y: Any, direction: Any) -> None:
-                with tf.autodiff.ForwardAccumulator(w, direction) as accumulator:
-                    with tf.GradientTape() as tape:
-                        loss = tf.reduce_mean((tf.tanh(x @ w) - y) ** 2)
-                    gradient = tape.gradient(loss, w)
-                product = tf.tanh(accumulator.jvp(gradient))
-                if by_hand:
-                    w.assign_sub(0.3 * product)
-                else:
-                    optimizer.apply_gradients([(product, w)])
+    def by_hand(w: tf.Variable, *given: Any) -> None:
+        w.assign_sub(0.3 * product(w, *given))
 
-            run = tf.function(step) if function else step
-            for number, feed in enumerate(feeds):
-                direction = np.random.RandomState(number).randn(5, 3).astype(np.float32)
-                run(tf.constant(feed["x"]), tf.constant(feed["y"]), tf.constant(direction))
-            return {"w": w.numpy()}
-
-        return train
+    def by_an_optimizer(w: tf.Variable, *given: Any) -> None:
+        v1.train.GradientDescentOptimizer(0.3).apply_gradients([(product(w, *given), w)])
 
     for function in (True, False):
-        for by_hand in (True, False):
-            with subtest("function" if function else "eager", "by hand" if by_hand else "by an optimizer"):
-                assert_program_law(program(function, by_hand))
+        for step in (by_hand, by_an_optimizer):
+            with subtest("function" if function else "eager", step):
+                assert_program_law(along_directions(step, function))
