@@ -307,6 +307,7 @@ SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/bench_nmt": _help,
     "scripts/bench_step": _help,
     "scripts/bench_translate": _help,
+    "scripts/bench_prepare": _help,
     "scripts/check_gpu": _help,
     "scripts/figures": _help,
     "scripts/conformance": _help,

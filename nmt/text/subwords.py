@@ -17,7 +17,7 @@ from nmt.core.errors import InputError
 from nmt.text.bpe_dropout import Merges, characters
 
 _MOST_CACHED = 200_000  # words whose units a process remembers
-_MOST_WORDS = 500_000  # different words that merges are learnt from
+_MOST_WORDS = 200_000  # different words that merges are learnt from; the library needs 2 KB for each
 _MOST_LINES = 1_000_000  # lines that pieces are learnt from
 
 
