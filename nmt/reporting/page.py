@@ -66,9 +66,14 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f"<table>{''.join(lines)}</table>"
 
 
+def _figures(runs: Sequence[RunFacts]) -> list[str]:
+    """Return the names of the figures of any run."""
+    return list(dict.fromkeys(name for run in runs for name in run.history.names()))
+
+
 def _scores(runs: Sequence[RunFacts]) -> str:
     """Return a table of the best and the last value of each figure."""
-    names = [name for name in runs[0].history.names() if name.startswith(("dev_", "test_", "avg_"))]
+    names = [name for name in _figures(runs) if name.startswith(("dev_", "test_", "avg_"))]
     rows = []
     for name in names:
         least = name.endswith("_ppl")
@@ -83,7 +88,7 @@ def _scores(runs: Sequence[RunFacts]) -> str:
 
 
 def _charts(runs: Sequence[RunFacts]) -> Iterable[str]:
-    scores = [n for n in runs[0].history.names() if n.startswith(("dev_", "avg_dev_")) and not n.endswith("_ppl")]
+    scores = [n for n in _figures(runs) if n.startswith(("dev_", "avg_dev_")) and not n.endswith("_ppl")]
     for title, names, log in (
         ("perplexity", ["train_ppl", "dev_ppl"], True),
         *((f"{name}", [name], False) for name in scores),
@@ -128,9 +133,10 @@ def _times(runs: Sequence[RunFacts]) -> str:
 
 def _samples(runs: Sequence[RunFacts], seed: int) -> Iterable[str]:
     """Yield the sections of sentences; with several runs, the same sentences of all, chosen by the first."""
-    if not runs[0].samples:
-        return
     yield "<h2>Translations</h2>"
+    if not runs[0].samples:
+        yield "<p>The development text or its translations are not where the run had them.</p>"
+        return
     order = [sample.number for sample in runs[0].samples]
     chosen = np.random.Generator(np.random.PCG64(seed)).choice(len(order), min(_SHOWN, len(order)), replace=False)
     kinds = {"worst": order[:_SHOWN], "best": order[::-1][:_SHOWN], "at random": [order[k] for k in sorted(chosen)]}

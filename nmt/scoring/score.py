@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from nmt.core.errors import InputError
 from nmt.scoring.metrics import METRICS, check_metrics
 from nmt.text.lines import TextFile
+from nmt.text.moses import code
 from nmt.text.tokens import reference_text
 
 
@@ -77,7 +78,7 @@ def sacre_bleu(hypotheses: Sequence[str], references: Sequence[str], language: s
 
 def tokenisation(language: str) -> str:
     """Return the name of sacreBLEU's tokenisation for text in a language."""
-    return "zh" if language.startswith("zh") else "13a"
+    return "zh" if code(language) == "zh" else "13a"
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Signed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,13 +15,13 @@ def tokenizer(language: str, escape: bool = False) -> Callable[[str], str]:
     """Return a function that splits a line into words, separated by single spaces.
 
     Args:
-      language: code of the language, such as "de"; its abbreviations keep their full stops.
+      language: suffix of the language's files, such as "de"; its abbreviations keep their full stops.
       escape: whether characters such as `&` and `|` are written as `&amp;` and `&#124;`.
 
     Raises:
       InputError: sacremoses is not installed.
     """
-    split = _library().MosesTokenizer(language)
+    split = _library().MosesTokenizer(code(language))
     return lambda line: str(split.tokenize(line, return_str=True, escape=escape))
 
 
@@ -31,7 +32,7 @@ def detokenizer(language: str) -> Callable[[str], str]:
     Raises:
       InputError: sacremoses is not installed.
     """
-    join = _library().MosesDetokenizer(language)
+    join = _library().MosesDetokenizer(code(language))
     return lambda line: str(join.detokenize(line.split(" "), return_str=True, unescape=False))
 
 
@@ -42,8 +43,17 @@ def punctuation_normalizer(language: str) -> Callable[[str], str]:
     Raises:
       InputError: sacremoses is not installed.
     """
-    normalizer = _library().MosesPunctNormalizer(language)
+    normalizer = _library().MosesPunctNormalizer(code(language))
     return lambda line: str(normalizer.normalize(line))
+
+
+def code(suffix: str) -> str:
+    """Return the code of the language of files with a suffix; for an unknown one the library has English rules.
+
+    >>> code("tok.pt-BR")
+    'pt'
+    """
+    return re.split("[-_]", suffix.rpartition(".")[2])[0].lower()
 
 
 def _library() -> Any:
