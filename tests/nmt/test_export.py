@@ -64,10 +64,8 @@ def test_the_translations_are_those_of_nmt(raw_run: Path, tmp_path: Path, width:
 
 
 def test_the_graph_has_operations_of_tensorflow_alone(raw_run: Path, tmp_path: Path) -> None:
-    """Two ranks export, and rank 0 writes; the record is in assets.extra."""
-    flags = [f"--model={raw_run}/run", f"--export_dir={tmp_path}/new/model"]
-    done = mpirun(2, ["-m", "nmt.export", *flags], timeout_seconds=120)
-    assert done.code == 0, done.errors
+    """The record is in assets.extra."""
+    assert main(["export", f"--model={raw_run}/run", f"--export_dir={tmp_path}/new/model"]) == 0
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         model = tf.compat.v1.saved_model.load(session, ["serve"], f"{tmp_path}/new/model")
     kinds = {node.op for node in model.graph_def.node}
@@ -75,10 +73,18 @@ def test_the_graph_has_operations_of_tensorflow_alone(raw_run: Path, tmp_path: P
     extra = sorted(path.name for path in (tmp_path / "new/model/assets.extra").iterdir())
     assert extra == ["bpe.codes", "preparation.json", "vocab.de", "vocab.en"]
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["model"]
-    client = [sys.executable, str(ROOT / "scripts/examples/saved_model_client.py"), f"{tmp_path}/new/model"]
+
+
+@pytest.mark.long("the export of one rank, and test_translate, say the same")
+def test_the_client_translates_what_two_ranks_export(raw_run: Path, tmp_path: Path) -> None:
+    done = mpirun(
+        2, ["-m", "nmt.export", f"--model={raw_run}/run", f"--export_dir={tmp_path}/model"], timeout_seconds=120
+    )
+    assert done.code == 0, done.errors
+    client = [sys.executable, str(ROOT / "scripts/examples/saved_model_client.py"), f"{tmp_path}/model"]
     text = (raw_run / "dev.en").read_text()
-    done_client = subprocess.run(client, input=text, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
-    assert done_client.stdout.splitlines() == (raw_run / "run/output_dev").read_text().splitlines(), done_client.stderr
+    said = subprocess.run(client, input=text, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+    assert said.stdout.splitlines() == (raw_run / "run/output_dev").read_text().splitlines(), said.stderr
 
 
 def test_tokens_are_joined_as_in_python() -> None:

@@ -233,6 +233,7 @@ def test_pieces_of_raw_text(numbers: Path) -> None:
     assert [join(split(line), "spm", "</s>") for line in lines] == [line.lower() for line in original]
 
 
+@pytest.mark.long("each rank is one process")
 def test_under_mpirun_each_rank_does_the_same(numbers: Path) -> None:
     """It is a command of one process; started on two ranks, it leaves what one process leaves."""
     flags = [f"--train_prefix={numbers}/in/train", "--src=en", "--tgt=de", f"--apply={numbers}/in/dev", "--bpe=50"]

@@ -116,6 +116,7 @@ def test_a_browser_shows_it_without_an_error(raw_run: Path, tmp_path: Path) -> N
     assert picture.stat().st_size > 20_000
 
 
+@pytest.mark.long("test_translate runs a program on two ranks")
 def test_ranks_write_one_page(raw_run: Path, tmp_path: Path) -> None:
     flags = [f"{raw_run}/run", f"--output={tmp_path}/page.html"]
     done = mpirun(2, ["-m", "nmt.report", *flags], timeout_seconds=120)

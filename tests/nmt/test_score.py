@@ -58,6 +58,7 @@ def test_each_token(raw_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert objects[1]["log_probability"] is None
 
 
+@pytest.mark.long("test_translate shares lines")
 def test_ranks_share_the_pairs(raw_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = mpirun(2, ["-m", "nmt.score", *pairs(raw_run)], timeout_seconds=120)
     assert done.code == 0, done.errors

@@ -42,7 +42,7 @@ def test_all_weights_are_kept_and_the_optimizer_is_new(toy: Any, capsys: pytest.
     assert main(said) == 0 and "starting with" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("partitions", [0, pytest.param(2, marks=pytest.mark.long("one variable"))])
 def test_rows_of_words_that_both_vocabularies_have(
     toy: Any, partitions: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,6 +68,7 @@ def test_rows_of_words_that_both_vocabularies_have(
             np.testing.assert_array_equal(tables[1][number], wanted, err_msg=f"{name} {word}")
 
 
+@pytest.mark.long("cases_variables shares what rank 0 restores")
 def test_ranks_begin_alike(toy: Any) -> None:
     assert main(toy.flags()) == 0
     flags = toy.flags(f"--out_dir={toy.directory}/two", f"--init_from={toy.directory}/out", "--num_train_steps=2")
@@ -77,7 +78,10 @@ def test_ranks_begin_alike(toy: Any) -> None:
     np.testing.assert_array_equal(first[OUTPUT], trained[OUTPUT])
 
 
-@pytest.mark.parametrize("family", ["lstm", "transformer", "convs2s"])
+@pytest.mark.parametrize(
+    "family",
+    ["lstm", *(pytest.param(one, marks=pytest.mark.long("the LSTM's")) for one in ("transformer", "convs2s"))],
+)
 def test_frozen_parts_stay(toy: Any, family: str) -> None:
     """Every variable belongs to a part; those of frozen parts keep their values, and all others change."""
     frozen = ["source_embedding", "encoder"]
