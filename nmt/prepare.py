@@ -10,7 +10,8 @@ languages; training then needs --share_vocab, too.
 
 Raw text needs --tokenizer: moses splits off punctuation, and sentencepiece cuts pieces of --spm directly. Without it
 the tokens of the input must be separated by spaces. The prepared text is D/train.en, D/train.de and the same for each
-prefix of --apply. The target file of an --apply prefix may be missing. D/preparation.json records what was done:
+prefix of --apply. The target file of an --apply prefix may be missing. With --like=D0 texts are prepared as those of
+D0, an earlier D, with the same vocabularies and subwords. D/preparation.json records what was done:
 training and translation read it. Training takes --vocab_prefix=D/vocab --train_prefix=D/train.
 
 The same input gives the same output, with any number of --processes. All results are computed before the first file
@@ -42,11 +43,11 @@ from nmt.text.casing import CASINGS
 from nmt.text.compressed import BlockWriter
 from nmt.text.lines import found
 from nmt.text.normalization import NORMALIZATIONS
-from nmt.text.preparation import RAW, TOKENIZERS, VOCABULARY, Preparation, Recipe, words, write_record
+from nmt.text.preparation import RAW, TOKENIZERS, VOCABULARY, Preparation, Recipe, read_preparation, words, write_record
 from nmt.text.raw_lines import read_lines
 from nmt.text.subwords import FILES, Learnt, dropout_units, learn_byte_pairs, learn_pieces
 from nmt.text.tokens import split
-from nmt.text.vocabulary import EOS, SOS, UNK, Vocabulary, write_vocabulary
+from nmt.text.vocabulary import EOS, SOS, UNK, Vocabulary, read_vocabulary, write_vocabulary
 
 _PIECE_LINES = 5_000  # lines that a process prepares at a time
 _ONE_PROCESS_BYTES = 8 << 20  # a small text is prepared faster than processes start
@@ -139,6 +140,7 @@ def prepare(
     tokenizer: str = "none",
     normalization: str | None = None,
     casing: str = "keep",
+    like: str | None = None,
     compress: bool = False,
     processes: int | None = None,
 ) -> Summary:
@@ -159,47 +161,92 @@ def prepare(
       tokenizer: "none", "moses" or "sentencepiece".
       normalization: "none", "nfc", "nfkc" or "moses"; None for "nfc" with a tokenizer, and "none" without.
       casing: "keep", "lower" or "marked".
+      like: directory of texts that were prepared before: their vocabularies and subwords are taken, and nothing is
+        learnt. Excludes the options of what is learnt and how.
       compress: whether prepared texts are compressed, in blocks.
       processes: number of processes; None for the number of cores.
 
     Raises:
       InputError: a file cannot be read or written, or an argument is invalid.
     """
-    raw = tokenizer != "none"
     subword_option = "bpe" if bpe is not None else "spm" if spm is not None else ""
-    normalization = normalization or ("nfc" if raw else "none")
-    recipe = Recipe(src, tgt, tokenizer, normalization, casing, subword_option, share_vocab)
-    _check(recipe, bpe, spm, min_count)
+    normal = normalization or ("none" if tokenizer == "none" else "nfc")
+    recipe = Recipe(src, tgt, tokenizer, normal, casing, subword_option, share_vocab)
+    known = None
+    if like is not None:
+        known = _known(like, recipe, {"min_count": min_count != 1, "all_subwords": all_subwords})
+        recipe = known.recipe
+    else:
+        _check(recipe, bpe, spm, min_count)
     if all_subwords and bpe is None:
         raise InputError("--all_subwords applies to byte pair encoding only: give --bpe, or leave it out")
     directory = Path(out_dir)
     texts = _texts(train_prefix, apply, (src, tgt))
-    writes_text = recipe.changes_words or subword_option
+    writes_text = recipe.changes_words or recipe.subwords
     if writes_text:
         _check_outputs(train_prefix, apply, (src, tgt), directory)
     with _scratch(directory) as scratch, _mapping(texts, processes) as mapping:
         _split(texts, recipe, scratch, mapping)
         words = _merged_words(texts) if bpe is not None else Counter()
-        learnt = _learn(texts, words, scratch, bpe, spm)
+        learnt = Learnt(known.model) if known else _learn(texts, words, scratch, bpe, spm)
         more = dropout_units(learnt.model, words) if all_subwords else set()
         words.clear()
-        if subword_option:
-            _cut(texts, Preparation(recipe, learnt.model), scratch, mapping)
+        if recipe.subwords:
+            _cut(texts, known or Preparation(recipe, learnt.model), scratch, mapping)
         make_directory(directory)
-        vocabularies = _write_vocabularies(texts, recipe, directory, min_count, more)
-        if subword_option:
-            with replace_atomically(directory / FILES[subword_option], "wb") as file:
+        if known:
+            vocabularies = _copied_vocabularies(Path(str(like)), recipe, directory)
+        else:
+            vocabularies = _write_vocabularies(texts, recipe, directory, min_count, more)
+        if recipe.subwords:
+            with replace_atomically(directory / FILES[recipe.subwords], "wb") as file:
                 file.write(learnt.model)
         for text in texts if writes_text else ():
             _publish(scratch / text.file_name, directory / text.file_name, compress)
-            if raw and not text.is_training:
+            if recipe.raw and not text.is_training:
                 os.replace(scratch / RAW / text.file_name, make_directory(directory / RAW) / text.file_name)
         write_record(directory, recipe)  # last: it says that the other files are complete
     summaries = (
         FileSummary(text.file_name, text.lines, text.counts.total(), _unknown(text, vocabularies)) for text in texts
     )
-    notices = [learnt.notice, *(_raw_notice(text) for text in texts if text.is_training and not raw)]
+    notices = [learnt.notice, *(_raw_notice(text) for text in texts if text.is_training and not recipe.raw)]
     return Summary(vocabularies, tuple(summaries), tuple(filter(None, notices)))
+
+
+def _known(like: str, asked: Recipe, other: dict[str, bool]) -> Preparation:
+    """Return the preparation of a directory.
+
+    Args:
+      like: the directory.
+      asked: recipe of the options; all but the languages must be the defaults.
+      other: whether further options were given, by name.
+
+    Raises:
+      InputError: there is none, or its languages are others, or an option contradicts it.
+    """
+    if (known := read_preparation(like)) is None:
+        raise InputError(f"--like={like} has no record of a preparation: give an out_dir of nmt.prepare")
+    if (known.recipe.src, known.recipe.tgt) != (asked.src, asked.tgt):
+        raise InputError(
+            f"--src={asked.src} --tgt={asked.tgt} are not the languages of --like={like}, which are "
+            f"{known.recipe.src} and {known.recipe.tgt}"
+        )
+    given = [name for name, is_given in other.items() if is_given]
+    plain = asdict(Recipe(asked.src, asked.tgt))
+    given += [name for name, value in asdict(asked).items() if value != plain[name]]
+    if given:
+        name = {"subwords": "bpe or --spm"}.get(given[0], given[0])
+        raise InputError(f"--like={like} takes everything from there: leave --{name} out")
+    return known
+
+
+def _copied_vocabularies(source: Path, recipe: Recipe, directory: Path) -> tuple[Vocabulary, Vocabulary]:
+    """Copy the vocabularies of another directory."""
+    made = []
+    for language in (recipe.src, recipe.tgt):
+        words = read_vocabulary(source / f"{VOCABULARY}.{language}").words
+        made.append(write_vocabulary(directory / f"{VOCABULARY}.{language}", words[3:]))
+    return made[0], made[1]
 
 
 def _check(recipe: Recipe, bpe: int | None, spm: int | None, min_count: int) -> None:
@@ -452,6 +499,9 @@ class PrepareOptions(TrainingText):
     all_subwords: bool = option(
         False,
         "With --bpe: all units that BPE can produce, for nmt.nmt --src_bpe_dropout, --tgt_bpe_dropout.",
+    )
+    like: str | None = option(
+        None, "Directory of prepared texts whose vocabularies, subwords and recipe are taken; nothing is learnt."
     )
     compress: bool = option(False, "Compress the prepared texts, in blocks that training reads in any order.")
     processes: int | None = option(None, "Number of processes; unset: the number of cores.")

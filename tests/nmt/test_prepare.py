@@ -25,7 +25,7 @@ def write(directory: Path, texts: dict[str, str]) -> None:
 
 
 def read(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
+    return {path.name: b"" if path.is_dir() else path.read_bytes() for path in directory.iterdir()}
 
 
 @pytest.fixture
@@ -231,6 +231,43 @@ def test_pieces_of_raw_text(numbers: Path) -> None:
     lines = (numbers / "out/train.en").read_text().splitlines()
     original = (numbers / "in/train.en").read_text().splitlines()
     assert [join(split(line), "spm", "</s>") for line in lines] == [line.lower() for line in original]
+
+
+def test_other_text_like_that_of_a_directory(numbers: Path) -> None:
+    """Vocabulary and subwords are the same, so that a trained model can read the text."""
+    prepare(f"{numbers}/in/train", "en", "de", numbers / "out", bpe=80, tokenizer="moses", share_vocab=True)
+    summary = prepare(
+        f"{numbers}/in/dev", "en", "de", numbers / "new", apply=[f"{numbers}/in/test"], like=f"{numbers}/out"
+    )
+    first, then = read(numbers / "out"), read(numbers / "new")
+    assert set(then) == {"raw", "preparation.json", "bpe.codes", "vocab.en", "vocab.de"} | {
+        f"{name}.{language}" for name in ("dev", "test") for language in ("en", "de")
+    }
+    assert all(then[name] == first[name] for name in ("preparation.json", "bpe.codes", "vocab.en", "vocab.de"))
+    again = prepare(f"{numbers}/in/train", "en", "de", numbers / "all", like=f"{numbers}/out")
+    assert read(numbers / "all")["train.en"] == first["train.en"] and "raw" not in read(numbers / "all")
+    assert summary.vocabularies[0].words == again.vocabularies[0].words
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"like": "in"}, "--like=in has no record of a preparation"),
+        ({"src": "de", "tgt": "en"}, "are not the languages of --like=out, which are en and de"),
+        ({"bpe": 5}, "takes everything from there: leave --bpe or --spm out"),
+        ({"casing": "lower"}, "leave --casing out"),
+        ({"min_count": 2}, "leave --min_count out"),
+    ],
+)
+def test_options_that_contradict_a_directory(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(toy)
+    prepare("in/train", "en", "de", "out")
+    arguments: dict[str, Any] = {"src": "en", "tgt": "de", "out_dir": "new", "like": "out", **options}
+    with pytest.raises(InputError, match=message):
+        prepare("in/dev", **arguments)
+    assert not Path("new").exists()
 
 
 @pytest.mark.long("each rank is one process")
