@@ -14,6 +14,7 @@ from tfdist.variables.replica_variables import READ, ReplicaVariable, ReplicaVar
 
 _MOST_SUMS = 1 << 22  # of all variables together
 _SIGNS = 8191  # a prime: neighbouring blocks get other signs
+_PIECE = 1 << 20  # numbers that are added up at a time
 
 
 class Sketch(NamedTuple):
@@ -52,13 +53,23 @@ def sketches_of(holder: ReplicaVariables) -> list[Sketch]:
 def _each(
     holder: ReplicaVariables, held: Sequence[ReplicaVariable], values: Iterable[np.ndarray], block: int
 ) -> Iterator[Sketch]:
-    signs = np.random.RandomState(0).choice([-1, 1], _SIGNS)
     for one, value in zip(held, values, strict=True):
-        real = value.dtype.kind in "fV" or value.dtype.name == "bfloat16"
-        numbers = np.ravel(value).astype(np.float64 if real else np.int64)
-        finite = np.abs(numbers[np.isfinite(numbers)])
-        largest = float(finite.max()) if finite.size else 0.0
-        if block > 1:
-            numbers = np.add.reduceat(numbers * np.resize(signs, numbers.size), np.arange(0, numbers.size, block))
+        sums, largest = _sums(np.ravel(value), block)
         given = one.kind == READ and holder.given(one)
-        yield Sketch(one.name, one.kind, one.line, value.dtype, value.shape, block, numbers, largest, given)
+        yield Sketch(one.name, one.kind, one.line, value.dtype, value.shape, block, sums, largest, given)
+
+
+def _sums(value: np.ndarray, block: int) -> tuple[np.ndarray, float]:
+    """Return the sums of the blocks of a value [elements], and its largest finite absolute value."""
+    real = value.dtype.kind in "fV" or value.dtype.name == "bfloat16"
+    signs = np.random.RandomState(0).choice([-1, 1], _SIGNS)
+    size = block * max(1, _PIECE // block)  # of a piece: a large variable must not be copied as a whole
+    parts, largest = [np.zeros(0, np.float64 if real else np.int64)], 0.0
+    for start in range(0, value.size, size):
+        numbers = value[start : start + size].astype(np.float64 if real else np.int64)
+        largest = max(largest, float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0)))
+        if block > 1:
+            places = np.arange(0, numbers.size, block)
+            numbers = np.add.reduceat(numbers * np.resize(signs, numbers.size), places)
+        parts.append(numbers)
+    return np.concatenate(parts), largest

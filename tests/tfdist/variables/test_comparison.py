@@ -148,6 +148,17 @@ def test_closed_sessions_differ_by_rounding_or_by_more(monkeypatch: pytest.Monke
         assert "is -0.260869563 on rank 0, and 9 on rank 1 at [1, 2]" in said[0], said
 
 
+def test_pieces_of_a_variable_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Pretended({"a": np.linspace(-7, 3, 1000, dtype=np.float32), "n": np.arange(77)})
+    monkeypatch.setattr(sketches, "_MOST_SUMS", 100)
+    monkeypatch.setattr(sketches, "_SIGNS", 11)  # as many signs as a block has numbers: the same in each piece
+    whole = sketches_of(ranks)
+    monkeypatch.setattr(sketches, "_PIECE", 30)
+    for one, other in zip(whole, sketches_of(ranks), strict=True):
+        assert one.block == 11 and one.largest == other.largest
+        np.testing.assert_allclose(one.sums, other.sums, rtol=1e-12)
+
+
 def test_a_large_model_leaves_a_small_sketch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sketches, "_MOST_SUMS", 100)
     found = sketches_of(Pretended({"a": np.ones([100, 90], np.float32), "b": np.ones(7, np.float32)}))
