@@ -235,7 +235,10 @@ def _without_files(program: str, arguments: Sequence[str]) -> Run:
     if "--help" in arguments:
         return _as_it_stands(program, arguments)
     return Run(
-        program, tuple(arguments), code=1, says=r"cannot be read|must be given|does not exist|there is no directory"
+        program,
+        tuple(arguments),
+        code=1,
+        says=r"cannot be read|must be given|does not exist|there is no directory|has no record",
     )
 
 
