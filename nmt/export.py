@@ -90,8 +90,7 @@ def _write(options: ExportOptions, settings: RunSettings, trained: Trained, rank
                 main_op=v1.tables_initializer(),
             )  # fmt: skip
             builder.save()
-            recorded = os.path.dirname(str(settings.config.vocab_prefix))
-            copy_preparation(recorded, scratch / "model" / "assets.extra")
+            copy_preparation(settings.config.vocab_prefix, scratch / "model" / "assets.extra")
             try:
                 os.rename(scratch / "model", target)
             except OSError as error:

@@ -9,8 +9,6 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from nmt.core.ranks import call_on_root
 from nmt.options.command import exit_code
 from nmt.options.config import Config
@@ -18,6 +16,7 @@ from nmt.options.derived_settings import RunSettings
 from nmt.options.flags import asks_for_help, help_text
 from nmt.options.option import make
 from nmt.options.resolve import configure
+from nmt.runs.program import start
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.training_run import train_model
 from nmt.runs.translation_run import infer
@@ -26,10 +25,7 @@ from nmt.train.synchronisation import Synchronisation
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on this rank and return its exit code; `arguments` None means those of the command line."""
-    tf.compat.v1.disable_control_flow_v2()  # loops of small cells take less processor time in version 1
-    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)  # else a log line for each restored checkpoint
-    ranks = Processes()
-    ranks.take_cores()
+    ranks = start()
     given = sys.argv[1:] if arguments is None else arguments
     return exit_code(lambda: run(given, ranks), ranks, ranks.abort, speaker="nmt: ")
 

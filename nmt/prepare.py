@@ -6,13 +6,13 @@
 
 reads data/train.en and data/train.de, and writes D/vocab.en and D/vocab.de. A file may be compressed: data/train.en.gz.
 Several prefixes, separated by commas, are one text. With --share_vocab both vocabularies hold the tokens of both
-languages; training then needs --share_vocab, too.
+languages.
 
 Raw text needs --tokenizer: moses splits off punctuation, and sentencepiece cuts pieces of --spm directly. Without it
 the tokens of the input must be separated by spaces. The prepared text is D/train.en, D/train.de and the same for each
 prefix of --apply. The target file of an --apply prefix may be missing. With --like=D0 texts are prepared as those of
-D0, an earlier D, with the same vocabularies and subwords. D/preparation.json records what was done:
-training and translation read it. Training takes --vocab_prefix=D/vocab --train_prefix=D/train.
+D0, an earlier D, with the same vocabularies and subwords. D/preparation.json records what was done. Training reads it
+with --vocab_prefix=D/vocab --train_prefix=D/train, and so does translation.
 
 The same input gives the same output, with any number of --processes. All results are computed before the first file
 appears in D.
@@ -495,7 +495,7 @@ class PrepareOptions(TrainingText):
     bpe: int | None = option(None, "Number of BPE merges, learnt from both languages together.")
     spm: int | None = option(None, "Number of pieces of a SentencePiece model of both languages.")
     min_count: int = option(1, "Least count of a token in the vocabularies.")
-    share_vocab: bool = option(False, "One vocabulary of both languages, for nmt.nmt --share_vocab.")
+    share_vocab: bool = option(False, "One vocabulary of both languages; training takes this over from the record.")
     all_subwords: bool = option(
         False,
         "With --bpe: all units that BPE can produce, for nmt.nmt --src_bpe_dropout, --tgt_bpe_dropout.",

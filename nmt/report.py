@@ -10,6 +10,7 @@ checkpoint; --noattention leaves it out.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -131,10 +132,9 @@ def _write(options: ReportOptions, runs: Sequence[RunFacts], attentions: Sequenc
 
 def main(argv: Sequence[str]) -> int:
     """Run the command on this rank; return its exit code."""
-    runs = [word for word in argv[1:] if not word.startswith("-")]
-    flags = [word for word in argv[1:] if word.startswith("-")]
+    runs = list(itertools.takewhile(lambda word: not word.startswith("-"), argv[1:]))
     named = [f"--runs={','.join(runs)}"] if runs else []
-    return run_on_ranks(report, ReportOptions, __doc__, [argv[0], *named, *flags], "report")
+    return run_on_ranks(report, ReportOptions, __doc__, [argv[0], *named, *argv[1 + len(runs) :]], "report")
 
 
 if __name__ == "__main__":

@@ -99,10 +99,9 @@ def score(options: ScoreOptions, ranks: Processes) -> None:
 
 
 def _by_model(options: ScoreOptions, ranks: Processes) -> None:
-    given = {"infer_batch_size": options.infer_batch_size, "precision": options.precision}
-    config, saved = call_on_root(
-        ranks, lambda: find(str(options.model), given | {"beam_width": 0, "infer_mode": "greedy"})
-    )
+    given: dict[str, Any] = {"infer_batch_size": options.infer_batch_size, "precision": options.precision}
+    given |= {"beam_width": 0, "infer_mode": "greedy", "num_translations_per_input": 1}  # nothing is searched for
+    config, saved = call_on_root(ranks, lambda: find(str(options.model), given))
     ranks.multiply_in(config.precision)
     with together(ranks):
         preparation = None if options.format == "tokens" else preparation_of(config)

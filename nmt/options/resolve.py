@@ -11,7 +11,6 @@ import dataclasses
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from nmt.checkpoints.checkpoint import check_model
@@ -22,7 +21,7 @@ from nmt.options.hparams_file import HPARAMS, read_file, read_saved
 from nmt.options.inference_options import NO_HPARAMS
 from nmt.options.option import check_each
 from nmt.options.presets import blamed, preset, suited
-from nmt.text.preparation import VOCABULARY, read_preparation
+from nmt.text.preparation import recorded as preparation_of
 
 
 def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
@@ -63,8 +62,7 @@ def recorded(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: the record cannot be used.
     """
-    prefix = Path(str(given.get("vocab_prefix") or ""))
-    preparation = read_preparation(prefix.parent) if prefix.name == VOCABULARY else None
+    preparation = preparation_of(given.get("vocab_prefix"))
     if preparation is None:
         return {}
     recipe = preparation.recipe

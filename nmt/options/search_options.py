@@ -42,5 +42,5 @@ class SearchOptions:
         given = {name: getattr(self, name) for name in self.PASSED_ON}
         if self.n_best > 1 or scored:
             width = width_of_run if self.beam_width is None else self.beam_width
-            given["beam_width"] = max(width, self.n_best)
+            given |= {"beam_width": max(width, self.n_best), "infer_mode": "beam_search"}
         return given | {"num_translations_per_input": self.n_best}

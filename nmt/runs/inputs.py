@@ -20,7 +20,7 @@ from nmt.text.bpe_dropout import Merges, check_fit, read_merges
 from nmt.text.character_vocabulary import CharacterVocabulary
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.lines import TextFile
-from nmt.text.preparation import RECORD, VOCABULARY, Preparation, read_preparation
+from nmt.text.preparation import RECORD, Preparation, recorded
 from nmt.text.tokens import begins_words, looks_like
 from nmt.text.unknown_words import count_unknown
 from nmt.text.vector_file import read_embeddings
@@ -191,11 +191,10 @@ def read_recorded(config: Config) -> Preparation | None:
     Raises:
         InputError: the record is damaged, or contradicts the options.
     """
-    prefix = Path(str(config.vocab_prefix))
-    preparation = read_preparation(prefix.parent) if prefix.name == VOCABULARY else None
+    preparation = recorded(config.vocab_prefix)
     if preparation is None:
         return None
-    recipe, path = preparation.recipe, prefix.with_name(RECORD)
+    recipe, path = preparation.recipe, Path(str(config.vocab_prefix)).with_name(RECORD)
     if not {config.src, config.tgt} <= {recipe.src, recipe.tgt}:
         raise InputError(
             f"--src={config.src} --tgt={config.tgt} are not the languages of {path}, {recipe.src} and {recipe.tgt}"

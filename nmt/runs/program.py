@@ -16,6 +16,15 @@ from nmt.runs.tfdist_ranks import Processes
 Options = TypeVar("Options")
 
 
+def start() -> Processes:
+    """Set TensorFlow up for the programs of this package, and return the ranks. Collective: every rank calls."""
+    tf.compat.v1.disable_control_flow_v2()  # loops of small cells take less processor time in version 1
+    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)  # else a log line for each restored checkpoint
+    ranks = Processes()
+    ranks.take_cores()
+    return ranks
+
+
 def run_on_ranks(
     command: Callable[[Options, Processes], None],
     options: Callable[..., Options],
@@ -34,10 +43,7 @@ def run_on_ranks(
         argv: the program's name and its arguments.
         speaker: name of the program, for its messages.
     """
-    tf.compat.v1.disable_control_flow_v2()  # loops of small cells take less processor time in version 1
-    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)  # else a log line for each restored checkpoint
-    ranks = Processes()
-    ranks.take_cores()
+    ranks = start()
     kind: Any = options
 
     def chosen() -> Options | None:

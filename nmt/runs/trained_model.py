@@ -12,7 +12,7 @@ from nmt.core.errors import InputError
 from nmt.options.config import Config
 from nmt.options.hparams_file import HPARAMS
 from nmt.options.resolve import configure
-from nmt.text.preparation import PREPARATION, VOCABULARY, Preparation, read_preparation
+from nmt.text.preparation import PREPARATION, VOCABULARY, Preparation, recorded
 
 
 def find(model: str, options: Mapping[str, Any], flag: str = "model") -> tuple[Config, dict[str, Any]]:
@@ -33,9 +33,9 @@ def find(model: str, options: Mapping[str, Any], flag: str = "model") -> tuple[C
         raise InputError(f"{directory} has no file {HPARAMS}, which a training writes: copy the whole directory")
     # `configure` demands both file names of a translation.
     given = {"inference_input_file": os.devnull, "inference_output_file": f"{os.devnull}.translations"}
-    recorded = recorded_directory(directory)
-    if recorded:
-        given["vocab_prefix"] = os.fspath(recorded / VOCABULARY)
+    copied = recorded_directory(directory)
+    if copied:
+        given["vocab_prefix"] = os.fspath(copied / VOCABULARY)
     given |= {name: value for name, value in options.items() if value is not None}
     flags = [f"--{name}={value}" for name, value in given.items()]
     return configure([f"--ckpt={','.join(paths)}", *flags])
@@ -53,7 +53,7 @@ def preparation_of(config: Config) -> Preparation:
     Raises:
         InputError: there is no record, or it cannot be used.
     """
-    preparation = read_preparation(os.path.dirname(str(config.vocab_prefix)))
+    preparation = recorded(config.vocab_prefix)
     if preparation is None:
         raise InputError(
             f"{os.path.dirname(config.ckpt)} has no record of how its text was prepared, so raw text cannot be read. "

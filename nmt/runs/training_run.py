@@ -275,7 +275,7 @@ def evaluators(
         outputs=outputs,
     )
     if not ranks.rank:
-        copy_preparation(os.path.dirname(str(config.vocab_prefix)), os.path.join(out_dir, PREPARATION))
+        copy_preparation(config.vocab_prefix, os.path.join(out_dir, PREPARATION))
         with replace_atomically(os.path.join(out_dir, HPARAMS)) as file:
             file.write(hparams)  # last, after everything that may raise
     return outputs, evaluator

@@ -142,15 +142,30 @@ def read_preparation(directory: str | os.PathLike[str]) -> Preparation | None:
     return Preparation(recipe, _checked(path, recipe, digests).get(FILES.get(recipe.subwords, ""), b""))
 
 
-def copy_preparation(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+def recorded(vocab_prefix: str | os.PathLike[str] | None) -> Preparation | None:
+    """Read the record of the vocabularies with a prefix, as `read_preparation`.
+
+    Returns:
+      None if there is no record, or if the vocabularies have another name than those of a preparation.
+    """
+    prefix = Path(vocab_prefix or "")
+    return read_preparation(prefix.parent) if prefix.name == VOCABULARY else None
+
+
+def copy_preparation(vocab_prefix: str | os.PathLike[str] | None, target: str | os.PathLike[str]) -> None:
     """Copy a record and the files that it names, so that a model's directory has all that a translation needs.
+
+    Args:
+      vocab_prefix: prefix of the vocabularies, see `recorded`; without a record nothing is copied.
+      target: directory for the copy; made if missing.
 
     Raises:
       InputError: a file cannot be read or written, or the target has the record of another preparation.
     """
-    preparation, there = read_preparation(source), read_preparation(target)
+    preparation = recorded(vocab_prefix)
     if preparation is None:
         return
+    source, there = Path(vocab_prefix or "").parent, read_preparation(target)
     if there is not None:
         if (there.recipe, there.model) != (preparation.recipe, preparation.model):
             raise InputError(
@@ -161,7 +176,7 @@ def copy_preparation(source: str | os.PathLike[str], target: str | os.PathLike[s
     directory = make_directory(target)
     for name in _files(preparation.recipe):
         with replace_atomically(directory / name, "wb") as file:
-            file.write((Path(source) / name).read_bytes())
+            file.write((source / name).read_bytes())
     write_record(directory, preparation.recipe)
 
 

@@ -76,7 +76,7 @@ def test_several_runs_stand_next_to_each_other(raw_run: Path, tmp_path: Path) ->
     (other / "hparams").write_text(json.dumps(hparams | {"dropout": 0.75}))
     (other / "output_dev").write_text("".join(f"<b>{k}</b>\n" for k in range(40)))
     target = tmp_path / "page.html"
-    assert main(["report", f"{raw_run}/run", str(other), f"--output={target}", "--noattention"]) == 0
+    assert main(["report", f"{raw_run}/run", str(other), "--output", str(target), "--noattention"]) == 0
     page = Page(target.read_text())
     assert "Where the runs differ option" in page.text and "dropout 0.2 0.75 0.2" in page.text
     assert "<b>1</b>" in page.text and "other <run>" in page.text, "text is text, and no markup"

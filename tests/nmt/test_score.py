@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,22 @@ def test_each_token(raw_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert objects[0]["log_probability"] == pytest.approx(float(total), abs=1e-3)
     assert [token for token, _ in objects[0]["each"]] == [token for token, _, _ in each]
     assert objects[1]["log_probability"] is None
+
+
+def test_a_run_with_another_search(raw_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The search of the run's evaluations changes no probability."""
+    expected = scored(capsys, *pairs(raw_run))[1]
+    shutil.copytree(raw_run / "run", tmp_path / "run")
+    hparams = json.loads((tmp_path / "run/hparams").read_text())
+    other = {
+        "beam_width": 3,
+        "num_translations_per_input": 2,
+        "infer_mode": "beam_search",
+        "length_penalty_weight": 1.0,
+    }
+    (tmp_path / "run/hparams").write_text(json.dumps(hparams | other))
+    files = [f"--source={raw_run}/dev.en", f"--target={raw_run}/dev.de"]
+    assert scored(capsys, f"--model={tmp_path}/run", *files)[:2] == (0, expected)
 
 
 @pytest.mark.long("test_translate shares lines")

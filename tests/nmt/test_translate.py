@@ -114,6 +114,19 @@ def test_several_translations_with_scores_and_alignments(
     assert not any("⇧" in line or "@@" in line for line in lines)
 
 
+def test_scores_of_a_run_with_greedy_search(
+    raw_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A beam of one is the greedy search, and has scores."""
+    shutil.copytree(raw_run / "run", tmp_path / "run")
+    hparams = json.loads((tmp_path / "run/hparams").read_text())
+    (tmp_path / "run/hparams").write_text(json.dumps(hparams | {"infer_mode": "greedy"}))
+    line = (raw_run / "dev.en").read_text().splitlines()[0]
+    plain = translated(monkeypatch, capsys, line, f"--model={tmp_path}/run")[1]
+    code, lines, _ = translated(monkeypatch, capsys, line, f"--model={tmp_path}/run", "--scores")
+    assert code == 0 and lines[0].split("\t")[0] == plain[0] and float(lines[0].split("\t")[1]) < 0
+
+
 def test_prepared_text_in_and_tokens_out(
     raw_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from tfdist.transport import agreement
 from tfdist.transport.interfaces import DisagreementError
 from tfdist.variables import comparison, replica_variables
 from tfdist.variables.replica_variables import ReplicaVariables
-from tfdist.variables.sketches import Sketch, sketches_of
+from tfdist.variables.sketches import Sketch, sketches
 
 OFF, AUTO = "off", "auto"
 _SHARE = 0.004  # largest share of the training time for comparisons, after the first steps
@@ -113,14 +113,20 @@ class _Steps:
     def close(self, holder: ReplicaVariables, step: int) -> None:
         """Keep what is left of the variables of a session that is about to be closed."""
         try:
-            self.final = _Final(step, replica_variables.digest(holder), sketches_of(holder))
+            held = holder.held()
+            values = list(holder.read(held))
+            fingerprint = replica_variables.fingerprint(held, values)
+            self.final = _Final(step, fingerprint, sketches(holder, held, values))
         except Exception:  # the session may have failed
             self.final = None
 
     def sketches(self) -> list[Sketch]:
         """Return sketches of the variables after the last step."""
+        if self.final is not None:
+            return self.final.sketches
         assert self.holder is not None
-        return sketches_of(self.holder) if self.final is None else self.final.sketches
+        held = self.holder.held()
+        return sketches(self.holder, held, list(self.holder.read(held)))
 
     def note(self, holder: ReplicaVariables, step: int) -> int:
         """Return this rank's fingerprint before a step and, in the lowest 6 bits, the exponent of ``wanted``."""

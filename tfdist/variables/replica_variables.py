@@ -68,5 +68,10 @@ class ReplicaVariables(Protocol):
 def digest(holder: ReplicaVariables) -> int:
     """Return a number from 1 to 2^48 - 1, which is the same on ranks that hold the same values."""
     held = holder.held()
+    return fingerprint(held, list(holder.read(held)))
+
+
+def fingerprint(held: Sequence[ReplicaVariable], values: Sequence[np.ndarray]) -> int:
+    """Return the number of ``digest`` for variables with these values."""
     lines = agreement.number([one.line for one in held])
-    return (checksum(list(holder.read(held)), lines) & ((1 << DIGEST_BITS) - 1)) or 1
+    return (checksum(values, lines) & ((1 << DIGEST_BITS) - 1)) or 1

@@ -5,7 +5,7 @@ A sketch has the values of a small model. Of a large model it has sums of neighb
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,20 +43,15 @@ class Sketch(NamedTuple):
     given: bool
 
 
-def sketches_of(holder: ReplicaVariables) -> list[Sketch]:
-    """Return sketches of all variables of a holder."""
-    held = holder.held()
-    total = sum(one.variable.shape.num_elements() or 1 for one in held)
-    return list(_each(holder, held, holder.read(held), max(1, -(-total // _MOST_SUMS))))
-
-
-def _each(
-    holder: ReplicaVariables, held: Sequence[ReplicaVariable], values: Iterable[np.ndarray], block: int
-) -> Iterator[Sketch]:
+def sketches(holder: ReplicaVariables, held: Sequence[ReplicaVariable], values: Sequence[np.ndarray]) -> list[Sketch]:
+    """Return sketches of variables of a holder that have these values."""
+    block = max(1, -(-sum(value.size for value in values) // _MOST_SUMS))
+    found = []
     for one, value in zip(held, values, strict=True):
         sums, largest = _sums(np.ravel(value), block)
         given = one.kind == READ and holder.given(one)
-        yield Sketch(one.name, one.kind, one.line, value.dtype, value.shape, block, sums, largest, given)
+        found.append(Sketch(one.name, one.kind, one.line, value.dtype, value.shape, block, sums, largest, given))
+    return found
 
 
 def _sums(value: np.ndarray, block: int) -> tuple[np.ndarray, float]:

@@ -142,8 +142,8 @@ def test_a_directory_that_was_copied_in_part(made: Path) -> None:
 
 def test_the_record_in_a_runs_directory(made: Path, tmp_path: Path) -> None:
     copy = tmp_path / "run" / PREPARATION
-    copy_preparation(made, copy)
-    copy_preparation(made, copy)
+    copy_preparation(made / "vocab", copy)
+    copy_preparation(made / "vocab", copy)
     assert sorted(path.name for path in copy.iterdir()) == ["bpe.codes", RECORD, "vocab.de", "vocab.en"]
     found, there = read_preparation(made), read_preparation(copy)
     assert found and there and (found.recipe, found.model) == (there.recipe, there.model)
@@ -151,9 +151,10 @@ def test_the_record_in_a_runs_directory(made: Path, tmp_path: Path) -> None:
     contents["recipe"]["casing"] = "keep"
     (made / RECORD).write_text(json.dumps(contents))
     with pytest.raises(InputError, match="has the record of another preparation"):
-        copy_preparation(made, copy)
-    copy_preparation(tmp_path, tmp_path / "none")
-    assert not (tmp_path / "none").exists(), "without a record nothing is copied"
+        copy_preparation(made / "vocab", copy)
+    copy_preparation(tmp_path / "vocab", tmp_path / "none")
+    copy_preparation(made / "words", tmp_path / "none")
+    assert not (tmp_path / "none").exists(), "without a record of these vocabularies nothing is copied"
 
 
 def test_lines_of_compressed_files(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tfdist.transport.interfaces import DisagreementError
 from tfdist.variables import comparison, sketches
 from tfdist.variables.comparison import distance
 from tfdist.variables.replica_variables import READ, TRAINED, ReplicaVariable, digest
-from tfdist.variables.sketches import sketches_of
+from tfdist.variables.sketches import Sketch
 
 
 def far(own: np.ndarray, first: np.ndarray, steps: int = 1) -> bool:
@@ -91,6 +91,11 @@ class Pretended:
 
     def keep_own(self, held: ReplicaVariable) -> None:
         del self.values[held.name]
+
+
+def sketches_of(rank: Any) -> list[Sketch]:
+    held = rank.held()
+    return sketches.sketches(rank, held, list(rank.read(held)))
 
 
 class Channel(ThreadChannel):
