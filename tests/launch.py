@@ -10,13 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-TFDIST_RUN = ROOT / "scripts" / "tfdist-run"
+TFDIST_RUN = Path(sysconfig.get_path("scripts"), "tfdist-run")
 GRACE_SECONDS = 10.0  # between asking a command to end and killing it
 EVERY_CASE = "TESTS_EVERY_CASE"  # variable that passes --every-case on to jobs
 STARTUP = Path(__file__).parent / "startup"  # its sitecustomize.py runs first in processes that are started here

@@ -205,10 +205,14 @@ def _flags(arguments: Sequence[str]) -> tuple[str, ...]:
 
 def _pip(arguments: Sequence[str]) -> None:
     verb, what = arguments
-    extra = re.fullmatch(r"\.(?:\[(\w+)\])?", what)
+    extras = re.fullmatch(r"(?:\.|tfdist)(?:\[([\w,]+)\])?", what)
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    if verb != "install" or not extra or (extra[1] and extra[1] not in setup["options.extras_require"]):
+    if (
+        verb != "install"
+        or not extras
+        or not set((extras[1] or "mpich").split(",")) <= {*setup["options.extras_require"]}
+    ):
         raise NoRuleError(f"pip {verb} {what}: setup.cfg has no such extra")
 
 

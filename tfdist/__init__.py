@@ -10,11 +10,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tfdist.core.own_programs import runs_own_program
 from tfdist.core.settings import Settings, SettingsError
 from tfdist.start import process
 from tfdist.transport.interfaces import DisagreementError, PeerError
 
-process()
+if not runs_own_program():
+    process()
 
 if TYPE_CHECKING:
     from tfdist import extend as extend

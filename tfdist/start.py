@@ -11,6 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
+from tfdist.compat import versions
 from tfdist.core import ddl_options
 from tfdist.core.environment import Launch, begun_before, launch, mark, parent_rank, variables
 from tfdist.core.log import announce, occupy_standard_streams, set_log_prefix, write_last_message
@@ -73,6 +74,7 @@ class Process:
         switches = self.job.switches
         if self._patches is None and switches.automatic and not switches.settings.affects_one_process:
             return  # before TensorFlow is imported
+        _check_tensorflow()
         from tfdist.hooks.install import needed_hooks
 
         self._install(needed_hooks(self.job))
@@ -141,6 +143,23 @@ class Process:
             self.job.world.finish()
 
 
+def _check_tensorflow() -> None:
+    """Import TensorFlow.
+
+    Raises:
+      SetupError: it cannot be imported, or is too old.
+    """
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        said = " ".join(str(error).split())
+        raise SetupError(f"TensorFlow cannot be imported ({said}): pip install 'tfdist[tensorflow]'") from None
+    if problem := versions.unsupported(tf.__version__):
+        raise SetupError(problem)
+    if remark := versions.untested(tf.__version__):
+        announce(remark)
+
+
 def _refuse(error: Exception, started: Launch | None) -> NoReturn:
     """End this rank; the first rank of a host prints the message. All ranks of a host fail alike, maybe without MPI."""
     if started is None or not started.local_rank:  # one message for each host
@@ -181,19 +200,27 @@ def process() -> Process:
         ddl_options.understand(variables().get("DDL_OPTIONS", ""), "DDL_OPTIONS", world.size)
     engines = Engines(world, lambda: switches.settings)
     begun = Process(Job(world, engines, switches))
-    if world.size > 1:
-        devices.take_share(world.local_rank, world.local_size, world.local_affinities)
-        if settings.engine in IN_THE_GRAPH:  # before TensorFlow executes anything
-            from tfdist.graph.tensorflow_collectives import TensorFlowCollectives
-
-            try:
-                switches.exchange = TensorFlowCollectives(begun.job)
-            except SettingsError as error:
-                _refuse(error, started)
-        begun.install()
-        atexit.register(begun.end)  # also after uninstall: other ranks may still wait for this rank's end
-        exit_code.when_over(begun.leave)
-        exit_code.when_python_ends(world.finish)
-    else:
-        begun.install_as_needed()
+    try:
+        _install(begun)
+    except (SettingsError, SetupError) as error:
+        _refuse(error, started)
     return begun
+
+
+def _install(begun: Process) -> None:
+    """Take this rank's share of the host, and install the hooks."""
+    job = begun.job
+    world, switches = job.world, job.switches
+    if world.size == 1:
+        begun.install_as_needed()
+        return
+    devices.take_share(world.local_rank, world.local_size, world.local_affinities)
+    _check_tensorflow()
+    if switches.settings.engine in IN_THE_GRAPH:  # before TensorFlow executes anything
+        from tfdist.graph.tensorflow_collectives import TensorFlowCollectives
+
+        switches.exchange = TensorFlowCollectives(job)
+    begun.install()
+    atexit.register(begun.end)  # also after uninstall: other ranks may still wait for this rank's end
+    exit_code.when_over(begun.leave)
+    exit_code.when_python_ends(world.finish)
