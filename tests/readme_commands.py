@@ -33,7 +33,7 @@ from pathlib import Path
 from tests.launch import ROOT
 
 # Names that stand in commands for the reader's own script and module.
-OWN_SCRIPT, OWN_MODULE = "script.py", "package.module"
+OWN_SCRIPT, OWN_MODULE, OWN_HOSTFILE = "script.py", "package.module", "hosts.txt"
 PROGRAM = re.compile(r"(\S*/)?(python[\d.]*|mpirun|srun|tfdist-run|pip|pytest|bash)|scripts/\w+")
 # launcher -> option in the examples -> number of values that follow the option
 LAUNCHERS = {
@@ -337,10 +337,11 @@ def outcomes(runs: Sequence[Run], folder: Path, timeout_seconds: float) -> dict[
 
     Args:
       runs: programs to run.
-      folder: an empty folder; the reader's own script is written to it.
+      folder: an empty folder; the reader's own script and hostfile are written to it.
       timeout_seconds: timeout for all programs together.
     """
     (folder / OWN_SCRIPT).write_text("")
+    (folder / OWN_HOSTFILE).write_text("node1:2\n")
     distinct = list(dict.fromkeys(runs))
     asked = json.dumps([dataclasses.asdict(run) for run in distinct])
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])

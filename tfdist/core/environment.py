@@ -163,6 +163,16 @@ def batch_system(environment: Mapping[str, str] | None = None) -> str:
     return next((system for variable, system in _BATCH_SYSTEMS.items() if variable in environment), "")
 
 
+# Variables in which Kubernetes' MPI operator (pkg/controller/mpi_job_controller.go), or a user, names the hostfile.
+_HOSTFILES = ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE", "OMPI_MCA_orte_default_hostfile")
+
+
+def hostfile(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """Return the variable that names a hostfile for the launcher, and the file; empty if there is none."""
+    environment = variables() if environment is None else environment
+    return next(((name, environment[name]) for name in _HOSTFILES if environment.get(name)), ("", ""))
+
+
 def set_default(variable: str, value: str) -> bool:
     """Set a variable for this process's libraries unless the user has set it. Return whether it was set here."""
     if variable in os.environ:

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import os
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,12 +15,17 @@ from tfdist.launch import host_check, launchers
 from tfdist.launch.hosts import Host, LaunchError, is_here
 from tfdist.launch.supervision import Ended, Signals, supervise
 
+_PAUSE_SECONDS = 3.0  # between two questions to hosts that come up
+_PROGRESS_SECONDS = 30.0
+
 
 class Attempts:
     """Starts a program.
 
     Args:
       options: options of the command line.
+      named: True if the user, not a batch system, has named the hosts.
+      start_seconds: time for hosts to come up, while they cannot be reached.
       command: the command that each rank runs.
       python: Python of the ranks.
       say: function that logs a line.
@@ -29,42 +35,71 @@ class Attempts:
     """
 
     def __init__(
-        self, options: argparse.Namespace, command: tuple[str, ...], python: str, say: Callable[[str], None]
+        self,
+        options: argparse.Namespace,
+        named: bool,
+        start_seconds: float,
+        command: tuple[str, ...],
+        python: str,
+        say: Callable[[str], None],
     ) -> None:
         self._options = options
+        self._start_seconds = start_seconds
         self._command = command
         self._say = say
         self._ssh = tuple(shlex.split(options.ssh))
-        self._handed_on = environment.exported_variables()
+        self._set = dict(options.export)
+        self._handed_on = environment.exported_variables() | self._set
         self._system = environment.batch_system()
         # A batch system's hosts need not be open to ssh, and it assigns the cores itself.
-        self._given = bool(self._system) and options.hosts is None
+        self._given = bool(self._system) and not named
         needs = host_check.needs_of(command, python, self._handed_on, environment.variables())
         self._here = host_check.facts_here(python, needs)
         self._launcher = launchers.find(self._here, python)
         # Open MPI passes addresses to its daemons: then this host's name need not resolve there.
-        named = self._launcher.family != "Open MPI" and "HYDRA_IFACE" not in environment.variables()
-        self._needs = dataclasses.replace(needs, named=named)
+        by_name = self._launcher.family != "Open MPI" and "HYDRA_IFACE" not in environment.variables()
+        self._needs = dataclasses.replace(needs, named=by_name)
         # Hosts that are not asked are assumed to be like this one.
         self._known: dict[str, Mapping[str, Any]] = {}
         if options.verbose:
             say(f"{self._here['mpi']} ({self._here['mpi_file']}), started by {self._launcher.path}")
             say(f"here: {_described(self._here)}")
 
-    def check(self, hosts: Sequence[str]) -> None:
-        """Check the hosts of the first attempt.
+    def check(self, machines: Sequence[Host]) -> None:
+        """Check the hosts of the first attempt. Wait for those that cannot be reached yet.
 
         Raises:
           LaunchError: a host cannot run ranks; a line for each problem.
         """
-        others = [name for name in hosts if not is_here(name)]
+        others = [host.name for host in machines if not is_here(host.name)]
         if not others or self._options.no_check or self._given:
             return
-        lines = [line for name in hosts if is_here(name) for line in self._problems_here(name)]
-        wrong = self._ask(others, self._needs, host_check.FIRST_ANSWER_SECONDS)
-        lines += [line for found in wrong.values() for line in found]
+        lines = [line for host in machines if is_here(host.name) for line in self._problems_here(host.name)]
+        begun, told = time.monotonic(), float("-inf")
+        late = others
+        while True:
+            wrong = self._ask(late, self._needs, host_check.FIRST_ANSWER_SECONDS)
+            found = [problem for of_host in wrong.values() for problem in of_host]
+            waited = time.monotonic() - begun
+            lasts = lines or not all(problem.passes for problem in found)
+            if not found or lasts or waited >= self._start_seconds:
+                break
+            if waited - told >= _PROGRESS_SECONDS or len(wrong) < len(late):
+                told = waited
+                self._say(
+                    f"waiting for {len(wrong)} of {len(others)} hosts, {self._start_seconds - waited:.0f} s at most: "
+                    f"{found[0].text.partition(';')[0]}"
+                )
+            late = list(wrong)
+            time.sleep(min(_PAUSE_SECONDS, self._start_seconds - waited))
+        lines += [problem.text for problem in found]
         if lines:
-            raise LaunchError("\ntfdist-run: ".join(lines))
+            waited_for = f" (waited {waited:.0f} s)" if waited >= self._start_seconds > 0 else ""
+            raise LaunchError("\ntfdist-run: ".join(lines) + waited_for)
+        if told >= 0:
+            self._say(f"all hosts answer after {waited:.0f} s")
+        for remark in host_check.remarks_on_speed({h.name: (self._facts(h.name), h.ranks) for h in machines}):
+            self._say(remark)
 
     def left_out(self, hosts: Sequence[str]) -> dict[str, list[str]]:
         """Check the hosts of the next attempt, and return the problems of those that cannot run ranks now."""
@@ -72,7 +107,8 @@ class Attempts:
             return {}
         others = [name for name in hosts if not is_here(name)]
         needs = dataclasses.replace(self._needs, versions=not self._options.no_check)
-        return self._ask(others, needs, host_check.LATER_ANSWER_SECONDS)
+        wrong = self._ask(others, needs, host_check.LATER_ANSWER_SECONDS)
+        return {host: [problem.text for problem in found] for host, found in wrong.items()}
 
     def line(self, machines: tuple[Host, ...], ranks: int, variables: Mapping[str, str]) -> list[str]:
         """Return the launcher's command line, and log it.
@@ -90,7 +126,7 @@ class Attempts:
             cores_each, crowded, reason = None, False, f"{self._system} shares the cores out"
         else:
             counted = machines or (Host("localhost", ranks),)
-            cores_each, crowded, reason = binding([(self._known.get(h.name, self._here), h.ranks) for h in counted])
+            cores_each, crowded, reason = binding([(self._facts(h.name), h.ranks) for h in counted])
         if self._options.no_bind:
             cores_each, reason = 0, ""
         plan = launchers.Plan(
@@ -100,8 +136,10 @@ class Attempts:
             cores_each=cores_each,
             crowded=crowded,
             prefix=not self._options.no_prefix,
-            variables={**environment.rank_defaults(), **variables},
-            exported_variables=tuple(self._handed_on) if others or self._system else (),
+            variables={**environment.rank_defaults(), **variables, **self._set},
+            exported_variables=tuple(n for n in self._handed_on if n not in self._set)
+            if others or self._system
+            else (),
             ssh=launchers.keep_alive(self._launcher, self._ssh) if others else self._ssh,
             root=os.geteuid() == 0,
         )
@@ -126,7 +164,9 @@ class Attempts:
         except OSError as error:
             raise LaunchError(f"{self._launcher.path}: cannot be started ({error.strerror})") from None
 
-    def _ask(self, others: Sequence[str], needs: host_check.Needs, seconds: float) -> dict[str, list[str]]:
+    def _ask(
+        self, others: Sequence[str], needs: host_check.Needs, seconds: float
+    ) -> dict[str, list[host_check.Problem]]:
         known, wrong = host_check.ask(others, self._here, needs, self._ssh or ("ssh",), seconds)
         if needs.versions:
             self._known |= known
@@ -136,7 +176,10 @@ class Attempts:
         return wrong
 
     def _problems_here(self, name: str) -> list[str]:
-        return list(host_check.problems(name, self._here, self._here, self._needs))
+        return [problem.text for problem in host_check.problems(name, self._here, self._here, self._needs)]
+
+    def _facts(self, name: str) -> Mapping[str, Any]:
+        return self._known.get(name, self._here)
 
 
 def binding(machines: Sequence[tuple[Mapping[str, Any], int]]) -> tuple[int, bool, str]:

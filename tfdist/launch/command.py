@@ -2,6 +2,7 @@
 
     tfdist-run -n 4 python script.py
     tfdist-run -H host1:2,host2:2 python script.py
+    tfdist-run --hostfile hosts.txt python script.py
     tfdist-run -n 4 script.py             with tfdist imported for it
     tfdist-run -n 4 -m package.module     the same for a module
     tfdist-run script.py                  in a Slurm job: on its hosts, as many ranks as the job has tasks
@@ -19,6 +20,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tfdist.core import environment
 from tfdist.launch import hosts, restarts, script
@@ -27,7 +29,8 @@ from tfdist.launch.hosts import Host, LaunchError
 from tfdist.launch.supervision import Ended, Signals
 from tfdist.processes import devices
 
-_USAGE_ERROR = 2
+_USAGE_ERROR, _INTERRUPTED = 2, 130
+_OPERATOR_SECONDS = 600.0  # for Kubernetes to start the pods, whose images may have to be pulled
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,12 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LaunchError as error:
         _say(str(error))
         return _USAGE_ERROR
+    except KeyboardInterrupt:  # before the start; later ``Signals`` forwards it
+        _say("interrupted before the start")
+        return _INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tfdist-run",
-        usage="tfdist-run [-n N] [-H host1:2,host2:2] [options] (COMMAND | script.py | -m MODULE) [arguments]",
+        usage="tfdist-run [-n N] [-H host1:2,host2:2 | --hostfile FILE] [options] "
+        "(COMMAND | script.py | -m MODULE) [arguments]",
         description="Start N ranks of a program with the mpirun that belongs to the MPI that mpi4py uses. "
         "A script.py or -m MODULE gets tfdist imported; any other command is run unchanged.",
         epilog="SIGINT, SIGTERM, SIGUSR1 and SIGHUP are forwarded to mpirun. (Open MPI's mpirun forwards only SIGUSR1 "
@@ -58,9 +65,30 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "-n", "-np", type=_ranks, metavar="N", help="ranks (default: from -H or the Slurm job; else one per GPU)"
+        "-n", "-np", type=_ranks, metavar="N", help="ranks (default: from the hosts or the Slurm job; else one per GPU)"
     )
     parser.add_argument("-H", "--hosts", metavar="HOSTS", help="hosts and their numbers of ranks: host1:2,host2:2")
+    parser.add_argument(
+        *("--hostfile", "-hostfile", "-f", "--machinefile", "-machinefile"),
+        metavar="FILE",
+        help="file with lines such as host1:2 (MPICH) or host1 slots=2 (Open MPI); default: that of Kubernetes' MPI "
+        "operator",
+    )
+    parser.add_argument(
+        "--start-timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="wait so long for hosts that cannot be reached yet (default: 0; for Kubernetes' MPI operator 600)",
+    )
+    parser.add_argument(
+        "-x",
+        dest="export",
+        type=_variable,
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="give the ranks this environment variable, with its value here or with VALUE",
+    )
     parser.add_argument("--no-bind", action="store_true", help="do not bind each rank to its share of the cores")
     parser.add_argument("--no-prefix", action="store_true", help="do not put the rank in front of each line")
     parser.add_argument("--no-check", action="store_true", help="do not check the hosts' versions first")
@@ -89,6 +117,21 @@ def _restarts(text: str) -> int:
     return _number(text, "restarts")
 
 
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds; it takes 0 or more")
+    return float(text)
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, given, value = text.partition("=")
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is no variable; it takes NAME or NAME=VALUE")
+    if not given and name not in environment.variables():
+        raise argparse.ArgumentTypeError(f"{name} is not set here; write {name}=VALUE, or leave -x {name} out")
+    return name, value if given else environment.variables()[name]
+
+
 def _number(text: str, what: str) -> int:
     if not re.fullmatch(r"[1-9]\d*", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of {what}; it takes 1 or more")
@@ -100,10 +143,11 @@ def _run(options: argparse.Namespace) -> int:
     if launched and launched.size != 1:
         raise LaunchError("mpirun or srun has started this already; start tfdist-run once, or the program without it")
     command, python = _command(options)
-    machines, ranks = _machines(options)
+    places = _places(options)
+    machines, ranks = places.machines, places.ranks
     policy = restarts.Policy.of(options.max_restarts, ranks, options.min_ranks)
-    attempts = Attempts(options, command, python, _say)
-    attempts.check([host.name for host in machines])
+    attempts = Attempts(options, bool(places.named), places.start_seconds, command, python, _say)
+    attempts.check(machines)
     if options.dry_run:
         attempts.line(machines, ranks, {})
         return 0
@@ -115,7 +159,7 @@ def _run(options: argparse.Namespace) -> int:
         told = {**named, "TFDIST_RESTARTS": str(restarted)} if policy.restarts else {}
         return attempts.run(attempts.line(machines, ranks, told), signals)
 
-    room = restarts.room(hosts.parse(options.hosts) if options.hosts else machines, machines)
+    room = restarts.room(places.named or machines, machines)
     return restarts.run(policy, machines, room, signals, start, attempts.left_out, _say)
 
 
@@ -143,24 +187,57 @@ def _command(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
     return tuple(words), os.path.abspath(found) if is_python else sys.executable
 
 
-def _machines(options: argparse.Namespace) -> tuple[tuple[Host, ...], int]:
-    """Return the hosts with their ranks (empty if none are named), and the number of ranks."""
-    if options.hosts is not None:
-        machines = hosts.shared_out(options.n, hosts.parse(options.hosts))
-        return machines, sum(host.ranks for host in machines)
+class _Places(NamedTuple):
+    """Where a job runs.
+
+    Attributes:
+      named: the hosts with their slots, as the user or the MPI operator has named them.
+      machines: hosts with their ranks; empty: this host, or the batch system chooses.
+      ranks: number of all ranks.
+      start_seconds: time for the hosts to come up.
+    """
+
+    named: tuple[Host, ...]
+    machines: tuple[Host, ...]
+    ranks: int
+    start_seconds: float
+
+
+def _places(options: argparse.Namespace) -> _Places:
+    named, start_seconds = _named_hosts(options)
+    if named:
+        machines = hosts.shared_out(options.n, named)
+        return _Places(named, machines, sum(host.ranks for host in machines), start_seconds)
     if options.n is not None:
-        return (), options.n
+        return _Places((), (), options.n, start_seconds)
     system = environment.batch_system()
     if system == "Slurm":
         machines, reason = hosts.slurm_hosts(environment.variables())
         ranks = sum(host.ranks for host in machines)
         _say(f"{ranks} rank{'s' * (ranks > 1)} on {len(machines)} of Slurm's hosts, {reason}; -n N changes this")
-        return machines, ranks
+        return _Places((), machines, ranks, start_seconds)
     if system:
         raise LaunchError("-n is missing: in a batch system's job give the number of ranks; write tfdist-run -n 4 …")
     gpus = devices.gpus_of_machine()
     _say(f"{gpus or 1} rank{'s' * (gpus > 1)}, {'one per GPU' if gpus else 'since there is no GPU'}; -n N changes this")
-    return (), gpus or 1
+    return _Places((), (), gpus or 1, start_seconds)
+
+
+def _named_hosts(options: argparse.Namespace) -> tuple[tuple[Host, ...], float]:
+    """Return the hosts that the user or the MPI operator has named, and the time for them to come up."""
+    seconds = options.start_timeout or 0.0
+    if options.hosts is not None and options.hostfile is not None:
+        raise LaunchError(f"-H {options.hosts} and --hostfile {options.hostfile}: both name hosts; give one of them")
+    if options.hosts is not None:
+        return hosts.parse(options.hosts), seconds
+    if options.hostfile is not None:
+        return hosts.read(options.hostfile), seconds
+    variable, file = environment.hostfile()
+    if not file or environment.batch_system():
+        return (), seconds
+    found = hosts.read(file)
+    _say(f"{len(found)} host{'s' * (len(found) > 1)} from {file} ({variable})")
+    return found, _OPERATOR_SECONDS if options.start_timeout is None else seconds
 
 
 def _say(text: str) -> None:

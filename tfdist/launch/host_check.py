@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfdist.launch import probe, script
 from tfdist.launch.hosts import LaunchError
@@ -25,7 +25,7 @@ from tfdist.launch.hosts import LaunchError
 FIRST_ANSWER_SECONDS = 60.0  # includes the start of Python from a cold network file system
 LATER_ANSWER_SECONDS = 20.0
 _SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
-_LEFT_OUT = "or leave {host} out of -H"
+_LEFT_OUT = "or leave {host} out"
 # Facts that must be the same on all machines, by the probe's names.
 _SAME = {
     "python": "Python",
@@ -35,37 +35,50 @@ _SAME = {
     "mpi4py": "mpi4py",
     "mpi": "MPI library",
 }
-# (pattern in ssh's output, its meaning, the remedy); the first match is taken.
+# (pattern in ssh's output, its meaning, the remedy, whether it may pass); the first match is taken.
 _SSH_SAYS = (
     (
         "IDENTIFICATION HAS CHANGED",
         "its host key has changed",
         "if the machine was installed anew: 'ssh-keygen -R {host}', then '{ssh} {host}' once by hand",
+        False,
     ),
     (
         "Host key verification failed",
         "its host key is not known here",
         "log in once by hand ('{ssh} {host}') and accept it, or 'ssh-keyscan {host} >> ~/.ssh/known_hosts'",
+        False,
     ),
     (
         "Could not resolve hostname",
         "this name does not resolve here",
-        "correct it in -H, or put it into /etc/hosts or DNS",
+        "correct it, or put it into /etc/hosts or DNS",
+        True,
     ),
-    ("Connection refused", "no ssh server listens there", "start sshd there"),
-    ("Permission denied", "it refuses this user's key", "'ssh-copy-id {host}'"),
+    ("Connection refused", "no ssh server listens there", "start sshd there", True),
+    ("Permission denied", "it refuses this user's key", "'ssh-copy-id {host}'", False),
     (
         r"No route to host|Network is unreachable|timed out",
         "there is no way to it",
         "look whether it is on and its network is up",
+        True,
     ),
 )
 # Any remote shell can start this sh, which runs the lines that it reads, until one of them starts Python.
 _REMOTE = """exec sh -c 'while IFS= read -r line; do eval "$line"; done'"""
 _SSH_FAILED = 255
+_ENOUGH_MEMORY = 0.75  # smaller differences are seldom noticed
+_NAMED = 3  # names of hosts in a remark
 _NO_COMMAND = 127
 # Variables with names of network interfaces, which libfabric, UCX, Hydra and Open MPI read.
 _INTERFACES = ("FI_TCP_IFACE", "FI_SOCKETS_IFACE", "UCX_NET_DEVICES", "HYDRA_IFACE", "OMPI_MCA_btl_tcp_if_include")
+
+
+class Problem(NamedTuple):
+    """A problem of a machine: a line with the remedy, and whether it may pass, as while the machine starts."""
+
+    text: str
+    passes: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +162,7 @@ def facts_here(python: str, needs: Needs | None = None) -> dict[str, Any]:
 
 def ask(
     hosts: Sequence[str], here: Mapping[str, Any], needs: Needs, ssh: Sequence[str], seconds: float
-) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]]]:
+) -> tuple[dict[str, dict[str, Any]], dict[str, list[Problem]]]:
     """Ask other machines for their facts, all at once.
 
     Args:
@@ -160,13 +173,13 @@ def ask(
       seconds: time for each answer.
 
     Returns:
-      The facts of machines that can run ranks, by name; and the problems of each other machine, one line each.
+      The facts of machines that can run ranks, by name; and the problems of each other machine.
     """
     addresses = {host: address for host in hosts if (address := _address(host))}
 
-    def ask_one(host: str) -> dict[str, Any] | str:
+    def ask_one(host: str) -> dict[str, Any] | Problem:
         if addresses.get(host, "").startswith("127."):
-            return (
+            return Problem(
                 f"{host}: is {addresses[host]} here, which is this machine itself; correct /etc/hosts or DNS, or write "
                 "localhost"
             )
@@ -177,14 +190,14 @@ def ask(
             text = _start_of(needs.python, needs.variables) + _probe(_questions(needs, peers))
             answer = _ask([*ssh, *_SSH_OPTIONS, host, _REMOTE], text, seconds)
         if isinstance(answer, str):
-            return f"{host}: {answer}; {_by_hand(host, ssh)}"
+            return Problem(f"{host}: {answer}; {_by_hand(host, ssh)}", passes=True)
         code, facts, said = answer
-        return f"{host}: {_silence(host, code, said, needs.python, ssh)}" if facts is None else facts
+        return _silence(host, code, said, needs.python, ssh) if facts is None else facts
 
     with ThreadPoolExecutor(max_workers=min(64, max(1, len(hosts)))) as pool:
         answers = dict(zip(hosts, pool.map(ask_one, hosts), strict=True))
-    known = {host: answer for host, answer in answers.items() if not isinstance(answer, str)}
-    wrong = {host: [answer] for host, answer in answers.items() if isinstance(answer, str)}
+    known = {host: answer for host, answer in answers.items() if not isinstance(answer, Problem)}
+    wrong = {host: [answer] for host, answer in answers.items() if isinstance(answer, Problem)}
     silent = set(wrong)
     for host, facts in known.items() if needs.versions else ():
         found = list(problems(host, facts, here, needs, silent=silent))
@@ -197,8 +210,8 @@ def ask(
 
 def problems(
     host: str, facts: Mapping[str, Any], here: Mapping[str, Any], needs: Needs, silent: Collection[str] = ()
-) -> Iterator[str]:
-    """Yield the problems of a machine, each as a line with its remedy.
+) -> Iterator[Problem]:
+    """Yield the problems of a machine.
 
     Args:
       host: name of the machine.
@@ -208,41 +221,78 @@ def problems(
       silent: machines that have not answered; a missing way to them is no problem of this machine.
     """
     if not facts["folder"]:
-        yield f"{host}: {needs.folder} is not there; start where all machines have the same folder, or make it there"
+        yield Problem(
+            f"{host}: {needs.folder} is not there; start where all machines have the same folder, or make it there"
+        )
     if here["program"] and not facts["program"]:
-        yield f"{host}: {needs.program} is not there; copy it, or put it into a folder that all share"
+        yield Problem(f"{host}: {needs.program} is not there; copy it, or put it into a folder that all share")
     elif facts["program"] != here["program"]:
-        yield f"{host}: {needs.program} is not the same there as here; copy it, or put it into a folder that all share"
+        yield Problem(
+            f"{host}: {needs.program} is not the same there as here; copy it, or put it into a folder that all share"
+        )
     if here["module"] and not facts["module"]:
-        yield f"{host}: {needs.python} finds no module {needs.module} there; install it, or set PYTHONPATH here"
+        yield Problem(
+            f"{host}: {needs.python} finds no module {needs.module} there; install it, or set PYTHONPATH here"
+        )
     different = [
         f"{shown} {facts[name] or _none(facts)} (here: {here[name]})"
         for name, shown in _SAME.items()
         if facts[name] != here[name]
     ]
     if different:
-        yield f"{host}: {needs.python} has {', '.join(different)} there; install the same versions on all machines"
+        has = ", ".join(different)
+        yield Problem(f"{host}: {needs.python} has {has} there; install the same versions on all machines")
     for folder, reason in facts["full"].items():
-        yield f"{host}: nothing can be written to {folder} ({reason}); delete something there"
+        yield Problem(f"{host}: nothing can be written to {folder} ({reason}); delete something there")
     for name, variable in needs.interfaces.items():
         if name not in facts["interfaces"]:
             has = ", ".join(facts["interfaces"])
-            yield f"{host}: has no network interface {name} ({variable}), but {has}; name one that all machines have"
+            yield Problem(
+                f"{host}: has no network interface {name} ({variable}), but {has}; name one that all machines have"
+            )
     for name, addresses in facts["names"].items():
         if not addresses:
-            yield (
+            yield Problem(
                 f"{host}: does not know the name {name}, by which its ranks are to find this machine; put it into "
-                "/etc/hosts or DNS there"
+                "/etc/hosts or DNS there",
+                passes=True,
             )
         elif facts["network"] != here["network"] and (addresses[0].startswith("127.") or addresses[0] == "::1"):
-            yield (
+            yield Problem(
                 f"{host}: takes {name} for itself ({addresses[0]}), and its ranks would look for this machine there; "
                 f"give {name} this machine's address in its /etc/hosts"
             )
     for name, reason in facts["unreachable"].items():
         if name not in silent:
             way = "look at routes and firewalls: ranks connect on any port"
-            yield f"{host}: there is no way to {name} ({reason}); {way}"
+            yield Problem(f"{host}: there is no way to {name} ({reason}); {way}", passes=True)
+
+
+def remarks_on_speed(machines: Mapping[str, tuple[Mapping[str, Any], int]]) -> Iterator[str]:
+    """Yield differences between machines that cost speed: each step waits for the slowest rank.
+
+    Args:
+      machines: facts and number of ranks of each machine, by name.
+    """
+    shown = {
+        "processors": {name: facts["processor"] for name, (facts, _) in machines.items()},
+        "cores for each rank": {name: round(facts["cores"] / ranks, 1) for name, (facts, ranks) in machines.items()},
+        "GPUs": {name: ", ".join(facts["gpus"]) or "none" for name, (facts, _) in machines.items()},
+    }
+    memory = {name: facts["memory_gib"] / ranks for name, (facts, ranks) in machines.items()}
+    if min(memory.values()) < _ENOUGH_MEMORY * max(memory.values()):
+        shown["GiB of memory for each rank"] = {name: round(gib, 1) for name, gib in memory.items()}
+    for what, values in shown.items():
+        groups: dict[Any, list[str]] = {}
+        for name, value in values.items():
+            groups.setdefault(value, []).append(name)
+        if len(groups) > 1:
+            told = "; ".join(f"{_some(names)}: {value}" for value, names in groups.items())
+            yield f"the hosts have different {what} ({told}). Every step waits for the slowest rank"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= _NAMED else f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
 
 
 def _none(facts: Mapping[str, Any]) -> str:
@@ -254,19 +304,22 @@ def _questions(needs: Needs, peers: Mapping[str, str]) -> str:
     return json.dumps({**files, "hosts": [socket.gethostname()] if needs.named else [], "peers": peers})
 
 
-def _silence(host: str, code: int, said: Sequence[str], python: str, ssh: Sequence[str]) -> str:
-    """Return the reason why there are no facts, and the remedy."""
+def _silence(host: str, code: int, said: Sequence[str], python: str, ssh: Sequence[str]) -> Problem:
+    """Return the problem of a machine that gave no facts."""
     text = "\n".join(said)
     last = said[-1] if said else "it said nothing"
     if code == _NO_COMMAND:
-        return f"{python} is not there ({last}); install the same environment under this path on all machines"
+        return Problem(
+            f"{host}: {python} is not there ({last}); install the same environment under this path on all machines"
+        )
     if code == _SSH_FAILED:
-        for pattern, what, remedy in _SSH_SAYS:
+        for pattern, what, remedy, passes in _SSH_SAYS:
             if re.search(pattern, text):
                 words = {"host": host, "ssh": shlex.join(ssh)}
-                return f"cannot be reached: {what} ({last}); {remedy.format(**words)}, {_LEFT_OUT.format(**words)}"
-        return f"cannot be reached ({last}); {_by_hand(host, ssh)}"
-    return f"{python} does not run there (exit code {code}: {last}); {_by_hand(host, ssh)}"
+                remedies = f"{remedy.format(**words)}, {_LEFT_OUT.format(**words)}"
+                return Problem(f"{host}: cannot be reached: {what} ({last}); {remedies}", passes)
+        return Problem(f"{host}: cannot be reached ({last}); {_by_hand(host, ssh)}", passes=True)
+    return Problem(f"{host}: {python} does not run there (exit code {code}: {last}); {_by_hand(host, ssh)}")
 
 
 def _by_hand(host: str, ssh: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 _HERE = {"localhost", "127.0.0.1", "::1"}
@@ -22,6 +23,12 @@ class Host(NamedTuple):
     ranks: int
 
 
+_NAME = r"[\w.-]+|\[[\w:]+\]"
+_SLOTS = r"[1-9]\d*"
+# Words of a hostfile that change nothing here: limits and bindings, which tfdist-run sets itself.
+_WITHOUT_EFFECT = {"max_slots", "max-slots", "binding", "map"}
+
+
 def parse(text: str) -> tuple[Host, ...]:
     """Return the hosts of ``host1:2,host2:2``.
 
@@ -30,7 +37,7 @@ def parse(text: str) -> tuple[Host, ...]:
     """
     hosts = []
     for entry in text.split(","):
-        match = re.fullmatch(r"([\w.-]+|\[[\w:]+\])(?::([1-9]\d*))?", entry.strip())
+        match = re.fullmatch(rf"({_NAME})(?::({_SLOTS}))?", entry.strip())
         if not match:
             raise LaunchError(f"-H {text}: {entry!r} is not a host; write host or host:ranks, with commas between")
         hosts.append(Host(match.group(1), int(match.group(2) or 0)))
@@ -39,6 +46,51 @@ def parse(text: str) -> tuple[Host, ...]:
         if names.count(name) > 1:
             raise LaunchError(f"-H {text}: {name} stands there twice; add its ranks up, as in {name}:2")
     return tuple(hosts)
+
+
+def read(file: str) -> tuple[Host, ...]:
+    """Return the hosts of a hostfile.
+
+    A line is a host in MPICH's form (``host:2``), in Open MPI's (``host slots=2``), or a name alone. A host may have
+    several lines, whose slots are added up; a line without a number is then one slot. ``#`` begins a comment.
+
+    Raises:
+      LaunchError: the file cannot be read, has no host, or has a line of another form.
+    """
+    try:
+        lines = Path(file).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise LaunchError(f"{file}: this hostfile cannot be read ({reason}); give the path of a text file") from None
+    found: dict[str, list[int]] = {}
+    for number, line in enumerate(lines, 1):
+        words = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
+        if words:
+            host = _of_line(words, f"{file}, line {number}: {line.strip()!r}")
+            found.setdefault(host.name, []).append(host.ranks)
+    if not found:
+        raise LaunchError(f"{file}: this hostfile has no host; write a line for each host, such as host1:2")
+    return tuple(
+        Host(name, slots[0] if len(slots) == 1 else sum(max(1, count) for count in slots))
+        for name, slots in found.items()
+    )
+
+
+def _of_line(words: Sequence[str], place: str) -> Host:
+    match = re.fullmatch(rf"({_NAME})(?::({_SLOTS}))?", words[0])
+    slots = int(match.group(2) or 0) if match else 0
+    for word in words[1:]:
+        name, _, value = word.partition("=")
+        if name == "slots" and re.fullmatch(_SLOTS, value):
+            slots = int(value)
+        elif name not in _WITHOUT_EFFECT:
+            match = None
+    if not match:
+        raise LaunchError(
+            f"{place} is no line of a hostfile; write host:2 or host slots=2. User and port of a host belong into "
+            "~/.ssh/config"
+        )
+    return Host(match.group(1), slots)
 
 
 def shared_out(ranks: int | None, hosts: Sequence[Host]) -> tuple[Host, ...]:
@@ -62,7 +114,7 @@ def shared_out(ranks: int | None, hosts: Sequence[Host]) -> tuple[Host, ...]:
     left = total if ranks is None else ranks
     if left > total:
         raise LaunchError(
-            f"-n {left}: -H has room for {total} ranks only; give its hosts more, as in {slots[0].name}:8"
+            f"-n {left}: the hosts have room for {total} ranks only; give them more, as in {slots[0].name}:8"
         )
     filled = []
     for slot in slots:

@@ -59,6 +59,9 @@ def main(questions: str = "{}") -> None:
         "prefix": sys.prefix,
         "cores": len(_cores()),
         "all_cores": len(os.sched_getaffinity(0)) == os.sysconf("SC_NPROCESSORS_ONLN"),
+        "processor": _processor(),
+        "memory_gib": _memory_gib(),
+        "gpus": _gpus(),
         "folder": os.path.isdir(folder),
         "program": _digest(asked.get("program", "")),
         "module": _has(asked.get("module", ""), modules),
@@ -190,3 +193,33 @@ def _cores() -> set[str]:
         except OSError:
             cores.add(str(cpu))
     return cores
+
+
+def _processor() -> str:
+    """Return the processor's model."""
+    found = re.search(r"^(?:model name|Model|cpu)\s*:\s*(.*)", _text("/proc/cpuinfo"), re.MULTILINE)
+    return found.group(1).strip() if found else platform.machine()
+
+
+def _memory_gib() -> float:
+    """Return the memory of this machine, or of this container if it has less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        if (limit := _text(file).strip()).isdecimal():
+            total = min(total, int(limit))
+    return total / 2**30
+
+
+def _gpus() -> list[str]:
+    """Return the models of the NVIDIA GPUs, in the order of their numbers."""
+    folder = "/proc/driver/nvidia/gpus"
+    files = [f"{folder}/{name}/information" for name in sorted(os.listdir(folder))] if os.path.isdir(folder) else []
+    found = [re.search(r"^Model:\s*(.*)", _text(file), re.MULTILINE) for file in files]
+    return [model.group(1).strip() if model else "unknown" for model in found]
+
+
+def _text(file: str) -> str:
+    try:
+        return Path(file).read_text(errors="replace")
+    except OSError:
+        return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import pkgutil  # runpy imports it, which must happen before a test empties the path
 import re
 import secrets
 import subprocess
@@ -139,7 +140,7 @@ def test_what_is_missing_there_is_told(tmp_path: Path, folder: str, python: str,
     ssh = program(tmp_path / "ssh", SSH)
     here = host_check.facts_here(sys.executable, Needs(sys.executable, str(tmp_path)))
     _, wrong = host_check.ask(["far"], here, Needs(python, str(tmp_path / folder)), [ssh], 60)
-    assert re.match(said, wrong["far"][0]), wrong
+    assert re.match(said, wrong["far"][0].text), wrong
 
 
 def rank(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -174,6 +175,7 @@ def test_a_rank_imports_what_python_would(tmp_path: Path) -> None:
 def test_a_checkout_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint(sys.path[-1])")
     begun: list[str] = []
+    assert pkgutil
     monkeypatch.setattr(sys, "path", ["", "/usr/lib"])
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

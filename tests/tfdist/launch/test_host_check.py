@@ -23,7 +23,7 @@ HERE = {
 
 
 def said(needs: Needs = NEEDS, silent: tuple[str, ...] = (), **facts: Any) -> list[str]:
-    return list(problems("far", {**HERE, "network": "there", **facts}, HERE, needs, silent))
+    return [p.text for p in problems("far", {**HERE, "network": "there", **facts}, HERE, needs, silent)]
 
 
 def test_a_host_that_is_like_this_one_has_no_problems() -> None:
@@ -92,7 +92,7 @@ exit {code}
         (
             255,
             "kex_exchange_identification: read",
-            r"cannot be reached \(kex_exchange.*by hand, or leave far out of -H",
+            r"cannot be reached \(kex_exchange.*by hand, or leave far out",
         ),
         (127, "env: '/env/bin/python': No such file or directory", "/env/bin/python is not there"),
         (1, "", r"/env/bin/python does not run there \(exit code 1: it said nothing\)"),
@@ -106,7 +106,57 @@ def test_what_ssh_says(tmp_path: Path, code: int, words: str, expected: str) -> 
         needs = dataclasses.replace(NEEDS, versions=versions)
         known, wrong = host_check.ask(["far"], HERE, needs, [str(ssh)], 20)
         assert known == {} and len(wrong["far"]) == 1
-        assert re.search(f"far: .*{expected}", wrong["far"][0]), wrong
+        assert re.search(f"far: .*{expected}", wrong["far"][0].text), wrong
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "passes"),
+    [
+        (255, "ssh: Could not resolve hostname far: Name or service not known", True),
+        (255, "ssh: connect to host far port 22: Connection refused", True),
+        (255, "kex_exchange_identification: Connection closed by remote host", True),
+        (255, "root@far: Permission denied (publickey).", False),
+        (255, "Host key verification failed.", False),
+        (127, "env: '/env/bin/python': No such file or directory", False),
+    ],
+)
+def test_which_problems_may_pass(tmp_path: Path, code: int, words: str, passes: bool) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(SSH.format(words=words, code=code))
+    ssh.chmod(0o755)
+    _, wrong = host_check.ask(["far"], HERE, NEEDS, [str(ssh)], 20)
+    assert [problem.passes for problem in wrong["far"]] == [passes]
+
+
+def test_problems_of_a_machine_that_starts_may_pass() -> None:
+    facts = {**HERE, "network": "there", "names": {"me": []}, "unreachable": {"c": "timed out"}, "numpy": "1"}
+    assert [(p.text.split()[1], p.passes) for p in problems("far", facts, HERE, NEEDS)] == [
+        ("/env/bin/python", False),
+        ("does", True),
+        ("there", True),
+    ]
+
+
+def machine(**facts: Any) -> dict[str, Any]:
+    return {"processor": "A", "cores": 8, "memory_gib": 64.0, "gpus": [], **facts}
+
+
+def test_differences_that_cost_speed_are_told() -> None:
+    def told(**machines: tuple[dict[str, Any], int]) -> list[str]:
+        return list(host_check.remarks_on_speed(machines))
+
+    assert told(a=(machine(), 4), b=(machine(memory_gib=60.0), 4)) == []
+    assert told(a=(machine(), 4)) == []
+    cores, memory = told(a=(machine(), 4), b=(machine(), 2))
+    assert "different cores for each rank (a: 2.0; b: 4.0)" in cores and "the slowest rank" in cores
+    assert "different GiB of memory for each rank (a: 16.0; b: 32.0)" in memory
+    assert (
+        "different processors (a, c: A; b: B)"
+        in told(a=(machine(), 4), b=(machine(processor="B"), 4), c=(machine(), 4))[0]
+    )
+    assert "different GPUs (a: none; b: H100, H100)" in told(a=(machine(), 2), b=(machine(gpus=["H100"] * 2), 2))[0]
+    many = {f"n{number}": (machine(processor="B" * (number > 5)), 4) for number in range(8)}
+    assert "(n0, n1, n2 and 3 more: ; n6, n7: B)" in told(**many)[0]
 
 
 def test_no_answer_in_time(tmp_path: Path) -> None:
@@ -114,7 +164,7 @@ def test_no_answer_in_time(tmp_path: Path) -> None:
     ssh.write_text("#!/bin/sh\nexec sleep 60\n")
     ssh.chmod(0o755)
     _, wrong = host_check.ask(["far"], HERE, NEEDS, [str(ssh)], 0.2)
-    assert wrong["far"][0].startswith("far: no answer in 0.2 s; try ")
+    assert wrong["far"][0].text.startswith("far: no answer in 0.2 s; try ")
 
 
 def test_this_machine() -> None:

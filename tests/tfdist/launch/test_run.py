@@ -205,13 +205,111 @@ def test_open_mpi_s_tags_and_a_long_line() -> None:
         (["-n", "2", "-m"], "no module is named"),
         (["-n", "2", "absent.py"], "absent.py: there is no such file"),
         (["-n", "2", "no-such-command"], "no-such-command: there is no such command on PATH"),
-        (["-n", "3", "-H", "localhost:2", "python"], "-H has room for 2"),
+        (["-n", "3", "-H", "localhost:2", "python"], "the hosts have room for 2"),
+        (["-H", "a", "--hostfile", "b", "python"], "both name hosts; give one of them"),
+        (["--hostfile", "/absent", "python"], "/absent: this hostfile cannot be read (No such file or directory)"),
+        (["--start-timeout", "soon", "python"], "'soon' is not a number of seconds"),
+        (["-x", "ABSENT_HERE", "-n", "1", "python"], "ABSENT_HERE is not set here; write ABSENT_HERE=VALUE"),
+        (["-x", "A B=1", "-n", "1", "python"], "'A B=1' is no variable"),
     ],
 )
 def test_usage(arguments: list[str], said: str) -> None:
     finished = tfdist_run(*arguments)
     assert finished.code == 2
     assert said in finished.errors
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a:2\nb:1\n", [("a", 2), ("b", 1)]),
+        ("# MPICH's form\n\na:2 binding=rr  # comment\n  b\n", [("a", 2), ("b", 0)]),
+        ("a slots=2 max_slots=4\nb slots = 3\n", [("a", 2), ("b", 3)]),
+        ("a\nb\na\n", [("a", 2), ("b", 0)]),
+        ("a slots=2\na slots=1\n", [("a", 3)]),
+        ("10.0.0.1:4\n[fe80::1]:2\n", [("10.0.0.1", 4), ("[fe80::1]", 2)]),
+        (
+            "pi-worker-0.pi.default.svc slots=1\npi-worker-1.pi.default.svc slots=1\n",
+            [("pi-worker-0.pi.default.svc", 1), ("pi-worker-1.pi.default.svc", 1)],
+        ),
+        ("pi-worker-0.pi.default.svc:2\r\n", [("pi-worker-0.pi.default.svc", 2)]),
+    ],
+)
+def test_hostfiles(tmp_path: Path, text: str, expected: list[tuple[str, int]]) -> None:
+    (tmp_path / "hosts").write_bytes(text.encode())
+    assert [tuple(host) for host in hosts.read(str(tmp_path / "hosts"))] == expected
+
+
+@pytest.mark.parametrize("line", ["a:0", "a slots=x", "a user=me", "a b", "a,b", "a:2:3", "slots=2"])
+def test_lines_that_are_no_host(tmp_path: Path, line: str) -> None:
+    (tmp_path / "hosts").write_text(f"# two\n{line}\n")
+    with pytest.raises(LaunchError, match=r"hosts, line 2: .* is no line of a hostfile; write host:2"):
+        hosts.read(str(tmp_path / "hosts"))
+
+
+def test_hostfiles_without_hosts(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("# none\n")
+    with pytest.raises(LaunchError, match="hosts: this hostfile has no host"):
+        hosts.read(str(tmp_path / "hosts"))
+    (tmp_path / "hosts").write_bytes(b"\xff\xfe")
+    with pytest.raises(LaunchError, match="cannot be read .it is no text"):
+        hosts.read(str(tmp_path / "hosts"))
+
+
+LATE = """#!/bin/bash
+while [ "$1" = -o ]; do shift 2; done
+echo "$1" >> {folder}/asked
+if [ $(grep -c "$1" {folder}/asked) -lt {times} ]; then
+    echo "ssh: Could not resolve hostname $1: Name or service not known" >&2; exit 255
+fi
+bash -c "$2"
+"""
+
+
+@pytest.mark.parametrize("way", ["hostfile", "operator", "gives up"])
+def test_hosts_that_come_late_are_waited_for(tmp_path: Path, way: str) -> None:
+    ssh, file = tmp_path / "ssh", tmp_path / "hosts"
+    ssh.write_text(LATE.format(folder=tmp_path, times=99 if way == "gives up" else 3))
+    ssh.chmod(0o755)
+    file.write_text("worker-0.job.default.svc:1\nlocalhost:1\n")
+    options = {"operator": [], "hostfile": ["-f", str(file), "--start-timeout", "60"]}.get(
+        way, ["-f", str(file), "--start-timeout", "4"]
+    )
+    variable = {"OMPI_MCA_orte_default_hostfile": str(file)} if way == "operator" else {}
+    command = ["--dry-run", "--ssh", str(ssh), *options, "python", "-V"]
+    finished = tfdist_run(*command, environment=variable)
+    assert (
+        f"waiting for 1 of 1 hosts, {dict(operator=600, hostfile=60).get(way, 4)} s at most: worker-0"
+        in finished.errors
+    )
+    if way == "gives up":
+        assert finished.code == 2
+        assert re.search(
+            r"worker-0\S+ cannot be reached: this name does not resolve .*\(waited \d+ s\)", finished.errors
+        )
+    else:
+        assert finished.code == 0, finished.errors
+        assert "all hosts answer after" in finished.errors
+        assert "worker-0.job.default.svc:1,localhost:1" in finished.errors.splitlines()[-1]
+    asked = (tmp_path / "asked").read_text().split()
+    assert 2 <= len(asked) <= 3
+
+
+def test_a_problem_that_stays_is_told_at_once(tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\necho 'me@far: Permission denied (publickey).' >&2\nexit 255\n")
+    ssh.chmod(0o755)
+    finished = tfdist_run("--start-timeout", "60", "--ssh", str(ssh), "-H", "far,localhost", "python", "-V")
+    assert finished.code == 2 and finished.seconds < 30
+    assert "waiting" not in finished.errors and "ssh-copy-id far" in finished.errors
+
+
+def test_variables_for_the_ranks() -> None:
+    program = "import os; print(os.environ['A'], os.environ['DDL_OPTIONS'])"
+    variables = ["-x", "A=1 = one", "-x", "DDL_OPTIONS"]
+    options = {"DDL_OPTIONS": "-mode p -dbg_level 2"}
+    finished = tfdist_run("-n", "2", *variables, "python", "-c", program, environment=options)
+    assert sorted(finished.output.splitlines()) == [f"[{rank}] 1 = one -mode p -dbg_level 2" for rank in range(2)]
 
 
 def test_inside_a_job_and_in_a_batch_system(
@@ -280,7 +378,7 @@ esac
     refused = on("localhost:1,far:1,old:1,like:1")
     assert refused.code == 2
     far, old = refused.errors.splitlines()[-2:]
-    assert "far: cannot be reached" in far and "Connection timed out" in far and "leave far out of -H" in far
+    assert "far: cannot be reached" in far and "Connection timed out" in far and "leave far out" in far
     assert re.search(r"tfdist-run: old: .*TensorFlow 2.1 \(here: 2\.\d+.*\) there; install the same versions", old)
     accepted = on("localhost:1,like:1")
     assert accepted.code == 0, accepted.errors
