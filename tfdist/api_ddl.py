@@ -7,6 +7,7 @@ applies them, the ranks exchange them once, and the optimizer applies them uncha
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -14,8 +15,10 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from tfdist.compat.graphs import control_flow, is_symbolic
-from tfdist.core.ddl_options import understand
+from tfdist.core import ddl_options
+from tfdist.core.log import announce, set_log_level
 from tfdist.core.reduce_ops import Op
+from tfdist.core.settings import IN_THE_GRAPH
 from tfdist.graph import function_state
 from tfdist.graph.markers import times
 from tfdist.graph.tensor_collectives import TensorCollectives
@@ -33,13 +36,14 @@ _world = _job.world
 
 
 def init(options: str = "") -> None:
-    """Check DDL's options, as the import does with the environment variable ``DDL_OPTIONS``.
+    """Apply DDL's options, as the import does with the environment variable ``DDL_OPTIONS``.
 
     The ranks are connected already when tfdist is imported. The number of ranks in ``-mode`` is compared with that of
-    the job. All other options have no effect, which rank 0 logs once.
+    the job, and its letter chooses an engine unless gradients were exchanged before. ``-dbg_level`` sets the log
+    level, and ``-dump_iter`` the steps of a table of waits. Other options have no effect, which rank 0 logs once.
 
     Args:
-      options: such as ``-mode r:4x1``.
+      options: such as ``-mode p:4x1 -dump_iter 100``; the same on all ranks.
 
     Raises:
       TypeError: ``options`` is not a string.
@@ -53,7 +57,18 @@ def init(options: str = "") -> None:
             f"ddl.init(options={options!r}) on rank {_world.rank}: options are a string such as '-mode r:4x1', or are "
             "left out"
         )
-    understand(options, "ddl.init", _world.size)
+    ddl_options.tell(options, ddl_options.INIT, _world.size)
+    before = _job.switches.settings
+    settings = ddl_options.applied(before, options, ddl_options.INIT, a_gpu_each=False)
+    late = _job.engines.choice is not None or {before.engine, settings.engine} & {*IN_THE_GRAPH}
+    if settings.engine != before.engine and late:
+        announce(
+            f"ddl.init: {options}: too late for the engine {settings.engine}. Set DDL_OPTIONS before tfdist is imported"
+        )
+        settings = dataclasses.replace(settings, engine=before.engine)
+    _job.switches.settings = settings
+    if settings.log_level != before.log_level:
+        set_log_level(settings.log_level)
 
 
 def num_hosts() -> int:

@@ -13,15 +13,22 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tfdist.compat import versions
 from tfdist.core import ddl_options
-from tfdist.core.environment import Launch, begun_before, launch, mark, parent_rank, variables
-from tfdist.core.log import announce, occupy_standard_streams, set_log_prefix, write_last_message
+from tfdist.core.environment import Launch, begun_before, launch, mark, parent_rank
+from tfdist.core.log import (
+    announce,
+    debug,
+    occupy_standard_streams,
+    set_log_level,
+    set_log_prefix,
+    write_last_message,
+)
 from tfdist.core.settings import IN_THE_GRAPH, Settings, SettingsError
 from tfdist.engine.autotune import Engines
 from tfdist.graph.job import Job, Switches
 from tfdist.mpi.connect import connect
 from tfdist.processes import devices, exit_code, watchdog
 from tfdist.transport import agreement
-from tfdist.transport.interfaces import SetupError
+from tfdist.transport.interfaces import SetupError, World
 
 if TYPE_CHECKING:
     from tfdist.hooks.install import Hooks
@@ -191,13 +198,16 @@ def process() -> Process:
     set_log_prefix(world.rank if parent is None else parent)
     if parent is not None and multiprocessing.current_process().name.rpartition("-")[2] in _FIRST_CHILDREN:
         announce(_CHILD.format(os.getpid(), parent))
+    if parent is None:  # a child process inherits the ranks' environment, in which DDL_OPTIONS is meant for the ranks
+        settings = _with_ddl_options(world, settings)
+    if "log_level" in settings.origins:
+        set_log_level(settings.log_level)
+    debug(f"{world.topology}; {world.description()}")
     switches = Switches(settings.between_machines() if len(world.topology.nodes) > 1 else settings)
     if world.size > 1 or settings.affects_one_process:
         foreign = [f"{', '.join(settings.foreign)}: no settings of tfdist, without effect"] if settings.foreign else []
         for line in (*foreign, *settings.without_effect(len(world.topology.nodes))):
             announce(line)
-    if parent is None:  # a child process inherits the ranks' environment, in which DDL_OPTIONS is meant for the ranks
-        ddl_options.understand(variables().get("DDL_OPTIONS", ""), "DDL_OPTIONS", world.size)
     engines = Engines(world, lambda: switches.settings)
     begun = Process(Job(world, engines, switches))
     try:
@@ -205,6 +215,17 @@ def process() -> Process:
     except (SettingsError, SetupError) as error:
         _refuse(error, started)
     return begun
+
+
+def _with_ddl_options(world: World, settings: Settings) -> Settings:
+    """Return the settings with what ``DDL_OPTIONS`` chooses. Collective: all ranks, whose options are the same."""
+    if not settings.ddl_options:
+        return settings
+    a_gpu_each = devices.a_gpu_each(world.local_size) if world.size > 1 else False
+    if world.size > 1:
+        a_gpu_each = all(world.control.all_gather_object(a_gpu_each, "the comparison of GPUs"))
+    ddl_options.tell(settings.ddl_options, ddl_options.IMPORT, world.size)
+    return ddl_options.applied(settings, settings.ddl_options, ddl_options.IMPORT, a_gpu_each)
 
 
 def _install(begun: Process) -> None:

@@ -222,6 +222,13 @@ _LAUNCHES = (
         more=_ADDING + _SPARSE,
     ),
     Launch(
+        "each exchange compared",
+        3,
+        _of("reference_check", "right"),
+        settings=(("TFDIST_NODE_SIZE", "2"), ("TFDIST_CHECK", "1")),
+        more=(*_ADDING, *_SPARSE, "cases_law.", "cases_reference_check."),
+    ),
+    Launch(
         "TensorFlow's collectives, 2",
         2,
         (

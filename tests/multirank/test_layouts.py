@@ -5,4 +5,5 @@ from __future__ import annotations
 from tests.multirank.each_case import test_case  # noqa: F401 (a test for each case of these launches)
 
 COLLECTIVES = ("TensorFlow's collectives, 2", "TensorFlow's collectives, 3")
-LAUNCHES = ("two nodes of two", "nodes of two and one", "nodes of three and two", "through MPI alone", *COLLECTIVES)
+NODES = ("two nodes of two", "nodes of two and one", "nodes of three and two", "each exchange compared")
+LAUNCHES = (*NODES, "through MPI alone", *COLLECTIVES)

@@ -13,6 +13,8 @@ import sys
 import time
 from typing import Any
 
+TRACE = 5  # below logging.DEBUG
+LEVELS = {"error": logging.ERROR, "info": logging.INFO, "debug": logging.DEBUG, "trace": TRACE}
 _LOGGER = logging.getLogger("tfdist")
 _OF_ALL_RANKS = logging.getLogger("tfdist.job")
 _OUTPUT_SECONDS = 0.2  # for the launcher to forward a message before it ends the ranks
@@ -48,6 +50,26 @@ def occupy_standard_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest free number: this one
+
+
+def set_log_level(level: str) -> None:
+    """Set the level of the logger: a key of ``LEVELS``."""
+    _LOGGER.setLevel(LEVELS[level])
+
+
+def traces() -> bool:
+    """Return whether each rank logs each exchange."""
+    return _LOGGER.isEnabledFor(TRACE)
+
+
+def trace(message: str) -> None:
+    """Log a line of this rank at the most detailed level."""
+    _LOGGER.log(TRACE, "%s", message)
+
+
+def debug(message: str) -> None:
+    """Log a line of the job for those who look for a fault: only rank 0 writes it."""
+    _OF_ALL_RANKS.debug("%s", message)
 
 
 def log(message: str) -> None:

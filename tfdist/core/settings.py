@@ -9,6 +9,7 @@ from typing import Any
 
 from tfdist.core import exclusions
 from tfdist.core.environment import variables
+from tfdist.core.log import LEVELS
 from tfdist.core.suggestions import meant, normalised
 from tfdist.core.wires.table import FORMATS
 
@@ -171,8 +172,13 @@ class Settings:
         "off", ("off", "warn", "stop", "rewind"), "action if gradients are not finite or keep growing; rewind: nmt"
     )
     check: str = _setting(
-        "auto", _when, "off | auto | a whole number from 1 on", "how often the ranks' variables are compared"
+        "auto",
+        _when,
+        "off | auto | a whole number from 1 on",
+        "how often the ranks' variables are compared; a number: exchanges are compared with float64 sums, too",
     )
+    log_level: str = _choice("info", tuple(LEVELS), "what is logged; trace: each exchange of each rank")
+    wait_table: int = _setting(0, _count, "a whole number", "steps after which waits are logged as a table; 0: never")
     timeline: str = _setting("", str, "a file name", "Chrome trace of waits, copies and reductions, written at exit")
     trace_folder: str = _setting("", str, "a folder", "for flight recorders, which are kept after a failure")
     stall_seconds: float = _seconds(60.0, "wait after which the missing ranks are logged")
@@ -182,6 +188,7 @@ class Settings:
     node_size: int = _handshake(0, _count, "a whole number", "ranks taken for one node (tests); 0: as the machines are")
     job: str = _handshake("", str, "a name", "name of this job, the same in each attempt")
     restarts: int = _handshake(0, _count, "a whole number", "earlier attempts of this job")
+    ddl_options: str = _setting("", str, "options", "options of IBM's DDL", handshake=True, variable="DDL_OPTIONS")
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
     foreign: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
@@ -203,8 +210,11 @@ class Settings:
     @classmethod
     def _written(cls, name: str) -> str:
         """Return the spelling of a setting or a part in the environment."""
-        of, part = (cls.fields()[name].metadata.get(key, "") for key in ("of", "part"))
-        return f"{_PREFIX}{of.upper()}=...:{part}=" if of else _PREFIX + name.upper()
+        metadata = cls.fields()[name].metadata
+        if of := metadata.get("of"):
+            return f"{_PREFIX}{of.upper()}=...:{metadata['part']}="
+        variable: str = metadata.get("variable", _PREFIX + name.upper())
+        return variable
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -219,7 +229,7 @@ class Settings:
             name, _, text = entry.partition("=")
             found[name] = (text, f"{_OPTIONS}: {name}", _OPTIONS)
         fields = cls.fields()
-        names, foreign = {_PREFIX + n.upper(): n for n, f in fields.items() if "of" not in f.metadata}, []
+        names, foreign = {cls._written(n): n for n, f in fields.items() if "of" not in f.metadata}, []
         parts = {_PREFIX + n.upper(): cls._written(n) for n, f in fields.items() if "of" in f.metadata}
         for variable, text in environment.items():
             if variable in names:
@@ -252,6 +262,11 @@ class Settings:
             )
         texts = {name: (str(value), f"tfdist.configure: {name}") for name, value in values.items()}
         return self._with(texts, dict.fromkeys(values, CONFIGURE))
+
+    def with_values(self, values: Mapping[str, str], origin: str) -> Settings:
+        """Return a copy with other values, as texts by the settings' names; ``origin`` is their source."""
+        texts = {name: (text, f"{origin}: {name}") for name, text in values.items()}
+        return self._with(texts, dict.fromkeys(values, origin))
 
     def _with(self, texts: Mapping[str, tuple[str, str]], origins: Mapping[str, str]) -> Settings:
         fields = self.fields()
@@ -307,8 +322,13 @@ class Settings:
                 raise SettingsError(exclusion.told(self._named("sync"), self._named(name)))
 
     def _named(self, name: str) -> str:
-        shown = name if "of" in self.fields()[name].metadata else _PREFIX + name.upper()
+        shown = name if "of" in self.fields()[name].metadata else self._written(name)
         return f"{shown} is {getattr(self, name)!r}"
+
+    @property
+    def exchange_check(self) -> int:
+        """Number of steps after which exchanges are compared with sums in float64; 0: never."""
+        return int(self.check) if self.check.isdecimal() else 0
 
     @property
     def not_each_step(self) -> str:
@@ -332,6 +352,11 @@ class Settings:
         told = []
         if self.compression == "int8" and machines == 1:
             told.append(f"{self._named('compression')}: without effect on one machine, where float32 costs no more")
+        if self.exchange_check and self.engine in IN_THE_GRAPH:
+            told.append(
+                f"{self._named('check')}: compares variables, and only exchanges that pass the host, as "
+                f"{self._named('engine')}"
+            )
         if self.sync == "gradients" and (idle := sorted(n for n in self.origins if n.startswith("block_"))):
             names = ", ".join(map(self._named, idle))
             told.append(f"{names}: without effect, as {self._named('sync')} (bmuf and average have blocks)")
@@ -355,7 +380,7 @@ CONFIGURABLE = (
     *("block_steps", "block_momentum", "block_learning_rate", "block_nesterov", "block_state", "block_warmup"),
 )
 # Settings that may differ between the ranks.
-_OWN = {"stall_seconds", "stall_abort_seconds", "stall_alone_seconds", "timeline", "trace_folder"}
+_OWN = {"log_level", "stall_seconds", "stall_abort_seconds", "stall_alone_seconds", "timeline", "trace_folder"}
 
 
 def settings_difference(ranks: Sequence[Settings]) -> str:

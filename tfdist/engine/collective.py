@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from tfdist.core.flight_recorder import Recorder
+from tfdist.core.log import trace
 from tfdist.engine._exchange_thread import Worker
 from tfdist.engine.engines import Choice
 from tfdist.engine.exchange import Exchange
+from tfdist.engine.wait_table import WaitTable
 from tfdist.transport.interfaces import Channel, DisagreementError, Group, PeerError
 
 _OVERWRITTEN = 1
@@ -78,6 +81,9 @@ class Collective:
         this object.
       number: number among the collectives that groups of these ranks have opened; the same on all ranks.
       step: number of the step, from 1.
+      check_every: number of steps after which results are compared with sums in float64; 0: never.
+      traced: True if each exchange is logged.
+      wait_table: table of waits to which this rank's times are added; None: there is none.
       worker: thread that carries out the exchanges, if there are several.
     """
 
@@ -113,8 +119,12 @@ class Collective:
         self.checks: dict[Hashable, Any] = {}
         self.number = 0
         self.step = 0
+        self.check_every = 0
+        self.traced = False
+        self.wait_table: WaitTable | None = None
         self.worker = Worker(name)
         self._everybody = list(range(group.size))
+        self._waited = 0.0
         self._failure: BaseException | None = None
         self._broken = threading.Event()
         self._contexts: list[_ExchangeContext] = []
@@ -148,7 +158,9 @@ class Collective:
         own |= (_ENDS_EPOCH if self.ends_epoch.mine else 0) | (_ASKS if self.asks else 0)
         own |= self.times_set % _SET_COUNTS * _SET_AT
         own |= 0 if number else self.note << _FLAG_BITS
+        begun = time.perf_counter()
         flags = self.channel.arrive(f"{self.name}, step {self.step}, {what}", own, size_bytes)
+        self._waited = time.perf_counter() - begun
         if number == 0:
             self._hear(own, flags)
 
@@ -178,17 +190,38 @@ class Collective:
         """Carry out one exchange. After a failure every further call raises the same error."""
         if self._failure:
             raise self._failure
+        begun = time.perf_counter()
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # infinities are values, as in TensorFlow
                 self.exchanges[number].communicate(self._contexts[number])
             assert self.channel is not None
             self.channel.done()
+            self._measured(number, time.perf_counter() - begun)
         except BaseException as error:
             self._failure = error
             self._broken.set()
             if isinstance(error, PeerError) and self.channel is not None:
                 self.channel.give_up(error)
             raise
+
+    def _measured(self, number: int, seconds: float) -> None:
+        """Log the time of an exchange, and add it to the table of waits, if wanted."""
+        if self.traced:
+            trace(
+                f"rank {self.group.ranks[self.group.rank]}: {self.name}, step {self.step}, "
+                f"{self.exchanges[number].what}: {1e3 * seconds:.2f} ms, {1e3 * self._waited:.2f} of it waiting"
+            )
+        if self.wait_table is not None and self.channel is not None:
+            self.wait_table.waited(self._waited)
+            self.wait_table.exchanged(seconds)
+            if number == len(self.exchanges) - 1:
+                self.wait_table.end_step(self.step, self.channel, self.described())
+
+    def described(self) -> str:
+        """Return the number of exchanges, and the engines, as text."""
+        engines = dict.fromkeys(str(getattr(exchange, "engine", "rows")) for exchange in self.exchanges)
+        count = len(self.exchanges)
+        return f"{count} exchange{'s' * (count > 1)} a step ({', '.join(engines)})"
 
 
 def _close(channel: Channel, worker: Worker, broken: threading.Event) -> None:
@@ -214,6 +247,11 @@ class _ExchangeContext:
     @property
     def contributes(self) -> bool:
         return self.channel.rank in self.present
+
+    @property
+    def checks(self) -> bool:
+        collective = self._collective
+        return bool(collective.check_every) and collective.step % collective.check_every == 0
 
     @property
     def key(self) -> int:

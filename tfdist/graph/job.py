@@ -11,10 +11,12 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from tfdist.core.flight_recorder import Recorder
+from tfdist.core.log import debug, traces
 from tfdist.core.settings import CONFIGURE, Settings
 from tfdist.engine.autotune import Engines
 from tfdist.engine.collective import Collective, StopRequest
 from tfdist.engine.sparse_rows import SparseMode
+from tfdist.engine.wait_table import WaitTable
 from tfdist.graph.data_comparison import DataComparison
 from tfdist.graph.failures import Failures
 from tfdist.transport import agreement
@@ -273,6 +275,15 @@ class Job:
                     collective.stop, collective.ends_epoch = self.stop, self.ends_epoch
                 tuned = collective.everyone and collective.tuned
                 collective.open(self.engines.choose() if tuned else self.engines.current)
+                self._observe(collective)
+
+    def _observe(self, collective: Collective) -> None:
+        """Have a collective checked, measured and logged, as the settings say."""
+        settings = self.switches.settings
+        collective.check_every, collective.traced = settings.exchange_check, traces()
+        if settings.wait_table and collective.averages and collective.everyone:
+            collective.wait_table = WaitTable(settings.wait_table, collective.name, self.world.rank)
+        debug(f"{collective.name}: {collective.described()}")
 
 
 @contextlib.contextmanager

@@ -48,6 +48,12 @@ def listed(visible: str | None, gpus: int) -> list[str]:
     return [str(i) for i in range(gpus)] if visible is None else [d for d in visible.split(",") if d]
 
 
+def a_gpu_each(local_size: int) -> bool:
+    """Return whether this machine has a GPU for each of its ranks, as CUDA_VISIBLE_DEVICES lists them."""
+    gpus = gpus_of_machine()
+    return 0 < local_size <= min(gpus, len(listed(environment.variables().get("CUDA_VISIBLE_DEVICES"), gpus)))
+
+
 def threads_of(own: frozenset[int], all_ranks: Sequence[frozenset[int]]) -> int:
     """Return this rank's number of threads: each of its cores is divided by the number of ranks that may use it."""
     return max(1, math.floor(sum(1 / sum(core in cores for cores in all_ranks) for core in own) + 1e-9))
