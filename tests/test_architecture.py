@@ -18,7 +18,7 @@ MODULES = {
 # From bottom to top: the modules of a line may import modules of the lines before it, and of their own package.
 ROOMS = {
     "tfdist": "compat core, processes, transport, mpi engine, graph, variables, training, updates, hooks, start, "
-    "api api_collectives api_ddl api_updates schedules ddl_keras extend, __init__, keras __main__ horovod",
+    "api api_collectives api_ddl api_updates schedules ddl_keras extend, __init__, keras horovod doctor, __main__",
     "tfdist.horovod": "named, _state, process_sets, _tensors ops compression sync_batch_norm, functions, "
     "collectives rank_ops basics _reduction, optimizers elastic timeline, mpi_ops, __init__, keras",
     "nmt": "core, text demo, model, reporting scoring, checkpoints search, train, options, runs, "
@@ -127,3 +127,32 @@ def test_modules_say_what_they_are(name: str) -> None:
     text = MODULES[name].read_text()
     assert ast.get_docstring(ast.parse(text))
     assert name.rpartition(".")[2] not in {"utils", "helpers", "common", "misc", "base"}
+
+
+# What only Linux has. These modules have another answer elsewhere; all others ask tfdist.core.system.
+LINUX = re.compile(
+    r"/proc/|/dev/shm|sched_\w+|prctl|pidfd_open|memfd_create|process_vm_\w+|posix_fallocate|/sys/(?:fs|devices)/.*"
+)
+ASKS_LINUX = {
+    *("tfdist.core.system", "tfdist.processes.process_state", "tfdist.processes.launcher_watch"),
+    *("tfdist.processes.mapped_memory", "tfdist.processes.process_memory", "tfdist.processes.devices"),
+    *("tfdist.launch.probe", "tfdist.processes.absent_ranks", "tfdist.processes.watchdog_process"),  # run by themselves
+    "tfdist.mpi._neighbours",  # names a call in a message
+    *("nmt.core.lock", "nmt.core.parallel", "nmt.runs.tfdist_ranks"),
+}
+
+
+def test_linux_is_asked_in_few_places() -> None:
+    found = set()
+    for name, path in MODULES.items():
+        tree = ast.parse(path.read_text())
+        docstrings = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(tree):
+            text = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", "")
+            if isinstance(text, str) and id(node) not in docstrings and LINUX.match(text):
+                found.add(name)
+    assert found <= ASKS_LINUX, found - ASKS_LINUX

@@ -131,7 +131,9 @@ class Processes:
         self.configure(mixed_precision=products)
 
     def take_cores(self) -> None:
-        """Pin this process to its cores (see `share_of_cores`). Call it before the first session."""
+        """Pin this process to its cores (see `share_of_cores`), if the system can. Call it before the first session."""
+        if not hasattr(os, "sched_setaffinity"):
+            return
         usable, all_cores = os.sched_getaffinity(0), set(range(os.cpu_count() or 1))
         os.sched_setaffinity(0, share_of_cores(usable, all_cores, tfdist.local_rank(), tfdist.local_size()))
 

@@ -470,19 +470,6 @@ def test_a_killed_rank_leaves_what_it_did_last(tmp_path: Path, setting: str) -> 
     assert "    busy (" in told.output
 
 
-@pytest.mark.long("test_readme.py runs the command")
-def test_the_report(tmp_path: Path) -> None:
-    finished = mpirun(2, ["-m", "tfdist"], 60, {"TFDIST_OPTIONS": "bucket_mb=5"})
-    assert finished.code == 0, finished
-    for words in (
-        "2 ranks on one node",
-        "TFDIST_BUCKET_MB",
-        "TFDIST_OPTIONS",
-        "all collectives give the right results",
-    ):
-        assert words in finished.output, finished.output
-
-
 KERAS = """
 import keras, numpy as np, tfdist
 rank = tfdist.rank()

@@ -70,7 +70,7 @@ def session_config(config: Any, rank: int, nccl: bool) -> Any:
 
 def _threads() -> int:
     """Return a number of threads for a server: some wait for other ranks while others answer them."""
-    return len(os.sched_getaffinity(0)) + 4
+    return (os.cpu_count() or 1) + 4
 
 
 def all_reduce(tensor: tf.Tensor, size: int, group_key: int, key: tf.Tensor, nccl: bool) -> tf.Tensor:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from tfdist.core.program_line import stacks
+from tfdist.core.system import reserve
 
 Span = Callable[[str, str], contextlib.AbstractContextManager[None]]
 
@@ -239,7 +240,7 @@ class _File:
         except OSError:
             return None
         try:
-            os.posix_fallocate(descriptor, 0, _at(events - 1, events) + RECORD.size)
+            reserve(descriptor, 0, _at(events - 1, events) + RECORD.size)
         except OSError:
             os.close(descriptor)
             os.unlink(path)

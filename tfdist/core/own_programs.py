@@ -10,6 +10,8 @@ import os
 import sys
 
 LAUNCHER = "tfdist-run"
+# Modules that startup files of Python have imported before tfdist: an import of tfdist loads this module first.
+LOADED_BEFORE = frozenset(sys.modules)
 _PACKAGE = "tfdist"
 
 

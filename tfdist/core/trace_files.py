@@ -13,12 +13,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from tfdist.core.flight_recorder import FORMAT, HEAD_BYTES, LAST, FlightRecorder
 from tfdist.core.log import log
 from tfdist.core.settings import Settings
+from tfdist.core.system import machine_identifier, runs
 
 TIMELINE_EVENTS = 50_000  # a timeline keeps the last ones: 12 MB
 _PROGRAM = 200  # characters kept of a command line, which take up to 12 bytes each
@@ -26,7 +26,6 @@ _FOLDER, _FILE = re.compile("tfdist-[0-9a-f]{8}"), re.compile("rank-[0-9]+")
 _DAY_SECONDS = 86_400
 _KEPT_DAYS, _EMPTY_KEPT_DAYS = 7, 1
 _CLEANING_SECONDS = 0.5  # then the removal stops; the next job removes the rest
-_BOOT = Path("/proc/sys/kernel/random/boot_id")  # processes with the same boot ID have the same clock
 
 
 def job_name() -> str:
@@ -101,7 +100,7 @@ def _lives(head: bytes) -> bool:
     """Return whether the process of a file may still exist, or the file is not a flight recorder's."""
     try:
         found: dict[str, Any] = json.loads(head)
-        return found["format"] != FORMAT or (found["machine"] == _machine() and os.path.exists(f"/proc/{found['pid']}"))
+        return found["format"] != FORMAT or (found["machine"] == machine_identifier() and runs(found["pid"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         return True
 
@@ -130,17 +129,10 @@ def flight_recorder(settings: Settings, rank: int, size: int, folder: str) -> Fl
       folder: the job's folder, see ``new_folder``; empty: no file is written.
     """
     program = " ".join(sys.argv)[:_PROGRAM]
-    head = {"rank": rank, "size": size, "host": platform.node(), "machine": _machine(), "program": program}
+    head = {"rank": rank, "size": size, "host": platform.node(), "machine": machine_identifier(), "program": program}
     if settings.timeline:
         path = timeline_file(settings.timeline, rank)
         with contextlib.suppress(OSError):
             os.unlink(path)  # left by a failed job
         return FlightRecorder(path, timeline_file(settings.timeline, "*"), head, TIMELINE_EVENTS, detailed=True)
     return FlightRecorder(os.path.join(folder, f"rank-{rank}") if folder else "", folder, head, LAST)
-
-
-def _machine() -> str:
-    try:
-        return _BOOT.read_text().strip()
-    except OSError:
-        return platform.node()

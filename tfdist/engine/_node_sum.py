@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -19,6 +18,7 @@ import numpy as np
 
 from tfdist.core import reduce_ops
 from tfdist.core.settings import Settings
+from tfdist.core.system import processors
 from tfdist.engine import _layout
 from tfdist.engine._buffers import BUFFERS
 from tfdist.engine.engines import AllReduceContext, Bucket, Lost
@@ -42,7 +42,7 @@ def workers(world: World, settings: Settings) -> Sequence[int]:
         return [int(float(settings.workers))]
     if len(world.topology.nodes) > 1:
         return [1]
-    cores = world.control.all_gather_object(frozenset(os.sched_getaffinity(0)), "the comparison of their cores")
+    cores = world.control.all_gather_object(processors(), "the comparison of their cores")
     least = min(threads_of(own, cores) for own in cores)
     return [count for count in _WORKERS if count <= least]
 

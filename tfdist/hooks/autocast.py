@@ -13,13 +13,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import gen_linalg_ops, gen_math_ops, gen_nn_ops
 from tensorflow.python.util import _pywrap_util_port  # no public name tells whether oneDNN is on
 
+from tfdist.core.system import processor_flags
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
@@ -99,9 +99,5 @@ def _computes(half: tf.DType) -> bool:
     """Return whether a device of this process computes products of this dtype fast."""
     if tf.config.get_visible_devices("GPU"):
         return True
-    try:
-        flags = set(Path("/proc/cpuinfo").read_text().split())
-    except OSError:
-        flags = set()
     # Only oneDNN is fast: Eigen converts each number.
-    return half == tf.bfloat16 and bool(_BF16_FLAGS & flags) and bool(_pywrap_util_port.IsMklEnabled())
+    return half == tf.bfloat16 and bool(_BF16_FLAGS & processor_flags()) and bool(_pywrap_util_port.IsMklEnabled())

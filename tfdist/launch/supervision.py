@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
 import os
 import selectors
 import signal
@@ -12,10 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+from tfdist.core import system
 from tfdist.launch._rank_prefix import Lines
 from tfdist.processes.absent_ranks import AbsentRanks
 
@@ -28,7 +28,6 @@ _NAP_SECONDS = 0.1
 _LOOK_SECONDS = 1.0  # between checks for ranks that wait in vain
 _CHILDLESS_SECONDS = 10.0
 _ABORT_SECONDS = 20.0  # for an aborted job to end
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _BLOCK_BYTES = 1 << 16
 
 
@@ -66,13 +65,6 @@ def supervise(
     if lines is None and (lost or aborted):
         through = {2: Plain()}
     pipes = dict.fromkeys(through, subprocess.PIPE)
-    libc = ctypes.CDLL(None)
-
-    def end_with_parent() -> None:
-        # A killed tfdist-run leaves no job behind. The signal comes once for each thread of tfdist-run, and at the
-        # second one Open MPI's mpirun ends without its ranks. So no thread reads the streams.
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
     # In a new session the terminal's Ctrl-C does not arrive a second time. There the launcher cannot read the terminal
     # either: it would get an error, or be stopped.
     process = subprocess.Popen(
@@ -81,7 +73,9 @@ def supervise(
         stdout=pipes.get(1),
         stderr=pipes.get(2),
         start_new_session=True,
-        preexec_fn=end_with_parent,
+        # A killed tfdist-run leaves no job behind. The signal comes once for each thread of tfdist-run, and at the
+        # second one Open MPI's mpirun ends without its ranks. So no thread reads the streams.
+        preexec_fn=functools.partial(system.end_with_parent, signal.SIGTERM),
     )
     signals.begin(process)
     with Streams({1: process.stdout, 2: process.stderr}, through, {2: (loss, abort)}) as streams:
@@ -113,7 +107,7 @@ def _wait(process: subprocess.Popen[Any], streams: Streams, abort: Watch, ends_w
         ending = terminated or abort.since
         if ending is not None and now - ending > _ABORT_SECONDS:
             sys.stderr.write("tfdist-run: the job was aborted, but mpirun does not end: it is killed\n")
-            _kill_session(process.pid)
+            system.kill_session(process.pid)
             process.wait()
             return 1
         if not ends_with_children:
@@ -124,9 +118,8 @@ def _wait(process: subprocess.Popen[Any], streams: Streams, abort: Watch, ends_w
                 sys.stderr.write(f"tfdist-run: {words}: the job is ended; see the output of that rank above\n")
                 process.terminate()
                 terminated = now
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-                begun, last = True, now
+        if system.children(process.pid):
+            begun, last = True, now
         if begun and now - last > _CHILDLESS_SECONDS:
             sys.stderr.write("tfdist-run: all ranks have ended, but mpirun waits for a machine that is gone\n")
             process.kill()
@@ -185,20 +178,11 @@ class Signals:
             return
         now = time.monotonic()
         if now - self._interrupted < _SECOND_INTERRUPT_SECONDS and self._killer is None:
-            self._killer = threading.Timer(_KILL_SECONDS, _kill_session, [self._process.pid])
+            # Open MPI's ranks belong to mpirun's session and would outlive mpirun; MPICH's ranks notice its end.
+            self._killer = threading.Timer(_KILL_SECONDS, system.kill_session, [self._process.pid])
             self._killer.daemon = True
             self._killer.start()
         self._interrupted = now
-
-
-def _kill_session(leader: int) -> None:
-    # Open MPI's ranks belong to mpirun's session and would outlive mpirun; MPICH's ranks notice that it is gone.
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):
-                pid = int(entry.name)
-                if os.getsid(pid) == leader:
-                    os.kill(pid, signal.SIGKILL)
 
 
 class Plain:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 import zlib
@@ -15,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from tfdist.core.reduce_ops import Op
+from tfdist.core.system import yield_processor
 from tfdist.core.topology import Shard
 from tfdist.core.wires.format import Wire
 from tfdist.mpi._messages import Messages
@@ -251,7 +251,7 @@ class _Driven:
         while not self._request.Test():
             if time.monotonic() > self._stop:
                 return False
-            os.sched_yield()
+            yield_processor()
         return True
 
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from tfdist.core.system import mapped_files
 from tfdist.processes.process_memory import ProcessMemory, address, allow_siblings
 
 _SECRET_NUMBERS = 2
@@ -66,7 +65,7 @@ def _failure(told: np.ndarray, index: int) -> int:
 def disable_neighbour_reads() -> None:
     """Have MPI send through shared memory instead of reading another rank's memory, in libraries that can."""
     # (Before the first large message. In libraries without this variable the look-up of its index fails.)
-    files = re.findall(r"(/\S*/libmpi\w*\.so\S*)", Path("/proc/self/maps").read_text(errors="replace"))
+    files = mapped_files(r"/\S*/libmpi\w*\.so\S*")
     if not files:
         return
     library = ctypes.CDLL(files[0])

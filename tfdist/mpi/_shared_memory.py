@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from tfdist.core.alignment import aligned
+from tfdist.core.system import SHARED_MEMORY, mapped_files
 
 # Name of a rank's shared memory in MPICH, which stays behind unless the rank reaches MPI_Finalize.
-_NAMED = re.compile(r" (/dev/shm/mpich_shm_\S+)$", re.MULTILINE)
+_NAMED = rf"{SHARED_MEMORY}/mpich_shm_\S+"
 LINE_NUMBERS = 8
 LINE_BYTES = 8 * LINE_NUMBERS
 
@@ -111,6 +110,6 @@ class Segments:
 
 def take_names_off() -> None:
     """Unlink MPI's shared memory, which all ranks have mapped: so it is freed with its processes, however they end."""
-    for name in set(_NAMED.findall(Path("/proc/self/maps").read_text(errors="replace"))):
+    for name in set(mapped_files(_NAMED)):
         with contextlib.suppress(OSError):
             os.unlink(name)

@@ -23,6 +23,7 @@ import sys
 from tfdist.core import environment
 from tfdist.core.environment import Launch
 from tfdist.core.log import announce, set_log_prefix
+from tfdist.core.system import SHARED_MEMORY
 from tfdist.transport.interfaces import SetupError
 
 NETWORK_MODULE = "MPIR_CVAR_CH4_NETMOD"
@@ -30,7 +31,6 @@ TWO_LEVELS = "OMPI_MCA_coll_han_priority"
 UCX_DEBUGS = "UCX_DEBUG_SIGNO"
 UCX_WAYS = "UCX_TLS"
 CELLS, CELL_BYTES = "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS", "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_CELL_SIZE"
-SHARED_MEMORY = "/dev/shm"
 # Memory of MPICH 5.0.2 in KiB per rank: MPICH and UCX by default; MPICH by default; MPICH with (cells, bytes per cell).
 _USUAL_KB, _USUAL_OF_MPI_KB = 12_000, 1040
 _SMALLER = ((140, 16, 4096), (44, 4, 4096), (28, 2, 4096))

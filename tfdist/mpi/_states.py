@@ -15,7 +15,8 @@ from mpi4py import MPI
 
 from tfdist.core.flight_recorder import Recorder
 from tfdist.core.program_line import program_line
-from tfdist.mpi._windows import SHARED_MEMORY, shared_memory
+from tfdist.core.system import memory_folder
+from tfdist.mpi._windows import shared_memory
 from tfdist.processes.process_state import GONE, Process
 from tfdist.transport.calls import Call
 from tfdist.transport.interfaces import SetupError
@@ -52,7 +53,9 @@ class MpiStates:
         hosts = {name for name, _ in told}
         names = {rank: name if len(hosts) > 1 else "" for rank, (name, _) in enumerate(told)}
         machines = [ranks for _, ranks in told]
-        memory, reason = shared_memory(machine, LINE_BYTES, [SHARED_MEMORY, tempfile.gettempdir()])
+        memory, reason = shared_memory(
+            machine, LINE_BYTES, list(dict.fromkeys([memory_folder(), tempfile.gettempdir()]))
+        )
         if memory is None:
             raise SetupError(f"rank {comm.rank} on {platform.node()}: no memory that the ranks could share: {reason}")
         lines = dict(zip(machines[comm.rank], map(StateLine, memory), strict=True))

@@ -13,10 +13,10 @@ import numpy as np
 from mpi4py import MPI
 
 from tfdist.core.log import log
+from tfdist.core.system import memory_folder, reserve
 from tfdist.mpi._shared_memory import Segments
 from tfdist.transport.stall_detection import StallDetector
 
-SHARED_MEMORY = "/dev/shm"
 # A window is a file, which small channels share. If there is no space for the first size, the next size is tried.
 _WINDOW_BYTES = 16 << 20, 4 << 20, 1 << 20
 _SPARE_SHARE = 0.9  # usable share of the free space: other programs need some, too
@@ -69,7 +69,7 @@ def _first(ranks: Any, reason: str) -> str:
 def _reserve(path: str, start: int, size_bytes: int) -> None:
     file = os.open(path, os.O_RDWR)
     try:
-        os.posix_fallocate(file, start, size_bytes)
+        reserve(file, start, size_bytes)
     finally:
         os.close(file)
 
@@ -137,7 +137,7 @@ class Windows:
     def _allocate(self, size_bytes: int) -> tuple[Segments | None, str]:
         reason, memory = _first(self._everyone, self._obstacle(size_bytes * self._ranks_on_machine)), None
         if not reason:
-            memory, reason = shared_memory(self._node, size_bytes, [SHARED_MEMORY])
+            memory, reason = shared_memory(self._node, size_bytes, [memory_folder()])
             reason = _first(self._everyone, reason)
         if reason or memory is None:
             return None, reason
@@ -147,14 +147,15 @@ class Windows:
         return Segments(list(memory), self._node.rank, self._barrier.Sync), ""
 
     def _obstacle(self, size_bytes: int) -> str:
+        place = memory_folder()
         try:
-            status = os.statvfs(SHARED_MEMORY)
+            status = os.statvfs(place)
         except OSError as error:
-            return f"{SHARED_MEMORY}: {error.strerror}"
+            return f"{place}: {error.strerror}"
         free = status.f_bavail * status.f_frsize
         if size_bytes <= free * _SPARE_SHARE:
             return ""
         return (
-            f"{SHARED_MEMORY} has {free / 2**20:.1f} MiB free, a tenth of it for other programs, but "
+            f"{place} has {free / 2**20:.1f} MiB free, a tenth of it for other programs, but "
             f"{size_bytes / 2**20:.1f} MiB are needed (in a container: docker run --shm-size=1g)"
         )

@@ -7,7 +7,6 @@ start four times as many threads as there are cores. Settings of the user are no
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from tfdist.compat.devices import devices_are_known
 from tfdist.core import environment
 from tfdist.core.log import announce
+from tfdist.core.system import processors
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
@@ -89,7 +89,7 @@ def take_share(local_rank: int, local_size: int, affinities: Callable[[frozenset
         return gpu
 
     environment.overwrite("CUDA_VISIBLE_DEVICES", own_gpu)
-    own = frozenset(os.sched_getaffinity(0))
+    own = processors()
     threads = threads_of(own, affinities(own))
     if not gpus:
         # Read in tensorflow/core/common_runtime/local_device.cc, where a session's own setting comes first.

@@ -104,7 +104,7 @@ class MappedMemory:
           OSError: the memory does not exist, or this rank may not map it.
         """
         file, _, size_bytes = self._tables[index][NUMBERS * place : NUMBERS * (place + 1)].tolist()
-        return _mapped(self._pids[index], file, size_bytes)
+        return mapped(self._pids[index], file, size_bytes)
 
     def staged(self, index: int, place: int) -> np.ndarray:
         """Return another rank's staging memory, which is mapped once; see ``map``."""
@@ -143,14 +143,19 @@ def _failure(others: Sequence[tuple[int, int, bytes]]) -> str:
             return secret.decode()
         try:
             # A process in another container may have the same ID: the memory must contain what its rank has written.
-            if _mapped(pid, file, _SECRET_BYTES).tobytes() != secret:
+            if mapped(pid, file, _SECRET_BYTES).tobytes() != secret:
                 return f"process ID {pid} belongs to another process here"
         except OSError as error:
             return str(error)
     return ""
 
 
-def _mapped(pid: int, file: int, size_bytes: int) -> np.ndarray:
+def mapped(pid: int, file: int, size_bytes: int) -> np.ndarray:
+    """Map a file of a process, which has made it as ``Memory``: uint8 [size_bytes], until the array is gone.
+
+    Raises:
+      OSError: the memory does not exist, belongs to another program, or may not be mapped.
+    """
     path = f"/proc/{pid}/fd/{file}"
     # (A file of another container may be shorter than the mapping: a read behind its end would end this process.)
     if not os.readlink(path).startswith(f"/memfd:{_NAME}"):

@@ -39,7 +39,7 @@ class Process:
         try:
             fields = _fields(self.pid)
         except (FileNotFoundError, ProcessLookupError):
-            return GONE
+            return GONE if self.started else UNKNOWN
         except OSError:
             return UNKNOWN
         return _STATES.get(fields[_STATE], RUNS) if fields[_STARTED] == self.started else GONE

@@ -84,7 +84,7 @@ def _wait(pid: int) -> bool:
             quiet = quiet or words == ABORTS
             if not words:  # the rank's end of the pipe is closed
                 waiting.unregister(0)
-        if gone in found or (gone is None and _fields(pid)[_STATE] in "ZX"):
+        if gone in found or (gone is None and _is_gone(pid)):
             return quiet
 
 
@@ -93,6 +93,16 @@ def _named(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def _is_gone(pid: int) -> bool:
+    if os.path.exists("/proc/self/stat"):
+        return _fields(pid)[_STATE] in "ZX"
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return True
+    return False
 
 
 def _fields(pid: int) -> list[str]:
@@ -140,6 +150,8 @@ def _pipes(connection: int) -> set[tuple[int, int]]:
 
 def _end(outputs: set[tuple[int, int]], above: set[int]) -> None:
     """Kill all other processes that write to these outputs: the rank's children, which nobody needs any more."""
+    if not os.path.exists("/proc/self/stat"):
+        return
     holders = {int(name) for name in os.listdir("/proc") if name.isdigit() and _writes(name, outputs)}
     wrappers = holders & above  # shells that have started the rank: their other children do not belong to it
     for pid in holders - above - {os.getpid()}:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.log import write_last_message
 from tfdist.core.settings import Settings
+from tfdist.core.system import yield_processor
 from tfdist.processes.process_state import GONE
 from tfdist.transport._long_wait import LongWait, Request, WaitOptions
 from tfdist.transport.awake import RunningSeconds
@@ -294,7 +295,7 @@ class StallDetector:
                     long = long or LongWait(self, self._states, self._settings, request, manner)
                     long.look(waited)
                 if waited < _YIELDING_SECONDS:
-                    os.sched_yield()
+                    yield_processor()
                 else:
                     time.sleep(min(_LONGEST_NAP_SECONDS, _NAP_SHARE * waited))
             done = True

@@ -1,0 +1,109 @@
+"""The doctor's command: alone, as ranks, where the start fails, and in a process that is limited like a container."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch import ROOT, Finished, mpirun, run
+
+# Installs a filter (seccomp(2)) that refuses process_vm_readv and process_vm_writev of x86-64, and runs a command.
+FILTERED = """
+import ctypes, os, struct, sys
+code = b"".join(struct.pack("HBBI", *line) for line in (
+    (0x20, 0, 0, 0),            # the number of the call
+    (0x15, 2, 0, 310), (0x15, 1, 0, 311),
+    (0x06, 0, 0, 0x7FFF0000),   # allow
+    (0x06, 0, 0, 0x00050001),   # EPERM
+))
+memory = ctypes.create_string_buffer(code)
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(memory)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def doctor(*arguments: str, **variables: str) -> Finished:
+    return run([sys.executable, "-m", "tfdist", *arguments], 150, variables)
+
+
+def states(text: str) -> dict[str, str]:
+    """Return the state of each check."""
+    lines = [line for line in text.splitlines() if line.startswith(("OK ", "NOTE ", "FIX "))]
+    return {line[6:22].strip(): line.split()[0] for line in lines}
+
+
+def test_alone() -> None:
+    finished = doctor("scripts/examples/session.py")
+    assert finished.code == 0, finished
+    found = states(finished.output)
+    assert found["import order"] == found["MPI"] == found["two ranks"] == found["TensorFlow"] == "OK", finished.output
+    assert "TFDIST_BUCKET_MB" in finished.output
+
+
+def test_ranks() -> None:
+    finished = mpirun(2, ["-m", "tfdist"], 100, {"TFDIST_OPTIONS": "bucket_mb=5"})
+    assert finished.code == 0, finished
+    found = states(finished.output)
+    assert found["self-test"] == found["clocks"] == found["versions"] == found["ranks"] == "OK", finished.output
+    for words in ("2 ranks on one node", "TFDIST_BUCKET_MB", "TFDIST_OPTIONS", "measured, ms"):
+        assert words in finished.output, finished.output
+    assert finished.output.count("MPICH") + finished.output.count("Open MPI") == 1, "a line is printed once"
+
+
+def test_what_must_be_mended_is_told_without_a_traceback(tmp_path: Path) -> None:
+    """The checks run where the import of tfdist would fail."""
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('broken')")
+    for variables, what, told in (
+        ({"TFDIST_BUKET_MB": "3"}, "settings", "is TFDIST_BUCKET_MB meant?"),
+        ({"KERAS_BACKEND": "jax"}, "settings", "KERAS_BACKEND=tensorflow"),
+        ({"MPI4PY_LIBMPI": "/nowhere/libmpi.so"}, "MPI", "pip install 'tfdist[mpich]'"),
+        ({"PYTHONPATH": f"{tmp_path}:{ROOT}"}, "two ranks", "TensorFlow cannot be imported (broken)"),
+    ):
+        finished = doctor(**variables)
+        assert finished.code == 1 and "Traceback" not in finished.errors, finished
+        assert states(finished.output)[what] == "FIX" and told in finished.output, finished.output
+
+
+def test_a_reader_that_has_enough() -> None:
+    line = f"{sys.executable} -m tfdist | head -1"
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.stdout.startswith("OK") and done.stdout.count("\n") == 1
+    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr, done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can make such limits")
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the filter has x86-64's numbers")
+def test_limits_of_a_container(tmp_path: Path) -> None:
+    """Own users and processes, no ptrace, 64 MB of /dev/shm, no home: a job runs, and the doctor tells the remedies."""
+    (tmp_path / "filtered.py").write_text(FILTERED)
+    (tmp_path / "train.py").write_text(
+        "import tensorflow as tf, tfdist\n"
+        "weight = tf.Variable(float(tfdist.rank()))\n"
+        "with tf.GradientTape() as tape:\n    loss = weight * (tfdist.rank() + 1.0)\n"
+        "tf.keras.optimizers.SGD(1.0).apply_gradients([(tape.gradient(loss, weight), weight)])\n"
+        "import os\nos.write(1, f'weight {weight.numpy()}\\n'.encode())\n"
+    )
+    commands = f"python -m tfdist; echo code $?; mpirun -n 2 python {tmp_path}/train.py; echo code $?"
+    inside = (
+        "mount -t tmpfs -o size=64m tmpfs /dev/shm && unset HOME && export HOME && "
+        f"exec {sys.executable} {tmp_path}/filtered.py sh -c '{commands}'"
+    )
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", inside],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    found = states(done.stdout)
+    assert done.stdout.count("code 0") == 2, done.stdout + done.stderr
+    assert found["process memory"] == found["shared memory"] == "NOTE" and "FIX" not in found.values(), done.stdout
+    assert "--cap-add=SYS_PTRACE" in done.stdout and "--shm-size=1g" in done.stdout
+    assert done.stdout.count("weight -1.5") == 2, done.stdout + done.stderr

@@ -1,0 +1,154 @@
+"""The doctor's command: runs the checks, alone or as a rank, and prints the report."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator, Sequence
+
+from tfdist.core.environment import Launch, launch
+from tfdist.core.settings import Settings, allowed
+from tfdist.doctor import import_order, machine
+from tfdist.doctor.findings import FIX, OK, Finding
+from tfdist.engine import autotune
+from tfdist.launch import host_check, launchers
+from tfdist.launch.hosts import LaunchError
+
+_TRIAL_SECONDS = 120.0
+_LAST_LINES = 3
+_BRIEF = "--brief"  # of the trial: only what is not fine
+
+
+def main(arguments: Sequence[str], loaded: Collection[str]) -> int:
+    """Print the report; a line for each check.
+
+    Collective: all ranks, if a launcher started several.
+
+    Args:
+      arguments: a script whose import order to check, if given.
+      loaded: names of the modules that were imported before tfdist.
+
+    Returns:
+      0 if nothing must be mended, else 1.
+    """
+    started = launch()
+    brief = _BRIEF in arguments
+    scripts = [argument for argument in arguments if argument != _BRIEF]
+    report = _Report(brief)
+    if started is None or not started.rank:
+        for script in scripts:
+            report.add(import_order.examine(script))
+        if not brief:
+            report.add(machine.examine(_ranks_here(started), loaded))
+    if started is None:
+        report.add(_trial() if not report.broken else ())
+        report.print(_settings(Settings.from_environment()) if not report.broken else ())
+    else:
+        _as_rank(started, report, loaded)
+    return int(report.broken)
+
+
+def _ranks_here(started: Launch | None) -> int:
+    if started is None:
+        return 2  # of the trial
+    return started.local_size or started.size or 1
+
+
+class _Report:
+    """Prints findings as they come.
+
+    Args:
+      brief: True to print only what is not fine.
+
+    Attributes:
+      brief: as given.
+      broken: True if something must be mended.
+    """
+
+    def __init__(self, brief: bool) -> None:
+        self.brief = brief
+        self.broken = False
+
+    def add(self, findings: Iterator[Finding] | Sequence[Finding], prints: bool = True) -> None:
+        """Take findings, and print them."""
+        for finding in findings:
+            self.broken = self.broken or finding.state == FIX
+            if prints and not (self.brief and finding.state == OK):
+                print(finding, flush=True)
+
+    def print(self, lines: Iterator[str] | Sequence[str]) -> None:
+        """Print further lines, unless the report is brief."""
+        if not self.brief:
+            print("\n".join(["", *lines]), flush=True)
+
+
+def _trial() -> Iterator[Finding]:
+    """Start two ranks with the launcher that belongs to the MPI in use, and have them examine each other."""
+    facts = host_check.facts_here(sys.executable)
+    program = (sys.executable, "-m", "tfdist", _BRIEF)
+    plan = launchers.Plan(2, program, cores_each=0, crowded=True, prefix=False, root=os.geteuid() == 0)
+    try:
+        line = launchers.command_line(launchers.find(facts, sys.executable), plan)
+    except LaunchError as error:
+        yield Finding(FIX, "two ranks", str(error))
+        return
+    begun = time.monotonic()
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=_TRIAL_SECONDS, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Finding(FIX, "two ranks", f"{error}: try mpirun -n 2 python -m tfdist")
+        return
+    told = [text for text in done.stdout.splitlines() if text.strip()]
+    if done.returncode:
+        last = " / ".join([*told, *done.stderr.strip().splitlines()[-_LAST_LINES:]])
+        yield Finding(FIX, "two ranks", f"ended with exit code {done.returncode}: {last}")
+        return
+    yield Finding(OK, "two ranks", f"started, and averaged right, in {time.monotonic() - begun:.0f} s")
+
+
+def _as_rank(started: Launch, report: _Report, loaded: Collection[str]) -> None:
+    from tfdist.start import process
+
+    job = process().job  # an error ends this rank with its own message
+    world, first = job.world, job.world.rank == 0
+    from tfdist.doctor import ranks
+
+    others = world.rank != 0 and world.local_rank == 0  # rank 0 has told of its own machine already
+    own = list(machine.examine(world.local_size, loaded)) if others and not report.brief else []
+    places = world.control.all_gather_object([(platform.node(), f) for f in own if f.state != OK], "the report")
+    for found in places:
+        report.add([Finding(f.state, f.what, f"{host}: {f.told}") for host, f in found], prints=first)
+    report.add(ranks.examine(job), prints=first)
+    measured = job.engines.measure() if world.size > 1 and not report.brief else None
+    if first:
+        report.print([*_times(measured), *_settings(job.switches.settings)])
+
+
+def _times(measured: autotune.Measurement | None) -> Iterator[str]:
+    if measured is None:
+        return
+    yield "measured, ms:   " + "".join(f"{size // 1024:>9} KiB" for size in measured.sizes_bytes)
+    for name, times in (("MPI", measured.base), ("chosen", measured.chosen)):
+        yield f"{name:<16}" + "".join(f"{seconds * 1e3:>13.3f}" for seconds in times)
+    payload = autotune.size_text(measured.sizes_bytes[-1])
+    for way, seconds in (*measured.tried, *measured.chunkings):
+        yield f"{way}: {payload} in {seconds * 1e3:.1f} ms"
+    chosen = measured.choice
+    yield f"chosen          MPI below {chosen.crossover_bytes / 1024:g} KiB, else {chosen.engine}"
+    yield ""
+
+
+def _settings(settings: Settings) -> Iterator[str]:
+    yield "setting                       value      from                 meaning (allowed)"
+    shown_names = Settings.documented().keys() | settings.origins.keys()
+    for name, field in Settings.fields().items():
+        if name not in shown_names:
+            continue
+        value, origin = getattr(settings, name), settings.origins.get(name, "default")
+        what = f"{field.metadata['meaning']} ({allowed(field)})"
+        part = field.metadata.get("part")
+        shown = f"  :{part}=" if part else f"TFDIST_{name.upper()}"
+        yield f"{shown:<29} {value!s:<10} {origin:<20} {what}"
