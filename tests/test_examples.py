@@ -19,7 +19,7 @@ FOR_ONE_PROCESS = {"image": "--images=512", "speech": "--utterances=256"}
 EXAMPLES = [
     pytest.param(path, id=path.stem, marks=[] if path.stem == "mixed_precision" else _LONG)
     for path in sorted(FOLDER.glob("*.py"))
-    if path.stem not in (*FOR_ONE_PROCESS, "restart")
+    if path.stem not in (*FOR_ONE_PROCESS, "restart", "saved_model_client")
 ]
 
 

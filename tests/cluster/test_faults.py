@@ -25,6 +25,8 @@ from tfdist.launch import host_check
 pytestmark = [pytest.mark.long("several hosts"), pytest.mark.skipif(bool(obstacle()), reason=obstacle())]
 
 ABORT_SECONDS = 6
+# For jobs that are to end well: on two busy cores a rank has built its first step for longer than that.
+HEALTHY = {"TFDIST_STALL_ABORT_SECONDS": "60"}
 END_SECONDS = ABORT_SECONDS + 60  # ssh takes 30 s to notice that a host is gone
 START_SECONDS = 90
 SCRIPT = """
@@ -206,7 +208,7 @@ def test_full_shared_memory(hosts: Hosts, start: Callable[..., Job]) -> None:
 
 def test_shared_memory_that_fills_up(hosts: Hosts, start: Callable[..., Job]) -> None:
     """A job keeps the shared memory that it has allocated."""
-    job = start({"node1": 2, "node2": 2})
+    job = start({"node1": 2, "node2": 2}, **HEALTHY)
     job.reach("step 1")
     fill(hosts, "node2")
     try:
@@ -223,7 +225,7 @@ def test_no_sshd(hosts: Hosts, start: Callable[..., Job]) -> None:
     """A running job needs neither the sshd that listens nor the ssh session that has started the ranks."""
     if "Open MPI" in host_check.facts_here(sys.executable)["mpi"]:
         pytest.skip("Open MPI ends a job when a daemon's session ends")
-    job = start({"node1": 1, "node3": 1})
+    job = start({"node1": 1, "node3": 1}, **HEALTHY)
     job.reach("step 1")
     for pid in hosts.processes("node3", "sshd"):
         os.kill(pid, signal.SIGKILL)

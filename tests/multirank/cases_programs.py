@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfdist
@@ -522,3 +523,20 @@ def case_models_that_differ_are_told() -> None:
 
         told = refusal(tf.function(run) if function else run)
         assert told.startswith("DisagreementError") and "rank 0" in told, (function, told)
+
+
+def case_rows_of_tables_that_each_rank_has_are_refused() -> None:
+    """A dynamic embedding of TensorFlow Recommenders Addons, which CI's TensorFlow is too new for."""
+    kind = type("TrainableWrapper", (type(tf.Variable(1.0)),), {"__module__": "tensorflow_recommenders_addons.x"})
+    rows = kind(tf.zeros([2, 3]), name="rows")
+
+    def gradient() -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(rows * 2.0)
+        return tape.gradient(loss, rows)
+
+    for run in (gradient, tf.function(gradient)):
+        with pytest.raises(RuntimeError, match="rows.*: rows of a dynamic embedding .*keras.layers.Embedding"):
+            run()
+    with tfdist.alone("own rows"):
+        assert gradient() is not None

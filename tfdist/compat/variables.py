@@ -42,6 +42,13 @@ def native(variable: Any) -> Any:
     return variable.value if hasattr(variable, "path") else variable
 
 
+def reads_own_table(variable: Any) -> bool:
+    """Return whether a variable holds rows of a hash table that each process has for itself: the dynamic embeddings of
+    TensorFlow Recommenders Addons (dynamic_embedding/python/ops/embedding_weights.py, ``TrainableWrapper``)."""
+    kinds = type(variable).__mro__
+    return any(k.__name__ == "TrainableWrapper" and k.__module__.startswith("tensorflow_recommenders") for k in kinds)
+
+
 def existing() -> list[Any]:
     """Return all eager variables that exist, in the order in which they were made."""
     kinds: set[type] = set()

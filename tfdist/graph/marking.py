@@ -8,11 +8,18 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat.graphs import is_symbolic
+from tfdist.compat.variables import reads_own_table
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import GraphState, make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.graph.markers import Gradient, Marker, variable_key, variable_name
 from tfdist.graph.traversal import ancestors, called_functions
+
+_OWN_TABLE = (
+    "{}: rows of a dynamic embedding (TensorFlow Recommenders Addons) are in a hash table of each rank. The tables "
+    "would go apart. Use keras.layers.Embedding, with keras.layers.Hashing for unbounded ids, "
+    "or train on one rank"
+)
 
 
 def marked(
@@ -30,6 +37,7 @@ def marked(
     Returns:
       The gradients to use instead.
     """
+    refuse_own_tables(variables)
     of = [t for t in tf.nest.flatten(targets) if isinstance(t, tf.Tensor) and is_symbolic(t)]
     state = state_of(tf.compat.v1.get_default_graph())
     through = [*markers_behind(of, state), *in_loops(of, state)] if state and state.pending else []
@@ -42,6 +50,17 @@ def marked(
         else gradient
         for x, gradient in zip(variables, gradients, strict=True)
     ]
+
+
+def refuse_own_tables(variables: Sequence[Any]) -> None:
+    """Check that no variable's rows are in a table that is not shared.
+
+    Raises:
+      RuntimeError: a variable reads a dynamic embedding.
+    """
+    for variable in variables:
+        if reads_own_table(variable):
+            raise RuntimeError(_OWN_TABLE.format(variable.name))
 
 
 def tensor_key(tensor: tf.Tensor) -> Hashable:

@@ -115,6 +115,7 @@ def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling, 
             return derivatives
         flat = tf.nest.flatten(sources), tf.nest.flatten(derivatives)
         if tf.executing_eagerly():
+            marking.refuse_own_tables(flat[0])
             new = eager.of_tape(tape, target, *flat, each)
         else:
             new = marking.marked(*flat, job, target, each)
