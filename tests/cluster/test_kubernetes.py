@@ -77,6 +77,7 @@ class Pods:
             mount --bind {FILES}/ssh_config /etc/ssh/ssh_config
             mount --bind {FILES}/sshd_config /etc/ssh/sshd_config
             mount -t tmpfs -o mode=755 tmpfs /home
+            chmod 755 {self._made.folder} && chmod 1777 {self._made.folder}/daemons  # for Open MPI
             mkdir -p /home/mpiuser/.ssh && chown 1000:1000 /home/mpiuser
             cp {self._secret}/* /home/mpiuser/.ssh && chmod 644 /home/mpiuser/.ssh/*
             if [ -d {home}/.pyenv ]; then

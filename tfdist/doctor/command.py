@@ -103,7 +103,9 @@ def _trial() -> Iterator[Finding]:
         return
     told = [text for text in done.stdout.splitlines() if text.strip()]
     if done.returncode:
-        last = " / ".join([*told, *done.stderr.strip().splitlines()[-_LAST_LINES:]])
+        said = [text.strip() for text in done.stderr.splitlines() if text.strip(" -")]
+        ours = [text for text in said if text.startswith("tfdist")]
+        last = " / ".join([*told, *(ours or said[-_LAST_LINES:])])
         yield Finding(FIX, "two ranks", f"ended with exit code {done.returncode}: {last}")
         return
     yield Finding(OK, "two ranks", f"started, and averaged right, in {time.monotonic() - begun:.0f} s")

@@ -44,6 +44,7 @@ def examine(ranks: int, loaded: Collection[str]) -> Iterator[Finding]:
     yield _import_order(loaded)
     yield _settings()
     yield _pair(facts)
+    yield _home(facts)
     yield _cores(ranks)
     yield _memory(ranks)
     yield _shared_memory(ranks)
@@ -104,6 +105,13 @@ def _pair(facts: Mapping[str, Any]) -> Finding:
     except LaunchError as error:
         return Finding(FIX, "MPI", str(error))
     return Finding(OK, "MPI", f"{' '.join(facts['mpi'].split())}, started by {launcher.path}")
+
+
+def _home(facts: Mapping[str, Any]) -> Finding:
+    home = environment.variables().get("HOME", "")
+    needs = launchers.family_of(facts["mpi"]) == "Open MPI"
+    lacks = "HOME is not set, and Open MPI does not start without it: export HOME=/tmp" if needs and not home else ""
+    return of(lacks, "home", home or "none, and this MPI needs none")
 
 
 def _cores(ranks: int) -> Finding:

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import os
 import shlex
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -56,6 +57,8 @@ class Attempts:
         needs = host_check.needs_of(command, python, self._handed_on, environment.variables())
         self._here = host_check.facts_here(python, needs)
         self._launcher = launchers.find(self._here, python)
+        if self._launcher.family == "Open MPI":
+            environment.set_default("HOME", tempfile.gettempdir())  # it does not start without one
         # Open MPI passes addresses to its daemons: then this host's name need not resolve there.
         by_name = self._launcher.family != "Open MPI" and "HYDRA_IFACE" not in environment.variables()
         self._needs = dataclasses.replace(needs, named=by_name)

@@ -28,7 +28,7 @@ def found(what: str, ranks: int = 2, loaded: tuple[str, ...] = ()) -> Finding:
 def test_this_machine_is_fine_but_for_what_it_lacks() -> None:
     states = {finding.what: finding.state for finding in machine.examine(1, ())}
     assert FIX not in states.values(), states
-    assert len(states) == 14
+    assert len(states) == 15
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,13 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TFDIST_BUCKET_MB")
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     assert found("settings").state == FIX
+
+
+def test_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    for library, state in (("Open MPI v5.0.11", FIX), ("MPICH Version: 5.0.2", OK)):
+        monkeypatch.setattr(host_check, "facts_here", lambda python, library=library: {**FACTS, "mpi": library})
+        assert found("home").state == state
 
 
 def test_resources(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_ranks() -> None:
     assert found["self-test"] == found["clocks"] == found["versions"] == found["ranks"] == "OK", finished.output
     for words in ("2 ranks on one node", "TFDIST_BUCKET_MB", "TFDIST_OPTIONS", "measured, ms"):
         assert words in finished.output, finished.output
-    assert finished.output.count("MPICH") + finished.output.count("Open MPI") == 1, "a line is printed once"
+    assert finished.output.count("OK    MPI  ") == 1, "a line is printed once"
 
 
 def test_what_must_be_mended_is_told_without_a_traceback(tmp_path: Path) -> None:
@@ -90,9 +90,11 @@ def test_limits_of_a_container(tmp_path: Path) -> None:
         "tf.keras.optimizers.SGD(1.0).apply_gradients([(tape.gradient(loss, weight), weight)])\n"
         "import os\nos.write(1, f'weight {weight.numpy()}\\n'.encode())\n"
     )
-    commands = f"python -m tfdist; echo code $?; mpirun -n 2 python {tmp_path}/train.py; echo code $?"
+    # (Open MPI needs a home: its mpirun says so, the doctor too, and tfdist-run gives it one.)
+    train = f"tfdist-run -n 2 python {tmp_path}/train.py"
+    commands = f"HOME=/tmp python -m tfdist; echo code $?; {train}; echo code $?; python -m tfdist | grep home"
     inside = (
-        "mount -t tmpfs -o size=64m tmpfs /dev/shm && unset HOME && export HOME && "
+        "mount -t tmpfs -o size=64m tmpfs /dev/shm && unset HOME && "
         f"exec {sys.executable} {tmp_path}/filtered.py sh -c '{commands}'"
     )
     done = subprocess.run(
@@ -102,8 +104,9 @@ def test_limits_of_a_container(tmp_path: Path) -> None:
         text=True,
         timeout=200,
     )
-    found = states(done.stdout)
+    found = states(done.stdout.partition("code")[0])
     assert done.stdout.count("code 0") == 2, done.stdout + done.stderr
     assert found["process memory"] == found["shared memory"] == "NOTE" and "FIX" not in found.values(), done.stdout
     assert "--cap-add=SYS_PTRACE" in done.stdout and "--shm-size=1g" in done.stdout
     assert done.stdout.count("weight -1.5") == 2, done.stdout + done.stderr
+    assert "export HOME=/tmp" in done.stdout or "this MPI needs none" in done.stdout
