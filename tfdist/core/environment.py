@@ -173,6 +173,12 @@ def hostfile(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
     return next(((name, environment[name]) for name in _HOSTFILES if environment.get(name)), ("", ""))
 
 
+def in_launcher_pod(environment: Mapping[str, str] | None = None) -> bool:
+    """Return whether this is the launcher of Kubernetes' MPI operator."""
+    environment = variables() if environment is None else environment
+    return environment.get("K_MPI_JOB_ROLE") == "launcher"
+
+
 def set_default(variable: str, value: str) -> bool:
     """Set a variable for this process's libraries unless the user has set it. Return whether it was set here."""
     if variable in os.environ:

@@ -235,9 +235,13 @@ def _named_hosts(options: argparse.Namespace) -> tuple[tuple[Host, ...], float]:
     variable, file = environment.hostfile()
     if not file or environment.batch_system():
         return (), seconds
-    found = hosts.read(file)
+    try:
+        found = hosts.read(file)
+    except LaunchError as error:
+        raise LaunchError(f"{variable} names {error}, or unset {variable}") from None
     _say(f"{len(found)} host{'s' * (len(found) > 1)} from {file} ({variable})")
-    return found, _OPERATOR_SECONDS if options.start_timeout is None else seconds
+    waits = options.start_timeout is None and environment.in_launcher_pod()
+    return found, _OPERATOR_SECONDS if waits else seconds
 
 
 def _say(text: str) -> None:

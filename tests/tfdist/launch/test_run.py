@@ -275,7 +275,8 @@ def test_hosts_that_come_late_are_waited_for(tmp_path: Path, way: str) -> None:
     options = {"operator": [], "hostfile": ["-f", str(file), "--start-timeout", "60"]}.get(
         way, ["-f", str(file), "--start-timeout", "4"]
     )
-    variable = {"OMPI_MCA_orte_default_hostfile": str(file)} if way == "operator" else {}
+    operators = {"OMPI_MCA_orte_default_hostfile": str(file), "K_MPI_JOB_ROLE": "launcher"}
+    variable = operators if way == "operator" else {}
     command = ["--dry-run", "--ssh", str(ssh), *options, "python", "-V"]
     finished = tfdist_run(*command, environment=variable)
     assert (
@@ -293,6 +294,12 @@ def test_hosts_that_come_late_are_waited_for(tmp_path: Path, way: str) -> None:
         assert "worker-0.job.default.svc:1,localhost:1" in finished.errors.splitlines()[-1]
     asked = (tmp_path / "asked").read_text().split()
     assert 2 <= len(asked) <= 3
+
+
+def test_a_variable_names_a_hostfile_that_is_not_there() -> None:
+    finished = tfdist_run("python", "-V", environment={"HYDRA_HOST_FILE": "/absent"})
+    assert finished.code == 2
+    assert "HYDRA_HOST_FILE names /absent: this hostfile cannot be read" in finished.errors
 
 
 def test_a_problem_that_stays_is_told_at_once(tmp_path: Path) -> None:
