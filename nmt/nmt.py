@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on this rank and return its exit code; `arguments` None means those of the command line."""
     ranks = start()
     given = sys.argv[1:] if arguments is None else arguments
-    return exit_code(lambda: run(given, ranks), ranks, ranks.abort, speaker="nmt: ")
+    return exit_code(lambda: run(given, ranks), ranks, ranks.abort, speaker="nmt: ", continues=True)
 
 
 def run(arguments: Sequence[str], ranks: Processes) -> None:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from nmt.core.errors import InputError
 from nmt.core.files import replace_atomically
 from nmt.core.ranks import call_on_root, together
+from nmt.core.standard_output import write_lines
 from nmt.options.config import FIELDS, Config
 from nmt.options.derived_settings import RunSettings
 from nmt.options.hparams_file import HPARAMS, read_saved
@@ -127,7 +128,7 @@ def _write(options: ReportOptions, runs: Sequence[RunFacts], attentions: Sequenc
     path = Path(options.output or os.path.join(options.directories[0], "report.html"))
     with replace_atomically(path) as file:
         file.write(page(runs, defaults, attentions, options.seed))
-    print(f"# {path}", flush=True)
+    write_lines([f"# {path}"])
 
 
 def main(argv: Sequence[str]) -> int:

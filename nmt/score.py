@@ -20,7 +20,7 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,6 +29,7 @@ import numpy as np
 from nmt.core.errors import InputError
 from nmt.core.parallel import pieces
 from nmt.core.ranks import call_on_root, together
+from nmt.core.standard_output import check_open, write_lines
 from nmt.options.derived_settings import RunSettings
 from nmt.options.option import POSITIVE, option
 from nmt.runs.program import run_on_ranks
@@ -37,7 +38,7 @@ from nmt.runs.trained_model import find, preparation_of
 from nmt.runs.translation_run import load
 from nmt.scoring.intervals import Figure, figures
 from nmt.scoring.perplexity import perplexity
-from nmt.search.translation_model import TranslationModel, shared
+from nmt.search.translation_model import TranslationModel, shared, tell_cut
 from nmt.text.corpus import open_parallel
 from nmt.text.lines import TextFile
 from nmt.text.tokens import split
@@ -77,8 +78,11 @@ class ScoreOptions:
                 f"--{for_model[0]} and --{for_files[0]}: a model scores --source and --target, and metrics compare "
                 "--hypotheses with --references; ask for one of both"
             )
+        if for_files and (self.tokens or self.format == "tokens"):
+            said = "--tokens" if self.tokens else "--format=tokens"
+            raise InputError(f"{said} is for a model, and metrics of --hypotheses have no such output: leave it out")
         needed = _FILES if for_files else ("model", *_MODEL)
-        missing = [f"--{name}" for name in needed if not getattr(self, name)]
+        missing = [f"--{name}" for name in needed if not str(getattr(self, name) or "").strip(", ")]
         if missing:
             raise InputError(f"Missing {', '.join(missing)}; --help lists the flags")
 
@@ -92,6 +96,7 @@ def score(options: ScoreOptions, ranks: Processes) -> None:
         AgreedError: on every rank, for a user's mistake.
     """
     call_on_root(ranks, options.check)
+    call_on_root(ranks, check_open)
     if options.model:
         _by_model(options, ranks)
     else:
@@ -117,12 +122,16 @@ def _by_model(options: ScoreOptions, ranks: Processes) -> None:
         if preparation:
             sources = [preparation.tokens(line, str(config.src)) for line in sources]
             targets = [preparation.tokens(line, str(config.tgt)) for line in targets]
+        for number, line in zip(part, sources, strict=True):
+            tell_cut("score", corpus.src.path, number + 1, line, config.src_max_len_infer)
         found = model.log_probabilities(sources, targets)
         return [([*split(line), config.eos], one) for line, one in zip(targets, found, strict=True)]
 
     for part in pieces(range(len(corpus)), _PAIRS_PER_RANK * ranks.size):
         results = shared(scored, part, [corpus.src.line(i) for i in part], ranks)
-        call_on_root(ranks, functools.partial(_print, itertools.starmap(functools.partial(_pair, options), results)))
+        rows = itertools.starmap(functools.partial(_pair, options), results)
+        if not call_on_root(ranks, functools.partial(write_lines, rows)):
+            return
         known = [one for _, one in results if one is not None]
         total += sum(float(one.sum(dtype=np.float64)) for one in known)
         words += sum(map(len, known))
@@ -158,21 +167,15 @@ def _by_references(options: ScoreOptions, ranks: Processes) -> None:
                 )
         found = figures(list(hypotheses), list(map(list, references)), options.language)
     if options.format == "json":
-        _print([json.dumps([dataclasses.asdict(one) for one in found], ensure_ascii=False)])
+        write_lines([json.dumps([dataclasses.asdict(one) for one in found], ensure_ascii=False)])
     else:
-        _print(map(_row, found))
+        write_lines(map(_row, found))
 
 
 def _row(figure: Figure) -> str:
     low, high = figure.interval if figure.interval else (None, None)
     interval = "" if low is None else f"[{low:.2f}, {high:.2f}]"
     return f"{figure.name:24} {figure.score:6.2f}  {interval:16}  {figure.signature}".rstrip()
-
-
-def _print(lines: Iterator[str] | Sequence[str]) -> None:
-    for line in lines:
-        print(line)
-    sys.stdout.flush()
 
 
 def main(argv: Sequence[str]) -> int:

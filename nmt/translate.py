@@ -1,21 +1,21 @@
-"""Translates standard input to standard output, line by line.
+"""Translates standard input, or the file --input, to standard output, line by line.
 
     echo "A dog runs." | python -m nmt.translate --model=OUT_DIR [--format=text|tokens|json] [--n_best=K] [--scores]
-        [--alignment]
+        [--alignment] [--input=FILE]
 
 OUT_DIR is the out_dir of a training, or a directory best_* in it. Text is prepared as the training text was, and the
 translations are text again. Each line has a translation, or K, in the order of the input; a blank line has blank ones.
 Lines that arrive together are translated together, and a line that arrives alone is translated at once.
 
 Columns are separated by tabs: the translation, with --scores its score, and with --alignment pairs of numbers of words,
-"0-0 1-2", source and target. JSON has one object for each line. With mpirun -n N the ranks share the lines.
+"0-0 1-2", source and target. JSON has one object for each line. With mpirun -n N the ranks share the lines; give
+--input then, because launchers lose long standard input.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import os
 import queue
 import sys
 import threading
@@ -25,8 +25,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nmt.core.errors import InputError
+from nmt.core.errors import InputError, reason_of
 from nmt.core.ranks import call_on_root, together
+from nmt.core.standard_output import check_open, write_lines
 from nmt.options.config import Config
 from nmt.options.derived_settings import RunSettings
 from nmt.options.option import POSITIVE, option
@@ -35,9 +36,9 @@ from nmt.runs.program import run_on_ranks
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.trained_model import find, preparation_of
 from nmt.runs.translation_run import load
-from nmt.search.translation_model import Hypothesis, TranslationModel, shared
+from nmt.search.translation_model import Hypothesis, TranslationModel, shared, tell_cut
 from nmt.search.word_alignment import aligned_words, word_numbers
-from nmt.text.lines import MARK, not_utf8
+from nmt.text.lines import MARK, not_utf8, unreadable
 from nmt.text.preparation import Preparation
 from nmt.text.tokens import join, split
 
@@ -53,6 +54,7 @@ class TranslateOptions(SearchOptions):
 
     title: ClassVar[str] = "input and output"
 
+    input: str | None = option(None, "File to translate; unset: standard input.")
     format: str = option(
         "text",
         "text: raw text; json: raw text in, an object for each line out; tokens: prepared text in, tokens out.",
@@ -75,13 +77,16 @@ class TranslateOptions(SearchOptions):
 
 
 def translate(options: TranslateOptions, ranks: Processes) -> None:
-    """Translate standard input until it ends, or until nobody reads standard output.
+    """Translate the input until it ends, or until nobody reads standard output.
 
     Collective: every rank calls, with equal options.
 
     Raises:
         AgreedError: on every rank, for a user's mistake.
     """
+    source = Lines(_LINES_PER_RANK * ranks.size, options.input)
+    call_on_root(ranks, check_open)
+    call_on_root(ranks, source.open)
     config, saved = call_on_root(ranks, options.configured)
     ranks.multiply_in(config.precision)
     with together(ranks):
@@ -90,16 +95,15 @@ def translate(options: TranslateOptions, ranks: Processes) -> None:
     trained = load(settings, saved, ranks, ranks.untouched)
     with together(ranks), ranks.untouched():
         model = TranslationModel(trained.weights, *trained.vocabularies, settings.search)
-    source = Lines(_LINES_PER_RANK * ranks.size)
     work = functools.partial(writer.outputs, model)
 
     def read() -> list[tuple[int, str]]:
-        with ranks.alone("waiting for lines of standard input"):
+        with ranks.alone("waiting for lines of the input"):
             return source.read()
 
     while lines := call_on_root(ranks, read):
         outputs = shared(work, lines, [line for _, line in lines], ranks)
-        if not call_on_root(ranks, functools.partial(write, outputs)):
+        if not call_on_root(ranks, functools.partial(write_lines, outputs)):
             return
     call_on_root(ranks, source.check)
 
@@ -116,7 +120,7 @@ class Writer:
     def __init__(self, options: TranslateOptions, config: Config, preparation: Preparation | None) -> None:
         self._options, self._preparation = options, preparation
         self._src, self._tgt, self._subwords = str(config.src), str(config.tgt), config.subword_option
-        self._most = int(config.src_max_len_infer or 0)
+        self._most, self._input = int(config.src_max_len_infer or 0), options.input or _INPUT
 
     def outputs(self, model: TranslationModel, numbered: Sequence[tuple[int, str]]) -> list[str]:
         """Return the output of each line, without its last line end; lines have their numbers from 1."""
@@ -126,9 +130,7 @@ class Writer:
         lines = [line for _, line in numbered]
         sources = list(map(prepare, lines))
         for (number, _), source in zip(numbered, sources, strict=True):
-            if len(tokens := split(source)) > self._most:
-                told = f"{_INPUT}, line {number} has {len(tokens)} tokens and is cut to {self._most}"
-                print(f"translate: {told} (--src_max_len_infer)", file=sys.stderr, flush=True)
+            tell_cut("translate", self._input, number, source, self._most)
         found = model.search(sources)
         aligned = [self._aligned(model, sources, [each[k] for each in found]) for k in range(len(found[0]))]
         make = self._json if self._options.format == "json" else self._columns
@@ -184,16 +186,31 @@ class Writer:
 
 
 class Lines:
-    """Lines of standard input, which a thread reads while others are translated.
+    """Lines of the input, which a thread reads while others are translated.
 
     Args:
         most: most lines that are returned together.
+        path: file to read; None for standard input.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, path: str | None = None) -> None:
+        self._path, self._name = path, path or _INPUT
         self._most, self._failure, self._number = most, "", 0
         self._read: queue.Queue[str | None] = queue.Queue(10 * most)
         self._thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Open the input; only the rank that reads calls.
+
+        Raises:
+            InputError: the file cannot be opened, or the program was started without a standard input.
+        """
+        if self._path is None and sys.stdin is None:
+            raise InputError(f"{_INPUT} is closed: redirect a file or a pipe to it, or give --input=FILE")
+        try:
+            self._file = sys.stdin.buffer if self._path is None else open(self._path, "rb")  # noqa: SIM115
+        except OSError as error:
+            raise unreadable(self._name, error) from error
 
     def read(self) -> list[tuple[int, str]]:
         """Return the lines that have arrived, with their numbers from 1, at least one; [] at the end of the input."""
@@ -222,33 +239,21 @@ class Lines:
 
     def _fill(self) -> None:
         try:
-            for number, line in enumerate(sys.stdin.buffer, 1):
-                self._read.put(_decoded(number, line))
+            for number, line in enumerate(self._file, 1):
+                self._read.put(self._decoded(number, line))
         except InputError as error:
             self._failure = str(error)
-        except OSError as error:
-            self._failure = f"{_INPUT} cannot be read ({error.strerror})"
+        except Exception as error:  # the reader of the queue would wait for ever
+            self._failure = f"{self._name} cannot be read ({reason_of(error)}): give another input"
         self._read.put(None)
 
-
-def _decoded(number: int, line: bytes) -> str:
-    if number == 1:
-        line = line.removeprefix(MARK)
-    try:
-        return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise not_utf8(_INPUT, number, error) from None
-
-
-def write(outputs: Sequence[str]) -> bool:
-    """Write lines to standard output; return False if nobody reads it any more."""
-    try:
-        sys.stdout.write("".join(output + "\n" for output in outputs))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at its end
-        return False
-    return True
+    def _decoded(self, number: int, line: bytes) -> str:
+        if number == 1:
+            line = line.removeprefix(MARK)
+        try:
+            return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise not_utf8(self._name, number, error) from None
 
 
 def _shown(score: float | None) -> str:

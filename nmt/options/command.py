@@ -63,6 +63,7 @@ def exit_code(
     ranks: Ranks = ONE_PROCESS,
     abort: Callable[[str], Any] | None = None,
     speaker: str = "",
+    continues: bool = False,
 ) -> int:
     """Call `work`, report a user's mistake, and return the exit code of this rank.
 
@@ -71,6 +72,7 @@ def exit_code(
         ranks: the ranks that run `work` together.
         abort: function that ends all ranks with a message; None only for one rank.
         speaker: prefix of the messages.
+        continues: whether the same command continues the work after Ctrl-C.
     """
 
     def tell(message: str) -> int:
@@ -85,7 +87,8 @@ def exit_code(
         work()
     except KeyboardInterrupt:  # every rank has received the signal
         if ranks.rank == 0:
-            tell(f"{speaker}interrupted: what was saved before is kept, and the same command continues from there")
+            kept = ": what was saved before is kept, and the same command continues from there"
+            tell(f"{speaker}interrupted{kept if continues else ''}")
         return INTERRUPTED
     except CollectiveError as error:
         if error.is_mine:
@@ -95,7 +98,7 @@ def exit_code(
     except (InputError, OSError) as error:
         message = str(error)
         if isinstance(error, OSError) and error.errno in DISK_FULL:
-            message = unwritable(error.filename or "standard output or a file of --out_dir", error)
+            message = unwritable(error.filename or "standard output", error)
         # The error is on this rank alone. The other ranks wait for it in a collective and must be ended.
         if ranks.size > 1 and abort is not None:
             abort(f"{speaker}{message}")

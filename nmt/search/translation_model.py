@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple, TypeVar
 
+import sys
 import numpy as np
 import tensorflow as tf
 
@@ -329,6 +330,13 @@ class TranslationModel(TrainedModel[SearchSettings]):
         return ids, scores
 
 
+def tell_cut(speaker: str, path: str, number: int, line: str, most: int | None) -> None:
+    """Warn on standard error if a source, line `number` of a file, has more tokens than the model is given."""
+    if most and len(tokens := split(line)) > most:
+        told = f"{path}, line {number} has {len(tokens)} tokens and is cut to {most} (--src_max_len_infer)"
+        print(f"{speaker}: {told}", file=sys.stderr, flush=True)
+
+
 def translate_shared(
     model: TranslationModel, lines: Sequence[str], ranks: Ranks, numbers: Sequence[int] | None = None
 ) -> list[list[str]]:
@@ -339,9 +347,7 @@ def translate_shared(
     Collective: every rank calls with the same lines and numbers, and with equal weights in its model.
     """
     given = list(zip(lines, range(len(lines)) if numbers is None else numbers, strict=True))
-    return shared(
-        lambda part: model.translate(*map(list, zip(*part, strict=True))) if part else [], given, lines, ranks
-    )
+    return shared(lambda part: model.translate(*map(list, zip(*part, strict=True))), given, lines, ranks)
 
 
 def shared(
@@ -354,14 +360,15 @@ def shared(
     Collective: every rank calls with the same items.
 
     Args:
-        work: function that returns a result for each of some items.
+        work: function that returns a result for each of some items, at least one.
         items: items of work.
         lines: source text of each item.
         ranks: the ranks that share the work.
     """
     order = np.argsort([len(split(line)) for line in lines], kind="stable").tolist()
     with ranks.alone("translation"):  # ranks with faster shares wait for the others
-        share = work([items[i] for i in order[ranks.rank :: ranks.size]])
+        mine = [items[i] for i in order[ranks.rank :: ranks.size]]
+        share = work(mine) if mine else []
     results: dict[int, Result] = {}
     for rank, gathered in enumerate(ranks.gather(share)):
         results.update(zip(order[rank :: ranks.size], gathered, strict=True))

@@ -59,6 +59,16 @@ def test_each_token(raw_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert objects[1]["log_probability"] is None
 
 
+def test_a_source_that_is_cut_is_told(raw_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(raw_run / "run", tmp_path / "run")
+    hparams = json.loads((tmp_path / "run/hparams").read_text())
+    (tmp_path / "run/hparams").write_text(json.dumps(hparams | {"src_max_len_infer": 2}))
+    (tmp_path / "two").write_text("a\na a a\n")
+    files = [f"--source={tmp_path}/two", f"--target={tmp_path}/two", "--format=tokens"]
+    code, _, told = scored(capsys, f"--model={tmp_path}/run", *files)
+    assert code == 0 and told.startswith(f"score: {tmp_path}/two, line 2 has 3 tokens and is cut to 2 (--src_max_len")
+
+
 def test_a_run_with_another_search(raw_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The search of the run's evaluations changes no probability."""
     expected = scored(capsys, *pairs(raw_run))[1]
@@ -116,6 +126,9 @@ def test_metrics_of_few_lines() -> None:
         (["--model=run", "--source=a"], "Missing --target"),
         (["--hypotheses=a"], "Missing --references"),
         (["--hypotheses=a", "--model=run"], "--model and --hypotheses: a model scores"),
+        (["--hypotheses=one", "--references=,"], "Missing --references"),
+        (["--hypotheses=one", "--references=one", "--tokens"], "--tokens is for a model"),
+        (["--hypotheses=one", "--references=one", "--format=tokens"], "--format=tokens is for a model"),
         (["--hypotheses=one", "--references=two"], "one has 1 lines and its reference two has 2"),
         (["--hypotheses=one", "--references=none"], "none: cannot be read"),
         (["--model={run}", "--source=one", "--target=two"], "one has 1 lines and two has 2"),

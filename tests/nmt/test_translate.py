@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from nmt.core.errors import InputError
 from nmt.nmt import main as nmt
-from nmt.translate import main
+from nmt.translate import Lines, main
 from tests.launch import ROOT, mpirun
 
 
@@ -162,6 +163,8 @@ def test_a_line_without_an_end_is_cut(
         (["--model={run}", "--format=xml"], b"", "--format=xml is not allowed"),
         (["--model={run}"], b"ten\n\xe4\n", "standard input, line 2: not UTF-8 text"),
         (["--model={run}"], "ten".encode("utf-16"), "standard input, line 1: not UTF-8 text"),
+        (["--model={run}", "--input={run}/none"], b"", "/none: cannot be read (No such file or directory)"),
+        (["--model={run}", "--input={run}"], b"", "/run: cannot be read (Is a directory)"),
         ([], b"", "Missing --model"),
     ],
 )
@@ -232,3 +235,23 @@ def test_ranks_share_the_lines(raw_run: Path, expected: list[str]) -> None:
     done = mpirun(2, ["-c", script, f"--model={raw_run}/run"], timeout_seconds=120)
     assert done.code == 0, done.errors
     assert done.output.splitlines() == expected
+
+
+def test_a_file_with_fewer_lines_than_ranks(raw_run: Path, expected: list[str], tmp_path: Path) -> None:
+    (tmp_path / "line").write_text((raw_run / "dev.en").read_text().split("\n")[0] + "\n")
+    flags = [f"--model={raw_run}/run", f"--input={tmp_path}/line"]
+    done = mpirun(2, ["-m", "nmt.translate", *flags], timeout_seconds=120)
+    assert (done.code, done.output.splitlines()) == (0, expected[:1]), done.errors
+
+
+def test_an_input_that_fails_ends_the_program() -> None:
+    """Any exception of the thread that reads ends the input; a closed input is told at once."""
+    lines = Lines(3)
+    lines._file = io.BytesIO(b"a")
+    lines._file.close()
+    assert lines.read() == []
+    with pytest.raises(InputError, match="standard input cannot be read"):
+        lines.check()
+    command = ["bash", "-c", '"$0" -m nmt.translate --model=none <&-', sys.executable]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and done.stderr.startswith("translate: standard input is closed: redirect a file")

@@ -48,13 +48,14 @@ def test_ends_without_a_traceback(tmp_path: Path, beforehand: Callable[[], None]
     assert program.returncode == (-signal.SIGKILL if beforehand is ignored else -signal.SIGINT)
 
 
-def test_is_an_exception_once_the_program_has_begun() -> None:
+@pytest.mark.parametrize("continues", [False, True])
+def test_is_an_exception_once_the_program_has_begun(continues: bool) -> None:
     code = (
         "import sys; sys.argv = ['-m']; import signal, nmt; from nmt.options.command import exit_code\n"
-        "sys.exit(exit_code(lambda: signal.raise_signal(signal.SIGINT)))"
+        f"sys.exit(exit_code(lambda: signal.raise_signal(signal.SIGINT), continues={continues}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, preexec_fn=by_default
     )
     assert done.returncode == 130
-    assert done.stderr.startswith("interrupted")
+    assert done.stderr.startswith("interrupted") and ("continues from there" in done.stderr) == continues

@@ -370,7 +370,7 @@ def test_a_full_disk_is_told_with_the_remedy(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("nmt.nmt.run", run)
-    told = "standard output or a file of --out_dir: cannot be written (No space left on device); free or choose"
+    told = "standard output: cannot be written (No space left on device); free or choose"
     assert told in refused([], capsys)
 
 
