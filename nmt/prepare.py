@@ -30,20 +30,34 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import IO
 
 from nmt.core.errors import InputError
-from nmt.core.files import make_directory, replace_atomically
+from nmt.core.files import make_directory, replace_atomically, unwritable
+from nmt.core.interruption import termination_is_raised
 from nmt.core.parallel import Mapping, cores, pieces, processes
+from nmt.core.standard_output import write_lines
 from nmt.options.command import TrainingText, run
-from nmt.options.option import option
+from nmt.options.option import POSITIVE, option
 from nmt.text.casing import CASINGS
 from nmt.text.compressed import BlockWriter
 from nmt.text.lines import found
 from nmt.text.normalization import NORMALIZATIONS
-from nmt.text.preparation import RAW, TOKENIZERS, VOCABULARY, Preparation, Recipe, read_preparation, words, write_record
+from nmt.text.preparation import (
+    RAW,
+    RECORD,
+    TOKENIZERS,
+    VOCABULARY,
+    Preparation,
+    Recipe,
+    read_preparation,
+    record_files,
+    recorded_texts,
+    words,
+    write_record,
+)
 from nmt.text.raw_lines import read_lines
 from nmt.text.subwords import FILES, Learnt, dropout_units, learn_byte_pairs, learn_pieces
 from nmt.text.tokens import split
@@ -54,6 +68,7 @@ _ONE_PROCESS_BYTES = 8 << 20  # a small text is prepared faster than processes s
 _ATTACHED = re.compile(r"\w[.!?,]( |$)")  # punctuation that no tokeniser has split off
 _LOOKS_RAW = 0.3  # share of lines
 _SEVERAL = "train"  # name of the training text that several prefixes make
+_WORDS = "words"  # scratch file of a text before subwords are cut; names of texts have a dot
 
 
 @dataclass(frozen=True)
@@ -182,9 +197,8 @@ def prepare(
         raise InputError("--all_subwords applies to byte pair encoding only: give --bpe, or leave it out")
     directory = Path(out_dir)
     texts = _texts(train_prefix, apply, (src, tgt))
-    writes_text = recipe.changes_words or recipe.subwords
-    if writes_text:
-        _check_outputs(train_prefix, apply, (src, tgt), directory)
+    written = texts if recipe.changes_words or recipe.subwords else []
+    _check_outputs(texts, written, recipe, directory)
     with _scratch(directory) as scratch, _mapping(texts, processes) as mapping:
         _split(texts, recipe, scratch, mapping)
         words = _merged_words(texts) if bpe is not None else Counter()
@@ -201,13 +215,16 @@ def prepare(
         if recipe.subwords:
             with replace_atomically(directory / FILES[recipe.subwords], "wb") as file:
                 file.write(learnt.model)
-        for text in texts if writes_text else ():
+        for text in written:
             _publish(scratch / text.file_name, directory / text.file_name, compress)
             if recipe.raw and not text.is_training:
-                os.replace(scratch / RAW / text.file_name, make_directory(directory / RAW) / text.file_name)
-        write_record(directory, recipe)  # last: it says that the other files are complete
+                _move(scratch / RAW / text.file_name, make_directory(directory / RAW) / text.file_name)
+        # Last: it says that the other files are complete.
+        write_record(directory, recipe, [text.file_name for text in written])
+    of = dict(zip((src, tgt), vocabularies, strict=True))
     summaries = (
-        FileSummary(text.file_name, text.lines, text.counts.total(), _unknown(text, vocabularies)) for text in texts
+        FileSummary(text.file_name, text.lines, text.counts.total(), _unknown(text, of[text.language]))
+        for text in texts
     )
     notices = [learnt.notice, *(_raw_notice(text) for text in texts if text.is_training and not recipe.raw)]
     return Summary(vocabularies, tuple(summaries), tuple(filter(None, notices)))
@@ -283,28 +300,56 @@ def _listed(prefixes: str) -> list[str]:
     return [prefix.strip() for prefix in prefixes.split(",") if prefix.strip()]
 
 
-def _check_outputs(train_prefix: str, apply: Sequence[str], suffixes: tuple[str, str], directory: Path) -> None:
-    """Raise InputError if two prefixes have the same output files, or an output file is an input file."""
-    by_name: dict[str, str] = {VOCABULARY: "the vocabularies", RAW: "the raw texts"}
-    training = _listed(train_prefix)
-    for prefix in [training[0] if len(training) == 1 else _SEVERAL, *apply]:
-        name = Path(prefix).name
-        if name in by_name:
+def _check_outputs(texts: Sequence[_Text], written: Sequence[_Text], recipe: Recipe, directory: Path) -> None:
+    """Check that no file would be lost.
+
+    Args:
+      texts: all texts.
+      written: those that are written into the directory.
+      recipe: what is done.
+      directory: output directory.
+
+    Raises:
+      InputError: two inputs have one output, an output is an input, or a text that was prepared before is left.
+    """
+    belonging = {directory / name: "the files of the preparation" for name in (RECORD, *record_files(recipe))}
+    made = dict(belonging)
+    for text in texts:
+        for path in _outputs(text, recipe, directory):
+            if path in made:
+                raise InputError(
+                    f"{text.paths[0]} and {made[path]} would both be written to {path}; rename one of them"
+                )
+            made[path] = text.paths[0]
+    outputs = chain(belonging, *(_outputs(text, recipe, directory) for text in written))
+    replaced = {os.path.realpath(path): path for path in outputs}
+    for path in chain.from_iterable(text.paths for text in texts):
+        if output := replaced.get(os.path.realpath(path)):
             raise InputError(
-                f"{prefix} and {by_name[name]} would both be written to {directory / name}.*; rename one of them"
+                f"{path} would be overwritten by the output {output}; choose another --out_dir than {directory}"
             )
-        by_name[name] = prefix
-    for prefix in [*training, *apply]:
-        if Path(prefix).parent.resolve() == directory.resolve():
+    again = {text.file_name for text in written}
+    for name in recorded_texts(directory):
+        if name not in again and os.path.exists(found(os.fspath(directory / name))):
             raise InputError(
-                f"{prefix}.{suffixes[0]} would be overwritten by its own prepared text; choose another "
-                f"--out_dir than {directory}"
+                f"{directory / name} was prepared before and would not fit the new files there: name its text in "
+                "--apply, remove it, or choose another --out_dir"
             )
+
+
+def _outputs(text: _Text, recipe: Recipe, directory: Path) -> list[Path]:
+    """Return the files that a prepared text takes the place of."""
+    paths = [directory / text.file_name, directory / f"{text.file_name}.gz"]
+    return [*paths, directory / RAW / text.file_name] if recipe.raw and not text.is_training else paths
 
 
 @contextlib.contextmanager
 def _scratch(directory: Path) -> Iterator[Path]:
-    """Yield a new directory for unfinished files, next to where the finished ones will be."""
+    """Yield a new directory for unfinished files, next to where the finished ones will be.
+
+    Raises:
+      InputError: a file in the block cannot be written.
+    """
     place = directory.absolute()
     while not place.is_dir():
         place = place.parent
@@ -315,6 +360,8 @@ def _scratch(directory: Path) -> Iterator[Path]:
         raise InputError(f"{place}: cannot be written ({error.strerror}); choose another --out_dir") from error
     try:
         yield scratch
+    except OSError as error:
+        raise InputError(unwritable(error.filename2 or directory, error)) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -334,10 +381,10 @@ def _split(texts: Sequence[_Text], recipe: Recipe, scratch: Path, mapping: Mappi
     """
     for text in texts:
         with contextlib.ExitStack() as files:
-            lines: Iterator[str] = chain.from_iterable(map(functools.partial(_checked, recipe.raw), text.paths))
+            lines: Iterator[str] = chain.from_iterable(map(_checked, text.paths))
             if recipe.raw and not text.is_training:
-                lines = _copied(lines, files.enter_context(replace_atomically(scratch / RAW / text.file_name)))
-            output = files.enter_context(replace_atomically(scratch / text.file_name))
+                lines = _copied(lines, files.enter_context(_new(scratch / RAW / text.file_name)))
+            output = files.enter_context(_new(scratch / text.file_name))
             work = functools.partial(_words_of, recipe, text.language)
             for piece, counts, raw in mapping(work, pieces(lines, _PIECE_LINES)):
                 output.writelines(line + "\n" for line in piece)
@@ -346,19 +393,26 @@ def _split(texts: Sequence[_Text], recipe: Recipe, scratch: Path, mapping: Mappi
                 text.counts.update(counts)
         if not text.counts:
             raise InputError(f"{text.paths[0]} has no word in any of its {text.lines} lines: give a file with text")
-    for first, second in zip(texts, texts[1:], strict=False):
-        if first.name == second.name and first.lines != second.lines:
+    for _, pair in groupby(texts, key=lambda text: text.name):
+        first, *others = pair
+        if others and others[0].lines != first.lines:
+            second = others[0]
             raise InputError(
                 f"{','.join(first.paths)} has {first.lines} lines and {','.join(second.paths)} has {second.lines}. "
                 "Parallel files need the same number of lines"
             )
 
 
-def _checked(raw: bool, path: str) -> Iterator[str]:
-    """Yield the lines of a file. InputError if a line has a carriage return inside: a vocabulary cannot hold it."""
+def _new(path: Path) -> IO[str]:
+    """Return a file to write in the scratch directory."""
+    return open(path, "w", encoding="utf-8", newline="\n")
+
+
+def _checked(path: str) -> Iterator[str]:
+    """Yield the lines of a file. InputError if a line has a carriage return inside: programs disagree on its lines."""
     lines = read_lines(path)
     for number, line in enumerate(lines, 1):
-        if "\r" in line and not raw:
+        if "\r" in line:
             is_all = number == 1 and next(lines, None) is None
             new = "'\\n', if it ends the lines" if is_all else "' '"
             raise InputError(f"{path}, line {number}: has a carriage return in it; replace it with tr '\\r' {new}")
@@ -402,11 +456,12 @@ def _merged_words(texts: Sequence[_Text]) -> Counter[str]:
 def _cut(texts: Sequence[_Text], preparation: Preparation, scratch: Path, mapping: Mapping) -> None:
     """Replace the words of all texts by subwords, and count these."""
     for text in texts:
-        path = scratch / text.file_name
+        path, words = scratch / text.file_name, scratch / _WORDS
+        os.replace(path, words)
         text.counts.clear()
         work = functools.partial(_tokens_of, preparation.recipe, preparation.model)
-        with replace_atomically(path) as output:
-            for piece, counts in mapping(work, pieces(read_lines(os.fspath(path)), _PIECE_LINES)):
+        with _new(path) as output:
+            for piece, counts in mapping(work, pieces(read_lines(os.fspath(words)), _PIECE_LINES)):
                 output.writelines(line + "\n" for line in piece)
                 text.counts.update(counts)
 
@@ -442,8 +497,7 @@ def _frequent(counts: Counter[str], min_count: int) -> list[str]:
     return sorted(words, key=lambda word: (-counts[word], word))
 
 
-def _unknown(text: _Text, vocabularies: Sequence[Vocabulary]) -> int:
-    vocabulary = next(one for one in vocabularies if one.path.endswith(f".{text.language}"))
+def _unknown(text: _Text, vocabulary: Vocabulary) -> int:
     return sum(count * vocabulary.count_unknown([token]) for token, count in text.counts.items())
 
 
@@ -457,8 +511,15 @@ def _publish(source: Path, target: Path, compress: bool) -> None:
                 writer.write(part)
             writer.close()
     else:
-        os.replace(source, target)
+        _move(source, target)
     (target if compress else compressed).unlink(missing_ok=True)
+
+
+def _move(source: Path, target: Path) -> None:
+    """Give a file its final name, after its contents are on the disk."""
+    with open(source, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(source, target)
 
 
 def _raw_notice(text: _Text) -> str:
@@ -504,7 +565,7 @@ class PrepareOptions(TrainingText):
         None, "Directory of prepared texts whose vocabularies, subwords and recipe are taken; nothing is learnt."
     )
     compress: bool = option(False, "Compress the prepared texts, in blocks that training reads in any order.")
-    processes: int | None = option(None, "Number of processes; unset: the number of cores.")
+    processes: int | None = option(None, "Number of processes; unset: the number of cores.", within=POSITIVE)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -513,9 +574,10 @@ def main(argv: Sequence[str]) -> int:
     def command(options: PrepareOptions) -> None:
         given = asdict(options)
         given["apply"] = _listed(options.apply)
-        print(prepare(**given))
+        write_lines([prepare(**given)])
 
-    return run(command, PrepareOptions, __doc__ or "", argv)
+    with termination_is_raised():
+        return run(command, PrepareOptions, __doc__ or "", argv)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
 """Ctrl-C: while a program of this package is imported, which takes seconds, it ends the process without a traceback.
 
-There is nothing to save during the import. Afterwards Ctrl-C raises Python's KeyboardInterrupt again.
+There is nothing to save during the import. Afterwards Ctrl-C raises Python's KeyboardInterrupt again. SIGTERM ends a
+process at once, unless the program has files to remove before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 
 def ends_at_once() -> None:
@@ -19,3 +23,17 @@ def is_raised() -> None:
     """Let Ctrl-C raise KeyboardInterrupt once the program runs. If Ctrl-C is ignored, it stays ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def termination_is_raised() -> Iterator[None]:
+    """Let SIGTERM raise SystemExit in the block, so that what the program has opened is closed and removed."""
+
+    def leave(*_: Any) -> None:
+        sys.exit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

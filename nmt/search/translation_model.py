@@ -5,12 +5,12 @@ A batch has lines of similar length; the output has the order of the input. A bl
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple, TypeVar
 
-import sys
 import numpy as np
 import tensorflow as tf
 

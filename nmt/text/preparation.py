@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,13 @@ def words(recipe: Recipe, line: str, language: str) -> str:
     return prepared(line, recipe.casing)
 
 
-def write_record(directory: Path, recipe: Recipe) -> None:
+def write_record(directory: Path, recipe: Recipe, texts: Sequence[str] = ()) -> None:
     """Write the record; all other files of the preparation must be there.
+
+    Args:
+      directory: the directory of the preparation.
+      recipe: what was done.
+      texts: names of the prepared texts' files in the directory.
 
     Raises:
       InputError: the record cannot be written.
@@ -115,7 +121,8 @@ def write_record(directory: Path, recipe: Recipe) -> None:
     contents = {
         "format": _FORMAT,
         "recipe": dataclasses.asdict(recipe),
-        "files": {name: _digest((directory / name).read_bytes()) for name in _files(recipe)},
+        "files": {name: _digest((directory / name).read_bytes()) for name in record_files(recipe)},
+        "texts": list(texts),
     }
     with replace_atomically(directory / RECORD) as file:
         json.dump(contents, file, indent=2)
@@ -140,6 +147,14 @@ def read_preparation(directory: str | os.PathLike[str]) -> Preparation | None:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}): copy it again, or {_AGAIN}") from None
     return Preparation(recipe, _checked(path, recipe, digests).get(FILES.get(recipe.subwords, ""), b""))
+
+
+def recorded_texts(directory: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the texts that a record lists; [] if there is no record, or an older or a damaged one."""
+    try:
+        return [str(name) for name in json.loads((Path(directory) / RECORD).read_text("utf-8"))["texts"]]
+    except (OSError, ValueError, TypeError, KeyError):
+        return []
 
 
 def recorded(vocab_prefix: str | os.PathLike[str] | None) -> Preparation | None:
@@ -174,7 +189,7 @@ def copy_preparation(vocab_prefix: str | os.PathLike[str] | None, target: str | 
             )
         return
     directory = make_directory(target)
-    for name in _files(preparation.recipe):
+    for name in record_files(preparation.recipe):
         with replace_atomically(directory / name, "wb") as file:
             file.write((source / name).read_bytes())
     write_record(directory, preparation.recipe)
@@ -205,7 +220,7 @@ def _parsed(path: Path, contents: dict[str, Any]) -> tuple[Recipe, dict[str, str
 def _checked(path: Path, recipe: Recipe, digests: dict[str, str]) -> dict[str, bytes]:
     """Return the contents of the files next to a record."""
     found = {}
-    for name in _files(recipe):
+    for name in record_files(recipe):
         try:
             found[name] = path.with_name(name).read_bytes()
         except OSError as error:
@@ -221,8 +236,8 @@ def _checked(path: Path, recipe: Recipe, digests: dict[str, str]) -> dict[str, b
     return found
 
 
-def _files(recipe: Recipe) -> list[str]:
-    """Return the names of the files next to a record."""
+def record_files(recipe: Recipe) -> list[str]:
+    """Return the names of the files next to a record, which belong to it."""
     names = [f"{VOCABULARY}.{language}" for language in (recipe.src, recipe.tgt)]
     return [*names, FILES[recipe.subwords]] if recipe.subwords else names
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import os
+import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ import nmt.prepare
 from nmt.core.errors import InputError
 from nmt.demo.toy_language import phrasebook
 from nmt.prepare import main, prepare
+from nmt.text.preparation import recorded_texts
 from nmt.text.subwords import BytePairs, SentencePieces, learn_byte_pairs, learn_pieces
 from nmt.text.tokens import join, split
 from nmt.text.vocabulary import read_vocabulary
@@ -173,6 +178,8 @@ def test_a_carriage_return_in_a_line(toy: Path) -> None:
     write(toy / "in", {"dev.de": "x\nz \ry\n"})
     with pytest.raises(InputError, match="dev.de, line 2: has a carriage return .* with tr '.*r' ' '"):
         prepare(f"{toy}/in/train", "en", "de", toy / "out", apply=[f"{toy}/in/dev"])
+    with pytest.raises(InputError, match="dev.de, line 2: has a carriage return"):
+        prepare(f"{toy}/in/train", "en", "de", toy / "out", apply=[f"{toy}/in/dev"], tokenizer="moses")
     write(toy / "in", {"new.en": "x\rz\ry\r"})  # one long line, if carriage returns end no lines
     with pytest.raises(InputError, match=r"new.en, line 1: .* with tr '\\r' '\\n'"):
         prepare(f"{toy}/in/train", "en", "de", toy / "out", apply=[f"{toy}/in/new"])
@@ -183,6 +190,91 @@ def test_a_text_without_a_word(toy: Path) -> None:
     write(toy / "in", {"train.de": "\n" * len(read(toy / "in")["train.de"].splitlines())})
     with pytest.raises(InputError, match=r"train\.de has no word in any of its"):
         prepare(f"{toy}/in/train", "en", "de", toy / "out")
+
+
+@pytest.mark.parametrize(
+    ("train", "apply", "options", "message"),
+    [
+        (
+            "other/train",
+            ["in/raw/dev"],
+            {"tokenizer": "moses"},
+            "in/raw/dev.en would be overwritten by the output in/raw/dev.en",
+        ),
+        ("link/train", [], {"casing": "lower"}, "link/train.en would be overwritten by the output in/train.en"),
+        ("in/packed", [], {"casing": "lower"}, "in/packed.en.gz would be overwritten by the output in/packed.en.gz"),
+        ("in/vocab", [], {}, "in/vocab.en and the files of the preparation would both be written to in/vocab.en"),
+        ("vocab", [], {}, "vocab.en and the files of the preparation would both be"),
+        ("in/train", ["in/dev", "in/raw/dev"], {}, "in/raw/dev.en and in/dev.en would both be written to in/dev.en"),
+        ("in/a", ["in/a.x"], {"tgt": "x.en"}, "in/a.x.en and in/a.x.en would both be written to in/a.x.en"),
+    ],
+)
+def test_no_output_is_an_input(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, train: str, apply: list[str], options: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(toy)
+    Path("link").symlink_to("in")
+    write(Path("other"), {"train.en": "a\n", "train.de": "x\n"})
+    write(Path("in/raw"), {"dev.en": "a\n", "dev.de": "x\n"})
+    for name in ("in/vocab.en", "in/vocab.de", "vocab.en", "vocab.de", "in/a.en", "in/a.x.en", "in/a.x.x.en"):
+        Path(name).write_text("a\n")
+    for language in ("en", "de"):
+        Path(f"in/packed.{language}.gz").write_bytes(gzip.compress(b"a\n"))
+    before = {path: path.read_bytes() for path in Path().rglob("*.*")}
+    arguments: dict[str, Any] = {"src": "en", "tgt": "de", "out_dir": "in", "apply": apply, **options}
+    with pytest.raises(InputError, match=re.escape(message)):
+        prepare(train, **arguments)
+    assert {path: path.read_bytes() for path in Path().rglob("*.*")} == before
+
+
+def test_vocabularies_beside_the_text_that_they_are_of(toy: Path) -> None:
+    prepare(f"{toy}/in/train", "en", "de", toy / "in", apply=[f"{toy}/in/dev"])
+    assert (toy / "in/vocab.en").exists()
+
+
+def test_a_text_that_would_not_be_made_again(toy: Path) -> None:
+    """It would not fit the new vocabulary. Texts that are made again are replaced."""
+    arguments = f"{toy}/in/train", "en", "de", toy / "out"
+    prepare(*arguments, apply=[f"{toy}/in/dev"], casing="lower", compress=True)
+    with pytest.raises(InputError, match="out/dev.en was prepared before .* name its text in --apply, remove it, or"):
+        prepare(*arguments, casing="lower")
+    with pytest.raises(InputError, match="out/train.en was prepared before"):
+        prepare(f"{toy}/in/dev", "en", "de", toy / "out", like=f"{toy}/out")
+    prepare(*arguments, apply=[f"{toy}/in/dev", f"{toy}/in/new"], casing="lower")
+    for path in (toy / "out").glob("dev.*"):
+        path.unlink()
+    (toy / "out/new.en").unlink()
+    prepare(*arguments, casing="lower")
+    assert recorded_texts(toy / "out") == ["train.en", "train.de"]
+    (toy / "out/preparation.json").write_text("{}")
+    prepare(*arguments, casing="lower", apply=[f"{toy}/in/new"])
+
+
+def test_languages_whose_suffixes_end_alike(toy: Path) -> None:
+    """Each text is counted by the vocabulary of its own language."""
+    for name in ("train", "dev"):
+        (toy / f"in/{name}.en").rename(toy / f"in/{name}.x.de")
+    summary = prepare(f"{toy}/in/train", "x.de", "de", toy / "out", apply=[f"{toy}/in/dev"])
+    assert [file.unknown for file in summary.files] == [0, 0, 2, 1]
+
+
+def test_termination_and_a_full_disk_leave_nothing(toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """The message names the directory of the user, and not a temporary file."""
+    flags = [f"--train_prefix={toy}/in/train", "--src=en", "--tgt=de", f"--out_dir={toy}/out", "--casing=lower"]
+
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("nmt.prepare._words_of", full)
+    assert main(["prepare", *flags]) == 1
+    assert capsys.readouterr().err.startswith(f"{toy}/out: cannot be written (No space left on device); free or")
+    monkeypatch.setattr("nmt.prepare._words_of", lambda *_: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(SystemExit, match="143"):
+        main(["prepare", *flags])
+    assert [path.name for path in toy.iterdir()] == ["in"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert main(["prepare", *flags, "--processes=0"]) == 1
+    assert "--processes=0 is not allowed" in capsys.readouterr().err
 
 
 def test_fewer_joints_than_were_asked_for_are_told(numbers: Path) -> None:
@@ -243,7 +335,7 @@ def test_other_text_like_that_of_a_directory(numbers: Path) -> None:
     assert set(then) == {"raw", "preparation.json", "bpe.codes", "vocab.en", "vocab.de"} | {
         f"{name}.{language}" for name in ("dev", "test") for language in ("en", "de")
     }
-    assert all(then[name] == first[name] for name in ("preparation.json", "bpe.codes", "vocab.en", "vocab.de"))
+    assert all(then[name] == first[name] for name in ("bpe.codes", "vocab.en", "vocab.de"))
     again = prepare(f"{numbers}/in/train", "en", "de", numbers / "all", like=f"{numbers}/out")
     assert read(numbers / "all")["train.en"] == first["train.en"] and "raw" not in read(numbers / "all")
     assert summary.vocabularies[0].words == again.vocabularies[0].words

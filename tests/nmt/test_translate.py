@@ -254,4 +254,5 @@ def test_an_input_that_fails_ends_the_program() -> None:
         lines.check()
     command = ["bash", "-c", '"$0" -m nmt.translate --model=none <&-', sys.executable]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1 and done.stderr.startswith("translate: standard input is closed: redirect a file")
+    told = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and told.startswith("translate: standard input is closed: redirect a file"), done.stderr
