@@ -323,10 +323,10 @@ def _check_outputs(texts: Sequence[_Text], written: Sequence[_Text], recipe: Rec
             made[path] = text.paths[0]
     outputs = chain(belonging, *(_outputs(text, recipe, directory) for text in written))
     replaced = {os.path.realpath(path): path for path in outputs}
-    for path in chain.from_iterable(text.paths for text in texts):
-        if output := replaced.get(os.path.realpath(path)):
+    for given in chain.from_iterable(text.paths for text in texts):
+        if output := replaced.get(os.path.realpath(given)):
             raise InputError(
-                f"{path} would be overwritten by the output {output}; choose another --out_dir than {directory}"
+                f"{given} would be overwritten by the output {output}; choose another --out_dir than {directory}"
             )
     again = {text.file_name for text in written}
     for name in recorded_texts(directory):

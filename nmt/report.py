@@ -9,33 +9,34 @@ checkpoint; --noattention leaves it out.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from nmt.core.errors import InputError
-from nmt.core.files import replace_atomically
-from nmt.core.ranks import call_on_root, together
+from nmt.core.files import check_no_input, replace_atomically
+from nmt.core.ranks import CollectiveError, call_on_root, together
 from nmt.core.standard_output import write_lines
-from nmt.options.config import FIELDS, Config
+from nmt.options.config import FIELDS
 from nmt.options.derived_settings import RunSettings
 from nmt.options.hparams_file import HPARAMS, read_saved
 from nmt.options.option import NOT_NEGATIVE, option
 from nmt.reporting.page import Attention, page
-from nmt.reporting.run_facts import RunFacts, read_run
+from nmt.reporting.run_facts import HISTORY, SAMPLED, RunFacts, read_run, read_samples
 from nmt.runs.program import run_on_ranks
 from nmt.runs.tfdist_ranks import Processes
-from nmt.runs.trained_model import find
+from nmt.runs.trained_model import find, recorded_directory
 from nmt.runs.translation_run import load
-from nmt.scoring.finishing import raw_path
+from nmt.scoring.finishing import Finishing
 from nmt.search.translation_model import TranslationModel
-from nmt.text.lines import TextFile
-from nmt.text.tokens import reference_text
+from nmt.text.lines import TextFile, found
+from nmt.text.preparation import VOCABULARY, recorded
 
 _PICTURES = 3  # translations whose attention is shown
 
@@ -53,8 +54,11 @@ class ReportOptions:
 
     @property
     def directories(self) -> list[str]:
-        """The directories of the runs."""
-        return [os.path.normpath(name.strip()) for name in str(self.runs).split(",") if name.strip()]
+        """The directories of the runs. InputError if there is none."""
+        names = [os.path.normpath(name.strip()) for name in str(self.runs).split(",") if name.strip()]
+        if not names:
+            raise InputError(f"--runs={self.runs} names no run: give the out_dir of a training")
+        return names
 
 
 def report(options: ReportOptions, ranks: Processes) -> None:
@@ -68,7 +72,11 @@ def report(options: ReportOptions, ranks: Processes) -> None:
     runs = call_on_root(ranks, lambda: [_facts(directory) for directory in options.directories])
     attentions: list[Attention] = []
     if options.attention and runs[0].samples:
-        attentions = _attentions(options, runs[0], ranks)
+        try:
+            attentions = _attentions(options, runs[0], ranks)
+        except CollectiveError as error:
+            if error.is_mine:
+                _tell_left_out("pictures of attention", error)
     call_on_root(ranks, functools.partial(_write, options, runs, attentions))
 
 
@@ -82,22 +90,46 @@ def _facts(directory: str) -> RunFacts:
     if not os.path.isfile(hparams):
         raise InputError(f"{hparams} does not exist: give the out_dir of a training")
     settings = read_saved(hparams)
+    run = read_run(directory, settings)
+    try:
+        return dataclasses.replace(run, samples=read_samples(directory, *_sides(directory, settings)))
+    except InputError as error:
+        _tell_left_out(f"the translations of {directory}", error)
+        return run
+
+
+def _sides(directory: str, settings: Mapping[str, Any]) -> list[list[str]]:
+    """Return the sentences of a run's development text, and their references, as text.
+
+    Raises:
+        InputError: a file cannot be used.
+    """
+    copied = recorded_directory(directory)
+    preparation = recorded(copied / VOCABULARY if copied else _path(directory, settings, "vocab_prefix", "src"))
     subwords, sides = settings.get("subword_option", ""), []
-    for language in (settings.get("src"), settings.get("tgt")):
-        prepared = f"{settings.get('dev_prefix')}.{language}"
-        raw = raw_path(prepared)
-        if raw.exists():
-            sides.append(list(TextFile(raw)))
-        elif os.path.exists(prepared):
-            sides.append([reference_text(line, subwords) for line in TextFile(prepared)])
-    complete = len(sides) == 2 and len(sides[0]) == len(sides[1])
-    return read_run(directory, settings, *(sides if complete else ([], [])))
+    for side in ("src", "tgt"):
+        language, prefix = settings.get(side, ""), _path(directory, settings, "dev_prefix", side)
+        finishing = Finishing(language, subwords, preparation)
+        sides.append(finishing.references(f"{prefix}.{language}", is_prepared=True))
+    return sides
+
+
+def _path(directory: str, settings: Mapping[str, Any], option: str, side: str) -> str:
+    """Return a prefix of a run's files, which may be relative to the directory where the training was started."""
+    prefix, language = str(settings.get(option)), settings.get(side)
+    places = [Path(), *Path(directory).resolve().parents]
+    paths = (os.fspath(place / prefix) for place in places)
+    return next((path for path in paths if os.path.exists(found(f"{path}.{language}"))), prefix)
+
+
+def _tell_left_out(part: str, error: Exception) -> None:
+    print(f"report: {part} are left out: {error}", file=sys.stderr, flush=True)
 
 
 def _attentions(options: ReportOptions, run: RunFacts, ranks: Processes) -> list[Attention]:
-    """Return the attention of some translations; [] for a model without attention, and without prepared text."""
+    """Return the attention of some translations; [] for a model without attention, and without short sentences."""
     config, saved = call_on_root(ranks, lambda: find(options.directories[0], {}))
-    lines = call_on_root(ranks, lambda: _prepared(config, run))
+    lines = call_on_root(ranks, lambda: _prepared(run))
     if not config.attends or not lines:
         return []
     ranks.multiply_in(config.precision)
@@ -110,14 +142,9 @@ def _attentions(options: ReportOptions, run: RunFacts, ranks: Processes) -> list
     return [Attention(*one) for one in found if one is not None]
 
 
-def _prepared(config: Config, run: RunFacts) -> list[str]:
+def _prepared(run: RunFacts) -> list[str]:
     """Return prepared source lines of sentences in the middle of the scores, short enough for a picture."""
-    path = f"{config.dev_prefix}.{config.src}"
-    if not os.path.exists(path):
-        return []
-    text = TextFile(path)
-    if len(text) != len(run.samples):
-        return []
+    text = TextFile(f"{_path(run.name, run.settings, 'dev_prefix', 'src')}.{run.settings['src']}")
     middle = run.samples[len(run.samples) // 2 :]
     short = [sample.number for sample in middle if 3 <= text.lengths[sample.number] <= 25]
     return [text.line(number) for number in short[:_PICTURES]]
@@ -126,6 +153,8 @@ def _prepared(config: Config, run: RunFacts) -> list[str]:
 def _write(options: ReportOptions, runs: Sequence[RunFacts], attentions: Sequence[Attention]) -> None:
     defaults: dict[str, Any] = {name: field.default for name, field in FIELDS.items() if field.metadata["saved"]}
     path = Path(options.output or os.path.join(options.directories[0], "report.html"))
+    read = [os.path.join(name, file) for name in options.directories for file in (HPARAMS, HISTORY, SAMPLED)]
+    check_no_input("output", path, read)
     with replace_atomically(path) as file:
         file.write(page(runs, defaults, attentions, options.seed))
     write_lines([f"# {path}"])

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from nmt.core.errors import InputError
-from nmt.core.files import check_writable, make_directory, replace_atomically
+from nmt.core.files import check_no_input, check_writable, make_directory, replace_atomically
 from nmt.options.command import TrainingText, run
 from nmt.options.option import POSITIVE, option
 from nmt.text.corpus import open_parallel
@@ -104,8 +104,7 @@ def make_shortlist(
 def _check(out_file: str | os.PathLike[str], inputs: Sequence[str]) -> None:
     """Raise InputError if the file cannot be written, or is one of the inputs."""
     make_directory(Path(out_file).parent)
-    if os.path.realpath(out_file) in map(os.path.realpath, inputs):
-        raise InputError(f"--out_file={os.fspath(out_file)} is also an input and would be lost: choose another file")
+    check_no_input("out_file", out_file, inputs)
     check_writable(out_file)
 
 

@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -67,6 +67,22 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         target, temporary = _names(path)
         _open(temporary, "x", target).close()
         temporary.unlink()
+
+
+def check_no_input(flag: str, output: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
+    """Check that an output is no input; a text may be compressed, with ".gz" after its name.
+
+    Args:
+      flag: name of the flag that names the output.
+      output: path of the file to write.
+      inputs: paths of the files to read.
+
+    Raises:
+      InputError: it is one of them.
+    """
+    read = {os.path.realpath(f"{os.fspath(path)}{ending}") for path in inputs for ending in ("", ".gz")}
+    if os.path.realpath(output) in read:
+        raise InputError(f"--{flag}={os.fspath(output)} is also an input and would be lost: choose another file")
 
 
 def remove_unfinished(directory: Path) -> None:

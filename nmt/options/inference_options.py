@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
+from nmt.core.files import check_no_input
 from nmt.options.configuration_options import ConfigurationOptions
 from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, Condition, option
+from nmt.scoring.finishing import raw_path
 from nmt.scoring.perplexity import LikelihoodSettings
 from nmt.search.translation_model import MODES, SearchSettings, search_mode
 
@@ -115,11 +117,8 @@ class InferenceOptions(ConfigurationOptions):
             yield f"{', '.join(missing)} must be given{unsaid}"
         if self.is_inference and not (self.ckpt or self.out_dir):
             yield "--inference_input_file needs --ckpt or --out_dir, where the checkpoint is"
-        if self.is_inference and _same_file(self.inference_input_file, self.inference_output_file):
-            yield (
-                f"--inference_output_file={self.inference_output_file} is the input file, which would be lost: "
-                "choose another"
-            )
+        if self.is_inference and self.inference_output_file:
+            check_no_input("inference_output_file", self.inference_output_file, self._read_files())
         if self.inference_output_file and not self.is_inference:
             yield "--inference_output_file needs --inference_input_file, the text to translate"
         if self.src == self.tgt and not self.language_model:
@@ -129,6 +128,13 @@ class InferenceOptions(ConfigurationOptions):
         for name in ("inference_list", "inference_ref_file"):
             if getattr(self, name) and not self.is_inference:
                 yield f"--{name} needs --inference_input_file, the text to translate"
+
+    def _read_files(self) -> Iterator[str | Path]:
+        """Yield the files that a translation reads, but for checkpoints."""
+        yield from (f"{self.vocab_prefix}.{suffix}" for suffix in (self.src, self.tgt))
+        yield from filter(None, (self.inference_input_file, self.shortlist, self.hparams_path))
+        if self.inference_ref_file:
+            yield from (self.inference_ref_file, raw_path(self.inference_ref_file))
 
     def search_contradictions(self) -> Iterator[str]:
         """Yield a message for each contradiction of these options with each other, or with those of the model."""
@@ -170,7 +176,3 @@ class InferenceOptions(ConfigurationOptions):
                 f"--num_workers={self.num_workers}: start the program as mpirun -n {self.num_workers} instead; the "
                 "ranks share the text, and no --jobid is needed"
             )
-
-
-def _same_file(first: str | None, second: str | None) -> bool:
-    return first is not None and second is not None and os.path.realpath(first) == os.path.realpath(second)

@@ -12,7 +12,8 @@ from nmt.core.errors import InputError
 from nmt.reporting.curve import History, Points, read_history
 from nmt.text.lines import TextFile
 
-_SAMPLED = "output_dev"
+HISTORY, SAMPLED = "history.jsonl", "output_dev"
+_TEXT = "batch"  # the one entry of a history that is no number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,7 @@ class RunFacts:
     settings: dict[str, Any]
     history: History
     starts: Sequence[Start]
-    samples: Sequence[Sample]
+    samples: Sequence[Sample] = ()
 
     def points(self, figure: str) -> Points:
         """Return pairs of step and value of a figure."""
@@ -96,35 +97,46 @@ def starts_of(entries: Sequence[dict[str, Any]]) -> list[Start]:
     return found
 
 
-def read_run(directory: str, settings: dict[str, Any], sources: Sequence[str], references: Sequence[str]) -> RunFacts:
-    """Read the facts of a run.
+def read_run(directory: str, settings: dict[str, Any]) -> RunFacts:
+    """Read the facts of a run, but for the samples (see `read_samples`).
 
     Args:
         directory: directory of the run.
         settings: contents of its `hparams`.
-        sources: sentences of the development text, as text; empty if they are not there.
-        references: their references.
 
     Raises:
-        InputError: the run has no history.
+        InputError: the run has no history, or a figure in it is no number.
     """
-    path = Path(directory) / "history.jsonl"
+    path = Path(directory) / HISTORY
     entries = read_history(path)
     if not entries:
         raise InputError(f"{path} has no figures of a training: give the out_dir of a run")
-    return RunFacts(
-        directory, settings, History.of(entries), starts_of(entries), _samples(directory, sources, references)
-    )
+    for entry in entries:
+        for name, value in entry.items():
+            if name != _TEXT and not isinstance(value, int | float):
+                raise InputError(
+                    f"{path}: {name} is {value!r} in step {entry['step']}, and no number: correct or remove the line"
+                )
+    return RunFacts(directory, settings, History.of(entries), starts_of(entries))
 
 
-def _samples(directory: str, sources: Sequence[str], references: Sequence[str]) -> list[Sample]:
-    """Return the sentences with the run's last translations; [] if their numbers of lines differ."""
-    output = os.path.join(directory, _SAMPLED)
-    if not sources or not os.path.exists(output):
-        return []
-    translations = list(TextFile(output))
-    if len(translations) != len(sources):
-        return []
+def read_samples(directory: str, sources: Sequence[str], references: Sequence[str]) -> list[Sample]:
+    """Return all sentences of the development text with a run's last translations.
+
+    Args:
+        directory: directory of the run.
+        sources: the sentences, as text.
+        references: their references.
+
+    Raises:
+        InputError: the translations cannot be read, or are not those of the sentences.
+    """
+    translations = TextFile(os.path.join(directory, SAMPLED))
+    if not len(translations) == len(sources) == len(references):
+        raise InputError(
+            f"{translations.path} has {len(translations)} lines, and the development text has {len(sources)} and "
+            f"{len(references)}: restore the text that the run has translated"
+        )
     from sacrebleu.metrics import CHRF
 
     metric = CHRF()

@@ -15,7 +15,7 @@ from nmt.core.errors import InputError
 from nmt.core.ranks import Ranks, check_equal, together
 from nmt.options.config import Config
 from nmt.options.presets import preset
-from nmt.scoring.finishing import Finishing, raw_references
+from nmt.scoring.finishing import Finishing
 from nmt.text.bpe_dropout import Merges, check_fit, read_merges
 from nmt.text.character_vocabulary import CharacterVocabulary
 from nmt.text.corpus import ParallelCorpus, open_parallel
@@ -207,19 +207,19 @@ def read_recorded(config: Config) -> Preparation | None:
     return preparation
 
 
-def finishing(config: Config, texts: Mapping[str, ParallelCorpus]) -> Finishing:
-    """Return what makes text of translations, with the raw references of texts that the options name.
+def finishing(config: Config, texts: Iterable[str]) -> Finishing:
+    """Return what makes text of translations, with the references, as text, of texts that the options name.
 
     Raises:
         InputError: a record or a raw reference cannot be used.
     """
     preparation = read_recorded(config)
     prefixes = {"dev": config.dev_prefix, "test": config.test_prefix}
+    plain = Finishing(str(config.tgt), config.subword_option, preparation)
     raw = {}
-    for name, corpus in texts.items() if preparation and preparation.recipe.raw else ():
-        raw[name] = raw_references(str(prefixes[name]), str(config.tgt), len(corpus))
-    kept = {name: lines for name, lines in raw.items() if lines is not None}
-    return Finishing(str(config.tgt), config.subword_option, preparation, kept)
+    for name in texts if plain.preparation.recipe.raw else ():
+        raw[name] = plain.references(f"{prefixes[name]}.{config.tgt}", is_prepared=True)
+    return Finishing(str(config.tgt), config.subword_option, preparation, raw)
 
 
 def open_text(config: Config, prefix: str | None) -> ParallelCorpus:

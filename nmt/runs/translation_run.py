@@ -20,11 +20,12 @@ from nmt.options.hparams_file import HPARAMS, read_saved
 from nmt.options.model_options import ModelOptions
 from nmt.options.option import options_of
 from nmt.runs import inputs
-from nmt.scoring.finishing import Finishing, raw_path
-from nmt.scoring.score import check_reference, score_files
+from nmt.scoring.finishing import Finishing
+from nmt.scoring.score import score_files
 from nmt.search.ensemble import EnsembleWeights
 from nmt.search.translate_file import draw_attention, parse_list, translate_file
 from nmt.search.translation_model import TranslationModel
+from nmt.text.lines import TextFile
 
 
 def infer(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> None:
@@ -43,10 +44,9 @@ def infer(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouch
     """
     config = settings.config
     with together(ranks):
-        finishing = inputs.finishing(config, {})
+        finishing = inputs.finishing(config, ())
     if config.inference_ref_file:  # checked before the long work
-        reference = _reference(config.inference_ref_file, finishing)
-        call_on_root(ranks, lambda: check_reference(str(config.inference_input_file), reference))
+        call_on_root(ranks, lambda: _check_reference(config, finishing))
     trained = load(settings, saved, ranks, untouched)
     call_on_root(ranks, lambda: _tell_unknown(config, trained.vocabularies))
     with together(ranks), untouched():
@@ -57,10 +57,15 @@ def infer(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouch
     call_on_root(ranks, lambda: _tell(settings, model, finishing, ",".join(trained.paths), lines))
 
 
-def _reference(path: str, finishing: Finishing) -> str:
-    """Return the path of the reference: of a prepared file, the raw one if translations are text."""
-    raw = raw_path(path)
-    return os.fspath(raw) if finishing.preparation.recipe.raw and raw.exists() else path
+def _check_reference(config: Config, finishing: Finishing) -> None:
+    """Raise InputError if the text to translate and its reference have different numbers of lines."""
+    text = TextFile(str(config.inference_input_file))
+    lines = finishing.references(str(config.inference_ref_file), is_prepared=False)
+    if len(text) != len(lines):
+        raise InputError(
+            f"{text.path} has {len(text)} lines and its reference {config.inference_ref_file} has {len(lines)}; score "
+            "translations with the reference of the text they translate"
+        )
 
 
 class Trained(NamedTuple):
@@ -200,8 +205,8 @@ def _tell(settings: RunSettings, model: TranslationModel, finishing: Finishing, 
         language, preparation = str(config.tgt), finishing.preparation
         scores = score_files(
             files[1],
-            _reference(config.inference_ref_file, finishing),
-            config.subword_option,
+            str(config.inference_ref_file),
+            finishing.references(str(config.inference_ref_file), is_prepared=False),
             config.metric_names,
             translations_per_input=settings.search.translations,
             picked=picked,

@@ -8,7 +8,7 @@ from pathlib import Path
 from nmt.core.errors import InputError
 from nmt.scoring.score import Texts
 from nmt.text.lines import TextFile
-from nmt.text.preparation import RAW, Preparation, Recipe
+from nmt.text.preparation import RAW, Preparation, Recipe, read_preparation
 from nmt.text.tokens import reference_text
 
 
@@ -45,32 +45,39 @@ class Finishing:
         """Return a line of a prepared reference in the form of `words`."""
         return self.words(reference_text(line, self._subword_option))
 
+    def references(self, path: str, is_prepared: bool) -> list[str]:
+        """Return the lines of a reference in the form of `text`, or of a source as text.
+
+        If the model reads raw text, the text of a prepared file is the raw file that it was made of. If that is not
+        there, it is the file's own lines with their preparation undone.
+
+        Args:
+          path: path of the file.
+          is_prepared: whether the file is prepared; if not, it is only if its directory has a record.
+
+        Raises:
+          InputError: a file cannot be read, or the raw file has another number of lines.
+        """
+        lines, raw = TextFile(path), raw_path(path)
+        if not self.preparation.recipe.raw:
+            return list(map(self.reference, lines))
+        if raw.exists():
+            text = TextFile(raw)
+            if len(text) != len(lines):
+                raise InputError(
+                    f"{raw} has {len(text)} lines and {path} has {len(lines)}: make both again with python -m "
+                    "nmt.prepare"
+                )
+            return [line.strip() for line in text]
+        preparation = read_preparation(Path(path).parent) or (self.preparation if is_prepared else None)
+        if preparation is None:
+            return [line.strip() for line in lines]
+        joined = (reference_text(line, preparation.recipe.subwords) for line in lines)
+        return [preparation.text(line, self._language) for line in joined]
+
     def compared(self, name: str, translations: Sequence[str]) -> Texts | None:
         """Return translations of a text with its raw references; None if there are none."""
         return Texts(translations, self._raw[name], self._language) if name in self._raw else None
-
-
-def raw_references(prefix: str, language: str, lines: int) -> list[str] | None:
-    """Return the raw lines of a text that `nmt.prepare` has prepared; None if there are none.
-
-    Args:
-      prefix: prefix of the prepared text.
-      language: suffix of the file.
-      lines: number of lines of the prepared text.
-
-    Raises:
-      InputError: the raw text has another number of lines.
-    """
-    path = raw_path(f"{prefix}.{language}")
-    if not path.exists():
-        return None
-    found = [line.strip() for line in TextFile(path)]
-    if len(found) != lines:
-        raise InputError(
-            f"{path} has {len(found)} lines and {prefix}.{language} has {lines}: make both again with python -m "
-            "nmt.prepare"
-        )
-    return found
 
 
 def raw_path(prepared: str) -> Path:

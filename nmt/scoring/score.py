@@ -21,7 +21,6 @@ from nmt.core.errors import InputError
 from nmt.scoring.metrics import METRICS, check_metrics
 from nmt.text.lines import TextFile
 from nmt.text.moses import code
-from nmt.text.tokens import reference_text
 
 
 class Signed(NamedTuple):
@@ -125,24 +124,10 @@ def score(
     return Scores(figures, sacre_bleu(found, wanted, language), chrf(found, wanted), of_text=True)
 
 
-def check_reference(input_path: str, reference_path: str) -> None:
-    """Check that a text to translate and its reference have equal numbers of lines.
-
-    Raises:
-      InputError: the numbers of lines differ, or a file cannot be used.
-    """
-    text, reference = TextFile(input_path), TextFile(reference_path)
-    if len(text) != len(reference):
-        raise InputError(
-            f"{text.path} has {len(text)} lines and its reference {reference.path} has {len(reference)}; score "
-            "translations with the reference of the text they translate"
-        )
-
-
 def score_files(
     hypothesis_path: str | os.PathLike[str],
-    reference_path: str | os.PathLike[str],
-    subword_option: str,
+    reference_path: str,
+    references: Sequence[str],
     metrics: Sequence[str] = ("bleu",),
     *,
     translations_per_input: int = 1,
@@ -150,13 +135,13 @@ def score_files(
     words: Callable[[str], str] | None = None,
     language: str = "",
 ) -> Scores:
-    """Score a file of translations by a reference file. Only the references may contain subwords.
+    """Score a file of translations by references.
 
     Args:
       hypothesis_path: path of the translations.
-      reference_path: path of the references, one line for each sentence of the source text.
-      subword_option: notation of the references' subwords: "", "bpe" or "spm".
-      words: function that makes words of a line of text; None if both files have words already.
+      reference_path: path of the references, for messages.
+      references: one for each sentence of the source text.
+      words: function that makes words of a line of text; None if translations and references are words already.
       language: code of the language of text.
       metrics: names of metrics in `nmt.scoring.metrics.METRICS`.
       translations_per_input: number of lines of translations for each sentence; the first line is scored.
@@ -166,19 +151,19 @@ def score_files(
       InputError: an unknown metric, a file cannot be used, or the numbers of sentences differ.
     """
     check_metrics(metrics)  # before any work
-    hypotheses, references = TextFile(hypothesis_path), TextFile(reference_path)
+    hypotheses = TextFile(hypothesis_path)
     numbers = range(len(references)) if picked is None else picked
     if max(numbers, default=0) >= len(references) or len(hypotheses) != translations_per_input * len(numbers):
         each = f" ({translations_per_input} for each sentence)" if translations_per_input > 1 else ""
         of = "" if picked is None else f", of which {len(numbers)} are asked for (the last is {max(picked, default=0)})"
         raise InputError(
-            f"{hypotheses.path} has {len(hypotheses)} lines{each} and its reference {references.path} has "
+            f"{hypotheses.path} has {len(hypotheses)} lines{each} and its reference {reference_path} has "
             f"{len(references)}{of}; score translations with the reference of the text they translate"
         )
     found = [hypotheses.line(i).strip() for i in range(0, len(hypotheses), translations_per_input)]
+    wanted = [references[i] for i in numbers]
     if words is None:
-        return score(found, [reference_text(references.line(i), subword_option) for i in numbers], metrics)
-    wanted = [references.line(i).strip() for i in numbers]
+        return score(found, wanted, metrics)
     return score([*map(words, found)], [*map(words, wanted)], metrics, Texts(found, wanted, language))
 
 

@@ -83,15 +83,39 @@ def test_several_runs_stand_next_to_each_other(raw_run: Path, tmp_path: Path) ->
     assert "<h2>Attention" not in target.read_text()
 
 
-def test_texts_that_are_gone(raw_run: Path, tmp_path: Path) -> None:
+def test_paths_are_relative_to_where_the_training_was_started(
+    raw_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "runs/one"
+    shutil.copytree(raw_run / "run", run)
+    (tmp_path / "data").symlink_to(raw_run / "data")
+    hparams = json.loads((run / "hparams").read_text())
+    (run / "hparams").write_text(json.dumps(hparams | {"dev_prefix": "data/dev", "vocab_prefix": "data/vocab"}))
+    monkeypatch.chdir("/")
+    assert written(run).count("class=attention") == 3 and capsys.readouterr().err == ""
+    (run / "translate.ckpt-80.index").unlink()
+    assert written(run).count("class=attention") == 0
+    assert capsys.readouterr().err.startswith("report: pictures of attention are left out: ")
+    (run / "output_dev").write_bytes(b"\xff")
+    assert "translations are not where the run had them" in Page(written(run)).text
+    assert "runs/one are left out: " in (told := capsys.readouterr().err) and "output_dev, line 1: not UTF-8" in told
+
+
+def test_texts_that_are_gone(raw_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The page then has no sentences, and says so. So has the page of a run that has just begun."""
     run = tmp_path / "run"
     shutil.copytree(raw_run / "run", run)
     hparams = json.loads((run / "hparams").read_text())
     (run / "hparams").write_text(json.dumps(hparams | {"dev_prefix": f"{tmp_path}/none"}))
     assert "translations are not where the run had them" in Page(written(run)).text
+    assert "are left out: " in (told := capsys.readouterr().err) and "/none.en: cannot be read" in told
     (run / "history.jsonl").write_text('{"step": 0, "dev_ppl": 12.0}\n{"step": 0, "dev_bleu": NaN}\n')
     assert "12.00" in Page(written(run)).text
+    assert main(["report", str(run), f"--output={run}/hparams"]) == 1
+    assert "is also an input and would be lost" in capsys.readouterr().err
+    (run / "history.jsonl").write_text('{"step": 0, "dev_ppl": "12"}\n')
+    assert main(["report", str(run)]) == 1
+    assert "history.jsonl: dev_ppl is '12' in step 0, and no number: correct" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
@@ -161,6 +185,7 @@ def test_charts_leave_out_what_cannot_be_drawn() -> None:
     ("arguments", "message"),
     [
         ([], "Missing --runs"),
+        ([","], "--runs=, names no run: give the out_dir of a training"),
         (["none"], "none/hparams does not exist: give the out_dir of a training"),
         (["empty"], "history.jsonl has no figures of a training"),
         (["empty", "--seed=-1"], "--seed=-1 is not allowed"),

@@ -63,16 +63,35 @@ def test_scores_of_raw_text(raw_run: Path) -> None:
 
 
 def test_a_reference_for_a_translation(raw_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The raw text of a prepared reference is found; another reference is raw text itself."""
+    """The raw text of a prepared reference is found, or its preparation undone; another reference is text itself."""
     said = []
-    for reference in (f"{raw_run}/data/dev.de", f"{raw_run}/dev.de"):
+    shutil.copytree(raw_run / "data", tmp_path / "data")
+    shutil.rmtree(tmp_path / "data/raw")
+    for reference in (f"{raw_run}/data/dev.de", f"{raw_run}/dev.de", f"{tmp_path}/data/dev.de"):
         files = [f"--inference_input_file={raw_run}/data/dev.en", f"--inference_output_file={tmp_path}/out"]
         assert nmt([f"--out_dir={raw_run}/run", *files, f"--inference_ref_file={reference}"]) == 0
         said.append([line for line in capsys.readouterr().out.splitlines() if "bleu" in line])
-    assert said[0] == said[1] and "tok:13a" in said[0][1]
+    assert said[0] == said[1] == said[2] and "tok:13a" in said[0][1]
     log = "".join(path.read_text() for path in (raw_run / "run").glob("log_*"))
     figure = said[0][1].split()[1]
     assert f"  sacrebleu dev: {figure} " in log
+
+
+@pytest.mark.parametrize(
+    ("output", "reference"),
+    [("dev.en", ""), ("dev.de", "dev.de"), ("raw/dev.de", "dev.de"), ("vocab.de", ""), ("link.de", "dev.de")],
+)
+def test_no_output_is_an_input(
+    raw_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str, reference: str
+) -> None:
+    data = shutil.copytree(raw_run / "data", tmp_path / "data")
+    (data / "link.de").symlink_to("dev.de")
+    before = (data / output).read_bytes()
+    files = [f"--inference_input_file={data}/dev.en", f"--inference_output_file={data / output}"]
+    files += [f"--inference_ref_file={data / reference}"] if reference else []
+    assert nmt([f"--out_dir={raw_run}/run", f"--vocab_prefix={data}/vocab", *files]) == 1
+    assert f"--inference_output_file={data / output} is also an input and would be lost" in capsys.readouterr().err
+    assert (data / output).read_bytes() == before
 
 
 def test_a_moved_directory_is_enough(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nmt.core.errors import InputError
+from nmt.scoring.finishing import Finishing
 from nmt.scoring.metrics import METRICS, bleu
 from nmt.scoring.score import chrf, sacre_bleu, score, score_files
 
@@ -50,11 +51,11 @@ def test_all_scores_of_texts() -> None:
         score(["a"], ["a"], ["meteor"])
 
 
-def write(directory: Path, found: str, wanted: str) -> tuple[Path, Path]:
-    """Write both files and return their paths."""
+def write(directory: Path, found: str, wanted: str, option: str = "") -> tuple[Path, str, list[str]]:
+    """Write both files, and return their paths, and the second one's lines as text."""
     (directory / "out").write_text(found)
     (directory / "ref").write_text(wanted)
-    return directory / "out", directory / "ref"
+    return directory / "out", f"{directory}/ref", Finishing("de", option).references(f"{directory}/ref", False)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def write(directory: Path, found: str, wanted: str) -> tuple[Path, Path]:
     [("", "grün ist ein baum"), ("bpe", "gr@@ ün ist ein ba@@ um"), ("spm", "▁grün ▁ist ▁ein ▁ba um")],
 )
 def test_files(tmp_path: Path, option: str, reference: str) -> None:
-    scores = score_files(*write(tmp_path, " grün ist ein baum \n", reference + "\r\n"), option, list(METRICS))
+    scores = score_files(*write(tmp_path, " grün ist ein baum \n", reference + "\r\n", option), list(METRICS))
     assert scores.metrics == {name: pytest.approx(100) for name in METRICS}
     assert (scores.sacre_bleu.score, scores.chrf.score) == pytest.approx((100, 100))
     assert "version:" in scores.sacre_bleu.signature
@@ -71,16 +72,16 @@ def test_files(tmp_path: Path, option: str, reference: str) -> None:
 def test_files_of_other_lengths(tmp_path: Path) -> None:
     paths = write(tmp_path, "a\n", "a\nb\n")
     with pytest.raises(InputError, match="out has 1 lines and its reference .*ref has 2"):
-        score_files(*paths, "")
+        score_files(*paths)
     with pytest.raises(InputError, match="'rogue' is unknown"):
-        score_files("missing", "missing", "", ["rogue"])
+        score_files("missing", "missing", [], ["rogue"])
 
 
 def test_several_translations_and_picked_lines(tmp_path: Path) -> None:
     paths = write(tmp_path, "c\nx\na\ny\n", "a\nb\nc\n")
     options = {"translations_per_input": 2, "picked": [2, 0]}
-    assert score_files(*paths, "", ["accuracy"], **options).metrics == {"accuracy": 100}  # type: ignore[arg-type]
+    assert score_files(*paths, ["accuracy"], **options).metrics == {"accuracy": 100}  # type: ignore[arg-type]
     for wrong in ({"picked": [2, 0]}, {"translations_per_input": 2}, {"translations_per_input": 2, "picked": [2, 3]}):
         with pytest.raises(InputError, match="ref has 3"):
-            score_files(*paths, "", ["accuracy"], **wrong)  # type: ignore[arg-type]
+            score_files(*paths, ["accuracy"], **wrong)  # type: ignore[arg-type]
     assert bleu(["a"], ["a"]) == 0
