@@ -1,4 +1,4 @@
-"""Sequence-level distillation: the two commands of nmt/docs/training.md, with small models."""
+"""Sequence-level distillation: the commands of nmt/docs/training.md, with small models."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ import pytest
 
 from nmt.checkpoints.checkpoint import latest
 from nmt.nmt import main
+from nmt.prepare import main as prepare
 from tests.nmt.runs.test_long_runs import in_subwords
 
 README = Path(__file__).parents[3] / "nmt/docs/training.md"
 
 
-def commands() -> list[list[str]]:
-    """Return the arguments of both commands."""
+def commands() -> dict[str, list[list[str]]]:
+    """Return the arguments of the commands, by program."""
     section = README.read_text().split("\n### Distillation\n")[1].split("\n## ")[0]
-    found = re.findall(r"nmt\.nmt (.+?)\n(?:\n|```)", section.replace("\\\n", " "))
-    assert len(found) == 2, found
-    return [shlex.split(one) for one in found]
+    found: dict[str, list[list[str]]] = {"nmt": [], "prepare": []}
+    for program, flags in re.findall(r"python -m nmt\.(nmt|prepare) (--.+?)\n", section.replace("\\\n", " ")):
+        found[program].append(shlex.split(flags))
+    return found
 
 
 @pytest.mark.long("ensembles, and training on files, are in other tests")
@@ -36,14 +38,19 @@ def test_a_student_learns_from_two_teachers(toy: Any, monkeypatch: pytest.Monkey
         out = f"teacher{seed}"
         assert main(["--preset=small", *text, *small, f"--out_dir={out}", f"--random_seed={seed}"]) == 0
         teachers.append(str(latest(out)))
-    shutil.copy("data/train.en", "data/distilled.en")
-    translate, train = commands()
+    shutil.copy("train.en", "distilled.en")
+    found = commands()
+    (translate, train), (again,) = found["nmt"], found["prepare"]
     shown = next(one for one in translate if one.startswith("--ckpt="))
     assert main([f"--ckpt={','.join(teachers)}" if one == shown else one for one in translate]) == 0
+    lines = Path("distilled.de").read_text().splitlines()
+    assert len(lines) == len(Path("train.en").read_text().splitlines())
+    assert not any("@@" in line for line in lines), "words"
+    Path("distilled.de").write_text("".join(f"{line or 'aaaxa'}\n" for line in lines))  # may write empty lines
+    assert prepare(["prepare", *again]) == 0
     words = set(Path("data/vocab.de").read_text().splitlines())
-    lines = Path("data/distilled.de").read_text().splitlines()
-    assert len(lines) == len(Path("data/train.en").read_text().splitlines())
-    assert all(token in words for line in lines for token in line.split()), "in subwords"
-    Path("data/distilled.de").write_text("".join(f"{line or 'aaa'}\n" for line in lines))  # may write empty lines
+    prepared = Path("distilled/distilled.de").read_text().splitlines()
+    assert all(token in words for line in prepared for token in line.split()), "in subwords"
+    assert Path("distilled/distilled.en").read_bytes() == Path("data/train.en").read_bytes()
     assert main([*train, *small]) == 0
     assert latest("student")
