@@ -56,6 +56,7 @@ def begin_with(
     with reading(path):
         reader = tf.train.load_checkpoint(path)
         shapes = reader.get_variable_to_shape_map()
+    _check_complete(set(map(_full_name, variables)), set(shapes), path)
     for variable in variables:
         part, name = variable._get_save_slice_info(), _full_name(variable)
         wanted = list(part.full_shape) if part else variable.shape.as_list()
@@ -81,6 +82,16 @@ def begin_with(
         if list(words.old) != list(words.new):
             lines.append(f"{len(words.shared[0])} of {len(words.new)} {side} words have the weights of this model")
     return lines
+
+
+def _check_complete(wanted: set[str], there: set[str], path: str) -> None:
+    """Raise InputError if a checkpoint has weights that the new model lacks; an optimizer's are below a weight."""
+    scopes = tuple({f"{name.partition('/')[0]}/" for name in wanted})
+    for name in sorted(name for name in there - wanted if name.startswith(scopes)):
+        if not any(name.startswith(f"{weight}/") for weight in there):
+            raise InputError(
+                f"--init_from: the new model lacks {name} of {path}: give the flags of the model that was trained there"
+            )
 
 
 def _tables(architecture: Architecture, source: Words, target: Words) -> Mapping[str, tuple[int, Words]]:

@@ -68,6 +68,7 @@ class Config(InferenceOptions):
         as_before = set(replace(self, **before).look_contradictions()) if before else ()  # accepted before
         for message in (
             *self.loss_contradictions(),
+            *self.beginning_contradictions(before),
             *(message for message in self.look_contradictions() if message not in as_before),
             *(self.plateau_contradictions(defaults | dict(before)) if before else ()),
         ):

@@ -13,7 +13,7 @@ from nmt.model.parts.initializers import INIT_OPS, Initializer
 from nmt.model.registry import FAMILIES
 from nmt.model.transformer.architecture import NORMS, POSITIONS, TransformerArchitecture
 from nmt.options.data_options import DataOptions
-from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, Condition, option
+from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, Condition, option, options_of
 
 _HAS_BIAS = Condition(
     "--unit_type=lstm or layer_norm_lstm", lambda config: config.unit_type in ("lstm", "layer_norm_lstm")
@@ -180,6 +180,16 @@ class ModelOptions(DataOptions):
             lower = max(0, encoder - 2)
             return lower, lower if decoder == encoder else decoder - 1
         return encoder - 1, decoder - 1
+
+    @classmethod
+    def shaping(cls) -> list[str]:
+        """Return the names of the options that fix a model's variables and what it computes with them."""
+        of_data = options_of(DataOptions)
+        return [
+            name
+            for name, field in options_of(ModelOptions).items()
+            if field.metadata["fixed"] and (name not in of_data or field.metadata["makes"])
+        ]
 
     def model_contradictions(self) -> Iterator[str]:
         """Yield a message for each contradiction of these options with each other, or with those of the data."""

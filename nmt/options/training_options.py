@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from nmt.model.parts.dropout import DROPOUT_MASKS
@@ -292,6 +293,23 @@ class TrainingOptions(ModelOptions):
                     f"--num_sampled_softmax={self.num_sampled_softmax} contradicts --{name}={value}, which needs the "
                     f"softmax over all words: give --{name}=0 or --num_sampled_softmax=0"
                 )
+
+    def beginning_contradictions(self, before: Mapping[str, Any]) -> Iterator[str]:
+        """Yield a message if --init_from names this run, or if a continued run, `before`, has begun otherwise."""
+        if not self.init_from:
+            return
+        named = Path(self.init_from).resolve()
+        if Path(str(self.out_dir)).resolve() in (named, *named.parents):
+            yield (
+                f"--init_from={self.init_from} is in --out_dir={self.out_dir}: leave it out to continue that run, or "
+                "choose another out_dir"
+            )
+        begun = before.get("init_from")
+        if before and (not begun or Path(begun).resolve() != named):
+            yield (
+                f"--init_from={self.init_from} contradicts the run in --out_dir={self.out_dir}, which began with "
+                f"{begun or 'random weights'}: leave it out to continue that run, or choose another out_dir"
+            )
 
     def batch_contradictions(self) -> Iterator[str]:
         """Yield a message if --batch_tokens exceeds --max_batch_tokens."""

@@ -71,6 +71,21 @@ def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = F
     return src, tgt
 
 
+def check_vocabularies_exist(config: Config, flag: str) -> None:
+    """Check that the vocabularies of a run, which a flag of another run names, are there.
+
+    Raises:
+        InputError: a file is missing.
+    """
+    sides = [(config.src, not config.use_char_encode), (config.tgt, not config.share_vocab)]
+    for path in (f"{config.vocab_prefix}.{language}" for language, is_read in sides if is_read):
+        if not os.path.exists(path):
+            raise InputError(
+                f"{flag} needs {path}, the vocabulary that this run was trained with: restore it there, or start in "
+                "the directory that it is relative to"
+            )
+
+
 def _check_joint(config: Config, vocabulary: Vocabulary) -> None:
     """Raise InputError if the target's vocabulary file has words that the joint vocabulary lacks."""
     other = f"{config.vocab_prefix}.{config.tgt}"

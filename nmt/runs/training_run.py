@@ -26,6 +26,7 @@ from nmt.options import derived_settings
 from nmt.options.config import FIELDS, Config
 from nmt.options.derived_settings import RunSettings
 from nmt.options.hparams_file import HPARAMS, read_saved
+from nmt.options.model_options import ModelOptions
 from nmt.options.option import make
 from nmt.options.presets import preset_lines
 from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
@@ -214,6 +215,15 @@ def _begin_with(config: Config, session: Any, shape: Architecture, vocabularies:
         InputError: there is no such run, or its model has another architecture.
     """
     trained, saved = find(str(config.init_from), {}, "init_from")
+    for name in ModelOptions.shaping():
+        new, old = getattr(config, name), getattr(trained, name)
+        # An unset width is another option's, and shows in the shapes of variables.
+        if None not in (new, old) and new != old and not any((*config.missing(name), *trained.missing(name))):
+            raise InputError(
+                f"--init_from={config.init_from}: --{name} is {new!r}, but that model was trained with {old!r}: give "
+                f"--{name}={old}, or another run"
+            )
+    inputs.check_vocabularies_exist(trained, f"--init_from={config.init_from}")
     before = inputs.read_vocabularies(trained, saved)
     source, target = (Words(old.words, new.words) for old, new in zip(before, vocabularies, strict=True))
     with session.graph.as_default():

@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from nmt.checkpoints.checkpoint import latest
+from nmt.checkpoints.transfer import Words, begin_with
+from nmt.core.errors import InputError
 from nmt.nmt import main
 from nmt.text.vocabulary import read_vocabulary, write_vocabulary
 from nmt.train.frozen import parts_of
@@ -117,7 +120,9 @@ def test_frozen_parts_stay(toy: Any, family: str) -> None:
         ),
         (["--init_from=none"], "--init_from=none does not exist: give the out_dir of a training"),
         (["--init_from={directory}"], "has no checkpoint: give the out_dir"),
-        (["--init_from={directory}/wide"], "embeddings/encoder/embedding_encoder is [10, 8] in the new model, and is"),
+        (["--init_from={directory}/wide"], "--num_units is 8, but that model was trained with 10: give --num_units=10"),
+        (["--init_from={directory}/out"], "/out is in --out_dir="),
+        (["--init_from={directory}/out/best_bleu"], "/out/best_bleu is in --out_dir="),
     ],
 )
 def test_mistakes_are_told(toy: Any, capsys: pytest.CaptureFixture[str], flags: list[str], message: str) -> None:
@@ -125,3 +130,47 @@ def test_mistakes_are_told(toy: Any, capsys: pytest.CaptureFixture[str], flags: 
         assert main(toy.flags("--num_units=10", f"--out_dir={toy.directory}/wide", "--num_train_steps=1")) == 0
     assert main(toy.flags(*(flag.format(directory=toy.directory) for flag in flags))) == 1
     assert message in capsys.readouterr().err
+
+
+def test_another_kind_of_model(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Options count that show in no variable; then the checkpoint's variables are those of the new model."""
+    assert main(toy.flags("--num_train_steps=1", "--num_units=8", "--embedding_size=8")) == 0
+    begins = toy.flags(f"--out_dir={toy.directory}/new", f"--init_from={toy.directory}/out", "--num_train_steps=1")
+    for flag, old in (("--forget_bias=0.5", "1.0"), ("--attention=scaled_luong", "'luong'"), ("--residual", "False")):
+        capsys.readouterr()
+        assert main([*begins, flag]) == 1
+        name = flag.partition("=")[0]
+        assert f"{name} is " in (told := capsys.readouterr().err) and f"was trained with {old}: give" in told
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        names = ("decoder/a", "decoder/a/Adam", "decoder/more", "decoder/more/Adam", "global_step")
+        made = [tf.compat.v1.get_variable(name, [1]) for name in names]
+        session.run([variable.initializer for variable in made])
+        path = tf.compat.v1.train.Saver().save(session, f"{toy.directory}/one")
+        words = Words([], [])
+        with pytest.raises(InputError, match="--init_from: the new model lacks decoder/more of .*/one: give the flags"):
+            begin_with(session, made[:1], path, toy.architecture, words, words)
+        assert begin_with(session, [made[0], made[2]], path, toy.architecture, words, words)
+
+
+def test_a_run_that_has_begun_otherwise(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        assert main(toy.flags(f"--out_dir={toy.directory}/{name}", "--num_train_steps=1")) == 0
+    begun = [f"--out_dir={toy.directory}/new", "--num_train_steps=1"]
+    assert main(toy.flags(*begun, f"--init_from={toy.directory}/a")) == 0
+    before = (toy.directory / "new/hparams").read_bytes()
+    assert main(toy.flags(*begun, f"--init_from={toy.directory}/b")) == 1
+    assert f"which began with {toy.directory}/a: leave it out" in capsys.readouterr().err
+    assert (toy.directory / "new/hparams").read_bytes() == before
+    assert main(toy.flags(f"--out_dir={toy.directory}/b", f"--init_from={toy.directory}/a")) == 1
+    assert "which began with random weights: leave it out" in capsys.readouterr().err
+    assert main(toy.flags(*begun, f"--init_from={toy.directory}/a/")) == 0
+
+
+def test_a_run_whose_vocabulary_is_gone(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(toy.flags("--num_train_steps=1")) == 0
+    for side in ("en", "de"):
+        (toy.directory / f"vocab.{side}").rename(toy.directory / f"new.{side}")
+    flags = [f"--out_dir={toy.directory}/new", f"--vocab_prefix={toy.directory}/new"]
+    assert main(toy.flags(*flags, f"--init_from={toy.directory}/out")) == 1
+    wanted = f"--init_from={toy.directory}/out needs {toy.directory}/vocab.en, the vocabulary that this run was trained"
+    assert wanted in capsys.readouterr().err
