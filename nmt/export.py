@@ -6,7 +6,8 @@ The signature `serving_default` takes `lines`, string [batch]: prepared text, as
 `translations`, string [batch, K], best first, with subwords joined; and with beam search their `scores`, float32
 [batch, K]. The translations are those of nmt.nmt and nmt.translate. D/assets.extra has the record of how text is
 prepared, for the client: scripts/examples/saved_model_client.py prepares raw text, and makes text of translations.
-D must not exist; it appears when it is complete.
+D must not exist; it appears when it is complete. A run whose search draws words is exported with greedy search, or with
+beam search if --beam_width is given.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from nmt.core.errors import InputError
+from nmt.core.errors import InputError, reason_of
 from nmt.core.files import make_directory
 from nmt.core.ranks import call_on_root
 from nmt.options.config import Config
@@ -57,7 +58,11 @@ class ExportOptions(SearchOptions):
         if os.path.lexists(str(self.export_dir)):
             raise InputError(f"--export_dir={self.export_dir} exists, and nothing is overwritten: choose another name")
         run, _ = find(str(self.model), {"precision": self.precision})
-        return find(str(self.model), self.search(run.beam_width, scored=False))
+        given = self.search(run.beam_width, scored=False)
+        if run.search_mode == "sample":  # draws of an exported model could not be repeated
+            mode = "beam_search" if self.beam_width else "greedy"
+            given = {"infer_mode": mode, "sampling_temperature": 0.0} | given
+        return find(str(self.model), given)
 
 
 def export(options: ExportOptions, ranks: Processes) -> None:
@@ -81,8 +86,9 @@ def _write(options: ExportOptions, settings: RunSettings, trained: Trained, rank
         lines = v1.placeholder(tf.string, [None], "lines")
         texts, scores = string_translations(trained.weights.translator, trained.vocabularies, settings.search, lines)
         outputs = {"translations": texts} | ({} if scores is None else {"scores": tf.cast(scores, tf.float32)})
-        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=make_directory(target.absolute().parent)))
+        parent, scratch = make_directory(target.absolute().parent), None
         try:
+            scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=parent))
             builder = v1.saved_model.Builder(os.fspath(scratch / "model"))
             signature = v1.saved_model.predict_signature_def({"lines": lines}, outputs)
             builder.add_meta_graph_and_variables(
@@ -91,12 +97,17 @@ def _write(options: ExportOptions, settings: RunSettings, trained: Trained, rank
             )  # fmt: skip
             builder.save()
             copy_preparation(settings.config.vocab_prefix, scratch / "model" / "assets.extra")
-            try:
-                os.rename(scratch / "model", target)
-            except OSError as error:
-                raise InputError(f"--export_dir={target} cannot be made ({error.strerror}): choose another") from error
+            os.rename(scratch / "model", target)
+        except (OSError, tf.errors.OpError) as error:
+            reason = error.strerror if isinstance(error, OSError) else reason_of(error)
+            reason = str(reason).replace(os.fspath(scratch), os.fspath(target)) if scratch else reason
+            raise InputError(
+                f"--export_dir={target} cannot be written ({reason}): choose another, where you may write and the disk "
+                "has room"
+            ) from error
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            if scratch:
+                shutil.rmtree(scratch, ignore_errors=True)
     print(f"# {target}: the model of {','.join(trained.paths)}, {settings.search.mode}", flush=True)
 
 

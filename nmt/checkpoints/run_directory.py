@@ -59,6 +59,11 @@ AVERAGE = "avg_"  # prefix of the names of averaged models
 _AVERAGES = "avg_checkpoints"
 
 
+def is_part_of_run(directory: str | os.PathLike[str]) -> bool:
+    """Return True if a directory has the name of one with a best model, or with a mean, inside a run's directory."""
+    return Path(directory).resolve().name.startswith((best_name(""), best_name("", AVERAGE), _AVERAGES))
+
+
 def best_name(metric: str, prefix: str = "") -> str:
     """Return the directory of the best model by a metric: `best_bleu`, or `avg_best_bleu` for averaged models."""
     return f"{prefix}best_{metric}"

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from nmt.checkpoints import checkpoint
+from nmt.checkpoints.run_directory import is_part_of_run
 from nmt.core.errors import InputError
 from nmt.options.config import Config
 from nmt.options.hparams_file import HPARAMS
 from nmt.options.resolve import configure
-from nmt.text.preparation import PREPARATION, VOCABULARY, Preparation, recorded
+from nmt.text.preparation import PREPARATION, RECORD, VOCABULARY, Preparation, recorded
 
 
 def find(model: str, options: Mapping[str, Any], flag: str = "model") -> tuple[Config, dict[str, Any]]:
@@ -42,9 +43,13 @@ def find(model: str, options: Mapping[str, Any], flag: str = "model") -> tuple[C
 
 
 def recorded_directory(directory: str) -> Path | None:
-    """Return the directory with the record of how the text of a run was prepared; None if there is none."""
-    own, parent = Path(directory) / PREPARATION, Path(directory).absolute().parent / PREPARATION
-    return next((path for path in (own, parent) if path.is_dir()), None)  # a best model's is its run's
+    """Return the directory with the record of how the text of a run was prepared; None if there is none.
+
+    A directory of a best model has the record of its run, which is the directory above it.
+    """
+    places = [Path(directory), *([Path(directory).resolve().parent] if is_part_of_run(directory) else [])]
+    paths = (place / PREPARATION for place in places)
+    return next((path for path in paths if (path / RECORD).is_file()), None)
 
 
 def preparation_of(config: Config) -> Preparation:
@@ -55,8 +60,10 @@ def preparation_of(config: Config) -> Preparation:
     """
     preparation = recorded(config.vocab_prefix)
     if preparation is None:
+        directory = os.path.dirname(config.ckpt)
+        copy = f"Copy the directory {PREPARATION} of its run into it, too. " if is_part_of_run(directory) else ""
         raise InputError(
-            f"{os.path.dirname(config.ckpt)} has no record of how its text was prepared, so raw text cannot be read. "
+            f"{directory} has no record of how its text was prepared, so raw text cannot be read. {copy}"
             "Give --format=tokens if the text is prepared already, or train with text of this version's nmt.prepare"
         )
     return preparation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from nmt.text.tokens import join
 from nmt.text.vocabulary import Vocabulary
 from tests.launch import ROOT, mpirun
 
+CLIENT = ROOT / "scripts/examples/saved_model_client.py"
 # Loads a SavedModel where neither package can be imported, and prints the result for the lines of a file.
 LOADER = """
 import json, sys
@@ -81,10 +83,65 @@ def test_the_client_translates_what_two_ranks_export(raw_run: Path, tmp_path: Pa
         2, ["-m", "nmt.export", f"--model={raw_run}/run", f"--export_dir={tmp_path}/model"], timeout_seconds=120
     )
     assert done.code == 0, done.errors
-    client = [sys.executable, str(ROOT / "scripts/examples/saved_model_client.py"), f"{tmp_path}/model"]
+    client = [sys.executable, str(CLIENT), f"{tmp_path}/model"]
     text = (raw_run / "dev.en").read_text()
     said = subprocess.run(client, input=text, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
     assert said.stdout.splitlines() == (raw_run / "run/output_dev").read_text().splitlines(), said.stderr
+
+
+@pytest.mark.parametrize("width", [0, 2])
+def test_a_run_that_draws_words(raw_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], width: int) -> None:
+    """The export is greedy, or searches with the beam that is asked for."""
+    shutil.copytree(raw_run / "run", tmp_path / "run")
+    hparams = json.loads((tmp_path / "run/hparams").read_text())
+    drawn = {"infer_mode": "sample", "sampling_temperature": 0.7}
+    (tmp_path / "run/hparams").write_text(json.dumps(hparams | drawn))
+    more = [f"--beam_width={width}"] if width else []
+    assert main(["export", f"--model={tmp_path}/run", f"--export_dir={tmp_path}/model", *more]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(", beam_search" if width else ", greedy")
+
+
+@pytest.mark.parametrize("error", [OSError(13, "Permission denied", "x"), None])
+def test_a_disk_that_is_full_or_closed(
+    raw_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception | None,
+) -> None:
+    def save(builder: Any) -> None:
+        raise error or tf.errors.ResourceExhaustedError(None, None, f"{builder._export_dir}/x; No space left on device")
+
+    monkeypatch.setattr(tf.compat.v1.saved_model.Builder, "save", save)
+    assert main(["export", f"--model={raw_run}/run", f"--export_dir={tmp_path}/model"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"export: --export_dir={tmp_path}/model cannot be written (") and "/.model" not in told
+    assert "choose another, where you may write and the disk has room" in told and not list(tmp_path.iterdir())
+
+
+def test_the_client_has_one_message_for_a_mistake(raw_run: Path, tmp_path: Path) -> None:
+    for arguments, data, message in (
+        ([], b"", "usage: python saved_model_client.py EXPORT_DIR"),
+        ([str(raw_run / "run")], b"", "has no record of how to prepare raw text: give prepared text and --tokens"),
+        ([str(raw_run), "--tokens"], b"\xff", "standard input is not UTF-8 text"),
+    ):
+        command = [sys.executable, str(CLIENT), *arguments]
+        done = subprocess.run(command, input=data, capture_output=True, timeout=120, cwd=ROOT, check=False)
+        last = done.stderr.decode().splitlines()[-1]
+        assert done.returncode == 1 and message in last and b"Traceback" not in done.stderr, done.stderr
+
+
+def test_the_client_ends_lines_as_this_package_does(raw_run: Path, tmp_path: Path) -> None:
+    """A line separator of Unicode ends no line. A reader that goes away ends the client without a message."""
+    assert main(["export", f"--model={raw_run}/run", f"--export_dir={tmp_path}/model"]) == 0
+    lines = ["Ten,\u2028 TEN.\r", "", "Ten."]
+    client = [sys.executable, str(CLIENT), f"{tmp_path}/model"]
+    text = "\n".join(lines).encode()
+    said = subprocess.run(client, input=text, capture_output=True, timeout=120, cwd=ROOT, check=False)
+    assert len(said.stdout.decode().split("\n")) == len(lines) + 1, said.stderr
+    command = ["bash", "-c", '"$0" "$1" "$2" | true; exit ${PIPESTATUS[0]}', *client]
+    said = subprocess.run(command, input=text, capture_output=True, timeout=120, cwd=ROOT, check=False)
+    assert said.returncode == 0 and b"Traceback" not in said.stderr and b"BrokenPipe" not in said.stderr, said.stderr
 
 
 def test_tokens_are_joined_as_in_python() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from nmt.core.errors import InputError
 from nmt.nmt import main as nmt
+from nmt.runs.trained_model import recorded_directory
 from nmt.translate import Lines, main
 from tests.launch import ROOT, mpirun
 
@@ -110,8 +111,19 @@ def test_a_moved_directory_is_enough(
         code, lines, _ = translated(monkeypatch, capsys, line, f"--model={tmp_path}/{model}")
         assert (code, lines) == (0, expected[:1])
     best = tmp_path / "copy/best_bleu"
-    if any(best.glob("*.index")):
-        assert translated(monkeypatch, capsys, line, f"--model={best}")[0] == 0
+    shutil.rmtree(best, ignore_errors=True)
+    best.mkdir()
+    for path in (path for path in (tmp_path / "copy").iterdir() if path.is_file()):
+        shutil.copy(path, best)
+    (best / "preparation").mkdir()  # without a record it does not count
+    assert translated(monkeypatch, capsys, line, f"--model={best}")[:2] == (0, expected[:1])
+    other = shutil.copytree(best, tmp_path / "copy/other")  # only a best model has the record of the directory above
+    assert recorded_directory(str(best)) == tmp_path / "copy/preparation" and recorded_directory(str(other)) is None
+    alone = shutil.copytree(best, tmp_path / "best_bleu")
+    hparams = json.loads((alone / "hparams").read_text())
+    (alone / "hparams").write_text(json.dumps(hparams | {"vocab_prefix": "gone/vocab"}))
+    code, _, told = translated(monkeypatch, capsys, line, f"--model={alone}")
+    assert code == 1 and "best_bleu has no record" in told and "Copy the directory preparation of its run" in told
 
 
 def test_several_translations_with_scores_and_alignments(
