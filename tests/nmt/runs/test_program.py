@@ -329,7 +329,7 @@ def test_contradictory_output_flags(toy: Any, capsys: pytest.CaptureFixture[str]
     assert main(toy.flags("--num_train_steps=1")) == 0
     out = toy.directory / "out"
     same = [f"--out_dir={out}", f"--inference_input_file={text}", f"--inference_output_file={text}"]
-    assert "is the input file" in refused(same, capsys)
+    assert "is also an input" in refused(same, capsys)
     assert text.read_bytes() == before
     assert "needs --inference_input_file" in refused([f"--out_dir={out}", "--inference_output_file=x"], capsys)
     scaling = toy.flags("--learning_rate_scaling=linear", "--warmup_scheme=t2t", "--warmup_steps=3")
