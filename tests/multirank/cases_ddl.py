@@ -68,15 +68,16 @@ def case_ranks_and_hosts() -> None:
 def case_options_are_understood() -> None:
     with inside.captured_log() as lines:
         ddl.init()
-        ddl.init(f"-mode r:{SIZE}x1")
+        ddl.init(f"-mode p:{SIZE}x1")
         assert not lines
-        ddl.init(f"-mode b:{SIZE}x3 -dev 0 -dbg_level 1")
-        ddl.init(f"-mode b:{SIZE}x3 -dev 0 -dbg_level 1")
+        ddl.init(f"-mode b:{SIZE}x3 -dev 0")
+        ddl.init(f"-mode b:{SIZE}x3 -dev 0")
     said = [
         f"ddl.init: -mode b:{SIZE}x3 is for a job of {3 * SIZE} ranks, but this job has {SIZE}",
-        "ddl.init: -dev 0, -dbg_level 1: without a meaning here",
+        f"ddl.init: -mode b:{SIZE}x3: here this is NCCL",
+        "ddl.init: -dev 0: without a meaning here",
     ]
-    assert len(lines) == (0 if RANK else 2), lines
+    assert len(lines) == (0 if RANK else 3), lines
     assert all(line.startswith(words) for line, words in zip(lines, said, strict=False)), lines
     with pytest.raises(TypeError, match=f"options=4.* on rank {RANK}: options are a string"):
         ddl.init(4)  # type: ignore[arg-type]
