@@ -149,7 +149,9 @@ class Settings:
         1, _from_one, "a whole number from 1 on", "steps whose gradients are added up, exchanged and applied as one"
     )
     autoshard: bool = _setting(False, _switch, "0 or 1", "each rank trains with its share of model.fit's data")
-    sync: str = _choice("gradients", ("gradients", "average", "bmuf"), "what the ranks exchange, and how often")
+    sync: str = _choice(
+        "gradients", ("gradients", "average", "bmuf", "diloco"), "what the ranks exchange, and how often"
+    )
     block_steps: int = _part("sync", "steps", 0, _count, "a whole number")
     block_momentum: str = _part("sync", "momentum", "", _momentum_or_nothing, "a number from 0 to below 1")
     block_learning_rate: float = _part("sync", "learning_rate", 1.0, _positive, "a number above 0")
@@ -359,7 +361,7 @@ class Settings:
             )
         if self.sync == "gradients" and (idle := sorted(n for n in self.origins if n.startswith("block_"))):
             names = ", ".join(map(self._named, idle))
-            told.append(f"{names}: without effect, as {self._named('sync')} (bmuf and average have blocks)")
+            told.append(f"{names}: without effect, as {self._named('sync')} (average, bmuf and diloco have blocks)")
         if self.loss_scale != "none" and self.mixed_precision == "none":
             told.append(
                 f"{self._named('loss_scale')}, but {self._named('mixed_precision')}: without effect unless the script "
