@@ -271,6 +271,13 @@ class TrainingOptions(ModelOptions):
         needs=_FILTER,
         makes=[Synchronisation],
     )
+    block_scale: float | None = option(
+        None,
+        "scale C of Chen and Huo: block_learning_rate is then C * ranks * (1 - block_momentum)",
+        within=POSITIVE,
+        needs=_FILTER,
+        makes=[Synchronisation],
+    )
     block_nesterov: bool | None = option(
         None,
         "begin each block one momentum step ahead (Nesterov); unset: no, or for diloco yes",

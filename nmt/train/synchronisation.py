@@ -18,6 +18,7 @@ class Synchronisation:
         block_steps: number of steps of a block.
         block_momentum: factor of the previous block's change; None, here and below, for the default of `sync`.
         block_learning_rate: factor of the change within a block.
+        block_scale: in place of `block_learning_rate`, which is then scale * ranks * (1 - momentum).
         block_nesterov: whether a block starts from weights that are moved ahead by the momentum (Nesterov).
         block_state: treatment of the optimizer's state at the end of a block, one of `BLOCK_STATES`.
         block_warmup: number of steps with averaged gradients before the first block.
@@ -27,6 +28,7 @@ class Synchronisation:
     block_steps: int = 0
     block_momentum: float | None = None
     block_learning_rate: float | None = None
+    block_scale: float | None = None
     block_nesterov: bool | None = None
     block_state: str | None = None
     block_warmup: int = 0

@@ -595,6 +595,13 @@ def case_diloco_is_bmuf_with_its_numbers() -> None:
         more = {} if name is None else {name: other}
         with subtest(more):
             found, wanted = trained(sync="diloco", **more), trained(sync="bmuf", **{**numbers, **more})
-            for one, another in zip(found, wanted, strict=True):
-                for variable, value in one.items():
-                    np.testing.assert_array_equal(value, another[variable])
+            assert_bits(found, wanted)
+    # The scale of Chen and Huo: C = rate / (ranks * (1 - momentum)).
+    found = trained(sync="bmuf", block_momentum=0.5, block_scale=1.5)
+    assert_bits(found, trained(sync="bmuf", block_momentum=0.5, block_learning_rate=1.5 * SIZE * 0.5))
+
+
+def assert_bits(found: list[Values], wanted: list[Values]) -> None:
+    for one, another in zip(found, wanted, strict=True):
+        for variable, value in one.items():
+            np.testing.assert_array_equal(value, another[variable])

@@ -60,13 +60,17 @@ class BlockSettings:
             return found if name in settings.origins or found != usual[name] else defaults.get(name, found)
 
         momentum = value("block_momentum")
+        factor = 0.0 if plain else 1 - 1 / size if momentum == "" else float(momentum)
+        rate = 1.0 if plain else value("block_learning_rate")
+        if settings.block_scale:  # section 2.3: C = rate / (size * (1 - momentum))
+            rate = float(settings.block_scale) * size * (1 - factor)
         return cls(
             steps=settings.block_steps,
             warmup=settings.block_warmup,
             state=value("block_state"),
             plain=plain,
-            momentum=0.0 if plain else 1 - 1 / size if momentum == "" else float(momentum),
-            learning_rate=1.0 if plain else value("block_learning_rate"),
+            momentum=factor,
+            learning_rate=rate,
             nesterov=value("block_nesterov"),
         )
 
