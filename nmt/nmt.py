@@ -48,9 +48,11 @@ def run(arguments: Sequence[str], ranks: Processes) -> None:
         infer(RunSettings.of(config), saved, ranks, ranks.untouched)
     else:
         flags = {name: getattr(config, name) for name in ("accumulate_steps", "loss_scale", "divergence")}
-        sync = dataclasses.asdict(make(Synchronisation, config))
-        asked = call_on_root(ranks, lambda: {name: ranks.asked(name, flag) for name, flag in (flags | sync).items()})
-        ranks.configure(**{name: value for name, value in asked.items() if name != "divergence"})
+        wanted = flags | dataclasses.asdict(make(Synchronisation, config))
+        asked = call_on_root(ranks, lambda: {name: ranks.asked(name, flag) for name, flag in wanted.items()})
+        usual = dataclasses.asdict(Synchronisation())
+        given = {name: value for name, value in wanted.items() if value != usual.get(name) and name != "divergence"}
+        ranks.configure(**given)
         config = dataclasses.replace(config, **{name: asked[name] for name in flags})
         train_model(RunSettings.of(config), saved, ranks, ranks.untouched, ranks.job)
 

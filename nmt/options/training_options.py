@@ -30,13 +30,13 @@ _DROPS = Condition(
     "--dropout or --output_dropout",
     lambda options: options.dropout or options.output_dropout or options.activation_dropout,
 )
-_BLOCKS = Condition("--sync=average or --sync=bmuf", lambda options: options.sync != "gradients")
+_BLOCKS = Condition("--sync=average, --sync=bmuf or --sync=diloco", lambda options: options.sync != "gradients")
 _PARTS = Condition(f"it must name parts of a model: {', '.join(PARTS)}", lambda value: {*listed(value)} <= {*PARTS})
 _ALL_WORDS = Condition("--num_sampled_softmax=0", lambda options: options.num_sampled_softmax == 0)
 _TRANSFORMS = Condition("another --model_family", lambda options: of_family(options, TransformerArchitecture))
 _SOURCE = Condition("no --language_model", lambda options: not options.language_model)
 _WARMS_UP = Condition("--warmup_steps", lambda options: options.warmup_steps > 0)
-_FILTER = Condition("--sync=bmuf", lambda options: options.sync == "bmuf")
+_FILTER = Condition("--sync=bmuf or --sync=diloco", lambda options: options.sync in ("bmuf", "diloco"))
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ class TrainingOptions(ModelOptions):
     sync: str = option(
         "gradients",
         "data that ranks exchange: gradients in each step, or weights after each block of local steps (average: their "
-        "mean; bmuf: filtered)",
+        "mean; bmuf, diloco: filtered)",
         allowed=SYNCS,
         makes=[Synchronisation],
         fixed=True,
@@ -259,20 +259,36 @@ class TrainingOptions(ModelOptions):
     block_steps: int = option(0, "local steps of a block", within=NOT_NEGATIVE, needs=_BLOCKS, makes=[Synchronisation])
     block_momentum: float | None = option(
         None,
-        "bmuf: momentum, the share of the last block's update that the next one repeats; unset: 1 - 1/ranks",
+        "momentum, the share of the last block's update that the next one repeats; unset: 1 - 1/ranks, or for diloco "
+        "0.9",
         within=BELOW_ONE,
         needs=_FILTER,
         makes=[Synchronisation],
     )
-    block_learning_rate: float = option(
-        1.0, "bmuf: factor of a block's averaged change", within=POSITIVE, needs=_FILTER, makes=[Synchronisation]
+    block_learning_rate: float | None = option(
+        None,
+        "factor of a block's averaged change; unset: 1, or for diloco 0.7",
+        within=POSITIVE,
+        needs=_FILTER,
+        makes=[Synchronisation],
     )
-    block_nesterov: bool = option(
-        False, "bmuf: begin each block one momentum step ahead (Nesterov)", needs=_FILTER, makes=[Synchronisation]
+    block_scale: float | None = option(
+        None,
+        "scale C of Chen and Huo: block_learning_rate is then C * ranks * (1 - block_momentum)",
+        within=POSITIVE,
+        needs=_FILTER,
+        makes=[Synchronisation],
     )
-    block_state: str = option(
-        "reset",
-        "treatment of the optimizer's state, such as Adam's moments, at the end of a block",
+    block_nesterov: bool | None = option(
+        None,
+        "begin each block one momentum step ahead (Nesterov); unset: no, or for diloco yes",
+        needs=_FILTER,
+        makes=[Synchronisation],
+    )
+    block_state: str | None = option(
+        None,
+        "treatment of the optimizer's state, such as Adam's moments, at the end of a block; unset: reset, or for "
+        "diloco keep",
         allowed=BLOCK_STATES,
         needs=_BLOCKS,
         makes=[Synchronisation],

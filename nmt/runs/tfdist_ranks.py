@@ -105,16 +105,14 @@ class Processes:
         return flag
 
     def configure(self, **given: Any) -> None:
-        """Set tfdist's settings for graphs that are built from now on; None and defaults keep the environment's values.
+        """Set tfdist's settings for graphs that are built from now on; others keep the environment's values.
 
         Raises:
             AgreedError: on every rank, if settings contradict each other.
         """
-        fields = tfdist.Settings.fields()
-        wanted = {name: value for name, value in given.items() if value not in (None, fields[name].default)}
         try:
-            if wanted:
-                tfdist.configure(**wanted)
+            if given:
+                tfdist.configure(**given)
         except tfdist.SettingsError as error:
             raise CollectiveError(str(error), self.rank == 0) from None
 
@@ -128,7 +126,8 @@ class Processes:
         """
         products = _PRODUCTS[precision]
         call_on_root(self, lambda: self.asked("mixed_precision", products, f"precision={precision}"))
-        self.configure(mixed_precision=products)
+        if products != tfdist.Settings().mixed_precision:
+            self.configure(mixed_precision=products)
 
     def take_cores(self) -> None:
         """Pin this process to its cores (see `share_of_cores`), if the system can. Call it before the first session."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SYNCS = ("gradients", "average", "bmuf")
+SYNCS = ("gradients", "average", "bmuf", "diloco")
 BLOCK_STATES = ("reset", "average", "keep")
 
 
@@ -13,11 +13,12 @@ class Synchronisation:
     """Settings of the synchronisation of the ranks' weights.
 
     Attributes:
-        sync: "gradients" averages gradients in each step; "average" and "bmuf" synchronise weights after each block of
-            local steps, "bmuf" with block momentum (Chen, Huo 2016).
+        sync: "gradients" averages gradients in each step; the others synchronise weights after each block of local
+            steps: "average", "bmuf" with block momentum (Chen, Huo 2016), and "diloco" (Douillard et al. 2023).
         block_steps: number of steps of a block.
-        block_momentum: factor of the previous block's change; None for 1 - 1/ranks.
+        block_momentum: factor of the previous block's change; None, here and below, for the default of `sync`.
         block_learning_rate: factor of the change within a block.
+        block_scale: in place of `block_learning_rate`, which is then scale * ranks * (1 - momentum).
         block_nesterov: whether a block starts from weights that are moved ahead by the momentum (Nesterov).
         block_state: treatment of the optimizer's state at the end of a block, one of `BLOCK_STATES`.
         block_warmup: number of steps with averaged gradients before the first block.
@@ -26,7 +27,8 @@ class Synchronisation:
     sync: str = "gradients"
     block_steps: int = 0
     block_momentum: float | None = None
-    block_learning_rate: float = 1.0
-    block_nesterov: bool = False
-    block_state: str = "reset"
+    block_learning_rate: float | None = None
+    block_scale: float | None = None
+    block_nesterov: bool | None = None
+    block_state: str | None = None
     block_warmup: int = 0

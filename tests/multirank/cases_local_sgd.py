@@ -43,19 +43,20 @@ class Filter:
     @contextlib.contextmanager
     def set(self) -> Iterator[None]:
         more: dict[str, Any] = {}
-        if self.sync == "bmuf":
+        if self.sync in ("bmuf", "diloco") and self != DILOCO:
             more = {"block_learning_rate": self.rate, "block_nesterov": self.nesterov}
             if self.momentum != 1 - 1 / SIZE:  # the default
                 more["block_momentum"] = self.momentum
         with settings(through_mpi()):
-            tfdist.configure(
-                sync=self.sync, block_steps=BLOCK, block_state=self.state, block_warmup=self.warmup, **more
-            )
+            if self != DILOCO:  # which is its defaults
+                more["block_state"] = self.state
+            tfdist.configure(sync=self.sync, block_steps=BLOCK, block_warmup=self.warmup, **more)
             yield
 
 
 PLAIN = Filter("average", momentum=0)
-FILTERS = (Filter(), Filter(nesterov=True), Filter(momentum=0.3, rate=0.7), PLAIN)
+DILOCO = Filter("diloco", momentum=0.9, rate=0.7, nesterov=True, state="keep")
+FILTERS = (Filter(), Filter(nesterov=True), Filter(momentum=0.3, rate=0.7), PLAIN, DILOCO)
 
 
 def gradients(rank: int, step: int, values: Values) -> Values:
@@ -574,3 +575,33 @@ def case_what_one_rank_does_alone_has_no_blocks() -> None:
             keras.optimizers.SGD(0.5).apply_gradients([(tf.constant([RANK + 1.0]), w)])
             assert "all ranks must end it" in refusal(tfdist.end_block)
         np.testing.assert_allclose(w.numpy(), [1 - 0.5 * (RANK + 1)])
+
+
+def case_diloco_is_bmuf_with_its_numbers() -> None:
+    """The same bits; and each number that is given replaces the default, also if it is BMUF's default."""
+
+    def trained(**given: Any) -> list[Values]:
+        with settings(through_mpi()):
+            tfdist.configure(block_steps=BLOCK, **given)
+            return blocks(InSession(MOMENTUM))
+
+    numbers = {"block_momentum": 0.9, "block_learning_rate": 0.7, "block_nesterov": True, "block_state": "keep"}
+    for name, other in (
+        (None, None),
+        ("block_learning_rate", 1.0),
+        ("block_nesterov", False),
+        ("block_state", "reset"),
+    ):
+        more = {} if name is None else {name: other}
+        with subtest(more):
+            found, wanted = trained(sync="diloco", **more), trained(sync="bmuf", **{**numbers, **more})
+            assert_bits(found, wanted)
+    # The scale of Chen and Huo: C = rate / (ranks * (1 - momentum)).
+    found = trained(sync="bmuf", block_momentum=0.5, block_scale=1.5)
+    assert_bits(found, trained(sync="bmuf", block_momentum=0.5, block_learning_rate=1.5 * SIZE * 0.5))
+
+
+def assert_bits(found: list[Values], wanted: list[Values]) -> None:
+    for one, another in zip(found, wanted, strict=True):
+        for variable, value in one.items():
+            np.testing.assert_array_equal(value, another[variable])

@@ -74,9 +74,15 @@ LOCAL_AND_JOIN = Exclusion(
 )
 PLAIN_AND_FILTER = Exclusion(
     "`sync=average`",
-    "`block_momentum`, `block_learning_rate`, `block_nesterov`",
+    "`block_momentum`, `block_learning_rate`, `block_scale`, `block_nesterov`",
     "the average is momentum 0 and rate 1",
     "choose sync=bmuf, or leave the block settings out",
+)
+SCALE_AND_RATE = Exclusion(
+    "`block_scale`",
+    "`block_learning_rate`",
+    "the scale C is another way to give the rate: rate = C x ranks x (1 - momentum)",
+    _ONE_OF_THEM,
 )
 HELD_AND_EAGER = Exclusion(
     _HELD,

@@ -59,6 +59,7 @@ _count = _number(int, lambda value: value >= 0)
 _from_one = _number(int, lambda value: value >= 1)
 _number_or_nothing = _or_nothing(_number(float, lambda value: not math.isnan(value)))
 _size_or_nothing = _or_nothing(_number(float, lambda value: 1 <= value < math.inf))
+_positive_or_nothing = _or_nothing(_positive)
 _momentum_or_nothing = _or_nothing(_number(float, lambda value: 0 <= value < 1))
 
 
@@ -149,10 +150,13 @@ class Settings:
         1, _from_one, "a whole number from 1 on", "steps whose gradients are added up, exchanged and applied as one"
     )
     autoshard: bool = _setting(False, _switch, "0 or 1", "each rank trains with its share of model.fit's data")
-    sync: str = _choice("gradients", ("gradients", "average", "bmuf"), "what the ranks exchange, and how often")
+    sync: str = _choice(
+        "gradients", ("gradients", "average", "bmuf", "diloco"), "what the ranks exchange, and how often"
+    )
     block_steps: int = _part("sync", "steps", 0, _count, "a whole number")
     block_momentum: str = _part("sync", "momentum", "", _momentum_or_nothing, "a number from 0 to below 1")
     block_learning_rate: float = _part("sync", "learning_rate", 1.0, _positive, "a number above 0")
+    block_scale: str = _part("sync", "scale", "", _positive_or_nothing, "a number above 0")
     block_nesterov: bool = _part("sync", "nesterov", False, _switch, "0 or 1")
     block_state: str = _part("sync", "state", "reset", _one_of(_STATES), _STATES)
     block_warmup: int = _part("sync", "warmup", 0, _count, "a whole number")
@@ -311,8 +315,12 @@ class Settings:
         fields, excluded = self.fields(), [(exclusions.LOCAL_AND_HELD, "accumulate_steps")]
         excluded.append((exclusions.LOCAL_AND_SCALED, "loss_scale"))
         if self.sync == "average":
-            filters = "block_momentum", "block_learning_rate", "block_nesterov"
+            filters = "block_momentum", "block_learning_rate", "block_scale", "block_nesterov"
             excluded += [(exclusions.PLAIN_AND_FILTER, name) for name in filters]
+        if self.block_scale and "block_learning_rate" in self.origins:
+            raise SettingsError(
+                exclusions.SCALE_AND_RATE.told(self._named("block_scale"), self._named("block_learning_rate"))
+            )
         if not self.block_warmup:
             excluded += [(exclusions.LOCAL_AND_WIRE, name) for name in ("compression", "sparse")]
         for exclusion, name in excluded:
@@ -359,7 +367,7 @@ class Settings:
             )
         if self.sync == "gradients" and (idle := sorted(n for n in self.origins if n.startswith("block_"))):
             names = ", ".join(map(self._named, idle))
-            told.append(f"{names}: without effect, as {self._named('sync')} (bmuf and average have blocks)")
+            told.append(f"{names}: without effect, as {self._named('sync')} (average, bmuf and diloco have blocks)")
         if self.loss_scale != "none" and self.mixed_precision == "none":
             told.append(
                 f"{self._named('loss_scale')}, but {self._named('mixed_precision')}: without effect unless the script "
@@ -377,7 +385,8 @@ CONFIGURE = "tfdist.configure"  # a value of ``origins``
 CONFIGURABLE = (
     *("bucket_mb", "compression", "sparse", "accumulate_steps", "sync", "divergence"),
     *("mixed_precision", "loss_scale", "loss_scale_tolerance", "larc", "larc_eta"),
-    *("block_steps", "block_momentum", "block_learning_rate", "block_nesterov", "block_state", "block_warmup"),
+    *("block_steps", "block_momentum", "block_learning_rate", "block_scale", "block_nesterov", "block_state"),
+    "block_warmup",
 )
 # Settings that may differ between the ranks.
 _OWN = {"log_level", "stall_seconds", "stall_abort_seconds", "stall_alone_seconds", "timeline", "trace_folder"}

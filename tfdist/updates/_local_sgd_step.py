@@ -21,7 +21,9 @@ from tfdist.updates.conditional import value_now
 from tfdist.variables.eager_variables import batch_statistic
 
 # Settings that the ranks compare, because they decide how a block ends.
-_MADE_BY = ("sync", "block_steps", "block_momentum", "block_learning_rate", "block_nesterov", "block_state")
+_MADE_BY = (
+    *("sync", "block_steps", "block_momentum", "block_learning_rate", "block_scale", "block_nesterov", "block_state"),
+)
 
 
 class OwnGradients:

@@ -1,4 +1,4 @@
-"""BMUF: new values of the variables at the end of a block of local steps.
+"""BMUF and DiLoCo: new values of the variables at the end of a block of local steps.
 
 Blockwise model-update filtering: K. Chen and Q. Huo, "Scalable training of deep learning machines by incremental block
 training with intra-block parallel optimization and blockwise model-update filtering", ICASSP 2016, sections 2.2, 2.3::
@@ -8,6 +8,10 @@ training with intra-block parallel optimization and blockwise model-update filte
     W(t) = W(t-1) + D(t)
 
 Every rank continues from Wg(t) = W(t), or with Nesterov's momentum from Wg(t) = W(t) + momentum * D(t).
+
+DiLoCo (Douillard et al. 2023, arXiv 2311.08105, algorithm 1) has another description of the same formula. The outer
+optimizer is SGD with Nesterov's momentum in PyTorch's form, and its gradient is -G(t). Its iterates are Wg(t), since
+Wg(t) - Wg(t-1) = rate * G(t) + momentum * D(t). Only the defaults differ.
 """
 
 from __future__ import annotations
@@ -16,6 +20,9 @@ import dataclasses
 from typing import Any
 
 from tfdist.core.settings import Settings
+
+# Defaults of DiLoCo's outer optimizer (section 3 of the article); inner optimizers keep their state.
+_DILOCO = {"block_momentum": 0.9, "block_learning_rate": 0.7, "block_nesterov": True, "block_state": "keep"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,16 +52,26 @@ class BlockSettings:
         """Make a rule from the settings; return None if gradients are averaged in each step."""
         if settings.sync == "gradients":
             return None
-        plain = settings.sync == "average"
-        momentum = float(settings.block_momentum) if settings.block_momentum else 1 - 1 / size
+        plain, defaults = settings.sync == "average", _DILOCO if settings.sync == "diloco" else {}
+        usual = {name: settings.fields()[name].default for name in _DILOCO}
+
+        def value(name: str) -> Any:
+            found = getattr(settings, name)
+            return found if name in settings.origins or found != usual[name] else defaults.get(name, found)
+
+        momentum = value("block_momentum")
+        factor = 0.0 if plain else 1 - 1 / size if momentum == "" else float(momentum)
+        rate = 1.0 if plain else value("block_learning_rate")
+        if settings.block_scale:  # section 2.3: C = rate / (size * (1 - momentum))
+            rate = float(settings.block_scale) * size * (1 - factor)
         return cls(
             steps=settings.block_steps,
             warmup=settings.block_warmup,
-            state=settings.block_state,
+            state=value("block_state"),
             plain=plain,
-            momentum=0.0 if plain else momentum,
-            learning_rate=1.0 if plain else settings.block_learning_rate,
-            nesterov=settings.block_nesterov,
+            momentum=factor,
+            learning_rate=rate,
+            nesterov=value("block_nesterov"),
         )
 
     @property

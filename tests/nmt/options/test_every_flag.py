@@ -168,6 +168,7 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "block_steps": (synchronisation, "block_steps", 7, 7, {"sync": "bmuf", "block_steps": 5}),
     "block_momentum": (synchronisation, "block_momentum", 0.5, 0.5, BMUF),
     "block_learning_rate": (synchronisation, "block_learning_rate", 0.5, 0.5, BMUF),
+    "block_scale": (synchronisation, "block_scale", 0.5, 0.5, BMUF),
     "block_nesterov": (synchronisation, "block_nesterov", True, True, BMUF),
     "block_state": (synchronisation, "block_state", "keep", "keep", BMUF),
     "block_warmup": (synchronisation, "block_warmup", 5, 5, BMUF),

@@ -179,6 +179,11 @@ class TestBlocks:
             ("sync=bmuf block_steps=8 sparse=gather", ("TFDIST_SPARSE is 'gather'", "TFDIST_SYNC is 'bmuf'")),
             ("sync=bmuf block_steps=8 block_momentum=1", ("block_momentum='1' is out of range", "below 1")),
             ("sync=bmuf block_steps=-1", ("block_steps='-1' is out of range",)),
+            (
+                "sync=bmuf block_steps=8 block_scale=1 block_learning_rate=1",
+                ("block_scale is '1'", "leave one of them"),
+            ),
+            ("sync=average block_steps=8 block_scale=1", ("'average'", "block_scale is '1'")),
             ("sync=bmuf block_steps=8 block_learning_rate=0", ("block_learning_rate='0' is out of range",)),
             ("sync=bmuf block_steps=8 accumulate_steps=4", ("TFDIST_ACCUMULATE_STEPS is 4", "TFDIST_SYNC is 'bmuf'")),
             ("sync=often", ("gradients | average | bmuf",)),
