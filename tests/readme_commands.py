@@ -323,6 +323,7 @@ SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/studies/compare_safety": _help,
     "scripts/studies/speed_ladder": _help,
     "scripts/studies/fine_tuning": _help,
+    "scripts/studies/local_sgd": _help,
     "scripts/crash_nmt": _help,
     "scripts/faults": _help,
     "scripts/studies/simulate_ranks": _help,
