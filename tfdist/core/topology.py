@@ -57,7 +57,7 @@ class Topology:
         sizes = [len(node) for node in self.nodes]
         total = sum(sizes)
         if len(sizes) == 1:
-            return f"{total} ranks on one node"
+            return f"{total} rank{'s' * (total > 1)} on one node"
         return f"{total} ranks on {len(sizes)} nodes of {', '.join(map(str, sorted(set(sizes))))}"
 
 
