@@ -17,7 +17,7 @@ from tests.launch import ROOT, run
 
 sys.path.insert(0, str(ROOT / "scripts" / "studies"))
 
-from scaling_model import Cluster, Job, Machine, fitted, ring_bytes  # noqa: E402
+from scaling_model import Cluster, Job, LocalSteps, Machine, fitted, ring_bytes  # noqa: E402
 
 # 100 bytes per second in a node, 10 between nodes; 0.02 s per byte at each rank.
 PLAIN = Cluster(2, 100.0, 10.0, latency=0.0, staging=0.02)
@@ -61,9 +61,12 @@ def test_bf16_and_rows_send_less() -> None:
 
 def test_blocks() -> None:
     job = Job(compute=9.0, gradients=60.0)
-    assert job.block_seconds(PLAIN, 4, 20) == pytest.approx(9 + 90 * 0.12 / 20)
-    assert job.block_seconds(PLAIN, 4, 1) == job.seconds(PLAIN, 4)
-    assert job.block_seconds(PLAIN, 1, 20) == 9.0
+    assert job.local_seconds(PLAIN, 4, LocalSteps(20)) == pytest.approx(9 + 90 * 0.12 / 20)
+    assert job.local_seconds(PLAIN, 4, LocalSteps(1)) == job.seconds(PLAIN, 4)
+    assert job.local_seconds(PLAIN, 1, LocalSteps(20)) == 9.0
+    assert LocalSteps(20, 8).wire == pytest.approx(8.125 / 32) and LocalSteps(20, 16).wire == 0.5
+    assert job.local_seconds(PLAIN, 4, LocalSteps(20, 32, 2, 1)) == pytest.approx(9), "a step hides 5.4 s"
+    assert job.local_seconds(PLAIN, 4, LocalSteps(1, 32, 1, 1)) == pytest.approx(10.8), "the exchange takes longer"
 
 
 def test_the_fit_goes_through_its_steps() -> None:
@@ -122,11 +125,21 @@ def test_the_article_on_another_network(tmp_path: Path) -> None:
 
 def test_another_job_and_its_blocks(tmp_path: Path) -> None:
     """30 MB over 90 % of 1 Gbit/s take 267 ms on 2 ranks."""
-    job = ("--compute-ms=250", "--gradient-mb=30", "--per-node=1", "--network-gbit=1", "--latency-us=0")
-    code, said = simulated(*job, "--bmuf=20", "--ranks", "2", "4", "--json", str(tmp_path / "x"))
+    job = ("--compute-ms=250", "--gradient-mb=30", "--per-node=1", "--latency-us=0", "--steps=1000")
+    blocks = ("--local-steps=20", "--fragments=4", "--delay=1", "--links-gbit", "1", "0.01")
+    code, said = simulated(*job, *blocks, "--ranks", "1", "2", "4", "--json", str(tmp_path / "x"))
     assert code == 0, said
-    two = json.loads((tmp_path / "x").read_text())["bmuf"]["2"]
-    assert two == pytest.approx({"mb": 30, "block_mb": 1.5, "ms": 250 + 266.667, "block_ms": 250 + 13.3333})
+    found = json.loads((tmp_path / "x").read_text())["local"]
+    fast = {name: rows["2"] for name, rows in found["1"].items()}
+    assert fast["32 bits"]["ms"] == pytest.approx(250 + 266.667 / 20)
+    assert fast["8 bits"]["ms"] == pytest.approx(250 + 266.667 / 20 * 8.125 / 32)
+    assert fast["4 bits, 4 x"]["ms"] == pytest.approx(250), "a step hides the 9 ms of a fragment"
+    assert fast["32 bits"]["tb"] == pytest.approx(30e6 / 20 * 1000 / 1e12)
+    assert fast["float32"]["tb"] == pytest.approx(30e6 * 1000 / 1e12) == 2 * fast["bf16"]["tb"]
+    slow = found["0.01"]["4 bits, 4 x"]["2"]["ms"]
+    one = 26_666.7 * 4.125 / 32 / 4
+    assert slow == pytest.approx(250 + 4 * (one - 250) / 20, rel=1e-3)
+    assert all(rows["1"]["ms"] == 250 for rows in found["1"].values())
 
 
 def test_a_measured_machine(tmp_path: Path) -> None:
@@ -164,8 +177,10 @@ def test_what_is_taken_from_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_bad_input() -> None:
-    for arguments in (["--bmuf=0"], ["--per-node=0"], ["--network-gbit=-1"], ["--ranks", "2", "0"]):
+    for arguments in (["--local-steps=0"], ["--per-node=0"], ["--network-gbit=-1"], ["--ranks", "2", "0"]):
         code, said = simulated(*arguments)
         assert code == 1 and "it must be more than 0" in said and arguments[0].split("=")[0] in said, arguments
+    code, said = simulated("--local-steps=4", "--fragments=8")
+    assert code == 1 and "--fragments=8 and --delay=1 do not fit into --local-steps=4" in said
     code, said = simulated("--tables-mb=-1")
     assert code == 1 and "--tables-mb=-1.0; it must be at least 0" in said

@@ -76,6 +76,28 @@ ARTICLE_FITTED = (1, 2, 8)
 
 
 @dataclass(frozen=True)
+class LocalSteps:
+    """Blocks of local steps: how the ranks exchange what a block has changed.
+
+    Attributes:
+      steps: steps of a block.
+      bits: bits of a number; below 16 also a float32 scale for each 256 numbers.
+      fragments: parts of the variables, each with its own exchange in a block.
+      delay: steps that compute while an exchange is under way.
+    """
+
+    steps: int
+    bits: float = 32
+    fragments: int = 1
+    delay: int = 0
+
+    @property
+    def wire(self) -> float:
+        """Bytes sent for a byte of float32."""
+        return (self.bits + (32 / 256 if self.bits < 16 else 0)) / 32
+
+
+@dataclass(frozen=True)
 class Job:
     """A rank's computation and gradients in a step.
 
@@ -114,11 +136,16 @@ class Job:
             done = max(done, ready) + cluster.all_reduce(dense / pieces, ranks)
         return max(done, self.compute) + gathered
 
-    def block_seconds(self, cluster: Cluster, ranks: int, block_steps: int) -> float:
-        """Return the seconds of a step of local SGD, with one exchange of all parameters for ``block_steps`` steps."""
+    def local_seconds(self, cluster: Cluster, ranks: int, local: LocalSteps) -> float:
+        """Return the mean seconds of a step, with an exchange of all parameters in each block.
+
+        The steps of the delay hide an exchange. If the exchanges of a block take longer than its steps, they decide.
+        """
         if ranks == 1:
             return self.compute
-        return self.compute + cluster.all_reduce(self.gradients * self.wire, ranks) / block_steps
+        one = cluster.all_reduce(self.gradients * local.wire / local.fragments, ranks)
+        waits = local.fragments * max(0.0, one - local.delay * self.compute)
+        return max(self.compute + waits / local.steps, local.fragments * one / local.steps)
 
 
 def fitted(cluster: Cluster, gradients: float, seconds: Mapping[int, float]) -> tuple[Cluster, Job]:
