@@ -41,7 +41,7 @@ def examine(job: Job) -> Iterator[Finding]:
     yield _clocks(ranks)
     if world.size > world.local_size or len(world.topology.nodes) > 1:
         yield _network(world.control)
-    if world.size > 1:
+    if any(len(node) > 1 for node in world.topology.nodes):
         yield of(world.process_memory_obstacle(), "direct engine", "ranks of a host read each other's memory", NOTE)
         yield of(world.mapped_memory_obstacle(), "mapped engine", "ranks of a host map each other's memory", NOTE)
     yield _gpus(ranks)
