@@ -78,6 +78,7 @@ def test_a_reader_that_has_enough() -> None:
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr, done.stderr
 
 
+@pytest.mark.long("a minute; test_machine.py has what the doctor finds, and processes/ has each limit")
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can make such limits")
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the filter has x86-64's numbers")
 def test_limits_of_a_container(tmp_path: Path) -> None:
