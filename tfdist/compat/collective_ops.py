@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,22 +13,24 @@ from tensorflow.python.framework import errors
 
 _JOB = "worker"
 _LEADER = f"/job:{_JOB}/replica:0/task:0"
+_MORE_THREADS = 4  # some wait for other ranks while others answer them
 
 
-def connect_eagerly(addresses: Sequence[str], rank: int, nccl: bool) -> None:
+def connect_eagerly(addresses: Sequence[str], rank: int, nccl: bool, processors: int) -> None:
     """Connect functions and eager execution to the other ranks (tensorflow/python/eager/context.py).
 
     Args:
       addresses: host:port of each rank; this rank's server listens at its address when TensorFlow starts.
       rank: rank of this process.
       nccl: True: GPUs use NCCL.
+      processors: number of processors that this process may use.
 
     Raises:
       RuntimeError: TensorFlow has started already.
     """
     here = context.context()
     if not here.inter_op_parallelism_threads:
-        here.inter_op_parallelism_threads = _threads()
+        here.inter_op_parallelism_threads = processors + _MORE_THREADS
     here.configure_collective_ops(
         collective_leader=_LEADER,
         scoped_allocator_enabled_ops=(),
@@ -50,10 +51,11 @@ def begun() -> bool:
     return context.context()._context_handle is not None
 
 
-def server(addresses: Sequence[str], rank: int, nccl: bool) -> Any:
+def server(addresses: Sequence[str], rank: int, nccl: bool, processors: int) -> Any:
     """Start the server that connects sessions to the other ranks (tensorflow/python/training/server_lib.py)."""
     cluster = tf.train.ClusterSpec({_JOB: list(addresses)})
-    config = session_config(tf.compat.v1.ConfigProto(inter_op_parallelism_threads=_threads()), rank, nccl)
+    own = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=processors + _MORE_THREADS)
+    config = session_config(own, rank, nccl)
     return tf.distribute.Server(cluster, job_name=_JOB, task_index=rank, config=config)
 
 
@@ -66,11 +68,6 @@ def session_config(config: Any, rank: int, nccl: bool) -> Any:
     own.device_filters.append(f"/job:{_JOB}/task:{rank}")
     own.isolate_session_state = True  # else a server's sessions share variables of the same name
     return own
-
-
-def _threads() -> int:
-    """Return a number of threads for a server: some wait for other ranks while others answer them."""
-    return (os.cpu_count() or 1) + 4
 
 
 def all_reduce(tensor: tf.Tensor, size: int, group_key: int, key: tf.Tensor, nccl: bool) -> tf.Tensor:

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tfdist.compat import collective_ops
 from tfdist.core import environment
 from tfdist.core.settings import NCCL, SettingsError
+from tfdist.core.system import processors
 from tfdist.engine.engines import Bucket
 from tfdist.graph import function_state
 from tfdist.graph.graph_exchange import GraphExchange
@@ -87,7 +88,7 @@ class TensorFlowCollectives(GraphExchange):
         self._check(settings.engine, ranks)
         eagerly, self._of_sessions = ([f"{one.address}:{one.ports[n]}" for one in ranks] for n in range(2))
         self._try_the_way(settings.engine, eagerly)
-        collective_ops.connect_eagerly(eagerly, job.world.rank, self._nccl)
+        collective_ops.connect_eagerly(eagerly, job.world.rank, self._nccl, len(processors()))
         self._server: Any = None
 
     def _say(self, engine: str, interface: str) -> tuple[_Own, Ports | None]:
@@ -161,7 +162,8 @@ class TensorFlowCollectives(GraphExchange):
     def of_session(self, config: Any) -> tuple[str, Any]:
         """Return the target and config of a session whose collectives can reach the other ranks."""
         if self._server is None:
-            self._server = collective_ops.server(self._of_sessions, self._world.rank, self._nccl)
+            rank, count = self._world.rank, len(processors())
+            self._server = collective_ops.server(self._of_sessions, rank, self._nccl, count)
         given = tf.compat.v1.ConfigProto() if config is None else config
         return self._server.target, collective_ops.session_config(given, self._world.rank, self._nccl)
 
