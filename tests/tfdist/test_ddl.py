@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch import ROOT, mpirun
+from tests.tfdist.sgd_step import STEP
 
 SETTINGS = {"TFDIST_STALL_SECONDS": "10", "TFDIST_STALL_ABORT_SECONDS": "60"}
 LONG = pytest.mark.long("core/test_ddl_options.py has which engine each letter means")
@@ -57,25 +58,22 @@ def test_a_script_with_keras_2(tmp_path: Path) -> None:
     assert "ddl.init: -mode p:3x1 is for a job of 3 ranks, but this job has 2" in said[1]
 
 
-LOOP = """
+LOOP = (
+    """
 import numpy as np
 import tensorflow as tf
 import tfdist as ddl
 
 weights = tf.Variable(np.zeros(70_000, np.float32))
-optimizer = tf.keras.optimizers.SGD(0.5)
-
-@tf.function
-def step(target):
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum((weights - target) ** 2) / 2
-    optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
-
+"""
+    + STEP
+    + """
 LATE
 for _ in range(4):
     step(tf.fill([70_000], float(ddl.rank())))
 np.testing.assert_allclose(weights.numpy(), 0.5 * (1 - 0.5**4), rtol=1e-6)
 """
+)
 
 
 @pytest.mark.parametrize(

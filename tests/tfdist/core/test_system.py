@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.launch import ROOT, Finished, mpirun
+from tests.tfdist.sgd_step import STEP
 from tfdist.core import system
 from tfdist.mpi._shared_memory import LINE_BYTES, Lines
 
@@ -47,21 +48,17 @@ sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules[spec.name])
 sys.modules[spec.name].SHARED_MEMORY = "/nowhere"
 """
-TRAINING = """
+TRAINING = (
+    """
 import numpy as np
 import tensorflow as tf
 import tfdist
 
 np.testing.assert_array_equal(tfdist.all_reduce(np.full(1_000_000, tfdist.rank() + 1.0), "sum"), 3.0)
 weights = tf.Variable(tf.fill([300_000], float(tfdist.rank())))
-optimizer = tf.keras.optimizers.SGD(0.5)
-
-@tf.function
-def step(target):
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum((weights - target) ** 2) / 2
-    optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
-
+"""
+    + STEP
+    + """
 for number in range(3):
     step(float(tfdist.rank()))
 np.testing.assert_allclose(weights.numpy(), 0.5 * (1 - 0.5**3), rtol=1e-6)
@@ -69,6 +66,7 @@ if len(sys.argv) > 1 and tfdist.rank() == 1:
     os._exit(0)
 tfdist.barrier()
 """
+)
 
 
 def elsewhere(folder: Path, program: str, *arguments: str) -> Finished:
