@@ -23,8 +23,8 @@ class Host(NamedTuple):
     ranks: int
 
 
-_NAME = r"[\w.-]+|\[[\w:]+\]"
 _SLOTS = r"[1-9]\d*"
+_HOST = re.compile(rf"([\w.-]+|\[[\w:]+\])(?::({_SLOTS}))?")
 # Words of a hostfile that change nothing here: limits and bindings, which tfdist-run sets itself.
 _WITHOUT_EFFECT = {"max_slots", "max-slots", "binding", "map"}
 
@@ -37,7 +37,7 @@ def parse(text: str) -> tuple[Host, ...]:
     """
     hosts = []
     for entry in text.split(","):
-        match = re.fullmatch(rf"({_NAME})(?::({_SLOTS}))?", entry.strip())
+        match = _HOST.fullmatch(entry.strip())
         if not match:
             raise LaunchError(f"-H {text}: {entry!r} is not a host; write host or host:ranks, with commas between")
         hosts.append(Host(match.group(1), int(match.group(2) or 0)))
@@ -77,7 +77,7 @@ def read(file: str) -> tuple[Host, ...]:
 
 
 def _of_line(words: Sequence[str], place: str) -> Host:
-    match = re.fullmatch(rf"({_NAME})(?::({_SLOTS}))?", words[0])
+    match = _HOST.fullmatch(words[0])
     slots = int(match.group(2) or 0) if match else 0
     for word in words[1:]:
         name, _, value = word.partition("=")
