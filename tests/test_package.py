@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import tfdist
-from tests.launch import ROOT, mpirun
+from tests.launch import ROOT, mpirun, run
 from tfdist.compat import versions
 
 
@@ -121,3 +121,12 @@ def test_a_tensorflow_that_does_not_fit(tmp_path: Path, module: str, said: str) 
     assert finished.code, finished
     assert finished.errors.count(said) == 1 and "Traceback" not in finished.errors
     assert "imported" not in finished.output
+
+
+def test_a_newer_tensorflow_is_remarked_once() -> None:
+    program = (
+        "import tensorflow as tf; tf.__version__ = '9.0.0'; import tfdist; "
+        "tfdist.configure(larc='clip'); tfdist.configure(accumulate_steps=2)"
+    )
+    finished = run([sys.executable, "-c", program], 100)
+    assert finished.code == 0 and finished.errors.count("TensorFlow 9.0.0 is newer than") == 1, finished

@@ -150,8 +150,9 @@ class Process:
             self.job.world.finish()
 
 
+@functools.cache
 def _check_tensorflow() -> None:
-    """Import TensorFlow.
+    """Import TensorFlow, and log once if it is newer than what was tested.
 
     Raises:
       SetupError: it cannot be imported, or is too old.
