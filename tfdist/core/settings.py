@@ -212,7 +212,7 @@ class Settings:
         return {f.metadata["part"]: n for n, f in cls.fields().items() if f.metadata.get("of") == of}
 
     @classmethod
-    def _written(cls, name: str) -> str:
+    def written(cls, name: str) -> str:
         """Return the spelling of a setting or a part in the environment."""
         metadata = cls.fields()[name].metadata
         if of := metadata.get("of"):
@@ -233,8 +233,8 @@ class Settings:
             name, _, text = entry.partition("=")
             found[name] = (text, f"{_OPTIONS}: {name}", _OPTIONS)
         fields = cls.fields()
-        names, foreign = {cls._written(n): n for n, f in fields.items() if "of" not in f.metadata}, []
-        parts = {_PREFIX + n.upper(): cls._written(n) for n, f in fields.items() if "of" in f.metadata}
+        names, foreign = {cls.written(n): n for n, f in fields.items() if "of" not in f.metadata}, []
+        parts = {_PREFIX + n.upper(): cls.written(n) for n, f in fields.items() if "of" in f.metadata}
         for variable, text in environment.items():
             if variable in names:
                 found.pop(names[variable], None)  # moved to the end: its parts have priority, too
@@ -261,7 +261,7 @@ class Settings:
         """
         for name in values.keys() & self.fields().keys() - set(CONFIGURABLE):
             raise SettingsError(
-                f"tfdist.configure: {name} is read when tfdist is imported: set {self._written(name)} in the "
+                f"tfdist.configure: {name} is read when tfdist is imported: set {self.written(name)} in the "
                 f"environment before that (configure takes {', '.join(CONFIGURABLE)})"
             )
         texts = {name: (str(value), f"tfdist.configure: {name}") for name, value in values.items()}
@@ -330,7 +330,7 @@ class Settings:
                 raise SettingsError(exclusion.told(self._named("sync"), self._named(name)))
 
     def _named(self, name: str) -> str:
-        shown = name if "of" in self.fields()[name].metadata else self._written(name)
+        shown = name if "of" in self.fields()[name].metadata else self.written(name)
         return f"{shown} is {getattr(self, name)!r}"
 
     @property

@@ -7,17 +7,18 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from tfdist.core.environment import Launch, launch
 from tfdist.core.settings import Settings, allowed
 from tfdist.doctor import import_order, machine
 from tfdist.doctor.findings import FIX, OK, Finding
 from tfdist.engine import autotune
-from tfdist.launch import host_check, launchers
+from tfdist.launch import launchers
 from tfdist.launch.hosts import LaunchError
 
-_TRIAL_SECONDS = 120.0
+_TRIAL_RANKS, _TRIAL_SECONDS = 2, 120.0
 _LAST_LINES = 3
 _BRIEF = "--brief"  # of the trial: only what is not fine
 
@@ -35,26 +36,16 @@ def main(arguments: Sequence[str], loaded: Collection[str]) -> int:
       0 if nothing must be mended, else 1.
     """
     started = launch()
-    brief = _BRIEF in arguments
     scripts = [argument for argument in arguments if argument != _BRIEF]
-    report = _Report(brief)
+    report = _Report(_BRIEF in arguments)
     if started is None or not started.rank:
         for script in scripts:
             report.add(import_order.examine(script))
-        if not brief:
-            report.add(machine.examine(_ranks_here(started), loaded))
     if started is None:
-        report.add(_trial() if not report.broken else ())
-        report.print(_settings(Settings.from_environment()) if not report.broken else ())
+        _alone(report, loaded)
     else:
         _as_rank(started, report, loaded)
     return int(report.broken)
-
-
-def _ranks_here(started: Launch | None) -> int:
-    if started is None:
-        return 2  # of the trial
-    return started.local_size or started.size or 1
 
 
 class _Report:
@@ -85,11 +76,17 @@ class _Report:
             print("\n".join(["", *lines]), flush=True)
 
 
-def _trial() -> Iterator[Finding]:
+def _alone(report: _Report, loaded: Collection[str]) -> None:
+    facts = machine.facts()
+    report.add(machine.examine(facts, _TRIAL_RANKS, loaded))
+    report.add(_trial(facts) if not report.broken else ())
+    report.print(_settings(Settings.from_environment()) if not report.broken else ())
+
+
+def _trial(facts: Mapping[str, Any]) -> Iterator[Finding]:
     """Start two ranks with the launcher that belongs to the MPI in use, and have them examine each other."""
-    facts = host_check.facts_here(sys.executable)
     program = (sys.executable, "-m", "tfdist", _BRIEF)
-    plan = launchers.Plan(2, program, cores_each=0, crowded=True, prefix=False, root=os.geteuid() == 0)
+    plan = launchers.Plan(_TRIAL_RANKS, program, cores_each=0, crowded=True, prefix=False, root=os.geteuid() == 0)
     try:
         line = launchers.command_line(launchers.find(facts, sys.executable), plan)
     except LaunchError as error:
@@ -112,6 +109,8 @@ def _trial() -> Iterator[Finding]:
 
 
 def _as_rank(started: Launch, report: _Report, loaded: Collection[str]) -> None:
+    if not started.rank and not report.brief:
+        report.add(machine.examine(machine.facts(), started.local_size or started.size or 1, loaded))
     from tfdist.start import process
 
     job = process().job  # an error ends this rank with its own message
@@ -119,7 +118,7 @@ def _as_rank(started: Launch, report: _Report, loaded: Collection[str]) -> None:
     from tfdist.doctor import ranks
 
     others = world.rank != 0 and world.local_rank == 0  # rank 0 has told of its own machine already
-    own = list(machine.examine(world.local_size, loaded)) if others and not report.brief else []
+    own = list(machine.examine(machine.facts(), world.local_size, loaded)) if others and not report.brief else []
     places = world.control.all_gather_object([(platform.node(), f) for f in own if f.state != OK], "the report")
     for found in places:
         report.add([Finding(f.state, f.what, f"{host}: {f.told}") for host, f in found], prints=first)
@@ -152,5 +151,5 @@ def _settings(settings: Settings) -> Iterator[str]:
         value, origin = getattr(settings, name), settings.origins.get(name, "default")
         what = f"{field.metadata['meaning']} ({allowed(field)})"
         part = field.metadata.get("part")
-        shown = f"  :{part}=" if part else f"TFDIST_{name.upper()}"
+        shown = f"  :{part}=" if part else Settings.written(name)
         yield f"{shown:<29} {value!s:<10} {origin:<20} {what}"

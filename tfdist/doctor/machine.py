@@ -32,14 +32,14 @@ _BEFORE = "tensorflow", "mpi4py.MPI"
 _PTRACE = "MPI and the engine direct use other memory, more slowly. In a container --cap-add=SYS_PTRACE allows it"
 
 
-def examine(ranks: int, loaded: Collection[str]) -> Iterator[Finding]:
+def examine(facts: Mapping[str, Any], ranks: int, loaded: Collection[str]) -> Iterator[Finding]:
     """Yield the findings on this machine.
 
     Args:
+      facts: its facts, see ``facts``.
       ranks: number of ranks of this machine.
       loaded: names of the modules that were imported before tfdist.
     """
-    facts = _facts()
     yield from _installed(facts)
     yield _import_order(loaded)
     yield _settings()
@@ -56,7 +56,8 @@ def examine(ranks: int, loaded: Collection[str]) -> Iterator[Finding]:
     yield _gpus(ranks)
 
 
-def _facts() -> Mapping[str, Any]:
+def facts() -> Mapping[str, Any]:
+    """Return the probe's facts on this machine, or why MPI cannot be used."""
     try:
         return host_check.facts_here(sys.executable)
     except LaunchError as error:

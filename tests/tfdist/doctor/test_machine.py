@@ -22,11 +22,11 @@ FACTS = {"tensorflow": "2.21.0", "mpi": "MPICH Version: 5.0.2", "mpi_file": "", 
 
 def found(what: str, ranks: int = 2, loaded: tuple[str, ...] = ()) -> Finding:
     """Return the last finding of a name."""
-    return [finding for finding in machine.examine(ranks, loaded) if finding.what == what][-1]
+    return [finding for finding in machine.examine(machine.facts(), ranks, loaded) if finding.what == what][-1]
 
 
 def test_this_machine_is_fine_but_for_what_it_lacks() -> None:
-    states = {finding.what: finding.state for finding in machine.examine(1, ())}
+    states = {finding.what: finding.state for finding in machine.examine(machine.facts(), 1, ())}
     assert FIX not in states.values(), states
     assert len(states) == 15
 

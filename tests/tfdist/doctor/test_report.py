@@ -48,13 +48,14 @@ def test_alone() -> None:
 
 
 def test_ranks() -> None:
-    finished = mpirun(2, ["-m", "tfdist"], 100, {"TFDIST_OPTIONS": "bucket_mb=5"})
+    finished = mpirun(2, ["-m", "tfdist"], 100, {"TFDIST_OPTIONS": "bucket_mb=5", "DDL_OPTIONS": "-mode p"})
     assert finished.code == 0, finished
     found = states(finished.output)
     assert found["self-test"] == found["clocks"] == found["versions"] == found["ranks"] == "OK", finished.output
     for words in ("2 ranks on one node", "TFDIST_BUCKET_MB", "TFDIST_OPTIONS", "measured, ms"):
         assert words in finished.output, finished.output
     assert finished.output.count("OK    MPI  ") == 1, "a line is printed once"
+    assert "\nDDL_OPTIONS  " in finished.output, "each setting has the name of its variable"
 
 
 def test_what_must_be_mended_is_told_without_a_traceback(tmp_path: Path) -> None:
