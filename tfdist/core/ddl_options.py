@@ -28,6 +28,7 @@ _LETTERS = {
     "c": ("auto", _SUMS),
     "p": ("auto", ""),
 }
+DDL_SOURCES = IMPORT, INIT = "DDL_OPTIONS", "ddl.init"
 _LEVELS = {"0": "info", "1": "debug", "2": "trace"}
 _told: set[str] = set()
 
@@ -127,9 +128,6 @@ def applied(settings: Settings, options: str, source: str, a_gpu_each: bool) -> 
     chosen: Mapping[str, str] = DdlOptions.parse(options).values(a_gpu_each)
     given = {n: o for n, o in settings.origins.items() if o not in DDL_SOURCES}
     return settings.with_values({n: v for n, v in chosen.items() if n not in given}, source)
-
-
-DDL_SOURCES = IMPORT, INIT = "DDL_OPTIONS", "ddl.init"
 
 
 def _options(text: str) -> list[str]:
