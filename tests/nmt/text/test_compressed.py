@@ -92,10 +92,11 @@ def test_prepared_text_in_blocks(tmp_path: Path) -> None:
     flags = [f"--train_prefix={tmp_path}/train", "--src=en", "--tgt=de", f"--out_dir={tmp_path}/out", "--bpe=5"]
     assert prepare(["prepare", *flags]) == 0
     plain = list(TextFile(tmp_path / "out/train.en"))
-    assert prepare(["prepare", *flags, "--compress", f"--apply={tmp_path}/dev"]) == 0
+    flags += [f"--apply={tmp_path}/dev"]
+    assert prepare(["prepare", *flags, "--compress"]) == 0
     assert not (tmp_path / "out/train.en").exists() and (tmp_path / "out/dev.de.gz").exists()
     assert list(TextFile(tmp_path / "out/train.en")) == plain
     assert prepare(["prepare", *flags]) == 0
-    assert not (tmp_path / "out/train.en.gz").exists() and list(TextFile(tmp_path / "out/train.en")) == plain
+    assert not list((tmp_path / "out").glob("*.gz")) and list(TextFile(tmp_path / "out/train.en")) == plain
     again = prepared(f"{tmp_path}/out/train", "en", "de", tmp_path / "again", apply=[f"{tmp_path}/out/dev"])
     assert [file.lines for file in again.files] == [20] * 4, "compressed text is read, too"
