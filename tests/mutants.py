@@ -142,7 +142,18 @@ MUTANTS = (
     Mutant(
         "rows are not compared", "engine/sparse_rows.py", "if context.checks:", "cases_reference_check", new="if False:"
     ),
-    Mutant("DiLoCo has BMUF's defaults", "updates/bmuf.py", 'settings.sync == "diloco"', "diloco", new="False"),
+    Mutant("DiLoCo has BMUF's defaults", "core/settings.py", 'self.sync == "diloco"', "diloco", new="False"),
+    Mutant("rounding errors stay", "updates/local_sgd.py", "if n in lost else", "cases_streamed", new="if False else"),
+    Mutant(
+        "what travels is lost", "updates/local_sgd.py", "if state.in_flight is not", "cases_streamed", new="if 0 is not"
+    ),
+    Mutant(
+        "an optimizer's open block goes with it",
+        "updates/local_sgd.py",
+        "is not None or state.position.numpy() > 0",
+        "cases_local_sgd",
+        new="is not None or False",
+    ),
     Mutant("a scale is ignored", "updates/bmuf.py", "if settings.block_scale:", "diloco", new="if False:"),
     Mutant(
         "hosts that come late are given up",

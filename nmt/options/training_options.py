@@ -12,7 +12,7 @@ from nmt.model.parts.initializers import Initializer
 from nmt.model.transformer.architecture import TransformerArchitecture
 from nmt.options.data_options import BY_SENTENCES
 from nmt.options.model_options import ModelOptions, of_family
-from nmt.options.option import BELOW_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, POSITIVE, Condition, option
+from nmt.options.option import BELOW_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, POSITIVE, SHARE, Condition, option
 from nmt.scoring.perplexity import LikelihoodSettings
 from nmt.search.translation_model import SearchSettings
 from nmt.train.divergence import ACTIONS
@@ -22,7 +22,7 @@ from nmt.train.loop import EvaluationIntervals
 from nmt.train.plateau import PlateauSettings
 from nmt.train.schedule import DECAY_SCHEMES, PLATEAU, ROOTS, WARMUP_SCHEMES, Schedule
 from nmt.train.step import Optimization
-from nmt.train.synchronisation import BLOCK_STATES, SYNCS, Synchronisation
+from nmt.train.synchronisation import BLOCK_STATES, COMPRESSIONS, SYNCS, Synchronisation
 
 _PLATEAU = Condition("--decay_scheme=plateau", lambda options: options.decay_scheme == PLATEAU)
 _ADAM = Condition("--optimizer=adam", lambda options: options.optimizer == "adam")
@@ -36,6 +36,7 @@ _ALL_WORDS = Condition("--num_sampled_softmax=0", lambda options: options.num_sa
 _TRANSFORMS = Condition("another --model_family", lambda options: of_family(options, TransformerArchitecture))
 _SOURCE = Condition("no --language_model", lambda options: not options.language_model)
 _WARMS_UP = Condition("--warmup_steps", lambda options: options.warmup_steps > 0)
+_DELAYED = Condition("a --block_delay above 0", lambda options: options.block_delay > 0)
 _FILTER = Condition("--sync=bmuf or --sync=diloco", lambda options: options.sync in ("bmuf", "diloco"))
 
 
@@ -298,6 +299,34 @@ class TrainingOptions(ModelOptions):
         "number of steps with averaged gradients before the first block",
         within=NOT_NEGATIVE,
         needs=_BLOCKS,
+        makes=[Synchronisation],
+    )
+    block_fragments: int = option(
+        1,
+        "number of groups of weights that ranks exchange in turn, each once in a block",
+        within=POSITIVE,
+        needs=_BLOCKS,
+        makes=[Synchronisation],
+    )
+    block_delay: int = option(
+        0,
+        "number of steps for which training goes on while weights travel",
+        within=NOT_NEGATIVE,
+        needs=_BLOCKS,
+        makes=[Synchronisation],
+    )
+    block_alpha: float | None = option(
+        None,
+        "share of a rank's own weights when it merges what has travelled; unset: 0.5",
+        within=SHARE,
+        needs=_DELAYED,
+        makes=[Synchronisation],
+    )
+    compression: str | None = option(
+        None,
+        "dtype in which gradients or changes of blocks travel; int8, int4, int2: between machines; unset: "
+        "TFDIST_COMPRESSION, or none",
+        allowed=COMPRESSIONS,
         makes=[Synchronisation],
     )
 

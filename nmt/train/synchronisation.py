@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 SYNCS = ("gradients", "average", "bmuf", "diloco")
 BLOCK_STATES = ("reset", "average", "keep")
+COMPRESSIONS = ("none", "bf16", "fp16", "int8", "int4", "int2")
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,11 @@ class Synchronisation:
         block_nesterov: whether a block starts from weights that are moved ahead by the momentum (Nesterov).
         block_state: treatment of the optimizer's state at the end of a block, one of `BLOCK_STATES`.
         block_warmup: number of steps with averaged gradients before the first block.
+        block_fragments: number of groups of weights that are exchanged in turn.
+        block_delay: number of steps between the beginning of an exchange and the use of its result.
+        block_alpha: share of a rank's own weights when such a result is merged; None for the default.
+        compression: dtype in which gradients or changes of blocks travel, one of `COMPRESSIONS`; None for that of the
+            environment.
     """
 
     sync: str = "gradients"
@@ -32,3 +38,7 @@ class Synchronisation:
     block_nesterov: bool | None = None
     block_state: str | None = None
     block_warmup: int = 0
+    block_fragments: int = 1
+    block_delay: int = 0
+    block_alpha: float | None = None
+    compression: str | None = None

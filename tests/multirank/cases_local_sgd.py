@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -305,6 +306,29 @@ def case_several_steps_an_execution_and_tf_keras() -> None:
             model.compile(package.optimizers.SGD(0.1), "mse", **options)
             model.fit(x, np.ones_like(x), batch_size=1, shuffle=False, verbose=0)
             np.testing.assert_allclose(np.squeeze(layer.get_weights()[0]), plain(6), rtol=1e-5)
+
+
+def case_an_optimizer_that_is_gone_leaves_no_rank_apart() -> None:
+    """Its block is ended on all ranks, also if only one has collected it as garbage."""
+    with PLAIN.set():
+        w = tf.Variable([1.0])
+
+        def train_once() -> None:
+            optimizer = keras.optimizers.SGD(1.0)
+            optimizer.itself = [optimizer]  # only the garbage collector finds it
+            tf.function(lambda: optimizer.apply_gradients([(w * (RANK + 1), w)]))()
+
+        train_once()
+        np.testing.assert_allclose(w.numpy(), [-RANK])
+        if RANK:
+            gc.collect()
+        tfdist.end_block()
+        np.testing.assert_allclose(w.numpy(), [-(SIZE - 1) / 2])
+        train_once()
+        if RANK:
+            gc.collect()
+        assert "steps of another optimizer's block" in refusal(train_once)
+        tfdist.end_block()
 
 
 def case_what_is_set_inside_a_block_and_gradients_without_an_optimizer() -> None:

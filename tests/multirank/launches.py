@@ -107,6 +107,7 @@ _SLOW = (
     *_of("apart", "in_fit_of_tf_keras"),
     *_of("larc", "larc_scales"),
     "cases_int8.",  # no exchange passes between machines
+    *_of("streamed_blocks", "few", "the_sum", "rounding"),
 )
 
 
@@ -118,6 +119,7 @@ _BY_RANKS = (
     *_of("loss_scale", "products"),
     *_of("saves", "paths", "ranks_in"),
     *_of("local_sgd", "a_block_that_is_cut_off"),
+    *_of("streamed_blocks", "each_step"),
     *_of("ddl", "weighted_gradients_in", "bcast"),
 )
 _HOROVOD = tuple(f"horovod.cases_{module}." for module in ("collectives", "gradients", "keras"))
@@ -200,10 +202,10 @@ _LAUNCHES = (
     Launch(
         "nodes of two and one",
         3,
-        (*_ADDING, "cases_int8."),
+        (*_ADDING, "cases_int8.", *_of("streamed_blocks", "few", "the_sum", "rounding")),
         long=_of("engine", "every", "many", "random", "large"),
         settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT),
-        more=_SPARSE,
+        more=(*_SPARSE, "cases_streamed_blocks."),
     ),
     # Some ranks have two shards; there are four shards in all.
     Launch(
@@ -263,7 +265,13 @@ HOROVOD = (
         settings=(("TF_USE_LEGACY_KERAS", "1"),),
     ),
 )
-_BETWEEN_HOSTS = (*_ADDING, "cases_int8.", *_SPARSE, *(f"cases_{module}." for module in ("law", "values", "saves")))
+_BETWEEN_HOSTS = (
+    *_ADDING,
+    "cases_int8.",
+    *_of("streamed_blocks", "few"),
+    *_SPARSE,
+    *(f"cases_{module}." for module in ("law", "values", "saves")),
+)
 _ON_HOSTS = (
     *_BETWEEN_HOSTS,
     *(f"cases_{module}." for module in ("variables", "programs", "keras", "average_loss")),

@@ -48,11 +48,23 @@ LOCAL_AND_SCALED = Exclusion(
     "an overflow is left out where the ranks average gradients, and local steps do not average",
     _ONE_OF_THEM,
 )
-LOCAL_AND_WIRE = Exclusion(
+LOCAL_AND_SPARSE = Exclusion(
     _LOCAL,
-    "`compression`, `sparse`",
-    "these settings apply to exchanged gradients, and blocks exchange variables",
-    "leave `compression` and `sparse` out, or use a warm-up, which exchanges gradients (`block_warmup`)",
+    "`sparse`",
+    "this setting applies to exchanged gradients, and blocks exchange changes of variables",
+    "leave `sparse` out, or use a warm-up, which exchanges gradients (`block_warmup`)",
+)
+FEW_BITS_AND_GRADIENTS = Exclusion(
+    "`compression=int4`, `compression=int2`",
+    "averaged gradients (`sync=gradients`)",
+    "so few bits are for the changes of a block of local steps, whose rounding errors the next blocks repair",
+    "set compression=int8, or exchange blocks (sync=diloco)",
+)
+STREAMED_AND_STATE = Exclusion(
+    "`block_fragments`, `block_delay`",
+    "`block_state=reset`, `block_state=average`",
+    "variables are exchanged while others are in the middle of a block, and the optimizer's state belongs to all",
+    "set block_state=keep",
 )
 LOCAL_AND_EAGER = Exclusion(
     _LOCAL,
@@ -134,8 +146,8 @@ HOROVOD_AND_STAGE = Exclusion(
 )
 
 TABLE = (
-    *(LOCAL_AND_HELD, LOCAL_AND_SCALED, LOCAL_AND_WIRE, LOCAL_AND_EAGER, LOCAL_AND_OWN_BEGINNING, LOCAL_AND_JOIN),
-    *(PLAIN_AND_FILTER, SCALE_AND_RATE),
+    *(LOCAL_AND_HELD, LOCAL_AND_SCALED, LOCAL_AND_SPARSE, LOCAL_AND_EAGER, LOCAL_AND_OWN_BEGINNING, LOCAL_AND_JOIN),
+    *(PLAIN_AND_FILTER, SCALE_AND_RATE, FEW_BITS_AND_GRADIENTS, STREAMED_AND_STATE),
     *(HELD_AND_EAGER, HELD_AND_ASSIGNED, HELD_AND_KERAS, HELD_AND_REDUCER, HELD_AND_JOIN),
     *(EXCHANGE_AND_JOIN, SCALED_AND_KERAS, LARC_TWICE, HOROVOD_AND_AUTOMATIC, HOROVOD_AND_STAGE),
 )

@@ -22,6 +22,8 @@ _BETWEEN_MACHINES_MB = 8.0
 # Loss scales by name: none, and those that adapt. A number is a fixed scale.
 _SCALES = "none", "backoff", "logmax", "window"
 _STATES = "reset", "average", "keep"  # treatment of an optimizer's state at the end of a block
+# Defaults of DiLoCo's outer optimizer (Douillard et al. 2023, section 3); inner optimizers keep their state.
+_DILOCO = {"block_momentum": "0.9", "block_learning_rate": 0.7, "block_nesterov": True, "block_state": "keep"}
 
 # The table of ``tfdist.engine.engines`` adds the names of its engines.
 ENGINES = ["auto"]
@@ -141,7 +143,7 @@ class Settings:
     in_flight: str = _part("engine", "in_flight", "", _size_or_nothing, "a number from 1 on")
     interface: str = _part("engine", "interface", "", str, "a network interface's name")
     compression: str = _choice(
-        "none", tuple(FORMATS), "dtype in which float32 gradients travel; int8: between machines"
+        "none", tuple(FORMATS), "dtype in which gradients or changes travel; int8, int4, int2: between machines"
     )
     sparse: str = _choice(
         "auto", ("auto", "dense", "gather", "unmerged"), "how rows of IndexedSlices travel; auto counts bytes"
@@ -160,6 +162,9 @@ class Settings:
     block_nesterov: bool = _part("sync", "nesterov", False, _switch, "0 or 1")
     block_state: str = _part("sync", "state", "reset", _one_of(_STATES), _STATES)
     block_warmup: int = _part("sync", "warmup", 0, _count, "a whole number")
+    block_fragments: int = _part("sync", "fragments", 1, _from_one, "a whole number from 1 on")
+    block_delay: int = _part("sync", "delay", 0, _count, "a whole number")
+    block_alpha: float = _part("sync", "alpha", 0.5, _share, "a number from 0 to 1")
     larc: str = _choice(
         "off", ("off", "clip", "scale"), "a rate for each variable, from its norm and the norm of its gradient"
     )
@@ -306,6 +311,10 @@ class Settings:
     def _check(self) -> None:
         """Raise a ``SettingsError`` if settings contradict each other."""
         if self.sync == "gradients":
+            if not FORMATS[self.compression].of_gradients:
+                raise SettingsError(
+                    exclusions.FEW_BITS_AND_GRADIENTS.told(self._named("compression"), self._named("sync"))
+                )
             return
         if not self.block_steps:
             raise SettingsError(
@@ -322,12 +331,39 @@ class Settings:
                 exclusions.SCALE_AND_RATE.told(self._named("block_scale"), self._named("block_learning_rate"))
             )
         if not self.block_warmup:
-            excluded += [(exclusions.LOCAL_AND_WIRE, name) for name in ("compression", "sparse")]
+            excluded.append((exclusions.LOCAL_AND_SPARSE, "sparse"))
         for exclusion, name in excluded:
             value = getattr(self, name)
             plain = name == "block_momentum" and float(value or 0) == 0  # an average is that
             if value != fields[name].default and not plain:
                 raise SettingsError(exclusion.told(self._named("sync"), self._named(name)))
+        self._check_fragments()
+
+    def of_blocks(self, name: str) -> Any:
+        """Return the value of a setting whose default depends on ``sync``."""
+        value, usual = getattr(self, name), self.fields()[name].default
+        own = self.sync == "diloco" and name not in self.origins and value == usual
+        return _DILOCO.get(name, value) if own else value
+
+    def _check_fragments(self) -> None:
+        """Raise a ``SettingsError`` if fragments and their delay do not fit into a block."""
+        steps, fragments = self._named("block_steps"), self._named("block_fragments")
+        state = self.of_blocks("block_state")
+        if (self.block_fragments > 1 or self.block_delay) and state != "keep":
+            streamed = f"{fragments} and {self._named('block_delay')}"
+            raise SettingsError(exclusions.STREAMED_AND_STATE.told(streamed, f"block_state is {state!r}"))
+        if self.block_steps % self.block_fragments:
+            fitting = -(-self.block_steps // self.block_fragments) * self.block_fragments
+            raise SettingsError(
+                f"{steps}, but {fragments}: each fragment is exchanged once in a block, after as many steps as the one "
+                f"before. Set a multiple of {self.block_fragments}, for example {fitting} steps"
+            )
+        between = self.block_steps // self.block_fragments
+        if self.block_delay > between:
+            raise SettingsError(
+                f"{self._named('block_delay')}, but {steps} and {fragments}: an exchange begins every {between} steps, "
+                f"and must end before the next. Set a delay of at most {between}"
+            )
 
     def _named(self, name: str) -> str:
         shown = name if "of" in self.fields()[name].metadata else self.written(name)
@@ -358,7 +394,7 @@ class Settings:
     def without_effect(self, machines: int = 1) -> list[str]:
         """Return a line for each setting that was set and has no effect on so many machines."""
         told = []
-        if self.compression == "int8" and machines == 1:
+        if self.compression in ("int8", "int4", "int2") and machines == 1:
             told.append(f"{self._named('compression')}: without effect on one machine, where float32 costs no more")
         if self.exchange_check and self.engine in IN_THE_GRAPH:
             told.append(
@@ -368,6 +404,8 @@ class Settings:
         if self.sync == "gradients" and (idle := sorted(n for n in self.origins if n.startswith("block_"))):
             names = ", ".join(map(self._named, idle))
             told.append(f"{names}: without effect, as {self._named('sync')} (average, bmuf and diloco have blocks)")
+        if "block_alpha" in self.origins and not self.block_delay and self.sync != "gradients":
+            told.append(f"{self._named('block_alpha')}: without effect, as {self._named('block_delay')}")
         if self.loss_scale != "none" and self.mixed_precision == "none":
             told.append(
                 f"{self._named('loss_scale')}, but {self._named('mixed_precision')}: without effect unless the script "
@@ -386,7 +424,7 @@ CONFIGURABLE = (
     *("bucket_mb", "compression", "sparse", "accumulate_steps", "sync", "divergence"),
     *("mixed_precision", "loss_scale", "loss_scale_tolerance", "larc", "larc_eta"),
     *("block_steps", "block_momentum", "block_learning_rate", "block_scale", "block_nesterov", "block_state"),
-    "block_warmup",
+    *("block_warmup", "block_fragments", "block_delay", "block_alpha"),
 )
 # Settings that may differ between the ranks.
 _OWN = {"log_level", "stall_seconds", "stall_abort_seconds", "stall_alone_seconds", "timeline", "trace_folder"}

@@ -59,6 +59,7 @@ class Collective:
       recorder: flight recorder.
       everyone: True if the group is all ranks of the job.
       averages: True for gradients, whose values follow from the variables.
+      blocks: True for what blocks of local steps have changed.
 
     Attributes:
       plan: the lines of the exchanges, one for each tensor; compared between the ranks.
@@ -95,6 +96,7 @@ class Collective:
         recorder: Recorder,
         everyone: bool = True,
         averages: bool = False,
+        blocks: bool = False,
     ) -> None:
         self.name = name
         self.exchanges = list(exchanges)
@@ -103,6 +105,7 @@ class Collective:
         self.recorder = recorder
         self.everyone = everyone
         self.averages = averages
+        self.blocks = blocks
         self.channel: Channel | None = None
         self.overwritten = False
         self.root_only = False
@@ -203,6 +206,12 @@ class Collective:
             if isinstance(error, PeerError) and self.channel is not None:
                 self.channel.give_up(error)
             raise
+
+    def results(self) -> list[list[np.ndarray]]:
+        """Wait until the exchanges that the worker has started are done, and return the results of each."""
+        for number in range(len(self.exchanges)):
+            self.worker.wait_for(number)
+        return [exchange.results() for exchange in self.exchanges]
 
     def _measured(self, number: int, seconds: float) -> None:
         """Log the time of an exchange, and add it to the table of waits, if wanted."""

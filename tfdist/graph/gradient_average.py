@@ -8,7 +8,7 @@ RMSProp leave untouched rows alone.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -29,7 +29,7 @@ from tfdist.graph.graph_exchange import part_of
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import Gradient, numberless
-from tfdist.graph.op_builder import Made, Part, build, signature
+from tfdist.graph.op_builder import Part, build, signature
 from tfdist.graph.step_sums import Accumulation
 from tfdist.transport.interfaces import Group
 
@@ -169,6 +169,7 @@ def fused(
     group: Group | None = None,
     more: Sequence[str] = (),
     given: Sequence[tf.Tensor] | None = None,
+    format: Format | None = None,
 ) -> tuple[list[list[int]], list[Part]]:
     """Return the exchanges that average dense tensors, in buckets.
 
@@ -180,6 +181,7 @@ def fused(
       group: ranks for which the job's graph exchange may combine the tensors; None: engines combine them.
       more: further lines of the plan.
       given: arguments of the exchanges, if not ``tensors``; for accumulation, the gradients before their cast.
+      format: format in which the tensors travel; None: that of gradients.
 
     Returns:
       The positions of the tensors of each bucket, and the part that exchanges each bucket.
@@ -190,7 +192,7 @@ def fused(
     for number, of_bucket in enumerate(members):
         what = f"bucket {number} ({few([names[i] for i in of_bucket])})"
         own = [tensors[i] for i in of_bucket]
-        bucket = bucket_of(what, "mean", own, FORMATS[job.switches.settings.compression])
+        bucket = bucket_of(what, "mean", own, format or _format(job))
         of_tensors = [*(lines[i] for i in of_bucket), *more]
         # (Sums over several steps are kept on the host.)
         exchange = job.switches.exchange if given is None and group is not None else None
@@ -232,9 +234,18 @@ def bucket_of(what: str, op: Op, tensors: Sequence[tf.Tensor], format: Format = 
 
 
 def _to_wire(tensor: tf.Tensor, job: Job) -> tf.Tensor:
+    return to_wire(tensor, _format(job))
+
+
+def to_wire(tensor: tf.Tensor, format: Format) -> tf.Tensor:
     """Return the tensor in the dtype in which it is sent; half-precision values are added in float32."""
-    dtype = FORMATS[job.switches.settings.compression].dtype
-    return tf.cast(tensor, dtype) if tensor.dtype == tf.float32 else tensor
+    return tf.cast(tensor, format.dtype) if tensor.dtype == tf.float32 else tensor
+
+
+def _format(job: Job) -> Format:
+    """Return the format of gradients; in a warm-up before blocks that travel in few bits they travel unchanged."""
+    found = FORMATS[job.switches.settings.compression]
+    return found if found.of_gradients else float32.FORMAT
 
 
 def _table(name: str, way: SparseMode, slices: tf.IndexedSlices, values: tf.Tensor) -> Table:
@@ -296,36 +307,3 @@ def _size_bytes(tensor: tf.Tensor) -> int:
 def few(names: Sequence[str]) -> str:
     """Return names for a message: up to three, else the first and the last."""
     return ", ".join(names) if len(names) <= 3 else f"{names[0]}, …, {names[-1]}"
-
-
-def means(values: Sequence[tf.Tensor], names: Sequence[str], job: Job, made_by: Callable[[], Made]) -> list[tf.Tensor]:
-    """Build one fused, ordered average of floating-point tensors in a graph or a function.
-
-    Variables are sent in their own dtype: a narrower dtype would round them again in each block.
-
-    Collective: all ranks, with the same names, dtypes and shapes.
-
-    Args:
-      values: values of the variables, in the same order on all ranks.
-      names: names of the variables.
-      job: the ranks and settings.
-      made_by: see ``op_builder.build``.
-
-    Returns:
-      The means, with the dtypes and shapes of ``values``.
-    """
-    in_session = function_state.in_session()
-    shown = list(names) if in_session else [numberless(name) for name in names]
-    lines = [signature("variable", name, value) for name, value in zip(shown, values, strict=True)]
-    members, parts = fused(values, shown, lines, job)
-    graph = tf.compat.v1.get_default_graph()
-    name = f"average of variables {len(make_state(graph).world_collectives) if in_session else few(shown)}"
-    exchanges = [part.exchange for part in parts]
-    collective = Collective(name, exchanges, job.world, job.recorder, everyone=True, averages=True)
-    built = build(collective, parts, job, job.switches.shares, made_by, names)
-    results = {
-        i: mean
-        for of_bucket, found in zip(members, built, strict=True)
-        for i, mean in zip(of_bucket, found, strict=True)
-    }
-    return [results[i] for i in range(len(values))]

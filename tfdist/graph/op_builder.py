@@ -76,7 +76,40 @@ def build(
     Returns:
       The results of each part.
     """
-    return _Builder(collective, parts, job, broadcasts, made_by, names, accumulation).build()
+    return Builder(collective, parts, job, broadcasts, made_by, names, accumulation).build()
+
+
+def call_back(
+    call: Callable[..., Any], outputs: Sequence[tf.TensorSpec], job: Job, tensors: Sequence[tf.Tensor] = ()
+) -> list[tf.Tensor]:
+    """Build an operation that calls a Python function in each step, for values that come from all ranks.
+
+    Args:
+      call: function (arrays of ``tensors``) -> arrays of ``outputs``. Its exceptions are raised by the step.
+      outputs: dtypes and shapes of the results.
+      job: the ranks and settings.
+      tensors: arguments.
+
+    Returns:
+      The results.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    failures = make_state(graph).failures if function_state.in_session() else job.functions.failures
+
+    def guarded(*arrays: np.ndarray) -> Any:
+        try:
+            return call(*arrays)
+        except BaseException as error:
+            failures.note(error)
+            raise
+
+    with tf.device(job.engines.device), function_state.owning_callbacks():
+        found = tf.numpy_function(guarded, tensors, [spec.dtype for spec in outputs], stateful=True)
+    results = list(found) if isinstance(found, list | tuple) else [found]
+    for result, spec in zip(results, outputs, strict=True):
+        result.set_shape(spec.shape)
+    make_state(graph).exchanged.add(results[0].op)
+    return results
 
 
 _CALLS = {"While", "If", "Case", "StatefulPartitionedCall"}  # operations that may contain other calls
@@ -286,31 +319,38 @@ def _check_compiled(graph: Any, name: str, parts: Sequence[Part]) -> None:
         )
 
 
-class _Builder:
+class Builder:
+    """Builds one collective; the arguments are those of ``build``.
+
+    Attributes:
+      collective: the collective that carries out the exchanges; in a function the one that is known already.
+    """
+
     def __init__(
         self,
         collective: Collective,
         parts: Sequence[Part],
         job: Job,
-        broadcasts: bool,
-        made_by: Callable[[], Made],
-        names: Sequence[str],
-        accumulation: Accumulation | None,
+        broadcasts: bool = False,
+        made_by: Callable[[], Made] = dict,
+        names: Sequence[str] = (),
+        accumulation: Accumulation | None = None,
     ) -> None:
         self._site: _Site = (
             _InSession(collective, broadcasts)
             if function_state.in_session()
             else _OutsideSessions(collective, parts, job, made_by, names)
         )
-        self._collective = self._site.collective
+        self.collective = self._site.collective
         self._parts = parts
         self._data_comparison = job.data_comparison
         self._device = job.engines.device
-        self._span = job.recorder.spans(self._collective)
+        self._span = job.recorder.spans(self.collective)
         self._accumulation = accumulation
-        self._sums = None if accumulation is None else accumulation.sums(self._collective)
+        self._sums = None if accumulation is None else accumulation.sums(self.collective)
 
     def build(self) -> list[list[tf.Tensor]]:
+        """Return the results of each part."""
         if self._site.compiled:
             return self._compiled()
         with tf.device(self._device), tf.control_dependencies(self._site.before()):
@@ -326,6 +366,17 @@ class _Builder:
                 ended += before
         self._site.built(ended)
         return results
+
+    def begin(self) -> tf.Tensor:
+        """Build the starts of the exchanges only: ``Collective.results`` waits for their ends, in a later step.
+
+        Returns:
+          A scalar bool that depends on all starts.
+        """
+        with tf.device(self._device), tf.control_dependencies(self._site.before()):
+            starts = self._starts()
+        self._site.built(starts[-1:])
+        return starts[-1]
 
     def _compiled(self) -> list[list[tf.Tensor]]:
         """Build for XLA, which orders operations by their values only: each part's counts depend on the part before."""
@@ -353,22 +404,26 @@ class _Builder:
         return own
 
     def _fused(self) -> list[list[tf.Tensor]]:
-        (exchange,) = self._collective.exchanges
+        (exchange,) = self.collective.exchanges
 
         def call(*arrays: np.ndarray) -> list[np.ndarray]:
             with self._guarded():
                 if self._loaded(0, arrays):
-                    self._collective.communicate(0)
+                    self.collective.communicate(0)
                 return self._results(0)
 
         with tf.control_dependencies(self._parts[0].after):
             return [self._operation(call, self._parts[0].tensors, self._outputs(0))]
 
-    def _split(self) -> list[list[tf.Tensor]]:
+    def _starts(self) -> list[tf.Tensor]:
         starts: list[tf.Tensor] = []
         for number, part in enumerate(self._parts):
             with tf.control_dependencies([*starts[-1:], *part.after]):
                 starts += self._operation(self._start(number), part.tensors, [tf.TensorSpec([], tf.bool)])
+        return starts
+
+    def _split(self) -> list[list[tf.Tensor]]:
+        starts = self._starts()
         results: list[list[tf.Tensor]] = []
         # A wait blocks a thread by which TensorFlow's servers answer other ranks: at most one wait at a time.
         one_by_one = any(part.build is not None for part in self._parts)
@@ -387,13 +442,13 @@ class _Builder:
         """Load one exchange's arguments, and return whether the exchange is to run in this step."""
         brought = arrays if self._sums is None else self._sums.bring(number, arrays)
         if brought is not None:
-            if number == 0 and self._collective.averages and self._collective.everyone:
+            if number == 0 and self.collective.averages and self.collective.everyone:
                 self._data_comparison.bring(arrays)
-            self._collective.exchanges[number].load(brought)
+            self.collective.exchanges[number].load(brought)
         return brought is not None
 
     def _results(self, number: int) -> list[np.ndarray]:
-        exchange, sums = self._collective.exchanges[number], self._sums
+        exchange, sums = self.collective.exchanges[number], self._sums
         if sums is None:
             return exchange.results()
         nothing = sums.nothing(number)
@@ -401,19 +456,19 @@ class _Builder:
         return results if number else [*results, np.array(sums.due)]
 
     def _start(self, number: int) -> Callable[..., list[np.ndarray]]:
-        worker = self._collective.worker
+        worker = self.collective.worker
 
         def call(*arrays: np.ndarray) -> list[np.ndarray]:
             with self._guarded():
                 worker.wait_for(number)  # left by a step that ended between start and finish
                 if self._loaded(number, arrays):
-                    worker.submit(number, functools.partial(self._collective.communicate, number))
+                    worker.submit(number, functools.partial(self.collective.communicate, number))
                 return [np.array(True)]
 
         return call
 
     def _finish(self, number: int) -> Callable[[], list[np.ndarray]]:
-        exchange, worker = self._collective.exchanges[number], self._collective.worker
+        exchange, worker = self.collective.exchanges[number], self.collective.worker
 
         def call() -> list[np.ndarray]:
             with self._guarded():
@@ -439,7 +494,7 @@ class _Builder:
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
         try:
-            _check_open(self._collective)
+            _check_open(self.collective)
             self._site.check()
             yield
         except BaseException as error:

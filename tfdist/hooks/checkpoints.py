@@ -22,7 +22,7 @@ from tfdist.updates.loss_scale import LossScaleState, named
 # Variables that a setting adds to graphs, and the setting.
 _MADE_BY = {
     "loss_scale_state": "loss_scale",
-    **dict.fromkeys(("block_position", "block_lookahead", "block_start", "block_change"), "sync"),
+    **dict.fromkeys(("block_position", "block_start", "block_change"), "sync"),
     "int8_feedback": "compression",
 }
 _WITHOUT = {"loss_scale": "'none'", "sync": "'gradients'", "compression": "another one"}
@@ -86,7 +86,7 @@ def _written_with(path: Any) -> dict[str, str]:
     names = reader.get_variable_to_shape_map()  # tfdist's variables that a graph has once have no scope
     found = {}
     if "block_position" in names:
-        found["sync"] = "bmuf" if "block_lookahead" in names else "average"
+        found["sync"] = "bmuf" if any(name.endswith("block_change") for name in names) else "average"
     if "int8_feedback" in names:
         found["compression"] = "int8"
     if "loss_scale_state" in names:

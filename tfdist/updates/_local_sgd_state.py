@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.optimizers import track_all
 from tfdist.compat.variables import native
+from tfdist.engine.collective import Collective
 from tfdist.graph import function_state
 from tfdist.graph.markers import variable_key, variable_name
+from tfdist.graph.variable_average import Layout, VariableAverage
 from tfdist.updates._optimizer_state import Slot
-from tfdist.updates.bmuf import BlockSettings
+from tfdist.updates.bmuf import BlockSettings, fragments_of
 from tfdist.updates.error_feedback import graph_variable
 
 _FOR_EVER = 2**40
 Make = Callable[[str, Sequence[int], Any, float], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class InFlight:
+    """An exchange of a fragment that a step has begun and a later step will use.
+
+    Attributes:
+      fragment: number of the fragment.
+      position: position in the block when it was begun.
+      collective: collective that carries out the exchange.
+      layout: layout of the average.
+    """
+
+    fragment: int
+    position: int
+    collective: Collective
+    layout: Layout
+
+    def land(self) -> list[np.ndarray]:
+        """Wait until the exchange is done, and return the means."""
+        return self.layout.results(self.collective)
 
 
 class LocalSGDState:
@@ -32,42 +59,75 @@ class LocalSGDState:
       names: names of the trained variables.
       keys: keys of the trained variables (``markers.variable_key``).
       made: variables that this state has made.
-      position: number of local steps in the open block; below 0: minus the number of warm-up steps that are left.
-      lookahead: factor of ``BlockSettings.lookahead`` with which this block began; None without a filter.
-      starts: values of the variables at the block's beginning; empty without a filter.
-      changes: changes of the variables by the last block; empty without a filter.
+      number: number of this state in the process; the same on all ranks.
+      position: number of local steps since all ranks had the same values; below 0: minus the number of warm-up steps
+        that are left.
+      starts: values of the variables with which their blocks began.
+      changes: filtered changes of the variables by the last block; empty without a filter.
+      fragments: positions of the variables of each fragment.
       statistics: moving statistics, which a block's end sets to the mean over the ranks.
       slots: the optimizer's own variables that a block's end averages or resets.
+      in_flight: exchange that was begun and whose result is not merged yet; None if there is none.
       taken_over: True if another optimizer trains these variables now.
     """
+
+    _numbers = itertools.count()
 
     def __init__(self, variables: Sequence[Any], rule: BlockSettings, make: Make) -> None:
         self.variables = [native(v) for v in variables]
         self.names = [variable_name(v) for v in variables]
         self.keys = [variable_key(v) for v in self.variables]
         self.made: list[Any] = []
+        self.number = next(self._numbers)
+        layers = [name.rpartition("/")[0] or name for name in self.names]
+        self.fragments = fragments_of(layers, [v.shape.num_elements() or 0 for v in self.variables], rule.fragments)
 
         def own(name: str, shape: Sequence[int], dtype: Any, value: float = 0) -> Any:
             self.made.append(make(name, shape, dtype, value))
             return native(self.made[-1])
 
+        def like(kind: str) -> list[Any]:
+            pairs = zip(self.names, self.variables, strict=True)
+            return [own(f"{n.removesuffix(':0')}/{kind}", v.shape, v.dtype.base_dtype) for n, v in pairs]
+
         self.position = own("block_position", [], tf.int64, -rule.warmup)
-        filtered = [] if rule.plain else list(zip(self.names, self.variables, strict=True))
-        self.lookahead = own("block_lookahead", [], tf.float32) if filtered else None
-        kinds = {
-            kind: [own(f"{n.removesuffix(':0')}/{kind}", v.shape, v.dtype.base_dtype) for n, v in filtered]
-            for kind in ("block_start", "block_change")
-        }
-        self.starts, self.changes = kinds["block_start"], kinds["block_change"]
+        self.starts = like("block_start")
+        self.changes = [] if rule.plain else like("block_change")
         self.statistics: list[Any] = []
         self.slots: list[Slot] = []
+        self.in_flight: InFlight | None = None
         self.taken_over = False
+        self._averages: weakref.WeakKeyDictionary[Collective, tuple[int, Layout]] = weakref.WeakKeyDictionary()
+        self._settled: weakref.WeakKeyDictionary[Collective, int] = weakref.WeakKeyDictionary()
 
     @property
     def all(self) -> list[Any]:
         """All variables that a block's end reads or sets."""
-        own = [self.position, *([] if self.lookahead is None else [self.lookahead]), *self.starts, *self.changes]
+        own = [self.position, *self.starts, *self.changes]
         return [*self.variables, *self.statistics, *(slot.variable for slot in self.slots), *own]
+
+    def averages(self, fragment: int, average: VariableAverage) -> None:
+        """Note an average of a fragment's changes."""
+        self._averages[average.collective] = fragment, average.layout
+
+    @property
+    def keeps_back(self) -> bool:
+        """Whether the last exchanges have lost something by rounding; the same on all ranks."""
+        return any(True for _ in self._rounding())
+
+    def take_lost(self) -> dict[int, np.ndarray]:
+        """Take what rounding has lost on this rank: float32 [elements] by the positions of the variables."""
+        found: dict[int, np.ndarray] = {}
+        for fragment, collective, layout in list(self._rounding()):
+            self._settled[collective] = collective.step
+            for position, lost in zip(self.fragments[fragment], layout.take_lost(collective), strict=False):
+                found[position] = found[position] + lost if position in found else lost
+        return found
+
+    def _rounding(self) -> Iterator[tuple[int, Collective, Layout]]:
+        for collective, (fragment, layout) in self._averages.items():
+            if layout.keeps_back(collective) and collective.step > self._settled.get(collective, 0):
+                yield fragment, collective, layout
 
     def take_over(self) -> None:
         """Note that another optimizer trains these variables from now on."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.graphs import is_of_function
+from tfdist.core.wires.table import FORMATS
 from tfdist.graph import function_state
 from tfdist.graph.conditions import do_if
-from tfdist.graph.gradient_average import means
 from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import Gradient, variable_name
+from tfdist.graph.op_builder import call_back
+from tfdist.graph.variable_average import VariableAverage
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport.interfaces import Group
-from tfdist.updates._local_sgd_state import LocalSGDState
+from tfdist.updates._local_sgd_state import InFlight, LocalSGDState
 from tfdist.updates.bmuf import BlockSettings
 from tfdist.updates.conditional import value_now
 from tfdist.variables.eager_variables import batch_statistic
@@ -23,6 +27,7 @@ from tfdist.variables.eager_variables import batch_statistic
 # Settings that the ranks compare, because they decide how a block ends.
 _MADE_BY = (
     *("sync", "block_steps", "block_momentum", "block_learning_rate", "block_scale", "block_nesterov", "block_state"),
+    *("block_fragments", "block_delay", "block_alpha", "compression"),
 )
 
 
@@ -111,10 +116,8 @@ class LocalSGDStep:
         return result
 
     def _begin(self) -> list[Any]:
-        """Store the variables' values at a block's beginning."""
+        """Store the variables' values where all ranks have the same."""
         state = self._state
-        if not state.starts:
-            return []
 
         def keep() -> tf.Tensor:
             pairs = zip(state.starts, state.variables, strict=True)
@@ -124,37 +127,107 @@ class LocalSGDStep:
         return [do_if(tf.equal(state.position.read_value(), 0), keep)]
 
     def _after(self) -> tf.Tensor:
-        """Count the step, and end the block after its last step."""
-        position = self._state.position
+        """Count the step, use an exchange that has come to its end, and exchange what is due."""
+        position, rule = self._state.position, self._rule
         with tf.control_dependencies([position.assign_add(1, read_value=False)]):
             done = position.read_value()
-        return do_if(done >= self._rule.steps, lambda: self._end(done))
+        if not rule.streams:
+            return do_if(done >= rule.steps, lambda: self._exchange(0, done))
+        if not rule.delay:
+            return self._in_turn(done, lambda number: self._exchange(number, done))
+        begun = done - rule.delay
+        used = self._in_turn(begun, lambda number: self._use(number, begun))
+        with tf.control_dependencies([used]):
+            return self._in_turn(done, lambda number: self._exchange(number, done))
 
-    def _end(self, done: tf.Tensor) -> tf.Tensor:
-        state, rule = self._state, self._rule
-        averaged = [*state.variables, *state.statistics]
-        averaged += [slot.variable for slot in state.slots if rule.state == "average"]
+    def _in_turn(self, position: tf.Tensor, build: Callable[[int], tf.Tensor]) -> tf.Tensor:
+        """Build operations for the fragment whose turn it is at a position, if there is one."""
+        between, count = self._rule.between, self._rule.fragments
+
+        def turn() -> tf.Tensor:
+            number, done = tf.math.floormod(position // between - 1, count), tf.constant(False)
+            for one in range(count):
+                with tf.control_dependencies([done]):  # exchanges run in one order
+                    done = do_if(tf.equal(number, one), functools.partial(build, one))
+            return done
+
+        return do_if((position > 0) & tf.equal(tf.math.floormod(position, between), 0), turn)
+
+    def _values(self, number: int) -> list[Any]:
+        """Return variables whose whole values are averaged together with a fragment."""
+        state = self._state
+        if number < len(state.fragments) - 1:
+            return []
+        return [*state.statistics, *(slot.variable for slot in state.slots if self._rule.state == "average")]
+
+    def _exchange(self, number: int, done: tf.Tensor) -> tf.Tensor:
+        """Average what a fragment's block has changed: now, or begin to, if there is a delay."""
+        state, job = self._state, self._job
+        own, whole = state.fragments[number], self._values(number)
         with tf.control_dependencies([tf.identity(done)]):  # a visible dependency: the reads come after the step
-            values = [v.read_value() for v in averaged]
-        names = [variable_name(v) for v in averaged]
-        found = means(values, names, self._job, self._made_by)
-        new: list[tuple[Any, tf.Tensor]] = list(zip(averaged, found, strict=True))
-        begun_ahead = 0.0 if state.lookahead is None else state.lookahead.read_value()
-        for n, (start, change) in enumerate(zip(state.starts, state.changes, strict=True)):
-            mean, lookahead = found[n], tf.cast(begun_ahead, found[n].dtype)
-            value, last = rule.filtered(mean, start.read_value(), change.read_value(), lookahead)
-            new[n] = averaged[n], value
-            new.append((change, last))
+            values = [state.variables[n].read_value() - state.starts[n].read_value() for n in own]
+            values += [v.read_value() for v in whole]
+        names = [variable_name(v) for v in [*(state.variables[n] for n in own), *whole]]
+        place = f", blocks {state.number}" if self._rule.delay else ""
+        format = FORMATS[job.switches.settings.compression]
+        average = VariableAverage(values, len(own), names, format, job, self._made_by, place)
+        collective, layout = average.collective, average.layout
+        state.averages(number, average)
+        if not self._rule.delay:
+            return self._merge(number, average.now())
+
+        def note(position: np.ndarray) -> np.ndarray:
+            state.in_flight = InFlight(number, int(position), collective, layout)
+            return np.array(True)
+
+        with tf.control_dependencies([average.begin()]):
+            return call_back(note, [tf.TensorSpec([], tf.bool)], job, [done])[0]
+
+    def _use(self, number: int, begun: tf.Tensor) -> tf.Tensor:
+        """Merge the result of the exchange that was begun at a position, if this process has begun one there."""
+        state = self._state
+        variables = [*(state.variables[n] for n in state.fragments[number]), *self._values(number)]
+
+        def begun_there(position: np.ndarray) -> np.ndarray:
+            flying = state.in_flight
+            return np.array(flying is not None and (flying.fragment, flying.position) == (number, int(position)))
+
+        def land() -> list[np.ndarray]:
+            flying, state.in_flight = state.in_flight, None
+            assert flying is not None
+            return flying.land()
+
+        def merge() -> tf.Tensor:
+            specs = [tf.TensorSpec(v.shape, v.dtype.base_dtype) for v in variables]
+            return self._merge(number, call_back(land, specs, self._job))
+
+        found = call_back(begun_there, [tf.TensorSpec([], tf.bool)], self._job, [begun])[0]
+        return do_if(found, merge)
+
+    def _merge(self, number: int, means: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Set a fragment's variables: to the filtered values, or to a mixture with what a delay has changed."""
+        state, rule = self._state, self._rule
+        own, new = state.fragments[number], []
+        for n, mean in zip(own, means, strict=False):
+            last = state.changes[n].read_value() if state.changes else None
+            filtered, change = rule.filtered(mean, state.starts[n].read_value(), last)
+            new += [(state.starts[n], filtered), (state.variables[n], self._mixed(state.variables[n], filtered))]
+            new += [(state.changes[n], change)] if state.changes else []
+        for variable, mean in zip(self._values(number), means[len(own) :], strict=True):
+            new.append((variable, self._mixed(variable, mean)))
         if rule.state == "reset":
             for variable, initial in state.slots:
                 new.append((variable, tf.fill(tf.shape(variable), tf.constant(initial, variable.dtype.base_dtype))))
         with tf.control_dependencies([value for _, value in new]):
             written = [_assign(variable, value) for variable, value in new]
-            if state.lookahead is not None:
-                written.append(_assign(state.lookahead, tf.constant(rule.lookahead)))
-            written.append(_assign(state.position, tf.constant(0, tf.int64)))
+            if not rule.streams:
+                written.append(_assign(state.position, tf.constant(0, tf.int64)))
         with tf.control_dependencies(written):
             return tf.constant(True)
+
+    def _mixed(self, variable: Any, value: tf.Tensor) -> tf.Tensor:
+        alpha = self._rule.alpha
+        return alpha * variable.read_value() + (1 - alpha) * value if self._rule.delay else value
 
     def _made_by(self) -> dict[str, object]:
         return {name: getattr(self._job.switches.settings, name) for name in _MADE_BY}

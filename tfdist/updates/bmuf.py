@@ -1,28 +1,27 @@
 """BMUF and DiLoCo: new values of the variables at the end of a block of local steps.
 
 Blockwise model-update filtering: K. Chen and Q. Huo, "Scalable training of deep learning machines by incremental block
-training with intra-block parallel optimization and blockwise model-update filtering", ICASSP 2016, sections 2.2, 2.3::
+training with intra-block parallel optimization and blockwise model-update filtering", ICASSP 2016, sections 2.2, 2.3.
+G(t) is the mean over the ranks of what block t has changed, from Wg(t-1) on::
 
-    G(t) = mean - Wg(t-1)
     D(t) = momentum * D(t-1) + rate * G(t)
-    W(t) = W(t-1) + D(t)
-
-Every rank continues from Wg(t) = W(t), or with Nesterov's momentum from Wg(t) = W(t) + momentum * D(t).
+    Wg(t) = Wg(t-1) + D(t)
+    Wg(t) = Wg(t-1) + rate * G(t) + momentum * D(t)    with Nesterov's momentum
 
 DiLoCo (Douillard et al. 2023, arXiv 2311.08105, algorithm 1) has another description of the same formula. The outer
-optimizer is SGD with Nesterov's momentum in PyTorch's form, and its gradient is -G(t). Its iterates are Wg(t), since
-Wg(t) - Wg(t-1) = rate * G(t) + momentum * D(t). Only the defaults differ.
+optimizer is SGD with Nesterov's momentum in PyTorch's form, and its gradient is -G(t). Only the defaults differ.
+
+Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512, sections 2.2 and 2.3) exchanges fragments of the variables in
+turn. A rank goes on for some steps, and then merges Wg(t) into its own values W: alpha * W + (1 - alpha) * Wg(t).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
-from tfdist.core.settings import Settings
-
-# Defaults of DiLoCo's outer optimizer (section 3 of the article); inner optimizers keep their state.
-_DILOCO = {"block_momentum": 0.9, "block_learning_rate": 0.7, "block_nesterov": True, "block_state": "keep"}
+from tfdist.core.settings import Settings, SettingsError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +36,9 @@ class BlockSettings:
       momentum: factor of the last block's change, from 0 to below 1.
       learning_rate: factor of this block's change, above 0.
       nesterov: True if the next block begins ahead by the momentum.
+      fragments: number of groups of variables that are exchanged in turn.
+      delay: number of steps between the beginning of an exchange and the use of its result.
+      alpha: share of a rank's own values when the result of a delayed exchange is merged, from 0 to 1.
     """
 
     steps: int
@@ -46,19 +48,16 @@ class BlockSettings:
     momentum: float
     learning_rate: float
     nesterov: bool
+    fragments: int = 1
+    delay: int = 0
+    alpha: float = 0.0
 
     @classmethod
     def of(cls, settings: Settings, size: int) -> BlockSettings | None:
         """Make a rule from the settings; return None if gradients are averaged in each step."""
         if settings.sync == "gradients":
             return None
-        plain, defaults = settings.sync == "average", _DILOCO if settings.sync == "diloco" else {}
-        usual = {name: settings.fields()[name].default for name in _DILOCO}
-
-        def value(name: str) -> Any:
-            found = getattr(settings, name)
-            return found if name in settings.origins or found != usual[name] else defaults.get(name, found)
-
+        plain, value = settings.sync == "average", settings.of_blocks
         momentum = value("block_momentum")
         factor = 0.0 if plain else 1 - 1 / size if momentum == "" else float(momentum)
         rate = 1.0 if plain else value("block_learning_rate")
@@ -72,25 +71,68 @@ class BlockSettings:
             momentum=factor,
             learning_rate=rate,
             nesterov=value("block_nesterov"),
+            fragments=settings.block_fragments,
+            delay=settings.block_delay,
+            alpha=settings.block_alpha if settings.block_delay else 0.0,
         )
 
     @property
-    def lookahead(self) -> float:
-        """Factor of the last change by which the next block begins ahead of W(t)."""
-        return self.momentum if self.nesterov else 0.0
+    def streams(self) -> bool:
+        """Whether the ranks never have the same values of all variables, unless a block is ended for them."""
+        return self.fragments > 1 or self.delay > 0
 
-    def filtered(self, mean: Any, start: Any, change: Any, lookahead: Any) -> tuple[Any, Any]:
+    @property
+    def between(self) -> int:
+        """Number of steps from the exchange of one fragment to the next."""
+        return self.steps // self.fragments
+
+    def filtered(self, change: Any, start: Any, last: Any) -> tuple[Any, Any]:
         """Filter one variable at a block's end.
 
         Args:
-          mean: mean over the ranks: a tensor or an array of any shape.
+          change: mean over the ranks of what the block has changed, G(t): a tensor or an array of any shape.
           start: value at the block's beginning, Wg(t-1), of the same shape.
-          change: change by the last block, D(t-1), of the same shape.
-          lookahead: value of ``lookahead`` at the block's beginning.
+          last: D(t-1), of the same shape; ignored without a filter.
 
         Returns:
-          The value with which the next block begins, Wg(t), and D(t).
+          Wg(t) and D(t).
         """
-        last = start - lookahead * change  # W(t-1)
-        change = self.momentum * change + self.learning_rate * (mean - start)
-        return last + (1.0 + self.lookahead) * change, change
+        if self.plain:
+            return start + change, last
+        own = self.learning_rate * change
+        filtered = self.momentum * last + own
+        return start + (own + self.momentum * filtered if self.nesterov else filtered), filtered
+
+
+def fragments_of(layers: Sequence[str], sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Divide variables into fragments: whole layers, in turn, of about the same size.
+
+    The largest layer that is left goes to the smallest fragment. So equal layers are dealt in turn (Streaming DiLoCo,
+    section 2.2, "strided").
+
+    Args:
+      layers: layer of each variable.
+      sizes: number of elements of each variable.
+      count: number of fragments.
+
+    Returns:
+      For each fragment, the positions of its variables, ascending.
+
+    Raises:
+      SettingsError: there are fewer layers than fragments.
+    """
+    members: dict[str, list[int]] = {}
+    for position, layer in enumerate(layers):
+        members.setdefault(layer, []).append(position)
+    if len(members) < count:
+        raise SettingsError(
+            f"block_fragments is {count}, but the trained variables are in {len(members)} layers: a fragment is at "
+            f"least one layer. Set at most {len(members)} fragments"
+        )
+    found: list[list[int]] = [[] for _ in range(count)]
+    totals = [0] * count
+    for own in sorted(members.values(), key=lambda positions: -sum(sizes[p] for p in positions)):
+        smallest = totals.index(min(totals))
+        found[smallest] += own
+        totals[smallest] += sum(sizes[p] for p in own)
+    return [sorted(positions) for positions in found]

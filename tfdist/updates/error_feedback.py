@@ -55,7 +55,7 @@ class ErrorFeedback:
         state = state_of(tf.compat.v1.get_default_graph()) if function_state.in_session() else None
         for collective in state.world_collectives if state else ():
             exchanges, known = _with_rest(collective), _variables(tf.compat.v1.get_default_graph())
-            if exchanges and collective not in known:
+            if exchanges and collective not in known and not collective.blocks:  # ``LocalSGD.end`` sends what they keep
                 elements = sum(exchange.elements for exchange in exchanges)
                 known[collective] = graph_variable(_NAME, functools.partial(tf.zeros, [elements]))
 

@@ -47,6 +47,8 @@ class LocalSGD(Stage):
         self._job = steps.job
         self._steps = steps
         self._states: weakref.WeakKeyDictionary[Any, LocalSGDState] = weakref.WeakKeyDictionary()
+        # Also states of optimizers that are gone: a block that is open must be ended, and on all ranks.
+        self._every: list[tuple[weakref.ref[Any], LocalSGDState]] = []
         self._building_for_nothing = False
         self._told = False
 
@@ -103,8 +105,8 @@ class LocalSGD(Stage):
         if session is not None and is_open(session):
             self.end_in(session)
         with eager.mode(), self._steps.variables.setting():  # also where a graph is the default
-            for state in list(self._states.values()):
-                if state.position.numpy() > 0 and not state.taken_over:
+            for state in self._kept():
+                if not state.taken_over and (state.position.numpy() > 0 or state.keeps_back):
                     every = {id(v): v for v in state.all}
                     for key, value in self._ended(state, {k: v.numpy() for k, v in every.items()}, id).items():
                         every[key].assign(value)
@@ -113,25 +115,38 @@ class LocalSGD(Stage):
         """End the open blocks of a session's graph. Collective: all ranks."""
         for state in _states_of(session.graph):
             variables = self._steps.sessions.variables(session)
-            if _open(variables.value(state.position)):
+            if _open(variables.value(state.position)) or state.keeps_back:
                 variables.load(self._ended(state, variables.read(), lambda v: v.name))
 
     def before_saving(self, session: Any = None) -> None:
-        """Log, before a checkpoint is written in an open block, that it contains this rank's variables only."""
+        """Log, before a checkpoint is written, what it lacks: the other ranks' steps in an open block, or roundings."""
         if session is None:
             with eager.mode():
-                positions = [state.position.numpy() for state in self._states.values() if not state.taken_over]
+                states = [state for state in self._states.values() if not state.taken_over]
+                positions = [state.position.numpy() for state in states]
         else:
-            read = self._steps.sessions.variables(session).value
-            positions = [read(state.position) for state in _states_of(session.graph)]
+            states = _states_of(session.graph)
+            positions = [self._steps.sessions.variables(session).value(state.position) for state in states]
         done = next((int(position) for position in positions if _open(position)), 0)
-        if done and not self._told and not self._job.switches.alone_depth:
-            self._told = True
-            steps = self._job.switches.settings.block_steps
-            announce(
-                f"a checkpoint is written after {done} of the {steps} steps of a block. It contains the variables of "
-                "this rank alone. Call tfdist.end_block() on all ranks before, or save after whole blocks"
+        kept = any(state.keeps_back for state in states)
+        if not (done or kept) or self._told or self._job.switches.alone_depth:
+            return
+        self._told = True
+        settings, remedy = self._job.switches.settings, "Call tfdist.end_block() on all ranks before"
+        own = "It contains the variables of this rank alone"
+        if done and settings.block_fragments == 1 and not settings.block_delay:
+            told = (
+                f"after {done} of the {settings.block_steps} steps of a block. {own}. {remedy}, or save after whole "
+                "blocks"
             )
+        elif done:
+            told = f"{done} steps after the ranks had the same values of all variables. {own}. {remedy}"
+        else:
+            told = (
+                f"while each rank keeps rounding errors of {settings.compression} for its next exchange. It does not "
+                f"contain them. {remedy}"
+            )
+        announce(f"a checkpoint is written {told}")
 
     def _rule(self) -> BlockSettings | None:
         switches = self._job.switches
@@ -162,7 +177,9 @@ class LocalSGD(Stage):
 
     def _add(self, optimizer: Any, variables: Sequence[Any], rule: BlockSettings) -> None:
         keys = {variable_key(native(v)) for v in variables}
-        for other in self._states.values():
+        with tf.init_scope():
+            known = self._kept()
+        for other in known:
             if other.taken_over or keys.isdisjoint(other.keys):
                 continue
             with tf.init_scope(), self._steps.variables.setting():
@@ -172,7 +189,20 @@ class LocalSGD(Stage):
                         "steps of another optimizer's block. Call tfdist.end_block() on all ranks before"
                     )
                 other.take_over()
-        self._states[optimizer] = _local_sgd_state.make_for(optimizer, variables, rule)
+        state = self._states[optimizer] = _local_sgd_state.make_for(optimizer, variables, rule)
+        self._every.append((weakref.ref(optimizer), state))
+
+    def _kept(self) -> list[LocalSGDState]:
+        """Return the states outside sessions; those of optimizers that are gone only if a block is open.
+
+        Each rank collects garbage at another time. The states with an open block are the same on all ranks.
+        """
+        self._every = [
+            (optimizer, state)
+            for optimizer, state in self._every
+            if optimizer() is not None or state.position.numpy() > 0 or state.keeps_back
+        ]
+        return [state for _, state in self._every]
 
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
@@ -183,26 +213,58 @@ class LocalSGD(Stage):
             self._building_for_nothing = False
 
     def _ended(self, state: LocalSGDState, values: Any, key: Callable[[Any], Any]) -> dict[Any, np.ndarray]:
-        """Return the new values of a state's variables at a block's end, by key. Collective: all ranks."""
-        rule = self._rule()
+        """Return new values of a state's variables, with which all ranks have the same. Collective: all ranks.
+
+        All fragments are exchanged, and also what rounding has lost in earlier exchanges. Before that, the result of an
+        exchange in flight is merged.
+        """
+        rule, size = self._rule(), self._job.world.size
         if rule is None:
             raise SettingsError(f"{_PLACE}: TFDIST_SYNC is 'gradients' now, but was different when the block began")
-        new: dict[Any, Any] = {}
-        averaged = [*state.variables, *state.statistics]
-        averaged += [slot.variable for slot in state.slots if rule.state == "average"]
-        for variable in averaged:
-            new[key(variable)] = mean_of_ranks(np.asarray(values[key(variable)]), self._job)
-        for variable, start, change in zip(state.variables, state.starts, state.changes, strict=False):
-            begun, last = values[key(start)], values[key(change)]
-            lookahead = np.asarray(values[key(state.lookahead)]).astype(begun.dtype)
-            filtered = rule.filtered(new[key(variable)], begun, last, lookahead)
-            new[key(variable)], new[key(change)] = (np.asarray(x, begun.dtype) for x in filtered)
-        for variable, initial in state.slots if rule.state == "reset" else ():
-            new[key(variable)] = np.full_like(values[key(variable)], initial)
-        if state.lookahead is not None:
-            new[key(state.lookahead)] = np.float32(rule.lookahead)
-        new[key(state.position)] = np.int64(0)
-        return {name: np.asarray(value) for name, value in new.items()}
+        now = {key(v): np.asarray(values[key(v)]) for v in state.all}
+        if state.in_flight is not None:
+            _use(state, rule, now, key)
+        new, lost = {key(state.position): np.asarray(now[key(state.position)])}, state.take_lost()
+        open_ = now[key(state.position)] > 0
+        for n, (variable, start) in enumerate(zip(state.variables, state.starts, strict=True)):
+            own, begun = now[key(variable)], now[key(start)]
+            rest = size * lost[n].reshape(own.shape) if n in lost else np.zeros((), own.dtype)
+            last = now[key(state.changes[n])] if state.changes else np.zeros((), own.dtype)
+            if open_:
+                mean = mean_of_ranks(own - begun + rest, self._job)
+                filtered, change = rule.filtered(mean, begun, last)
+            elif n in lost:  # the last block lacks it: the formula is linear
+                more, changed = rule.filtered(mean_of_ranks(rest, self._job), np.zeros_like(own), np.zeros_like(own))
+                filtered, change = own + more, last + changed
+            else:
+                continue
+            new[key(variable)] = new[key(start)] = np.asarray(filtered, own.dtype)
+            if state.changes:
+                new[key(state.changes[n])] = np.asarray(change, own.dtype)
+        if open_:
+            whole = [*state.statistics, *(slot.variable for slot in state.slots if rule.state == "average")]
+            new.update({key(v): mean_of_ranks(now[key(v)], self._job) for v in whole})
+            for variable, initial in state.slots if rule.state == "reset" else ():
+                new[key(variable)] = np.full_like(now[key(variable)], initial)
+            new[key(state.position)] = np.array(0, np.int64)
+        return new
+
+
+def _use(state: LocalSGDState, rule: BlockSettings, now: dict[Any, np.ndarray], key: Callable[[Any], Any]) -> None:
+    """Merge the result of the exchange in flight into values, by key."""
+    assert state.in_flight is not None
+    flying, state.in_flight = state.in_flight, None
+    own, means = state.fragments[flying.fragment], flying.land()
+    for n, mean in zip(own, means, strict=False):
+        start, variable = key(state.starts[n]), key(state.variables[n])
+        last = now[key(state.changes[n])] if state.changes else None
+        filtered, change = rule.filtered(mean, now[start], last)
+        now[variable] = np.asarray(rule.alpha * now[variable] + (1 - rule.alpha) * filtered, mean.dtype)
+        now[start] = np.asarray(filtered, mean.dtype)
+        if state.changes:
+            now[key(state.changes[n])] = np.asarray(change, mean.dtype)
+    for variable, mean in zip(state.statistics, means[len(own) :], strict=False):
+        now[key(variable)] = np.asarray(rule.alpha * now[key(variable)] + (1 - rule.alpha) * mean, mean.dtype)
 
 
 class LocalSteps(Stage):

@@ -76,7 +76,7 @@ class TestOptions:
             ({"TFDIST_OPTIONS": "speed=9"}, "TFDIST_OPTIONS: speed is not a setting; the settings are: TFDIST_BUCKET"),
             ({"TFDIST_OPTIONS": "root=/opt"}, "TFDIST_OPTIONS: root is not a setting; the settings are: TFDIST_BUCKET"),
             ({"TFDIST_OPTIONS": "bucketmb=9"}, "TFDIST_OPTIONS: bucketmb is not a setting; is bucket_mb meant?"),
-            ({"TFDIST_OPTIONS": "compression=int4"}, "none | bf16 | fp16 | int8"),
+            ({"TFDIST_OPTIONS": "compression=int3"}, "none | bf16 | fp16 | int8 | int4 | int2"),
             (
                 {"TFDIST_ACCUMULATE_STEPS": "0"},
                 "TFDIST_ACCUMULATE_STEPS='0' is out of range; it takes a whole number from",
@@ -175,7 +175,13 @@ class TestBlocks:
             ("sync=average block_steps=8 block_momentum=0.9", ("'average'", "block_momentum is '0.9'")),
             ("sync=average block_steps=8 block_learning_rate=2", ("'average'", "block_learning_rate is 2.0")),
             ("sync=average block_steps=8 block_nesterov=1", ("'average'", "block_nesterov is True")),
-            ("sync=bmuf block_steps=8 compression=bf16", ("TFDIST_COMPRESSION is 'bf16'", "TFDIST_SYNC is 'bmuf'")),
+            ("compression=int2", ("TFDIST_COMPRESSION is 'int2'", "TFDIST_SYNC is 'gradients'", "int8")),
+            ("sync=diloco:steps=4:fragments=8", ("block_steps is 4", "block_fragments is 8", "8 steps")),
+            ("sync=diloco:steps=10:fragments=4", ("block_steps is 10", "block_fragments is 4", "12 steps")),
+            ("sync=diloco:steps=8:fragments=4:delay=3", ("block_delay is 3", "block_steps is 8", "at most 2")),
+            ("sync=bmuf:steps=8:fragments=2", ("block_state is 'reset'", "block_fragments is 2", "block_state=keep")),
+            ("sync=diloco:steps=8:delay=2:state=average", ("block_state is 'average'", "block_delay is 2")),
+            ("sync=diloco:steps=8:delay=2:alpha=1.5", ("alpha='1.5' is out of range",)),
             ("sync=bmuf block_steps=8 sparse=gather", ("TFDIST_SPARSE is 'gather'", "TFDIST_SYNC is 'bmuf'")),
             ("sync=bmuf block_steps=8 block_momentum=1", ("block_momentum='1' is out of range", "below 1")),
             ("sync=bmuf block_steps=-1", ("block_steps='-1' is out of range",)),
@@ -194,8 +200,15 @@ class TestBlocks:
             Settings.from_environment({"TFDIST_OPTIONS": options})
         assert all(words in str(error.value) for words in said), error.value
 
-    def test_compression_has_a_meaning_in_a_warm_up(self) -> None:
-        options = "sync=bmuf block_steps=8 compression=bf16 block_warmup=3"
+    def test_blocks_travel_in_each_format(self) -> None:
+        for format in ("bf16", "fp16", "int8", "int4", "int2"):
+            options = f"sync=diloco:steps=8:fragments=4:delay=2:alpha=0.25,compression={format}"
+            settings = Settings.from_environment({"TFDIST_OPTIONS": options})
+            assert (settings.block_fragments, settings.block_delay, settings.block_alpha) == (4, 2, 0.25)
+            assert settings.of_blocks("block_state") == "keep"
+
+    def test_sparse_has_a_meaning_in_a_warm_up(self) -> None:
+        options = "sync=bmuf block_steps=8 sparse=gather block_warmup=3"
         assert Settings.from_environment({"TFDIST_OPTIONS": options}).block_warmup == 3
 
     def test_configured(self) -> None:

@@ -1,1 +1,1 @@
-"""Wire formats of gradients: a module for each format, and the table of formats."""
+"""Wire formats: a module for each format, and the table of formats."""

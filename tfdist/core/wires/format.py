@@ -1,4 +1,4 @@
-"""Format: the way in which float32 gradients travel, by its name in ``TFDIST_COMPRESSION``. Each module defines one."""
+"""Format: the way in which float32 values travel, by its name in ``TFDIST_COMPRESSION``. Each module defines one."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ class Wire(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """A way in which float32 gradients travel.
+    """A way in which float32 values travel.
 
     Attributes:
       name: value of the setting.
-      dtype: name of the dtype of the gradients in an exchange; sums are float32 if it is narrower.
+      dtype: name of the dtype of the values in an exchange; sums are float32 if it is narrower.
       wire: function (number of elements) -> encoder of an array between machines; None: no encoding.
+      of_gradients: True if gradients may travel in it; else only what blocks of local steps have changed.
     """
 
     name: str
     dtype: str
     wire: Callable[[int], Wire] | None = None
+    of_gradients: bool = True
