@@ -31,6 +31,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import IO
 
@@ -62,6 +63,7 @@ from nmt.text.raw_lines import read_lines
 from nmt.text.subwords import FILES, Learnt, dropout_units, learn_byte_pairs, learn_pieces
 from nmt.text.tokens import split
 from nmt.text.vocabulary import EOS, SOS, UNK, Vocabulary, read_vocabulary, write_vocabulary
+from nmt.text.word_counts import WordCounts
 
 _PIECE_LINES = 5_000  # lines that a process prepares at a time
 _ONE_PROCESS_BYTES = 8 << 20  # a small text is prepared faster than processes start
@@ -122,7 +124,7 @@ class _Text:
       language: suffix of the files.
       paths: input files, one after the other.
       is_training: whether vocabularies and subwords are learnt from it.
-      counts: numbers of its words, and later of its tokens.
+      counts: numbers of its tokens, which are words or subwords.
       lines: number of lines.
       looks_raw: number of lines with punctuation that no tokeniser has split off.
     """
@@ -200,11 +202,10 @@ def prepare(
     written = texts if recipe.changes_words or recipe.subwords else []
     _check_outputs(texts, written, recipe, directory)
     with _scratch(directory) as scratch, _mapping(texts, processes) as mapping:
-        _split(texts, recipe, scratch, mapping)
-        words = _merged_words(texts) if bpe is not None else Counter()
-        learnt = Learnt(known.model) if known else _learn(texts, words, scratch, bpe, spm)
-        more = dropout_units(learnt.model, words) if all_subwords else set()
-        words.clear()
+        counts = WordCounts(scratch)
+        _split(texts, recipe, scratch, mapping, None if bpe is None else counts)
+        learnt = Learnt(known.model) if known else _learn(texts, counts, scratch, bpe, spm)
+        more = dropout_units(learnt.model, map(itemgetter(0), counts)) if all_subwords else set()
         if recipe.subwords:
             _cut(texts, known or Preparation(recipe, learnt.model), scratch, mapping)
         make_directory(directory)
@@ -373,13 +374,16 @@ def _mapping(texts: Sequence[_Text], number: int | None) -> Iterator[Mapping]:
         yield mapping
 
 
-def _split(texts: Sequence[_Text], recipe: Recipe, scratch: Path, mapping: Mapping) -> None:
-    """Write the words of all texts, and count the words.
+def _split(
+    texts: Sequence[_Text], recipe: Recipe, scratch: Path, mapping: Mapping, of_training: WordCounts | None
+) -> None:
+    """Write the words of all texts, and count them: for the vocabulary, or for what is learnt from the training text.
 
     Raises:
       InputError: a file cannot be used, or the languages of a text have different numbers of lines.
     """
     for text in texts:
+        has_words = False
         with contextlib.ExitStack() as files:
             lines: Iterator[str] = chain.from_iterable(map(_checked, text.paths))
             if recipe.raw and not text.is_training:
@@ -390,8 +394,12 @@ def _split(texts: Sequence[_Text], recipe: Recipe, scratch: Path, mapping: Mappi
                 output.writelines(line + "\n" for line in piece)
                 text.lines += len(piece)
                 text.looks_raw += raw
-                text.counts.update(counts)
-        if not text.counts:
+                has_words = has_words or bool(counts)
+                if not recipe.subwords:
+                    text.counts.update(counts)
+                elif of_training is not None and text.is_training:
+                    of_training.add(counts)
+        if not has_words:
             raise InputError(f"{text.paths[0]} has no word in any of its {text.lines} lines: give a file with text")
     for _, pair in groupby(texts, key=lambda text: text.name):
         first, *others = pair
@@ -432,25 +440,13 @@ def _words_of(recipe: Recipe, language: str, lines: Sequence[str]) -> tuple[list
     return found, Counter(chain.from_iterable(map(split, found))), raw
 
 
-def _learn(texts: Sequence[_Text], words: Counter[str], scratch: Path, bpe: int | None, spm: int | None) -> Learnt:
+def _learn(texts: Sequence[_Text], counts: WordCounts, scratch: Path, bpe: int | None, spm: int | None) -> Learnt:
     if bpe is not None:
-        return learn_byte_pairs(words, bpe)
+        return learn_byte_pairs(counts, bpe)
     if spm is not None:
         files = [read_lines(os.fspath(scratch / text.file_name)) for text in texts if text.is_training]
         return learn_pieces(chain.from_iterable(zip(*files, strict=True)), spm)
     return Learnt(b"")
-
-
-def _merged_words(texts: Sequence[_Text]) -> Counter[str]:
-    """Return the counts of the words of both languages of the training text, whose own counts are then empty."""
-    total, second = (text.counts for text in texts if text.is_training)
-    while second:  # one at a time: a copy would need twice the memory
-        word, count = second.popitem()
-        total[word] += count
-    for text in texts:
-        if text.is_training:
-            text.counts = Counter()
-    return total
 
 
 def _cut(texts: Sequence[_Text], preparation: Preparation, scratch: Path, mapping: Mapping) -> None:
@@ -458,7 +454,6 @@ def _cut(texts: Sequence[_Text], preparation: Preparation, scratch: Path, mappin
     for text in texts:
         path, words = scratch / text.file_name, scratch / _WORDS
         os.replace(path, words)
-        text.counts.clear()
         work = functools.partial(_tokens_of, preparation.recipe, preparation.model)
         with _new(path) as output:
             for piece, counts in mapping(work, pieces(read_lines(os.fspath(words)), _PIECE_LINES)):

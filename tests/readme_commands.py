@@ -318,7 +318,7 @@ SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/check_gpu": _help,
     "scripts/figures": _help,
     "scripts/conformance": _help,
-    "scripts/studies/compare_bmuf": _help,
+    "scripts/studies/compare_blocks": _help,
     "scripts/studies/compare_ingredients": _help,
     "scripts/studies/compare_safety": _help,
     "scripts/studies/speed_ladder": _help,

@@ -10,7 +10,7 @@ import contextlib
 import heapq
 import io
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from nmt.core.errors import InputError
@@ -67,7 +67,7 @@ class BytePairs:
         return " ".join(self._bpe.segment_tokens([token for token in line.split(" ") if token]))
 
 
-def learn_byte_pairs(word_counts: Mapping[str, int], merges: int) -> Learnt:
+def learn_byte_pairs(word_counts: Iterable[tuple[str, int]], merges: int) -> Learnt:
     """Learn `merges` merges of frequent neighbours, or fewer if fewer pairs occur twice.
 
     Rare words are left out if there are very many, because the library's memory grows with their number.
@@ -77,10 +77,10 @@ def learn_byte_pairs(word_counts: Mapping[str, int], merges: int) -> Learnt:
     """
     from subword_nmt import learn_bpe
 
-    if all(len(word) < 2 for word in word_counts):
-        raise InputError(f"--bpe={merges}: the training text has no word of two characters; leave --bpe out")
     # The library breaks ties by the order of its input.
-    words = heapq.nsmallest(_MOST_WORDS, word_counts.items(), key=lambda item: (-item[1], item[0]))
+    words = heapq.nsmallest(_MOST_WORDS, word_counts, key=lambda item: (-item[1], item[0]))
+    if all(len(word) < 2 for word, _ in words):
+        raise InputError(f"--bpe={merges}: the training text has no word of two characters; leave --bpe out")
     codes = io.StringIO()
     said = io.StringIO()  # the library prints a progress bar, and an error's reason before it calls sys.exit
     try:

@@ -108,9 +108,21 @@ def train(
     Returns:
       ``final`` and ``best`` BLEU on ``dev`` and ``test``, and ``words/s`` of all ranks.
     """
-    data, log = folder / "data", folder / f"{name}.log"
-    command = [
-        mpirun(), "-n", str(ranks or options.ranks), sys.executable, *program,
+    log = folder / f"{name}.log"
+    own = [*training_flags(name, options, folder, steps), *flags]
+    command = [mpirun(), "-n", str(ranks or options.ranks), sys.executable, *program, *own]
+    if not (log.exists() and "# Final, " in log.read_text()):
+        done = finish(command, environment(**variables))
+        log.write_text(done.stdout + done.stderr)
+        if done.returncode and not (may_diverge and "training diverged" in done.stderr):
+            sys.exit(f"{Path(sys.argv[0]).name}: {name} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return figures(log.read_text())
+
+
+def training_flags(name: str, options: argparse.Namespace, folder: Path, steps: int) -> list[str]:
+    """Return the flags of a training with this name; the study's own flags come after them."""
+    data = folder / "data"
+    return [
         "--src=en", "--tgt=de", f"--train_prefix={data}/train", f"--dev_prefix={data}/dev",
         f"--test_prefix={data}/test", f"--vocab_prefix={data}/vocab", f"--out_dir={folder}/{name}",
         *FAMILIES[options.family], f"--num_units={options.units}",
@@ -118,14 +130,8 @@ def train(
         f"--batch_size={options.batch}", f"--num_train_steps={steps}", "--noevaluate_epochs",
         f"--steps_per_external_eval={max(1, steps // 4)}", f"--steps_per_stats={max(1, steps // 40)}",
         "--subword_option=bpe", "--beam_width=5", "--length_penalty_weight=1.0", f"--random_seed={options.seed}",
-        "--eval_mode=shared", *flags,
+        "--eval_mode=shared",
     ]  # fmt: skip
-    if not (log.exists() and "# Final, " in log.read_text()):
-        done = finish(command, environment(**variables))
-        log.write_text(done.stdout + done.stderr)
-        if done.returncode and not (may_diverge and "training diverged" in done.stderr):
-            sys.exit(f"{Path(sys.argv[0]).name}: {name} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-    return figures(log.read_text())
 
 
 def figures(text: str) -> Figures:

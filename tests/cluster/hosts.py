@@ -165,8 +165,8 @@ class Hosts(Service):
 
     def bytes_sent(self, name: str) -> int:
         """Return the number of bytes that a host's interface has sent so far, from the kernel's counter."""
-        told = self._ip(name, "cat /sys/class/net/eth0/statistics/tx_bytes", check=False)
-        return int(told) if told else 0
+        lines = Path(f"/proc/{self._first[name]}/net/dev").read_text().splitlines()
+        return next(int(line.split()[9]) for line in lines if line.split()[0] == "eth0:")
 
     def _daemons_setting(self) -> str:
         return f"PRTE_MCA_prte_tmpdir_base={self._daemons_files}"

@@ -115,7 +115,7 @@ def test_the_same_input_gives_the_same_output(numbers: Path, option: str) -> Non
 
 def test_byte_pairs_by_hand() -> None:
     # "a b" occurs five times, and then "ab c" at the end of a word three times.
-    model, _ = learn_byte_pairs({"abc": 3, "abd": 2}, merges=2)
+    model, _ = learn_byte_pairs([("abc", 3), ("abd", 2)], merges=2)
     assert BytePairs(model).segment("abc  abcab abd") == "abc ab@@ c@@ a@@ b ab@@ d"
     assert model.decode().splitlines()[1:] == ["a b", "ab c</w>"]
 
@@ -124,7 +124,7 @@ def test_subwords_keep_unusual_characters() -> None:
     line = "ﬁve\u00a0½ ⅷ 東京"
     pieces = SentencePieces(learn_pieces([line, "abc abd abe"] * 5, 18).model)
     assert join(split(pieces.segment(line)), "spm", "</s>") == line
-    assert join(split(BytePairs(learn_byte_pairs({"ab": 2}, 1).model).segment(line)), "bpe", "</s>") == line
+    assert join(split(BytePairs(learn_byte_pairs([("ab", 2)], 1).model).segment(line)), "bpe", "</s>") == line
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_fewer_joints_than_were_asked_for_are_told(numbers: Path) -> None:
 
 def test_words_that_subword_nmt_ends_the_process_for() -> None:
     with pytest.raises(InputError, match=r"--bpe=3: subword-nmt cannot use this text \(Failed .* line 0: a b 2\)"):
-        learn_byte_pairs({"a b": 2}, 3)
+        learn_byte_pairs([("a b", 2)], 3)
 
 
 def test_several_compressed_files_with_any_number_of_processes(numbers: Path, monkeypatch: pytest.MonkeyPatch) -> None:

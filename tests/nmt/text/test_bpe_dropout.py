@@ -43,7 +43,7 @@ def prepared(tmp_path: Path) -> Path:
 def test_without_dropout_words_are_cut_as_the_library_does() -> None:
     draw = random.Random(1)
     words = ["".join(draw.choices("abc", k=draw.randint(1, 9))) for _ in range(300)]
-    model = learn_byte_pairs(Counter(words), 40).model
+    model = learn_byte_pairs(Counter(words).items(), 40).model
     library = BytePairs(model)
     merges = Merges(model.decode().rstrip("\n").split("\n"), "codes")
     for word in [*words, "aaaaaaa", "xay"]:
