@@ -328,7 +328,8 @@ def case_an_optimizer_that_is_gone_leaves_no_rank_apart() -> None:
         if RANK:
             gc.collect()
         assert "steps of another optimizer's block" in refusal(train_once)
-        tfdist.end_block()
+    tfdist.end_block()  # by the settings with which the block began
+    assert all(np.array_equal(own, w.numpy()) for own in everywhere(w.numpy()))
 
 
 def case_what_is_set_inside_a_block_and_gradients_without_an_optimizer() -> None:
@@ -582,6 +583,12 @@ def case_what_blocks_cannot_do_is_refused() -> None:
             sgd(0).minimize(a * b)
             told = refusal(lambda: sgd(0).minimize(a * a, var_list=[a]))
             assert "a is trained in two places of this graph" in told, told
+    averaging = keras.optimizers.SGD(0.1)
+    with PLAIN.set():
+        train(averaging, v)()
+        tfdist.end_block()
+    with Filter().set():
+        assert "make a new optimizer after tfdist.configure" in refusal(train(averaging, v))
     function = train(keras.optimizers.SGD(0.1), v)
     with Filter().set():
         for _ in range(BLOCK - 1):

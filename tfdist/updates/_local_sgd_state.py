@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfdist.compat.optimizers import track_all
 from tfdist.compat.variables import native
+from tfdist.core.settings import SettingsError
 from tfdist.engine.collective import Collective
 from tfdist.graph import function_state
 from tfdist.graph.markers import variable_key, variable_name
@@ -55,6 +56,7 @@ class LocalSGDState:
       make: function (name, shape, dtype, first value) -> variable.
 
     Attributes:
+      rule: settings of blocks.
       variables: trained variables, as TensorFlow's.
       names: names of the trained variables.
       keys: keys of the trained variables (``markers.variable_key``).
@@ -74,6 +76,7 @@ class LocalSGDState:
     _numbers = itertools.count()
 
     def __init__(self, variables: Sequence[Any], rule: BlockSettings, make: Make) -> None:
+        self.rule = rule
         self.variables = [native(v) for v in variables]
         self.names = [variable_name(v) for v in variables]
         self.keys = [variable_key(v) for v in self.variables]
@@ -105,6 +108,20 @@ class LocalSGDState:
         """All variables that a block's end reads or sets."""
         own = [self.position, *self.starts, *self.changes]
         return [*self.variables, *self.statistics, *(slot.variable for slot in self.slots), *own]
+
+    def adopt(self, rule: BlockSettings) -> None:
+        """Continue with other settings.
+
+        Raises:
+          SettingsError: they need other variables than this state has made.
+        """
+        before, now = (f"filter: {not r.plain}, block_fragments: {r.fragments}" for r in (self.rule, rule))
+        if before != now:
+            raise SettingsError(
+                f"the blocks of {self.names[0]} have begun with other settings ({before}) than there are now ({now}): "
+                "make a new optimizer after tfdist.configure"
+            )
+        self.rule = rule
 
     def averages(self, fragment: int, average: VariableAverage) -> None:
         """Note an average of a fragment's changes."""

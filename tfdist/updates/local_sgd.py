@@ -33,7 +33,6 @@ from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 from tfdist.variables.eager_variables import mean_of_ranks
 
 _ATTRIBUTE = "_tfdist_blocks"  # attribute of a session's graph: a list of its states
-_PLACE = "the end of a block that is cut off"
 
 
 class LocalSGD(Stage):
@@ -82,6 +81,7 @@ class LocalSGD(Stage):
             own = "tfdist.disable_broadcast lets each rank begin with its own variables"
             raise SettingsError(exclusions.LOCAL_AND_OWN_BEGINNING.told(f"TFDIST_SYNC is {settings.sync!r}", own))
         state = self._state(update.optimizer, update.pairs, rule)
+        state.adopt(rule)
         return update.with_(block=(state, rule), reducer=OwnGradients(state, rule, reducer_of(self._job)))
 
     def built(self, optimizer: Any, variables: Sequence[Any]) -> None:
@@ -218,9 +218,7 @@ class LocalSGD(Stage):
         All fragments are exchanged, and also what rounding has lost in earlier exchanges. Before that, the result of an
         exchange in flight is merged.
         """
-        rule, size = self._rule(), self._job.world.size
-        if rule is None:
-            raise SettingsError(f"{_PLACE}: TFDIST_SYNC is 'gradients' now, but was different when the block began")
+        rule, size = state.rule, self._job.world.size
         now = {key(v): np.asarray(values[key(v)]) for v in state.all}
         if state.in_flight is not None:
             _use(state, rule, now, key)
