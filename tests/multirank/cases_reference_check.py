@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -43,18 +42,46 @@ def trained(rows: bool = False) -> Callable[[], float]:
     return step
 
 
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """Count the tensors that are compared while the context is open."""
+    found: list[int] = []
+    right = all_reduce.compare_sums
+
+    def counting(context: Any, op: Any, sources: Any, *more: Any) -> None:
+        found.append(len(sources))
+        right(context, op, sources, *more)
+
+    with mock.patch.object(all_reduce, "compare_sums", counting):
+        yield found
+
+
 def case_right_exchanges_pass() -> None:
     values = np.random.RandomState(RANK).randn(9001) * 10.0 ** np.random.RandomState(1).randint(-9, 9, 9001)
+
+    def reduce(given: Any, op: Any = "sum") -> None:
+        """Combine in a function: eager collectives are not compared."""
+        with counted() as compared:
+            tf.function(lambda x: tfdist.all_reduce(x, op))(tf.constant(given))
+        assert compared == [1], compared
+
     with inside.settings(check="1"):
-        sizes = itertools.count(9000)  # a new size each time: the setting is read when a collective is opened
         for dtype in ("float16", "float32", "float64", "complex64", "int32", "int64", "uint8"):
-            with subtest(dtype):
-                ops: tuple[Any, ...] = ("sum", "min", "max", "product") if dtype != "complex64" else ("sum",)
-                for op in ops:
-                    tfdist.all_reduce(np.resize(values % 5, next(sizes)).astype(dtype), op)
-        tfdist.all_reduce(np.resize(values, next(sizes)), "mean")
-        infinite = np.array([np.inf, -np.inf, np.nan, 1e38], np.float32)
-        tfdist.all_reduce(np.resize(infinite, next(sizes)) * (RANK + 1), "sum")
+            ops: tuple[Any, ...] = ("sum", "min", "max", "product") if dtype != "complex64" else ("sum",)
+            for op in ops:
+                with subtest(dtype, op):
+                    reduce((values % 5).astype(dtype), op)
+        for narrow in (tf.bfloat16, tf.dtypes.experimental.float8_e4m3fn, tf.dtypes.experimental.float8_e5m2):
+            with subtest(narrow.name):
+                reduce(tf.cast((values % 5).astype("float32"), narrow))
+        reduce(values, "mean")
+        for tiny in (1e-38, 1e-44):  # threads of TensorFlow take such sums for zero
+            with subtest(tiny):
+                reduce((tiny * values[:500]).astype("float32"), "mean")
+        reduce(np.array([np.inf, -np.inf, np.nan, 1e38], np.float32) * (RANK + 1))
+        with subtest("int8"), inside.settings(check="1", compression="int8"), counted() as compared:
+            trained()()
+            assert bool(compared) == (inside.nodes() == 1), "it rounds between machines only"
     modes: list[dict[str, Any]] = [{}, {"sparse": "gather"}, {"sparse": "dense"}, {"sparse": "unmerged"}]
     for mode in (*modes, {"compression": "bf16"}):
         with subtest(mode), inside.settings(check="1", **mode):
@@ -97,6 +124,17 @@ def case_a_wrong_number_is_named_on_all_ranks() -> None:
             assert re.search(words, str(caught.value)), caught.value
             assert "1 of its elements differ; the other ranks have what MPI has" in str(caught.value)
             assert len(set(everywhere(str(caught.value)))) == 1
+
+
+def case_a_rank_of_a_group_is_named_by_its_number_in_the_job() -> None:
+    last = SIZE - 1
+    group = tfdist.new_group([0, last] if SIZE == 2 else [1, last])
+    if RANK in (group.ranks if group else ()):
+        with inside.settings(check="1"), wrong(all_reduce, at_step=1):
+            function = tf.function(lambda x: tfdist.all_reduce(x, "sum", group=group))
+            with pytest.raises(tfdist.DisagreementError, match=f"rank {last} has"):
+                function(tf.ones([5]))
+    tfdist.barrier()
 
 
 def case_only_every_kth_exchange_is_compared() -> None:

@@ -254,6 +254,10 @@ class _ExchangeContext:
         return self._collective.present
 
     @property
+    def ranks(self) -> Sequence[int]:
+        return self._collective.group.ranks
+
+    @property
     def contributes(self) -> bool:
         return self.channel.rank in self.present
 

@@ -30,6 +30,10 @@ class ExchangeContext(AllReduceContext, Protocol):
     def checks(self) -> bool: ...  # noqa: D102
 
     @property
+    def ranks(self) -> Sequence[int]:
+        """Ranks of the channel, by their numbers in the job."""
+
+    @property
     def key(self) -> int:
         """A number that identifies the exchange in its group, the same on all ranks."""
 

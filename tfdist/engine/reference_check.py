@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import ml_dtypes
 import numpy as np
 
 from tfdist.core.reduce_ops import Op
@@ -18,9 +19,7 @@ from tfdist.transport.interfaces import Channel, DisagreementError
 
 # A block of values and of their magnitudes, in float64. Between machines larger arrays would not travel by MPI alone.
 _BLOCK = 4_000
-_BFLOAT16_EPSILON = 2.0**-7
 _INTEGER_EPSILON = 2.0**-52
-_UNDERFLOW = {2: 6e-8}  # half of float16's smallest number, by the dtype's size
 _DIFFERS = (
     "{place}: rank {rank} has {found:.9g} at element {element} of {tensor}, but MPI in float64 has {expected:.9g}. "
     "{count} of its elements differ{others}. {by} gave this result: try TFDIST_ENGINE=mpi, and test the memory and the "
@@ -39,6 +38,10 @@ class Context(Protocol):
 
     @property
     def present(self) -> list[int]: ...  # noqa: D102
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """Ranks of the channel, by their numbers in the job."""
 
     def place(self, what: str) -> str: ...  # noqa: D102
 
@@ -155,17 +158,25 @@ def _numbers(array: np.ndarray) -> np.ndarray:
 
 def _wrong(found: np.ndarray, expected: np.ndarray, magnitudes: np.ndarray, dtype: np.dtype, ranks: int) -> np.ndarray:
     """Return which elements differ by more than the rounding of sums in ``dtype``."""
-    if dtype.kind in "iub":
-        epsilon, largest = _INTEGER_EPSILON, float(np.iinfo(dtype).max) if dtype.kind != "b" else 1.0
-    elif dtype.kind == "V":
-        epsilon, largest = _BFLOAT16_EPSILON, float(np.finfo(np.float32).max)
-    else:
-        epsilon, largest = float(np.finfo(dtype).eps), float(np.finfo(dtype).max)
-    tolerance = (ranks + 2) * epsilon * magnitudes + ranks * _UNDERFLOW.get(dtype.itemsize, 0.0)
+    epsilon, largest, smallest = _limits(dtype)
+    tolerance = (ranks + 2) * (epsilon * magnitudes + smallest)
     with np.errstate(invalid="ignore"):
         beyond = ~(np.abs(found - expected) <= tolerance)
     # Infinities, NaN and overflows are values of their own: engines may meet them in another order.
     return beyond & np.isfinite(magnitudes) & (magnitudes * ranks < 0.99 * largest)
+
+
+def _limits(dtype: np.dtype) -> tuple[float, float, float]:
+    """Return a dtype's rounding, its largest number, and the numbers that arithmetic may take for zero."""
+    if dtype.kind == "b":
+        return _INTEGER_EPSILON, 1.0, 0.0
+    if dtype.kind in "iu":
+        return _INTEGER_EPSILON, float(np.iinfo(dtype).max), 0.0
+    # NumPy knows no bfloat16 and no float8.
+    found: Any = ml_dtypes.finfo(dtype)
+    # TensorFlow's threads take denormal numbers for zero. Narrow dtypes are added as float32.
+    normal = np.finfo(np.float64 if dtype in (np.float64, np.complex128) else np.float32).tiny
+    return float(found.eps), float(found.max), max(float(found.smallest_subnormal), float(normal))
 
 
 def _with(
@@ -189,10 +200,11 @@ def _with(
 def _agree(context: Context, worst: _Difference | None, what: str, by: str) -> None:
     own = b"" if worst is None else json.dumps(dataclasses.asdict(worst)).encode()
     told = [part.tobytes() for part in context.channel.all_gather(np.frombuffer(own, np.uint8))]
-    ranks = [rank for rank, text in enumerate(told) if text]
-    if not ranks:
+    wrong = [position for position, text in enumerate(told) if text]
+    if not wrong:
         return
-    first: dict[str, Any] = json.loads(told[ranks[0]])
+    first: dict[str, Any] = json.loads(told[wrong[0]])
+    ranks = [context.ranks[position] for position in wrong]
     others = f"; so do elements of the ranks {', '.join(map(str, ranks[1:]))}" if ranks[1:] else ""
     others += "" if len(ranks) == len(told) else "; the other ranks have what MPI has"
     raise DisagreementError(_DIFFERS.format(place=context.place(what), rank=ranks[0], others=others, by=by, **first))

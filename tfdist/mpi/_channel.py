@@ -81,6 +81,7 @@ class MpiChannel:
         self.rank = comm.rank
         self.size = comm.size
         self.background = self.patient = False
+        self.between_machines = spread
         self.takes_attachments = spread and comm.size <= _GATHERED_RANKS
 
     @property

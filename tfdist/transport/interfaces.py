@@ -162,6 +162,7 @@ class Channel(Protocol):
       chunking: how arrays travel between machines; a user of the channel may change it, on all ranks alike.
       background: True if a thread that does not train waits for arrivals; the training thread may wait elsewhere.
       patient: True if an arrival waits without a deadline as long as the other ranks run.
+      between_machines: True if the group's ranks are on several machines.
       takes_attachments: True if an arrival passes a network, where a few hundred more bytes cost no time.
     """
 
@@ -171,6 +172,7 @@ class Channel(Protocol):
     chunking: Chunking
     background: bool
     patient: bool
+    between_machines: bool
     takes_attachments: bool
 
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:

@@ -28,7 +28,7 @@ class OneProcess:
     topology = Topology(((0,),))
     node: Node | None = None
     chunking = Chunking()
-    takes_attachments = False
+    between_machines = takes_attachments = False
     background = patient = False
 
     def __init__(self) -> None:
