@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,22 @@ def case_the_sum_over_100_blocks_is_exact_within_one_rounding() -> None:
             assert left <= 3 * most / levels[compression] + 1e-3, (left, most)
             tfdist.end_block()
             np.testing.assert_allclose(variable.numpy(), total, atol=2e-3)
+
+
+def case_a_request_to_stop_is_heard_after_the_same_step() -> None:
+    """An exchange brings it early, on another thread; it counts where the result is merged."""
+    for make in MAKES:
+        with subtest(make.__name__), Streamed(delay=3).set():
+            program, heard = make(), []
+            for step in range(10):
+                if step == 2 and RANK == SIZE - 1:
+                    tfdist.ask_to_stop()
+                program.run(step)
+                time.sleep(0.1 * (RANK == 0 and step in (6, 7)))  # this rank sees what has come before the others
+                heard.append(tfdist.asked_to_stop())
+            assert heard == [False] * 8 + [True] * 2, heard
+            tfdist.end_block()
+        tfdist.ask_to_stop(False)
 
 
 def case_a_checkpoint_goes_on_bit_for_bit() -> None:

@@ -49,6 +49,23 @@ class StopRequest:
     heard: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class _Said:
+    """What the ranks have said at an arrival.
+
+    Attributes:
+      stops: True if some rank wants to end training.
+      ends_epoch: True if some rank wants to end an epoch.
+      asks: True if some rank asks for notes.
+      notes: notes of all present ranks; empty if one has sent none; None if this rank has sent none.
+    """
+
+    stops: bool = False
+    ends_epoch: bool = False
+    asks: bool = False
+    notes: list[int] | None = None
+
+
 class Collective:
     """One communication operation: its exchanges, the plan that all ranks must agree on, and its channel.
 
@@ -86,6 +103,8 @@ class Collective:
       traced: True if each exchange is logged.
       wait_table: table of waits to which this rank's times are added; None: there is none.
       worker: thread that carries out the exchanges, if there are several.
+      deferred: True if a later step takes the results. What the ranks say with an exchange has its effect there, since
+        another thread carries out the exchange, and not at the same step on all ranks.
     """
 
     def __init__(
@@ -126,6 +145,8 @@ class Collective:
         self.traced = False
         self.wait_table: WaitTable | None = None
         self.worker = Worker(name)
+        self.deferred = False
+        self._said = _Said()
         self._everybody = list(range(group.size))
         self._waited = 0.0
         self._failure: BaseException | None = None
@@ -179,15 +200,30 @@ class Collective:
         sets = {flag // _SET_AT % _SET_COUNTS for flag in said if not flag & _ABSENT}
         self.set_apart = len(sets) > 1
         self.root_only = self.set_apart or any(flag & _OVERWRITTEN for flag in said)
-        self.stop.heard = self.stop.heard or any(flag & _STOPS for flag in said)
-        self.ends_epoch.heard = self.ends_epoch.heard or any(flag & _ENDS_EPOCH for flag in said)
+        notes: list[int] | None = None
         if self.note and not self.root_only:
-            notes = [flags[rank] >> _FLAG_BITS for rank in self.present]
-            self.notes = notes if all(notes) else []
-        self.asked = self.asked or any(flag & _ASKS for flag in said)
+            found = [flags[rank] >> _FLAG_BITS for rank in self.present]
+            notes = found if all(found) else []
+        self._said = _Said(
+            any(flag & _STOPS for flag in said),
+            any(flag & _ENDS_EPOCH for flag in said),
+            any(flag & _ASKS for flag in said),
+            notes,
+        )
+        if not self.deferred:
+            self._take_said()
         self.overwritten, self.asks, self.note, self.times_set = False, False, 0, 0
         if self.root_only:
             self.present = self.present[:1]
+
+    def _take_said(self) -> None:
+        """Take what the ranks have said at the last arrival: in the same step on all ranks."""
+        said, self._said = self._said, _Said()
+        self.stop.heard = self.stop.heard or said.stops
+        self.ends_epoch.heard = self.ends_epoch.heard or said.ends_epoch
+        self.asked = self.asked or said.asks
+        if said.notes is not None:
+            self.notes = said.notes
 
     def communicate(self, number: int) -> None:
         """Carry out one exchange. After a failure every further call raises the same error."""
@@ -211,6 +247,7 @@ class Collective:
         """Wait until the exchanges that the worker has started are done, and return the results of each."""
         for number in range(len(self.exchanges)):
             self.worker.wait_for(number)
+        self._take_said()
         return [exchange.results() for exchange in self.exchanges]
 
     def _measured(self, number: int, seconds: float) -> None:

@@ -373,6 +373,7 @@ class Builder:
         Returns:
           A scalar bool that depends on all starts.
         """
+        self.collective.deferred = True
         with tf.device(self._device), tf.control_dependencies(self._site.before()):
             starts = self._starts()
         self._site.built(starts[-1:])
