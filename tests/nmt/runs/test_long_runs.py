@@ -152,7 +152,7 @@ def in_subwords(directory: Path) -> list[str]:
         ),
         pytest.param(
             [
-                *("--sync=diloco", "--block_steps=4", "--block_fragments=2", "--block_delay=1", "--optimizer=sgd"),
+                *("--sync=diloco", "--block_steps=4", "--block_fragments=2", "--block_delay=2", "--optimizer=sgd"),
                 *("TFDIST_NODE_SIZE=1", "TFDIST_ENGINE=mpi", "--learning_rate=0.5"),
             ],
             id="streamed",
@@ -194,8 +194,10 @@ def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(
     script = toy.directory / "signalled.py"
     # Writing a checkpoint sums the ranks' int8 rounding errors, or ends the blocks of fragments, which changes the next
     # step. So the run is asked to stop at a step at which the uninterrupted run also writes a checkpoint.
-    stops = 20 if "TFDIST_COMPRESSION=int8" in ways else 28 if "--block_delay=1" in ways else 19
-    script.write_text(SIGNALLED.replace("(signal.SIGTERM, 18)", f"(signal.SIGTERM, {stops - 1})"))
+    stops = 20 if "TFDIST_COMPRESSION=int8" in ways else 28 if "--block_delay=2" in ways else 19
+    script.write_text(
+        SIGNALLED.replace("(signal.SIGTERM, 18)", f"(signal.SIGTERM, {stops - (3 if stops == 28 else 1)})")
+    )
     command = [sys.executable, str(TFDIST_RUN), "-n", "2", "--max-restarts", "1", "--no-prefix"]
     done = run([*command, "python", str(script), *flags], timeout_seconds=300)
     assert done.code == 0, done.errors
