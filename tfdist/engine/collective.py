@@ -103,8 +103,8 @@ class Collective:
       traced: True if each exchange is logged.
       wait_table: table of waits to which this rank's times are added; None: there is none.
       worker: thread that carries out the exchanges, if there are several.
-      deferred: True if a later step takes the results. What the ranks say with an exchange has its effect there, since
-        another thread carries out the exchange, and not at the same step on all ranks.
+      deferred: True if a later step takes the results. What the ranks say with an exchange has its effect there. The
+        thread that carries out the exchange is not in the same step on all ranks.
     """
 
     def __init__(
