@@ -398,8 +398,8 @@ class Settings:
             told.append(f"{self._named('compression')}: without effect on one machine, where float32 costs no more")
         if self.exchange_check and self.compression in ("int8", "int4", "int2") and machines > 1:
             told.append(
-                f"{self._named('check')}: exchanges with {self.compression} are not compared, as rounding errors travel "
-                "in later steps"
+                f"{self._named('check')}: exchanges with {self.compression} are not compared, as rounding errors "
+                "travel in later steps"
             )
         if self.exchange_check and self.engine in IN_THE_GRAPH:
             told.append(
