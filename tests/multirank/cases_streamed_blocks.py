@@ -303,8 +303,8 @@ def case_few_bits_lose_nothing_for_long() -> None:
                 exact = expected(dataclasses.replace(asked, compression="none"), 20)
                 apart = max(np.abs(found[-1][n] - exact[-1][RANK][n]).max() for n in NAMES)
                 lossy = compression == "bf16" or nodes() > 1
-                assert (apart > 1e-4) == lossy and apart < 3, apart
-                # Gradients of a quadratic do not amplify what is late.
+                # Rounding is a share of the largest change, which reaches 50 here; with int2 of the mean.
+                assert (apart > 1e-4) == lossy and apart < (10 if compression == "int2" else 1), apart
                 tfdist.end_block()
                 ends = everywhere(program.values())
                 assert all(np.array_equal(end[n], ends[0][n]) for end in ends for n in NAMES)
